@@ -1,0 +1,65 @@
+# make demo: a chat in the browser. make test: the tests.
+# Python 3.11 or newer is all they need; what they install goes to .venv.
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
+
+.PHONY: help demo test lint types check ci clean
+
+help:
+	@echo "make demo    run the demo on http://127.0.0.1:8000/"
+	@echo "make test    run the tests; ARGS='-k name' chooses some"
+	@echo "make lint    check format, style and who imports whom"
+	@echo "make types   check the types"
+	@echo "make check   check the project and its migrations"
+	@echo "make ci      everything, on PostgreSQL, MariaDB, SQLite and Redis"
+	@echo "make clean   remove .venv and the demo's data"
+
+demo: .venv/demo
+	@DJANGO_SETTINGS_MODULE=project.settings DATABASE_URL= REDIS_URL= DEBUG=1 $(BIN)/python manage.py demo
+
+test: .venv/dev
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: .venv/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+types: .venv/dev
+	$(BIN)/mypy chatmemory project tests
+
+check: .venv/dev
+	$(BIN)/python manage.py check
+	$(BIN)/python manage.py makemigrations --check --dry-run
+
+ci:
+	@bash .ci/run
+
+clean:
+	rm -rf .venv var
+
+.venv/demo: requirements.txt pyproject.toml .venv/made
+	@echo "Installing what the demo needs into .venv; this happens once."
+	@$(PIP) install -r requirements.txt
+	@touch $@
+
+.venv/dev: pyproject.toml .venv/made
+	@echo "Installing what the tests need into .venv; this happens once, and takes a few minutes."
+	@$(PIP) install -e '.[dev]'
+	@touch $@
+
+.venv/made:
+	@for python in $(PYTHONS); do \
+	    "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
+	    recent=$$python; \
+	    "$$python" -c 'import ensurepip, venv' 2>/dev/null || continue; \
+	    "$$python" -m venv --clear .venv && touch $@ && exit; \
+	done; \
+	if [ -n "$$recent" ]; then \
+	    echo "$$recent has no venv module. On Debian and Ubuntu: apt install python3-venv"; \
+	else \
+	    echo "No Python 3.11 or newer was found. Where it is elsewhere: make PYTHON=/path/to/python3"; \
+	fi >&2; \
+	exit 1

@@ -1,0 +1,1 @@
+"""Chat memory for Django that cannot forget."""

@@ -1,0 +1,16 @@
+"""The addresses of the API, to include wherever the host likes."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from chatmemory.api import views
+
+app_name = "chatmemory_api"
+
+urlpatterns = [
+    path("sessions/", views.SessionList.as_view(), name="sessions"),
+    path("sessions/<key>/", views.SessionDetail.as_view(), name="session"),
+    path("sessions/<key>/messages/", views.MessageList.as_view(), name="messages"),
+    path("sessions/<key>/messages/<int:seq>/", views.MessageDetail.as_view(), name="message"),
+]

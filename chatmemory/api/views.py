@@ -1,0 +1,203 @@
+"""A person's own sessions. Another's, and one that there never was, are the same: not found."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from typing import Any
+
+from django.contrib.auth.base_user import AbstractBaseUser
+from django.db import close_old_connections, transaction
+from django.utils.decorators import method_decorator
+from django.views.decorators.cache import cache_control
+from rest_framework.authentication import SessionAuthentication
+from rest_framework.exceptions import UnsupportedMediaType
+from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from chatmemory import codec, runner, services
+from chatmemory.api.errors import answer
+from chatmemory.api.paging import page_of
+from chatmemory.api.parsers import StrictJSONParser
+from chatmemory.api.serializers import (
+    MessageQuery,
+    Opening,
+    Send,
+    SessionQuery,
+    SessionSerializer,
+    Shape,
+    message_fields,
+)
+from chatmemory.errors import BadInput, NotFound, Unauthenticated
+from chatmemory.models import StoredMessage, Turn
+from chatmemory.services import Actor, Admitted
+
+PAUSE_SECONDS = 0.2
+"""Between two looks at a turn that another process runs."""
+
+NO_MESSAGE = "There is no such message."
+
+LONGEST_TURN = 1_000
+"""How many rows of a turn an answer holds at most."""
+
+
+class Authentication(SessionAuthentication):
+    """Django's session; 401 without one, as the codes of the app have it."""
+
+    def authenticate_header(self, request: Request) -> str:
+        return "Session"
+
+
+@method_decorator([transaction.non_atomic_requests, cache_control(no_store=True)], name="dispatch")
+class View(APIView):
+    """What all views here share, whatever the host's REST_FRAMEWORK says."""
+
+    authentication_classes = (Authentication,)
+    permission_classes = (IsAuthenticated,)
+    throttle_classes = ()
+    parser_classes = (StrictJSONParser,)
+    renderer_classes = (JSONRenderer,)
+    content_negotiation_class = DefaultContentNegotiation
+    versioning_class = None
+    metadata_class = None
+    http_method_names = ("get", "head", "post")
+
+    def get_exception_handler(self) -> Callable[[Exception, Any], Response]:
+        return answer
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        # Before the check for CSRF, which would read a form.
+        negotiator = self.get_content_negotiator()
+        if request.method == "POST" and not negotiator.select_parser(request, self.get_parsers()):
+            raise UnsupportedMediaType(request.content_type)
+        super().initial(request, *args, **kwargs)
+
+    @property
+    def actor(self) -> Actor:
+        """Who asks."""
+        user = self.request.user
+        if not isinstance(user, AbstractBaseUser):
+            raise Unauthenticated
+        return Actor.user(user)
+
+    def read(self, shape: type[Shape]) -> dict[str, Any]:
+        """The body in its shape. Raises BadInput."""
+        # Not `request.data`, which takes a body without a length for an empty one.
+        parser = StrictJSONParser()
+        return shape.read(parser.parse(self.request, None, self.request.parser_context))
+
+
+class SessionList(View):
+    """Own sessions, the last active first."""
+
+    def get(self, request: Request) -> Response:
+        query = SessionQuery.read(request.query_params.dict())
+        page = page_of(services.sessions_of(self.actor), **query)
+        sessions = SessionSerializer(page.sessions, many=True)
+        return Response({"sessions": sessions.data, "next": page.next})
+
+    def post(self, request: Request) -> Response:
+        """Open a session: 201 if there was none under its key."""
+        opening = self.read(Opening)
+        key = codec.check_key(opening.pop("key", str(uuid.uuid4())))
+        is_new = not services.sessions_of(self.actor).filter(key=key).exists()
+        session = services.open_session(session_key=key, by=self.actor, **opening)
+        return Response(SessionSerializer(session).data, 201 if is_new else 200)
+
+
+class SessionDetail(View):
+    """One session, without its messages."""
+
+    def get(self, request: Request, key: str) -> Response:
+        session = services.get_session(session_key=_known(key), by=self.actor)
+        return Response(SessionSerializer(session).data)
+
+
+class MessageList(View):
+    """A session's messages, in order of seq."""
+
+    def get(self, request: Request, key: str) -> Response:
+        query = MessageQuery.read(request.query_params.dict())
+        page = services.read_page(session_key=_known(key), by=self.actor, **query)
+        return Response(
+            {
+                "epoch": page.head.epoch,
+                "first_seq": page.head.first_seq,
+                "last_seq": page.head.last_seq,
+                "messages": [message_fields(row) for row in page.rows],
+            }
+        )
+
+    def post(self, request: Request, key: str) -> Response:
+        """Send a message: 202 when it is stored, 201 with the reply if that was waited for.
+
+        The same client_id again sends nothing: 200, and the turn as it is now.
+        """
+        services.check_rate(self.actor)
+        send = self.read(Send)
+        wait = send.pop("wait")
+        admitted = services.admit_turn(session_key=_known(key), by=self.actor, **send)
+        turn = _waited_for(admitted, wait) if wait else _turn(admitted)
+        return Response(
+            {
+                "turn": turn.client_id,
+                "status": turn.status,
+                "seq": turn.user_seq,
+                "error": turn.error,
+                "duplicate": admitted.is_duplicate,
+                "messages": [message_fields(row) for row in self._replies(key, turn)],
+            },
+            200 if admitted.is_duplicate else 201 if turn.ended_at else 202,
+        )
+
+    def _replies(self, key: str, turn: Turn) -> Sequence[StoredMessage]:
+        """The rows of the turn after the user's; they lie together."""
+        if turn.user_seq is None:
+            return []
+        page = services.read_page(
+            session_key=key, by=self.actor, after=turn.user_seq, limit=LONGEST_TURN
+        )
+        return list(takewhile(lambda row: row.turn == turn.user_seq, page.rows))
+
+
+class MessageDetail(View):
+    """One message, whole."""
+
+    def get(self, request: Request, key: str, seq: int) -> Response:
+        if seq > codec.MAX_SAFE_INTEGER:
+            raise NotFound(NO_MESSAGE)
+        page = services.read_page(session_key=_known(key), by=self.actor, after=seq - 1, limit=1)
+        found = [message_fields(row) for row in page.rows if row.seq == seq]
+        if not found:
+            raise NotFound(NO_MESSAGE)
+        return Response(found[0])
+
+
+def _known(key: str) -> str:
+    """A key that a session can have over HTTP; any other is not found."""
+    try:
+        return codec.check_key(key)
+    except BadInput:
+        raise NotFound from None
+
+
+def _turn(admitted: Admitted) -> Turn:
+    return Turn.objects.get(session=admitted.session_pk, client_id=admitted.turn)
+
+
+def _waited_for(admitted: Admitted, seconds: float) -> Turn:
+    """Run the turn here, or wait for whoever runs it, at most so long."""
+    deadline = time.monotonic() + seconds
+    runner.run(admitted.session_pk)
+    while True:
+        turn = _turn(admitted)
+        if turn.ended_at or time.monotonic() > deadline:
+            return turn
+        close_old_connections()  # back to the pool while nothing is asked
+        time.sleep(PAUSE_SECONDS)

@@ -1,0 +1,152 @@
+"""A wrapper that gives a chain its history and stores each turn, and hides no failure."""
+
+# ruff: noqa: A002  # `input` is LangChain's name
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import ensure_config
+
+from chatmemory import codec
+from chatmemory.errors import BadInput
+from chatmemory.langchain.history import DjangoChatMessageHistory
+from chatmemory.langchain.messages import to_plain
+
+Input = Any
+Output = Any
+
+
+def with_memory(
+    runnable: Runnable[Input, Output],
+    get_history: Callable[[], DjangoChatMessageHistory] | None = None,
+    *,
+    input_messages_key: str | None = None,
+    history_messages_key: str | None = None,
+    output_messages_key: str | None = None,
+) -> Runnable[Input, Output]:
+    """Return a Runnable that puts the history before its input and stores the turn after it.
+
+    Whose history: `get_history()`, else `session_id` and `owner` in `config["configurable"]`.
+
+    Input and output are a text, a message or a list of messages, or a dict with one of these
+    under the key named. The history goes before the input's messages, or under
+    `history_messages_key`. An output that begins with all that was given, as a graph's does, is
+    stored without it.
+
+    Input and output are stored in one batch at the end, and what goes wrong is raised. A run that
+    fails, or a stream that isn't read to its end, stores nothing. Input that can't be stored is
+    refused before the run.
+    """
+    return _WithMemory(
+        runnable, get_history, input_messages_key, history_messages_key, output_messages_key
+    )
+
+
+class _WithMemory(Runnable[Input, Output]):
+    def __init__(
+        self,
+        runnable: Runnable[Input, Output],
+        get_history: Callable[[], DjangoChatMessageHistory] | None,
+        input_key: str | None,
+        history_key: str | None,
+        output_key: str | None,
+    ) -> None:
+        self.runnable = runnable
+        self.get_history = get_history
+        self.input_key = input_key
+        self.history_key = history_key
+        self.output_key = output_key
+
+    def invoke(self, input: Input, config: RunnableConfig | None = None, **kwargs: Any) -> Output:
+        config, history, said = self._begin(input, config)
+        given = [*history.messages, *said]
+        output = self.runnable.invoke(self._input(input, given, said), config, **kwargs)
+        history.add_messages([*said, *self._answer(output, given)], lenient=True)
+        return output
+
+    async def ainvoke(
+        self, input: Input, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> Output:
+        config, history, said = self._begin(input, config)
+        given = [*await history.aget_messages(), *said]
+        output = await self.runnable.ainvoke(self._input(input, given, said), config, **kwargs)
+        await history.aadd_messages([*said, *self._answer(output, given)], lenient=True)
+        return output
+
+    def stream(
+        self, input: Input, config: RunnableConfig | None = None, **kwargs: Any | None
+    ) -> Iterator[Output]:
+        config, history, said = self._begin(input, config)
+        given = [*history.messages, *said]
+        output: Output = None
+        for chunk in self.runnable.stream(self._input(input, given, said), config, **kwargs):
+            output = chunk if output is None else output + chunk
+            yield chunk
+        history.add_messages([*said, *self._answer(output, given)], lenient=True)
+
+    async def astream(
+        self, input: Input, config: RunnableConfig | None = None, **kwargs: Any | None
+    ) -> AsyncIterator[Output]:
+        config, history, said = self._begin(input, config)
+        given = [*await history.aget_messages(), *said]
+        output: Output = None
+        async for chunk in self.runnable.astream(self._input(input, given, said), config, **kwargs):
+            output = chunk if output is None else output + chunk
+            yield chunk
+        await history.aadd_messages([*said, *self._answer(output, given)], lenient=True)
+
+    def _begin(
+        self, value: Input, config: RunnableConfig | None
+    ) -> tuple[RunnableConfig, DjangoChatMessageHistory, list[BaseMessage]]:
+        """Return the history of this call and what the input says, seen to be storable."""
+        config = ensure_config(config)
+        said = _messages(_value(value, self.input_key, "input"), HumanMessage, "input")
+        for place, message in enumerate(said):
+            field = f"input[{place}]"
+            codec.encode(to_plain(message, field=field), field=field)
+        if self.get_history is not None:
+            return config, self.get_history(), said
+        try:
+            session_id, owner = (config["configurable"][key] for key in ("session_id", "owner"))
+        except KeyError as error:
+            raise TypeError('config["configurable"] must have a session_id and an owner') from error
+        return config, DjangoChatMessageHistory(session_id, owner=owner), said
+
+    def _input(self, value: Input, given: list[BaseMessage], said: list[BaseMessage]) -> Input:
+        """Put the history where the runnable looks for it."""
+        if self.history_key is not None:
+            return {**value, self.history_key: given[: len(given) - len(said)]}
+        return given if self.input_key is None else {**value, self.input_key: given}
+
+    def _answer(self, output: Output, given: list[BaseMessage]) -> list[BaseMessage]:
+        """Return what the run said, without what it was given."""
+        if output is None:
+            return []
+        messages = _messages(_value(output, self.output_key, "output"), AIMessage, "output")
+        return messages[len(given) :] if messages[: len(given)] == given else messages
+
+
+def _value(value: object, key: str | None, field: str) -> object:
+    if key is None:
+        return value
+    if not isinstance(value, dict) or key not in value:
+        raise BadInput(f"{field} must be a dict that has {key!a}.", field=field)
+    return value[key]
+
+
+def _messages(value: object, from_text: type[BaseMessage], field: str) -> list[BaseMessage]:
+    match value:
+        case str():
+            return [from_text(content=value)]
+        case BaseMessage():
+            return [value]
+        case list() | tuple():
+            return list(value)
+        case _:
+            raise BadInput(
+                f"{field} is of type {type(value).__name__}, not text or messages.", field=field
+            )

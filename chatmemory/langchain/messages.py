@@ -1,0 +1,131 @@
+"""LangChain messages and plain messages, each made from the other without loss."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+    message_chunk_to_message,
+)
+
+from chatmemory.codec import ROLES, text_of
+from chatmemory.errors import BadInput
+
+logger = logging.getLogger(__name__)
+
+_CLASSES: dict[tuple[object, object], type[BaseMessage]] = {
+    ("user", None): HumanMessage,
+    ("assistant", None): AIMessage,
+    ("system", None): SystemMessage,
+    ("tool", None): ToolMessage,
+    ("tool", "function"): FunctionMessage,
+    **{(role, "chat"): ChatMessage for role in ROLES},
+}
+_ADDRESSES = {cls: address for address, cls in _CLASSES.items()}
+_RENAMED = {"usage_metadata": "usage", "status": "tool_status"}
+_FIELDS = {
+    cls: [
+        (name, _RENAMED.get(name, name), info.get_default(call_default_factory=True))
+        for name, info in cls.model_fields.items()
+        if name not in ("type", "role", "content")
+    ]
+    for cls in _ADDRESSES
+}
+"""Of each class: its fields, the key of each in a plain message, and its default."""
+
+_KNOWN = {
+    cls: {"role", "content", "kind", "unknown_blocks", *(key for _, key, _ in fields)}
+    for cls, fields in _FIELDS.items()
+}
+_KEYS = {"langchain_extra"}.union(*_KNOWN.values())
+_CALL_KEYS = {
+    "tool_calls": ("name", "args", "id"),
+    "invalid_tool_calls": ("name", "args", "id", "error"),
+}
+"""What the constructor takes of a call; it drops or refuses anything else."""
+
+
+def to_plain(message: object, *, field: str = "message") -> dict[str, object]:
+    """Turn a LangChain message into a plain one, a chunk as the message it is a part of.
+
+    What equals its default is left out. `field` names the message in errors.
+    Raises BadInput for what is no message, and for a message that no role of ours stands for.
+    """
+    if not isinstance(message, BaseMessage):
+        raise BadInput(f"{field} is of type {type(message).__name__}, no message.", field=field)
+    whole = message_chunk_to_message(message)
+    cls = next((cls for cls in _ADDRESSES if isinstance(whole, cls)), BaseMessage)
+    role, kind = _ADDRESSES.get(cls, (None, None))
+    role = whole.role if isinstance(whole, ChatMessage) else role
+    if role not in ROLES:
+        name = type(message).__name__
+        of_role = f" of role {role[:40]!a}" if isinstance(role, str) else ""
+        raise BadInput(f"{field} is a {name}{of_role}, which can't be stored.", field=field)
+    plain = {"role": role, "content": whole.content} | ({"kind": kind} if kind else {})
+    for name, key, default in _FIELDS[cls]:
+        value = getattr(whole, name)
+        if value is not None if default is None else value != default:
+            plain[key] = value
+    extras = {**_undeclared(whole, cls), **(message.model_extra or {})}
+    if clashing := {key: extras.pop(key) for key in _KEYS.intersection(extras)}:
+        plain["langchain_extra"] = clashing
+    return {**plain, **extras}
+
+
+def to_langchain(plain: Mapping[str, object]) -> BaseMessage:
+    """Turn a plain message into LangChain's, by its constructor; nothing in it is loaded or run.
+
+    One that was quarantined, or that the constructor refuses, becomes a message of its role with
+    its text and `additional_kwargs={"quarantined": True}`.
+    """
+    if plain.get("quarantined") is not True:
+        try:
+            return _build(plain)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            _warn_once()
+    cls = _CLASSES.get((plain.get("role"), None), HumanMessage)
+    needed = {"tool_call_id": ""} if cls is ToolMessage else {}
+    return cls(
+        content=text_of(plain.get("content")), additional_kwargs={"quarantined": True}, **needed
+    )
+
+
+def _build(plain: Mapping[str, Any]) -> BaseMessage:
+    cls = _CLASSES[plain["role"], plain.get("kind")]
+    fields = {name: plain[key] for name, key, _ in _FIELDS[cls] if key in plain}
+    taken = dict(fields)
+    if cls is AIMessage:
+        for name, keys in _CALL_KEYS.items():
+            calls = fields.setdefault(name, [])  # else made from `additional_kwargs`
+            taken[name] = [{key: call.get(key) for key in keys} for call in calls]
+    if cls is ChatMessage:
+        taken["role"] = plain["role"]
+    message = cls(content=plain["content"], **taken)
+    for name, value in fields.items():
+        if getattr(message, name) != value:
+            setattr(message, name, value)
+    if message.model_extra is not None and (others := plain.keys() - _KNOWN[cls]):
+        extras = {key: value for key, value in plain.items() if key in others}
+        clashing = extras.pop("langchain_extra", {})
+        message.model_extra.update({**extras, **clashing})
+    return message
+
+
+def _undeclared(message: BaseMessage, cls: type[BaseMessage]) -> dict[str, object]:
+    """The fields that a subclass adds to one of LangChain's classes."""
+    return {name: value for name, value in vars(message).items() if name not in cls.model_fields}
+
+
+@cache
+def _warn_once() -> None:
+    logger.warning("A stored message is none of LangChain's; it is given as quarantined.")

@@ -1,0 +1,26 @@
+"""Tables, constraints and the verbs that read them."""
+
+from __future__ import annotations
+
+from chatmemory.models.audit import AuditEntry
+from chatmemory.models.fields import CLOCK, DatabaseNow, KeyField
+from chatmemory.models.messages import Message, MessageQuerySet
+from chatmemory.models.sessions import Session, SessionQuerySet
+from chatmemory.models.turns import Turn, TurnQuerySet
+from chatmemory.models.values import Head, Page, StoredMessage
+
+__all__ = [
+    "CLOCK",
+    "AuditEntry",
+    "DatabaseNow",
+    "Head",
+    "KeyField",
+    "Message",
+    "MessageQuerySet",
+    "Page",
+    "Session",
+    "SessionQuerySet",
+    "StoredMessage",
+    "Turn",
+    "TurnQuerySet",
+]

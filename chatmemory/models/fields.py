@@ -1,0 +1,49 @@
+"""Columns that behave alike on every database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.sql.compiler import SQLCompiler
+
+CLOCK = {
+    "postgresql": "CLOCK_TIMESTAMP()",
+    "mysql": "UTC_TIMESTAMP(6)",
+    "sqlite": "STRFTIME('%Y-%m-%d %H:%M:%f','NOW')",
+}
+"""The database's clock, by vendor. Not `now()`, which on PostgreSQL is when the transaction
+began: before the wait for the lock."""
+
+
+class DatabaseNow(models.Func):
+    """The time on the database's clock, in UTC, at the moment the row is written."""
+
+    output_field = models.DateTimeField()
+
+    def as_sql(
+        self,
+        compiler: SQLCompiler,
+        connection: BaseDatabaseWrapper,
+        function: str | None = None,
+        template: str | None = None,
+        arg_joiner: str | None = None,
+        **extra_context: Any,
+    ) -> tuple[str, tuple[str | int, ...]]:
+        return CLOCK[connection.vendor].replace("%", "%%"), ()
+
+
+class KeyField(models.CharField):  # type: ignore[type-arg]  # has no runtime generics
+    """A short text that is compared byte by byte on every database.
+
+    MariaDB's usual collations hold `Alice`, `alice`, `Álice` and `Alice ` for one key, and
+    all emoji for equal.
+    """
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        parameters = super().db_parameters(connection)
+        if connection.vendor == "mysql":
+            maria = getattr(connection, "mysql_is_mariadb", False)
+            parameters["collation"] = "utf8mb4_nopad_bin" if maria else "utf8mb4_0900_bin"
+        return parameters

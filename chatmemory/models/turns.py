@@ -1,0 +1,90 @@
+"""Turns: a user's message and the run that answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+
+from django.db import models
+from django.db.models import Q, QuerySet
+from django.utils.translation import gettext_lazy as _
+
+from chatmemory.models.fields import DatabaseNow, KeyField
+from chatmemory.models.sessions import Session
+
+
+class TurnQuerySet(QuerySet["Turn"]):
+    """What can be asked of turns."""
+
+    def overdue(self) -> TurnQuerySet:
+        """Running ones whose lease ended: their process is dead, or paused."""
+        return self.filter(status=Turn.Status.RUNNING, lease_until__lt=DatabaseNow())
+
+    def waiting(self) -> TurnQuerySet:
+        """Those that wait for somebody to run them, the oldest first."""
+        return self.filter(status=Turn.Status.WAITING).order_by("place", "pk")
+
+    def renew(self, pks: Collection[int], owner: str, lease_seconds: float) -> int:
+        """Prolong the leases of an owner's started runs; return how many."""
+        return self.filter(
+            pk__in=pks, lease_owner=owner, status=Turn.Status.RUNNING, started_at__isnull=False
+        ).update(lease_until=DatabaseNow() + timedelta(seconds=lease_seconds))
+
+
+class Turn(models.Model):
+    """One admitted message of a user, and how its run stands."""
+
+    class Status(models.TextChoices):
+        WAITING = "waiting", _("waiting")
+        RUNNING = "running", _("running")
+        COMPLETE = "complete", _("complete")
+        INTERRUPTED = "interrupted", _("interrupted")
+        FAILED = "failed", _("failed")
+        CANCELLED = "cancelled", _("cancelled")
+
+    session = models.ForeignKey(
+        Session, on_delete=models.PROTECT, related_name="turns", db_index=False
+    )
+    client_id = KeyField(max_length=64)
+    status = models.CharField(max_length=12, choices=Status.choices)
+    place = models.BigIntegerField(db_default=0)
+    asked = models.TextField(default="")
+    user_seq = models.BigIntegerField(null=True)
+    replaces_from = models.BigIntegerField(null=True)
+    replaces_to = models.BigIntegerField(null=True)
+    epoch = models.BigIntegerField()
+    fence = models.BigIntegerField(db_default=0)
+    lease_owner = models.CharField(max_length=64, default="")
+    lease_until = models.DateTimeField(null=True)
+    started_at = models.DateTimeField(null=True)
+    stop_requested_at = models.DateTimeField(null=True)
+    step = models.IntegerField(db_default=0)
+    partial = models.TextField(default="")
+    model = models.CharField(max_length=100, default="")
+    usage = models.TextField(default="")
+    error = models.CharField(max_length=32, default="")
+    created_at = models.DateTimeField(db_default=DatabaseNow())
+    ended_at = models.DateTimeField(null=True)
+
+    objects = TurnQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("turn")
+        verbose_name_plural = _("turns")
+        constraints = (
+            models.UniqueConstraint(
+                fields=["session", "client_id"], name="chatmemory_turn_client_id"
+            ),
+        )
+        indexes = (
+            # For the sweep: live turns are few among all that ever ran. MariaDB ignores the
+            # condition and indexes them all; nothing but speed rests on it.
+            models.Index(
+                fields=["status"],
+                condition=Q(status__in=["waiting", "running"]),
+                name="chatmemory_turn_live",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.client_id} ({self.status})"

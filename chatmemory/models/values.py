@@ -1,0 +1,109 @@
+"""What reads return: plain values, not rows to save."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from chatmemory import codec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessage:
+    """A message as it was read."""
+
+    seq: int
+    role: str
+    text: str
+    body: str | None
+    client_id: str | None
+    turn: int | None
+    step: int | None
+    status: str
+    error: str
+    model: str
+    tokens: int
+    revision: int
+    redacted: bool
+    quarantined: bool
+    created_at: datetime
+    turn_client_id: str | None
+    """The public name of the message's turn: the client_id of its user row."""
+
+    def plain(self) -> dict[str, object]:
+        """The message as it was handed in; a placeholder if it can't be decoded."""
+        return codec.decode(self.role, self.text, self.body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What a page or a socket shows of a session besides its rows."""
+
+    pk: int
+    scope: str
+    key: str
+    title: str
+    epoch: int
+    first_seq: int
+    last_seq: int
+    revision: int
+    archived: bool
+    running: str | None
+    turn_status: str | None
+    turn_since: datetime | None
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Rows in order of seq, with the head as it was in the same moment."""
+
+    head: Head
+    rows: list[StoredMessage]
+
+
+STORED_COLUMNS = tuple(
+    name for name in StoredMessage.__dataclass_fields__ if name != "turn_client_id"
+)
+HEAD_COLUMNS = (
+    "pk",
+    "scope",
+    "key",
+    "title",
+    "epoch",
+    "first_seq",
+    "last_seq",
+    "revision",
+    "archived_at",
+    "running",
+    "waiting",
+    "now__status",
+    "now__started_at",
+)
+
+
+def head_of(values: Mapping[str, Any]) -> Head:
+    """The head in a row of `HEAD_COLUMNS`."""
+    return Head(
+        pk=values["pk"],
+        scope=values["scope"],
+        key=values["key"],
+        title=values["title"],
+        epoch=values["epoch"],
+        first_seq=values["first_seq"],
+        last_seq=values["last_seq"],
+        revision=values["revision"],
+        archived=values["archived_at"] is not None,
+        running=values["running"],
+        turn_status=values["now__status"],
+        turn_since=values["now__started_at"],
+        waiting=values["waiting"],
+    )
+
+
+def stored_of(values: Mapping[str, Any], prefix: str = "") -> StoredMessage:
+    """The message in a row of `STORED_COLUMNS`, each under `prefix`, and `turn_client_id`."""
+    columns = {name: values[prefix + name] for name in STORED_COLUMNS}
+    return StoredMessage(**columns, turn_client_id=values["turn_client_id"])

@@ -1,0 +1,191 @@
+"""What a database error means, and what to do about it.
+
+Told by SQLSTATE, errno or SQLite's error code, never by text.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from enum import Enum, auto
+from itertools import count
+from typing import TypeVar
+
+from django.db import DatabaseError, InterfaceError, router, transaction
+from django.db import connections as all_connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from chatmemory.errors import BadInput, ChatMemoryError, MemoryUnavailable, NotFound
+from chatmemory.models import Session
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+DEADLINE = 8.0
+"""How long one call goes on trying, in seconds."""
+
+LONGEST_PAUSE = 0.5
+WAITS = 2
+"""How often a call waits for a lock in vain before it gives up."""
+
+
+class Fault(Enum):
+    """A kind of database error."""
+
+    CONFLICT = auto()
+    """Surely rolled back: try again."""
+    WAITED = auto()
+    """Another held the lock too long."""
+    LOST = auto()
+    """The connection or server is gone; a commit may or may not have happened."""
+    CROWDED = auto()
+    """No connection to be had."""
+    FULL = auto()
+    """Out of disk or memory; trying again soon is in vain."""
+    DUPLICATE = auto()
+    """A unique constraint."""
+    ORPHAN = auto()
+    """The parent row is gone."""
+    BAD_DATA = auto()
+    """The database can't hold the value."""
+    TOO_LARGE = auto()
+    OTHER = auto()
+
+
+_SQLSTATES = {
+    "40001": Fault.CONFLICT,
+    "40P01": Fault.CONFLICT,
+    "55P03": Fault.WAITED,
+    "57014": Fault.WAITED,
+    "25P03": Fault.LOST,
+    "25006": Fault.LOST,
+    "57P01": Fault.LOST,
+    "57P02": Fault.LOST,
+    "57P03": Fault.LOST,
+    "53300": Fault.CROWDED,
+    "53100": Fault.FULL,
+    "53200": Fault.FULL,
+    "23505": Fault.DUPLICATE,
+    "23503": Fault.ORPHAN,
+    "54000": Fault.TOO_LARGE,
+}
+_SQLSTATE_CLASSES = {"08": Fault.LOST, "58": Fault.FULL, "22": Fault.BAD_DATA}
+_ERRNOS = {
+    1213: Fault.CONFLICT,
+    1020: Fault.CONFLICT,
+    1205: Fault.WAITED,
+    2002: Fault.LOST,
+    2003: Fault.LOST,
+    2006: Fault.LOST,
+    2013: Fault.LOST,
+    2055: Fault.LOST,
+    1047: Fault.LOST,
+    1053: Fault.LOST,
+    1290: Fault.LOST,
+    1792: Fault.LOST,
+    1836: Fault.LOST,
+    1040: Fault.CROWDED,
+    1203: Fault.CROWDED,
+    1114: Fault.FULL,
+    1021: Fault.FULL,
+    1062: Fault.DUPLICATE,
+    1452: Fault.ORPHAN,
+    1366: Fault.BAD_DATA,
+    1406: Fault.BAD_DATA,
+    1153: Fault.TOO_LARGE,
+}
+_SQLITE_CODES = {
+    5: Fault.CONFLICT,
+    6: Fault.CONFLICT,
+    517: Fault.CONFLICT,
+    8: Fault.FULL,
+    10: Fault.FULL,
+    13: Fault.FULL,
+    14: Fault.LOST,
+    18: Fault.TOO_LARGE,
+    787: Fault.ORPHAN,
+    1555: Fault.DUPLICATE,
+    2067: Fault.DUPLICATE,
+}
+
+
+def fault_of(error: DatabaseError | InterfaceError) -> Fault:
+    """What kind of error this is, by its code."""
+    cause = error.__cause__
+    code = getattr(cause, "sqlite_errorcode", None)
+    if code is not None:
+        return _SQLITE_CODES.get(code) or _SQLITE_CODES.get(code & 0xFF, Fault.OTHER)
+    if hasattr(cause, "sqlstate"):
+        state = getattr(cause, "sqlstate", None)
+        if state is None:
+            is_lost = (
+                isinstance(error, InterfaceError) or type(error).__name__ == "OperationalError"
+            )
+            return Fault.LOST if is_lost else Fault.BAD_DATA
+        return _SQLSTATES.get(state) or _SQLSTATE_CLASSES.get(state[:2], Fault.OTHER)
+    arguments = getattr(cause, "args", ())
+    if arguments and isinstance(arguments[0], int):
+        return _ERRNOS.get(arguments[0], Fault.OTHER)
+    return Fault.LOST if isinstance(error, InterfaceError) else Fault.OTHER
+
+
+def database() -> BaseDatabaseWrapper:
+    """This thread's connection to the database in which sessions are written."""
+    return all_connections[router.db_for_write(Session)]
+
+
+def durably(work: Callable[[], T], *, is_repeatable: bool) -> T:
+    """Call `work`, again where an error says that it can be, and return what it returns.
+
+    `is_repeatable`: a second call does no harm even if the first was committed. Inside a caller's
+    transaction `work` is called once, and an error marks the block for rollback: on MariaDB a
+    deadlock has undone all of it already.
+
+    Raises MemoryUnavailable after 8 seconds, or at once where trying again is in vain.
+    """
+    connection = database()
+    deadline = time.monotonic() + DEADLINE
+    waits = 0
+    for attempt in count():
+        try:
+            return work()
+        except (DatabaseError, InterfaceError) as error:
+            fault = fault_of(error)
+            waits += fault is Fault.WAITED
+            _refuse_bad_data(fault, error)
+            if connection.in_atomic_block:
+                transaction.set_rollback(True, using=connection.alias)
+                raise MemoryUnavailable(_inside_hint(connection)) from error
+            if fault is Fault.LOST:
+                connection.close()
+            pause = random.uniform(0, min(LONGEST_PAUSE, 0.01 * 2 ** min(attempt, 10)))  # noqa: S311
+            may_retry = (
+                fault in (Fault.CONFLICT, Fault.CROWDED)
+                or (fault is Fault.WAITED and waits < WAITS)
+                or (fault is Fault.LOST and is_repeatable)
+            )
+            if not may_retry or time.monotonic() + pause > deadline:
+                logger.warning("gave up on the database: %s", fault.name)
+                raise MemoryUnavailable from error
+            time.sleep(pause)
+    raise AssertionError("unreachable")
+
+
+def _refuse_bad_data(fault: Fault, error: Exception) -> None:
+    refusals: dict[Fault, ChatMemoryError] = {
+        Fault.BAD_DATA: BadInput("The database can't hold this text.", code="bad_text"),
+        Fault.TOO_LARGE: BadInput("The database can't take a row this large.", code="too_large"),
+        Fault.ORPHAN: NotFound(),
+    }
+    if fault in refusals:
+        raise refusals[fault] from error
+
+
+def _inside_hint(connection: BaseDatabaseWrapper) -> str:
+    hint = "The memory can't be reached; the transaction around this call must be rolled back."
+    if connection.vendor == "sqlite":
+        hint += ' Set "transaction_mode": "IMMEDIATE" in the OPTIONS of the database.'
+    return hint

@@ -1,0 +1,74 @@
+"""Database work of the event loop: on threads of our own, one write of a session at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections
+
+from chatmemory.conf import settings
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Lane = tuple[object, ...]
+
+_executors: dict[int, ThreadPoolExecutor] = {}
+_lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[Lane, asyncio.Lock]] = (
+    WeakKeyDictionary()
+)
+
+
+def in_pool(
+    function: Callable[P, T], *, lane: Callable[..., Lane] | None = None
+) -> Callable[P, Coroutine[Any, Any, T]]:
+    """The async twin of a function that works with the database.
+
+    It runs on `DB_THREADS` threads that all twins of the process share; `lane` gives, from the
+    arguments, what only one of them may work on at a time. A cancelled call still ends what it
+    began.
+    """
+
+    @functools.wraps(function)
+    async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
+        threads = settings.DB_THREADS
+        if not threads:
+            return await sync_to_async(function)(*args, **kwargs)
+        call = sync_to_async(
+            _with_fresh_connection, thread_sensitive=False, executor=_executor(threads)
+        )
+        async with _turn_in(lane(*args, **kwargs) if lane else None):
+            return await asyncio.shield(call(function, *args, **kwargs))
+
+    return twin
+
+
+def _with_fresh_connection(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    close_old_connections()
+    try:
+        return function(*args, **kwargs)
+    finally:
+        close_old_connections()
+
+
+def _executor(threads: int) -> ThreadPoolExecutor:
+    if threads not in _executors:
+        _executors[threads] = ThreadPoolExecutor(threads, thread_name_prefix="chatmemory-db")
+    return _executors[threads]
+
+
+def _turn_in(lane: Lane | None) -> AbstractAsyncContextManager[object]:
+    if lane is None:
+        return nullcontext()
+    locks = _lanes.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
+    lock = locks.get(lane)
+    if lock is None:
+        lock = locks[lane] = asyncio.Lock()
+    return lock

@@ -1,0 +1,132 @@
+"""Sessions: found and opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chatmemory.codec import check_value
+from chatmemory.errors import BadInput, MemoryUnavailable, NotFound
+from chatmemory.models import Page, Session, SessionQuerySet
+from chatmemory.services.actors import Actor, owner_of, scope_for
+from chatmemory.services.faults import durably
+from chatmemory.services.locks import bounded_wait, unit
+from chatmemory.services.pool import in_pool
+from chatmemory.services.removal import lane, purge_expired
+
+MAX_KEY_CHARS = 200
+MAX_TITLE_CHARS = 200
+MAX_PAGE = 1_000
+
+
+def sessions_of(by: Actor, scope: str | None = None) -> SessionQuerySet:
+    """The living sessions that `by` can reach, in no order."""
+    return Session.objects.living().filter(scope=scope_for(by, scope))
+
+
+def get_session(*, session_key: str, by: Actor, scope: str | None = None) -> Session:
+    """The living session under this key.
+
+    Raises NotFound, for an unknown session and for another's alike.
+    """
+    try:
+        return sessions_of(by, scope).get(key=session_key)
+    except Session.DoesNotExist:
+        raise NotFound from None
+
+
+def open_session(
+    *,
+    session_key: str,
+    by: Actor,
+    scope: str | None = None,
+    title: str = "",
+    instructions: str = "",
+    metadata: Mapping[str, object] | None = None,
+) -> Session:
+    """The session under this key, made if there is none.
+
+    `title`, `instructions` and `metadata` are those of a new one; an existing one keeps its own.
+    A key is text of 1 to 200 characters, a title up to 200. Raises BadInput.
+    """
+    scope = scope_for(by, scope)
+    check_session_key(session_key)
+    _check_length("title", title, 0, MAX_TITLE_CHARS)
+    check_value(title, "title")
+    check_value(instructions, "instructions")
+    check_value(dict(metadata or {}), "metadata")
+    new = Session(
+        scope=scope,
+        key=session_key,
+        owner_id=owner_of(scope),
+        title=title,
+        instructions=instructions,
+        metadata=dict(metadata or {}),
+    )
+
+    def work() -> Session:
+        session = Session.objects.at(scope, session_key).first()
+        if session is None:
+            with unit():
+                purge_expired(scope, session_key)
+                with bounded_wait():
+                    Session.objects.bulk_create([new], ignore_conflicts=True)
+            session = Session.objects.at(scope, session_key).first()
+        if session is None:
+            raise MemoryUnavailable("The session was purged while it was opened.")
+        return session
+
+    return durably(work, is_repeatable=True)
+
+
+def read_page(
+    *,
+    session_key: str,
+    by: Actor,
+    scope: str | None = None,
+    after: int | None = None,
+    before: int | None = None,
+    limit: int = 50,
+) -> Page:
+    """A session's head and some of its rows, in order of seq, as of one moment.
+
+    `after` gives the oldest rows above that number, `before` the newest below it, neither the
+    newest of all; 1 to 1,000 of them. Raises NotFound.
+    """
+    if not 1 <= limit <= MAX_PAGE:
+        raise BadInput("A page has 1 to 1,000 messages.", field="limit", limit=MAX_PAGE)
+    page = (
+        sessions_of(by, scope).filter(key=session_key).page(after=after, before=before, limit=limit)
+    )
+    if page is None:
+        raise NotFound
+    return page
+
+
+def read_history(*, session_key: str, by: Actor, scope: str | None = None) -> Page:
+    """A session's head and all of its rows from the floor on, in order of seq.
+
+    Raises NotFound.
+    """
+    page = sessions_of(by, scope).filter(key=session_key).page(after=0, limit=None)
+    if page is None:
+        raise NotFound
+    return page
+
+
+def check_session_key(key: str) -> None:
+    """See that every database can hold this key. Raises BadInput; TypeError if it is no text."""
+    _check_length("key", key, 1, MAX_KEY_CHARS)
+    check_value(key, "key")
+
+
+def _check_length(field: str, value: str, least: int, most: int) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{field} is text, not {type(value).__name__}")
+    if not least <= len(value) <= most:
+        raise BadInput(f"A {field} has {least} to {most} characters.", field=field, limit=most)
+
+
+aget_session = in_pool(get_session)
+aopen_session = in_pool(open_session, lane=lane)
+aread_page = in_pool(read_page)
+aread_history = in_pool(read_history)

@@ -1,0 +1,665 @@
+"""Turns: admitted, claimed, run under a lease and a fence, ended.
+
+Admitting and running are two things. A turn is admitted as waiting, or as claimed where the caller
+can run it and the session is idle; `claim_next` is the only other way into running. Whoever ends a
+turn only ends it. A run that lost its fence can't write any more: another ended its turn.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import F
+from django.db.models.functions import Coalesce
+
+from chatmemory import codec, signals
+from chatmemory.codec import Row
+from chatmemory.conf import settings
+from chatmemory.errors import (
+    BadInput,
+    Busy,
+    Conflict,
+    HistoryCleared,
+    MemoryUnavailable,
+    NotFound,
+    UnknownTurn,
+)
+from chatmemory.models import DatabaseNow, Message, Session, Turn
+from chatmemory.services.actors import Actor, scope_for
+from chatmemory.services.faults import Fault, database, durably, fault_of
+from chatmemory.services.locks import lock_pk, tell, unit
+from chatmemory.services.pool import Lane, in_pool
+from chatmemory.services.refusals import Found, explain
+from chatmemory.services.removal import lane
+from chatmemory.services.rows import OPEN, OWN_TURN, store
+from chatmemory.services.sessions import get_session, open_session
+
+logger = logging.getLogger(__name__)
+
+TRIES = 3
+UNKNOWN_OUTCOME = "The outcome is unknown: the run ended before the tool answered."
+
+_run_of: ContextVar[tuple[str, str] | None] = ContextVar("chatmemory_run_of", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The right to run a turn, as long as its fence stands."""
+
+    turn_pk: int
+    client_id: str
+    session_pk: int
+    scope: str
+    key: str
+    epoch: int
+    fence: int
+    user_seq: int
+    owner: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A turn after its admission, or as it is now if it was admitted before."""
+
+    session_pk: int
+    turn: str
+    """Its client_id."""
+    status: str
+    seq: int | None
+    """The number of the user's message; None while it waits."""
+    is_duplicate: bool
+    claim: Claim | None = None
+    """Set where the caller shall run it now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What `finish_turn` leaves behind."""
+
+    last_seq: int
+    waiting: int
+
+
+def admit_turn(
+    *,
+    session_key: str,
+    client_id: str,
+    content: str | Sequence[Mapping[str, object]],
+    by: Actor,
+    scope: str | None = None,
+    epoch: int | None = None,
+    create: bool = False,
+    owner: str = "",
+) -> Admitted:
+    """Commit a user's message and the turn that shall answer it.
+
+    With an `owner`, the name of a process that can run it now, the turn is claimed for it if the
+    session is idle; without one it waits for somebody. The same `client_id` again admits nothing
+    and returns the turn as it is.
+
+    Raises BadInput, NotFound, Conflict, HistoryCleared, Archived, Busy, MemoryUnavailable.
+    """
+    scope = scope_for(by, scope)
+    client_id = codec.check_client_id(client_id)
+    row = codec.encode({"role": "user", "content": check_content(content)})
+
+    def work() -> Admitted:
+        for _ in range(TRIES):
+            admitted = _admit(scope, session_key, row, client_id, epoch, owner)
+            if admitted is not None:
+                return admitted
+        raise MemoryUnavailable
+
+    try:
+        return durably(work, is_repeatable=True)
+    except NotFound:
+        if epoch is not None:
+            raise HistoryCleared from None
+        if not create:
+            raise
+    open_session(session_key=session_key, by=by, scope=scope)
+    return durably(work, is_repeatable=True)
+
+
+def check_content(content: object) -> str | list[dict[str, object]]:
+    """What a person says: a text, or a list of text blocks; unchanged. Raises BadInput."""
+    if isinstance(content, str):
+        return codec.check_text(content)
+    if not isinstance(content, Sequence) or not content:
+        raise BadInput("Say a text or a list of text blocks.", field="content")
+    blocks: list[dict[str, object]] = []
+    for place, block in enumerate(content):
+        if not isinstance(block, Mapping) or block.get("type") != "text" or len(block) != 2:
+            raise BadInput("Only text blocks are taken.", field=f"content[{place}]")
+        text = codec.check_text(block.get("text"), field=f"content[{place}].text")
+        blocks.append({"type": "text", "text": text})
+    codec.check_text(codec.text_of(blocks), field="content")
+    return blocks
+
+
+def _admit(
+    scope: str, key: str, row: Row, client_id: str, epoch: int | None, owner: str
+) -> Admitted | None:
+    """Admit or say why not; None if what was in the way has just gone."""
+    idle = {**OPEN, "running": None, "waiting": 0} | ({} if epoch is None else {"epoch": epoch})
+    try:
+        with unit():
+            if owner:
+                admitted = _claim_at_once(scope, key, row, client_id, idle, owner)
+            else:
+                admitted = _let_wait(scope, key, row, client_id, idle)
+    except IntegrityError as error:
+        if fault_of(error) is not Fault.DUPLICATE:
+            raise
+        admitted = None
+    if admitted is not None:
+        return admitted
+    found = explain(scope, key, client_id)
+    if found.turn is not None:
+        return _replay(found, row, client_id, epoch)
+    if found.rows:
+        raise Conflict
+    found.check_open(epoch)
+    if found.running is not None and not (found.is_overdue and end_overdue(found.session_pk)):
+        raise Busy(turn=found.running)
+    if found.waiting:
+        waiting = Turn.objects.filter(session=found.session_pk).waiting()
+        raise Busy(turn=waiting.values_list("client_id", flat=True).first())
+    return None
+
+
+def _claim_at_once(
+    scope: str, key: str, row: Row, client_id: str, idle: Mapping[str, object], owner: str
+) -> Admitted | None:
+    stored = store(
+        [row],
+        at={"scope": scope, "key": key},
+        only_if=idle,
+        unexpired=True,
+        client_id=client_id,
+        turn=OWN_TURN,
+        put={"running": client_id},
+        add={"fence": 1, "revision": 1},
+    )
+    if stored is None:
+        return None
+    turn = Turn.objects.create(
+        session_id=stored.session_pk,
+        client_id=client_id,
+        status=Turn.Status.RUNNING,
+        user_seq=stored.first_seq,
+        epoch=stored.epoch,
+        fence=stored.fence,
+        **_lease(owner),
+    )
+    tell(stored.session_pk)
+    claim = Claim(
+        turn_pk=turn.pk,
+        client_id=client_id,
+        session_pk=stored.session_pk,
+        scope=scope,
+        key=key,
+        epoch=stored.epoch,
+        fence=stored.fence,
+        user_seq=stored.first_seq,
+        owner=owner,
+    )
+    return Admitted(
+        session_pk=stored.session_pk,
+        turn=client_id,
+        status=Turn.Status.RUNNING,
+        seq=stored.first_seq,
+        is_duplicate=False,
+        claim=claim,
+    )
+
+
+def _let_wait(
+    scope: str, key: str, row: Row, client_id: str, idle: Mapping[str, object]
+) -> Admitted | None:
+    sessions = Session.objects.at(scope, key)
+    no, values = (
+        [n for n, v in idle.items() if v is None],
+        {n: v for n, v in idle.items() if v is not None},
+    )
+    free = sessions.filter(**values, **{f"{name}__isnull": True for name in no})
+    if not free.update(waiting=F("waiting") + 1, revision=F("revision") + 1):
+        return None
+    session = sessions.get()
+    turn = Turn.objects.create(
+        session=session,
+        client_id=client_id,
+        status=Turn.Status.WAITING,
+        asked=row.body or codec.dump_json({"role": row.role, "content": row.text}),
+        epoch=session.epoch,
+    )
+    Turn.objects.filter(pk=turn.pk).update(place=turn.pk)
+    tell(session.pk)
+    _tell_waiting(session.pk, client_id)
+    return Admitted(
+        session_pk=session.pk,
+        turn=client_id,
+        status=Turn.Status.WAITING,
+        seq=None,
+        is_duplicate=False,
+    )
+
+
+def _replay(found: Found, row: Row, client_id: str, epoch: int | None) -> Admitted:
+    """A send that was admitted before, as it is now."""
+    turn = found.turn
+    assert turn is not None  # noqa: S101  # the caller looked
+    if turn.status != Turn.Status.CANCELLED:
+        if found.rows:
+            found.check_replay([row])
+        elif turn.asked and _asked(turn.asked) != codec.decode(row.role, row.text, row.body):
+            raise Conflict
+        if epoch is not None and epoch != found.epoch:
+            raise HistoryCleared
+    return Admitted(
+        session_pk=found.session_pk,
+        turn=client_id,
+        status=turn.status,
+        seq=turn.user_seq,
+        is_duplicate=True,
+    )
+
+
+def _asked(stored: str) -> dict[str, object]:
+    return codec.decode("user", "", stored)
+
+
+def claim_next(*, session_pk: int, owner: str) -> Claim | None:
+    """Begin the run of the oldest waiting turn, if the session is idle; None if not.
+
+    A turn that was given back comes first; its user's message is stored already.
+    """
+
+    def work() -> Claim | None:
+        with unit():
+            session = lock_pk(session_pk)
+            if session.running is not None:
+                return _claim_again(session, owner)
+            for turn in session.turns.waiting():
+                claim = _claim_waiting(session, turn, owner)
+                if claim is not None:
+                    return claim
+            return None
+
+    try:
+        return durably(work, is_repeatable=False)
+    except NotFound:
+        return None
+
+
+def _claim_again(session: Session, owner: str) -> Claim | None:
+    turn = session.turns.filter(client_id=session.running, status=Turn.Status.WAITING).first()
+    if turn is None:
+        return None
+    Session.objects.filter(pk=session.pk).update(fence=F("fence") + 1, revision=F("revision") + 1)
+    Turn.objects.filter(pk=turn.pk).update(
+        status=Turn.Status.RUNNING, fence=session.fence + 1, **_lease(owner)
+    )
+    tell(session.pk)
+    return _claim(session, turn, session.epoch, session.fence + 1, turn.user_seq or 0, owner)
+
+
+def _claim_waiting(session: Session, turn: Turn, owner: str) -> Claim | None:
+    """Needs the lock. None if the turn failed at it."""
+    try:
+        stored = store(
+            [codec.encode(_asked(turn.asked))],
+            at={"id": session.pk},
+            only_if={"running": None},
+            client_id=turn.client_id,
+            turn=OWN_TURN,
+            put={"running": turn.client_id},
+            add={"fence": 1, "revision": 1, "waiting": -1},
+        )
+    except IntegrityError as error:
+        if fault_of(error) is not Fault.DUPLICATE:
+            raise
+        stored = None
+    if stored is None:
+        Turn.objects.filter(pk=turn.pk).update(
+            status=Turn.Status.FAILED, error=Conflict.code, **_ENDED
+        )
+        Session.objects.filter(pk=session.pk).update(
+            waiting=F("waiting") - 1, revision=F("revision") + 1
+        )
+        tell(session.pk)
+        _tell_finished(session.pk, turn.client_id, Turn.Status.FAILED, Conflict.code)
+        return None
+    Turn.objects.filter(pk=turn.pk).update(
+        status=Turn.Status.RUNNING,
+        asked="",
+        user_seq=stored.first_seq,
+        fence=stored.fence,
+        **_lease(owner),
+    )
+    tell(session.pk)
+    return _claim(session, turn, stored.epoch, stored.fence, stored.first_seq, owner)
+
+
+def _claim(
+    session: Session, turn: Turn, epoch: int, fence: int, user_seq: int, owner: str
+) -> Claim:
+    return Claim(
+        turn_pk=turn.pk,
+        client_id=turn.client_id,
+        session_pk=session.pk,
+        scope=session.scope,
+        key=session.key,
+        epoch=epoch,
+        fence=fence,
+        user_seq=user_seq,
+        owner=owner,
+    )
+
+
+def start_turn(*, claim: Claim) -> bool:
+    """Say that the run begins now; False if it was taken away, or begun before."""
+    begun = Turn.objects.filter(
+        pk=claim.turn_pk,
+        fence=claim.fence,
+        status=Turn.Status.RUNNING,
+        started_at__isnull=True,
+    ).update(started_at=DatabaseNow(), **_lease(claim.owner))
+    if begun:
+        tell(claim.session_pk)
+    return bool(begun)
+
+
+def save_partial(*, claim: Claim, text: str, step: int) -> bool:
+    """Keep the text so far, for the case that this process dies; False if the fence is lost."""
+    saved = Turn.objects.filter(
+        pk=claim.turn_pk, fence=claim.fence, status=Turn.Status.RUNNING
+    ).update(partial=text, step=step)
+    return bool(saved)
+
+
+def add_rows(*, claim: Claim, messages: Sequence[Mapping[str, object]], step: int | None) -> bool:
+    """Store finished rows of a running turn; False if the fence is lost."""
+    rows = [codec.encode(message, lenient=True, step=step) for message in messages]
+    batch_id = uuid.uuid4().hex
+
+    def work() -> bool:
+        try:
+            stored = store(
+                rows,
+                at={"id": claim.session_pk},
+                only_if=_standing(claim),
+                client_id=batch_id,
+                turn=claim.user_seq,
+            )
+        except IntegrityError as error:
+            if fault_of(error) is not Fault.DUPLICATE:
+                raise
+            return True
+        if stored is not None:
+            tell(claim.session_pk)
+        return stored is not None
+
+    return durably(work, is_repeatable=True)
+
+
+def finish_turn(
+    *,
+    claim: Claim,
+    status: str,
+    message: Mapping[str, object],
+    error: str = "",
+    model: str = "",
+    usage: Mapping[str, object] | None = None,
+    step: int | None = None,
+) -> Ended | None:
+    """End a run and store its last row, in one transaction; None if the fence is lost.
+
+    A run that ends in the middle leaves no tool call open: each gets a result that says so.
+    """
+    last = codec.encode(message, lenient=True, status=status, error=error, model=model, step=step)
+    rows = [*_results_for_open_calls(claim.session_pk, claim.user_seq), last]
+    batch_id = uuid.uuid4().hex
+
+    def work() -> Ended | None:
+        with unit():
+            stored = store(
+                rows,
+                at={"id": claim.session_pk},
+                only_if=_standing(claim),
+                client_id=batch_id,
+                turn=claim.user_seq,
+                put={"running": None},
+                add={"revision": 1},
+            )
+            if stored is None:
+                return _finished_before(claim.session_pk, batch_id)
+            Turn.objects.filter(pk=claim.turn_pk).update(
+                status=status,
+                error=error,
+                model=model,
+                usage="" if usage is None else codec.dump_json(usage),
+                **_ENDED,
+            )
+            tell(claim.session_pk)
+            _tell_finished(claim.session_pk, claim.client_id, status, error)
+            return Ended(last_seq=stored.last_seq, waiting=stored.waiting)
+
+    return durably(work, is_repeatable=True)
+
+
+def _finished_before(session_pk: int, batch_id: str) -> Ended | None:
+    """What this same call did, if it lost the connection after its commit."""
+    values = Message.stored.filter(session=session_pk, client_id=batch_id).values_list(
+        "session__last_seq", "session__waiting"
+    )
+    return next((Ended(last_seq=last, waiting=waiting) for last, waiting in values), None)
+
+
+def _results_for_open_calls(session_pk: int, user_seq: int) -> list[Row]:
+    """A result for each tool call of a turn that has none; in the order of the calls."""
+    rows = Message.stored.filter(session=session_pk, seq__gt=user_seq).in_order()
+    called: dict[str, None] = {}
+    for role, text, body in rows.values_list("role", "text", "body"):
+        plain = codec.decode(role, text, body)
+        calls = plain.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            called[str(call.get("id"))] = None
+        called.pop(str(plain.get("tool_call_id")), None)
+    return [
+        codec.encode(
+            {
+                "role": "tool",
+                "content": UNKNOWN_OUTCOME,
+                "tool_call_id": call_id,
+                "tool_status": "error",
+            },
+            status=Message.Status.INTERRUPTED,
+        )
+        for call_id in called
+    ]
+
+
+def end_overdue(session_pk: int) -> bool:
+    """End the running turn of a session if its lease has ended; False if there was no such turn.
+
+    One that had begun ends as interrupted, with the text that was kept. One that had not is given
+    back: it waits again, first in the queue. Nothing is ever run twice by itself.
+    """
+
+    def work() -> bool:
+        with unit():
+            session = lock_pk(session_pk)
+            turn = session.turns.overdue().filter(client_id=session.running).first()
+            if turn is None:
+                return False
+            if turn.started_at is None:
+                _give_back(session, turn)
+            else:
+                _interrupt(session, turn)
+            return True
+
+    return durably(work, is_repeatable=True)
+
+
+def _give_back(session: Session, turn: Turn) -> None:
+    """Needs the lock."""
+    Turn.objects.filter(pk=turn.pk).update(
+        status=Turn.Status.WAITING, fence=F("fence") + 1, lease_owner="", lease_until=None
+    )
+    Session.objects.filter(pk=session.pk).update(fence=F("fence") + 1, revision=F("revision") + 1)
+    tell(session.pk)
+    _tell_waiting(session.pk, turn.client_id)
+
+
+def _interrupt(session: Session, turn: Turn) -> None:
+    """Needs the lock."""
+    user_seq = turn.user_seq or 0
+    last = codec.encode(
+        {"role": "assistant", "content": turn.partial},
+        lenient=True,
+        status=Message.Status.INTERRUPTED,
+        step=turn.step,
+    )
+    store(
+        [*_results_for_open_calls(session.pk, user_seq), last],
+        at={"id": session.pk},
+        only_if={"running": turn.client_id},
+        turn=user_seq,
+        put={"running": None},
+        add={"revision": 1, "fence": 1},
+    )
+    Turn.objects.filter(pk=turn.pk).update(
+        status=Turn.Status.INTERRUPTED, **{**_ENDED, "fence": F("fence") + 1}
+    )
+    tell(session.pk)
+    _tell_finished(session.pk, turn.client_id, Turn.Status.INTERRUPTED, "")
+
+
+def stop_turn(*, session_key: str, turn: str, by: Actor, scope: str | None = None) -> str:
+    """Stop a turn and return its status: a waiting one is cancelled, a running one told to end.
+
+    One that ended stays as it is. A running one whose process is dead ends here.
+    Raises NotFound, UnknownTurn.
+    """
+    session = get_session(session_key=session_key, by=by, scope=scope)
+
+    def work() -> str:
+        asked = session.turns.filter(client_id=turn)
+        try:
+            status = asked.get().status
+        except Turn.DoesNotExist:
+            raise UnknownTurn from None
+        if status == Turn.Status.WAITING and _cancel(session.pk, turn):
+            return Turn.Status.CANCELLED
+        if asked.overdue().exists() and end_overdue(session.pk):
+            _cancel(session.pk, turn)
+        running = asked.filter(status=Turn.Status.RUNNING)
+        if running.update(stop_requested_at=Coalesce("stop_requested_at", DatabaseNow())):
+            _tell_stop(session.pk, asked.get().pk)
+        return asked.get().status
+
+    return durably(work, is_repeatable=True)
+
+
+def _cancel(session_pk: int, client_id: str) -> bool:
+    """Cancel a waiting turn; False if it doesn't wait any more."""
+    with unit():
+        session = lock_pk(session_pk)
+        waiting = session.turns.filter(client_id=client_id, status=Turn.Status.WAITING)
+        if not waiting.update(status=Turn.Status.CANCELLED, **_ENDED):
+            return False
+        if session.running == client_id:
+            Session.objects.filter(pk=session.pk).update(
+                running=None, fence=F("fence") + 1, revision=F("revision") + 1
+            )
+        else:
+            Session.objects.filter(pk=session.pk).update(
+                waiting=F("waiting") - 1, revision=F("revision") + 1
+            )
+        tell(session.pk)
+        _tell_finished(session.pk, client_id, Turn.Status.CANCELLED, "")
+    return True
+
+
+@contextmanager
+def running(claim: Claim) -> Iterator[None]:
+    """In this context, `in_run` is true of the claim's session."""
+    token = _run_of.set((claim.scope, claim.key))
+    try:
+        yield
+    finally:
+        _run_of.reset(token)
+
+
+def in_run(scope: str, key: str) -> bool:
+    """Whether this code is called by the responder that answers in this session."""
+    return _run_of.get() == (scope, key)
+
+
+_ENDED: dict[str, Any] = {
+    "asked": "",
+    "partial": "",
+    "lease_owner": "",
+    "lease_until": None,
+    "ended_at": DatabaseNow(),
+}
+
+
+def _lease(owner: str) -> dict[str, Any]:
+    return {
+        "lease_owner": owner,
+        "lease_until": DatabaseNow() + timedelta(seconds=settings.LEASE),
+    }
+
+
+def _standing(claim: Claim) -> dict[str, object]:
+    return {"epoch": claim.epoch, "running": claim.client_id, "fence": claim.fence}
+
+
+def _tell_waiting(session_pk: int, client_id: str) -> None:
+    transaction.on_commit(
+        lambda: signals.turn_waiting.send_robust(None, session_pk=session_pk, client_id=client_id),
+        using=database().alias,
+        robust=True,
+    )
+
+
+def _tell_stop(session_pk: int, turn_pk: int) -> None:
+    transaction.on_commit(
+        lambda: signals.stop_requested.send_robust(None, session_pk=session_pk, turn_pk=turn_pk),
+        using=database().alias,
+        robust=True,
+    )
+
+
+def _tell_finished(session_pk: int, client_id: str, status: str, error: str) -> None:
+    transaction.on_commit(
+        lambda: signals.turn_finished.send_robust(
+            None, session_pk=session_pk, client_id=client_id, status=status, error=error
+        ),
+        using=database().alias,
+        robust=True,
+    )
+
+
+def _lane_of(*, claim: Claim, **_: object) -> Lane:
+    return (claim.scope, claim.key)
+
+
+aadmit_turn = in_pool(admit_turn, lane=lane)
+aclaim_next = in_pool(claim_next)
+astart_turn = in_pool(start_turn, lane=_lane_of)
+asave_partial = in_pool(save_partial, lane=_lane_of)
+aadd_rows = in_pool(add_rows, lane=_lane_of)
+afinish_turn = in_pool(finish_turn, lane=_lane_of)
+aend_overdue = in_pool(end_overdue)
+astop_turn = in_pool(stop_turn, lane=lane)

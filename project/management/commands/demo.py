@@ -1,0 +1,97 @@
+"""The demo, from an empty folder to a chat in the browser."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from argparse import ArgumentParser
+from contextlib import suppress
+
+from daphne.server import Server
+from django.conf import settings
+from django.contrib.auth.models import Permission, User
+from django.core.management import BaseCommand, CommandError, call_command
+from django.urls import reverse
+
+from chatmemory import services
+from chatmemory.errors import Archived, Conflict, HistoryCleared
+from project.asgi import application
+from project.dialogues import DIALOGUES
+
+HOST = "127.0.0.1"
+PORTS = 100
+"""How many ports are tried, from the wanted one on."""
+
+
+class Command(BaseCommand):
+    """Migrates, makes a user and an operator, seeds a few dialogues, and serves until Ctrl-C."""
+
+    help = __doc__
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--port", type=int, default=8000, help="8000, or the next free one")
+
+    def handle(self, *, port: int, **options: object) -> None:
+        if not settings.DEBUG:
+            raise CommandError("The demo sets passwords of its own, so it runs under DEBUG alone.")
+        call_command("migrate", interactive=False, verbosity=0)
+        user, password = set_up_user()
+        operator, operator_password = set_up_operator()
+        seed(user)
+        with listen(port) as listener:
+            _, bound = listener.getsockname()
+            if bound != port:
+                self.stdout.write(f"Port {port} is taken; {bound} is the next free one.")
+            address = f"http://{HOST}:{bound}"
+            self.stdout.write(
+                f"\n  Chat   {address}{reverse('chatmemory:chat')}\n"
+                f"         user {user}, password {password}\n\n"
+                f"  Admin  {address}{reverse('admin:index')}\n"
+                f"         user {operator}, password {operator_password}\n\n"
+                "The passwords are new at each start.\nCtrl-C ends the demo.\n"
+            )
+            Server(application, endpoints=[f"fd:fileno={listener.fileno()}"]).run()
+
+
+def set_up_user() -> tuple[User, str]:
+    """The person who chats, with a fresh password."""
+    return _with_fresh_password("mira", is_staff=False)
+
+
+def set_up_operator() -> tuple[User, str]:
+    """The person who looks after conversations, with every permission of the app."""
+    operator, password = _with_fresh_password("operator", is_staff=True)
+    operator.user_permissions.set(Permission.objects.filter(content_type__app_label="chatmemory"))
+    return operator, password
+
+
+def _with_fresh_password(username: str, *, is_staff: bool) -> tuple[User, str]:
+    password = secrets.token_hex(6)
+    user, _ = User.objects.get_or_create(username=username)
+    user.is_staff, user.is_active = is_staff, True
+    user.set_password(password)
+    user.save()
+    return user, password
+
+
+def seed(user: User) -> None:
+    """Store the dialogues for this user, once: what became of them later is left alone."""
+    by, scope = services.Actor.server("demo"), services.user_scope(user)
+    for dialogue in DIALOGUES:
+        services.open_session(session_key=dialogue.key, title=dialogue.title, by=by, scope=scope)
+        with suppress(Archived, Conflict, HistoryCleared):
+            services.append_messages(
+                session_key=dialogue.key,
+                messages=dialogue.messages(),
+                client_id=dialogue.key,
+                by=by,
+                scope=scope,
+            )
+
+
+def listen(port: int) -> socket.socket:
+    """Listen on the port, or on the next free one."""
+    for candidate in range(port, port + PORTS):
+        with suppress(OSError):
+            return socket.create_server((HOST, candidate))
+    raise CommandError(f"No port from {port} to {port + PORTS - 1} is free.")

@@ -1,0 +1,33 @@
+"""What tests begin with."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from django.contrib.auth.models import User
+
+from chatmemory.models import Session
+from chatmemory.services import SERVER, user_scope
+
+_number = count(1)
+
+
+def make_user(name: str = "", **columns: Any) -> User:
+    """A user who can sign in with the password `secret`."""
+    name = name or f"user{next(_number)}"
+    return User.objects.create_user(name, password="secret", **columns)
+
+
+def make_session(key: str = "talk", *, owner: User | None = None, **columns: Any) -> Session:
+    """A session of this user, or of the server's scope; `columns` go to its row as they are."""
+    scope = user_scope(owner) if owner else SERVER
+    session = Session.objects.create(**{"scope": scope, "key": key, "owner": owner, **columns})
+    session.refresh_from_db()
+    return session
+
+
+def said(*texts: str) -> list[dict[str, object]]:
+    """Plain messages: the user speaks first, then both in turn."""
+    roles = ("user", "assistant")
+    return [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]

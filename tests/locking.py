@@ -1,0 +1,82 @@
+"""Other connections and threads: what it takes to be in each other's way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from django.db import connection, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from chatmemory.models import Session
+
+T = TypeVar("T")
+
+
+@contextmanager
+def second_connection() -> Iterator[BaseDatabaseWrapper]:
+    """Another connection to the test's database, in autocommit."""
+    other = connection.copy()
+    try:
+        yield other
+    finally:
+        other.close()
+
+
+@contextmanager
+def held(session: Session) -> Iterator[None]:
+    """Another connection holds the session's lock."""
+    with second_connection() as other:
+        other.set_autocommit(False)
+        with other.cursor() as cursor:
+            cursor.execute(
+                "UPDATE chatmemory_session SET fence = fence WHERE id = %s", [session.pk]
+            )
+        try:
+            yield
+        finally:
+            other.rollback()
+
+
+@contextmanager
+def thread() -> Iterator[Callable[..., Future[Any]]]:
+    """Calls go to a thread with a connection of its own."""
+    with ThreadPoolExecutor(1) as executor:
+        try:
+            yield executor.submit
+        finally:
+            executor.submit(connections.close_all).result()
+
+
+def at_once(*calls: Callable[[], T]) -> list[T]:
+    """What each call returned, all made at the same time."""
+
+    def with_own_connection(call: Callable[[], T]) -> T:
+        try:
+            return call()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(len(calls)) as executor:
+        return list(executor.map(with_own_connection, calls))
+
+
+WAITING = {
+    "postgresql": "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+    "AND datname = current_database()",
+    "mysql": "SELECT trx_mysql_thread_id FROM information_schema.innodb_trx "
+    "WHERE trx_state = 'LOCK WAIT'",
+}
+KILL = {"postgresql": "SELECT pg_terminate_backend(%s)", "mysql": "KILL CONNECTION %s"}
+
+
+def kill_who_waits() -> int:
+    """End the connections that wait for a lock; return how many."""
+    with second_connection() as other, other.cursor() as cursor:
+        cursor.execute(WAITING[other.vendor])
+        waiting = cursor.fetchall()
+        for row in waiting:
+            cursor.execute(KILL[other.vendor], row)
+        return len(waiting)

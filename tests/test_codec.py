@@ -1,0 +1,503 @@
+"""The strict reader, and the way of a message into its row and back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import time
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from chatmemory import codec
+from chatmemory.codec import (
+    check_client_id,
+    check_key,
+    check_text,
+    check_value,
+    count_tokens,
+    decode,
+    dump_json,
+    encode,
+    parse_json,
+    text_of,
+)
+from chatmemory.errors import BadInput
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | FLOATS | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+BLOCKS = st.lists(TEXT | st.builds(lambda text: {"type": "text", "text": text}, TEXT), max_size=4)
+MARKS = ("repaired", "cut", "unknown_blocks", "quarantined", "role", "content")
+MESSAGES = st.builds(
+    lambda role, content, more: {"role": role, "content": content, **more},
+    st.sampled_from(codec.ROLES),
+    TEXT | BLOCKS,
+    st.dictionaries(TEXT.filter(lambda key: key not in MARKS), JSON, max_size=4),
+)
+IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+PIXEL = {"type": "image", "url": "data:image/png;base64,AAAA"}
+
+
+def kept(message, *, lenient: bool = False) -> dict:
+    row = encode(message, lenient=lenient)
+    return decode(row.role, row.text, row.body)
+
+
+def refused(function, *args, **kwargs) -> BadInput:
+    with pytest.raises(BadInput) as caught:
+        function(*args, **kwargs)
+    return caught.value
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+def deep(depth: int) -> list:
+    value: list = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+def circular() -> list:
+    value: list = []
+    value.append(value)
+    return value
+
+
+class Unfriendly:
+    def __str__(self):
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        ("", "bad_json"),
+        ("{oops", "bad_json"),
+        ('{"a":1}x', "bad_json"),
+        ('{"a":1,"a":1}', "bad_json"),
+        ('[{"b":{"a":1,"x":2,"a":3}}]', "bad_json"),
+        ('"\t"', "bad_json"),
+        ("\ufeff{}", "bad_json"),
+        ('{"a":"é"}'.encode("latin-1"), "bad_json"),
+        ("{}".encode("utf-16"), "bad_json"),
+        ("NaN", "bad_number"),
+        ("[Infinity]", "bad_number"),
+        ("-Infinity", "bad_number"),
+        ("1e999", "bad_number"),
+        ("-1e999", "bad_number"),
+        ("9" * 5_000, "bad_number"),
+        (str(2**53 + 1), "bad_number"),
+        (str(-(2**53) - 1), "bad_number"),
+        (nested(33), "too_deep"),
+        ('{"a":' * 33 + "1" + "}" * 33, "too_deep"),
+        ("[" * 100_000, "too_deep"),
+        (nested(100_000), "too_deep"),
+    ],
+    ids=lambda value: f"{len(value)} {value[:20]!a}",
+)
+def test_refuses_what_is_not_strict_json(sent, code):
+    assert refused(parse_json, sent).code == code
+
+
+def test_says_where_the_json_breaks():
+    assert "character 6" in str(refused(parse_json, '{"a": oops}'))
+    assert "byte 2" in str(refused(parse_json, b'{"\xff'))
+
+
+@pytest.mark.parametrize(
+    "sent", ["null", "[]", '"x"', "5", str(2**53), "-0.5", nested(32), '"[\\"' + "[" * 99 + '"']
+)
+def test_reads_strict_json_as_the_standard_reader_does(sent):
+    assert parse_json(sent) == parse_json(sent.encode()) == json.loads(sent)
+
+
+@given(st.binary() | st.text())
+@example(b'{"a":1e400}')
+@example("[" * 2_000)
+def test_raises_nothing_but_bad_input_whatever_is_sent(sent):
+    try:
+        parse_json(sent)
+    except BadInput as error:
+        assert error.code in {"bad_json", "bad_number", "too_deep"}  # noqa: PT017  # may pass
+
+
+@pytest.mark.parametrize("piece", ['\\"', '"\\', '["', "[]", "1", " ", "-", '{"a":1,', "1e"])
+def test_reads_a_megabyte_of_anything_at_once(piece):
+    began = time.monotonic()
+    for start in ("", '"', "["):
+        with contextlib.suppress(BadInput):
+            parse_json(start + piece * (1_000_000 // len(piece)))
+    assert time.monotonic() - began < 10  # quadratic time would be minutes
+
+
+@given(JSON)
+def test_writes_json_on_one_line_that_reads_back(value):
+    written = dump_json(value)
+    assert json.loads(written) == value
+    assert "\n" not in written
+
+
+def test_repeats_no_more_than_80_characters_of_the_input():
+    key = "k\x1b" * 1_000
+    for error in (
+        refused(parse_json, f'{{"{"x" * 500}":1,"{"x" * 500}":2}}'),
+        refused(parse_json, "9" * 5_000),
+        refused(encode, {"role": key, "content": ""}),
+        refused(encode, {"role": "tool", "content": "", "a": {key: object()}}),
+        refused(check_value, {key: "\0"}, "metadata"),
+    ):
+        assert len(str(error)) < 160
+        assert len(error.field) <= 80
+        assert str(error).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (None, "bad_field"),
+        (5, "bad_field"),
+        (True, "bad_field"),
+        (["a"], "bad_field"),
+        (b"a", "bad_field"),
+        ("", "empty"),
+        (" \n\t ", "empty"),
+        ("\u200b\u200d\u2060", "empty"),
+        ("\ufeff", "empty"),
+        ("\u3164", "empty"),
+        ("x" * 32_001, "too_large"),
+        ("a\0", "bad_text"),
+        ("a\ud800", "bad_text"),
+        ("a\x1b[31m", "bad_text"),
+        ("a\x07", "bad_text"),
+        ("a\x9b", "bad_text"),
+    ],
+    ids=lambda value: f"{ascii(value)[:20]}",
+)
+def test_refuses_a_text_from_people(text, code):
+    error = refused(check_text, text, field="asked")
+    assert (error.code, error.field) == (code, "asked")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "  spaces and lines stay \r\n\t",
+        "\uffff \ue000",
+        "👩\u200d👩\u200d👧\u200d👦",
+        "שלום \u202eabc",
+        "a" + "\u0301" * 10_000,
+        "x" * 32_000,
+        "🏴\U000e0067\U000e007f",
+    ],
+    ids=lambda value: ascii(value)[:20],
+)
+def test_takes_a_text_from_people_unchanged(text):
+    assert check_text(text) is text
+
+
+def test_limits_a_text_by_the_setting_or_the_argument(settings):
+    settings.CHATMEMORY = {"MAX_MESSAGE_CHARS": 3}
+    assert refused(check_text, "four").limit == 3
+    assert check_text("four", max_chars=4) == "four"
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        ({"a": ["ok", "\0"]}, "metadata.a[1]"),
+        ({"a": {"b": "\ud800"}}, "metadata.a.b"),
+        ({"a\x1b": 1}, r"metadata.a\x1b"),
+    ],
+    ids=["NUL", "surrogate", "key"],
+)
+def test_names_the_place_of_a_bad_text_in_metadata(value, field):
+    error = refused(check_value, value, "metadata")
+    assert (error.code, error.field) == ("bad_text", field)
+
+
+def test_takes_metadata_with_tabs_and_lines():
+    check_value({"a": ["tab\t", "line\r\n", 1.5, None, True]}, "metadata")
+
+
+@pytest.mark.parametrize("value", [None, 5, "", "a" * 65, "a b", "ä", "a\n", "a@b"])
+def test_refuses_a_client_id(value):
+    assert refused(check_client_id, value).field == "client_id"
+
+
+@pytest.mark.parametrize("value", [None, 5, "", "a" * 201, "a b", "..%2f", "a/b", "a\n"])
+def test_refuses_a_key(value):
+    assert refused(check_key, value).field == "key"
+
+
+def test_takes_client_ids_and_keys_unchanged():
+    assert check_client_id("Az09-_.:") == "Az09-_.:"
+    assert check_key("user@example.com:1") == "user@example.com:1"
+
+
+@given(MESSAGES)
+@example({"content": "the order of keys", "role": "user"})
+@example({"role": "tool", "content": [], "b": {"z": 1, "a": 2}, "a": [1.0, 1e22, 2**70]})
+def test_gives_back_the_message_that_was_stored_with_its_order_of_keys(message):
+    assert dump_json(kept(message)) == dump_json(message)
+
+
+@given(TEXT)
+def test_keeps_no_body_for_a_plain_text(text):
+    row = encode({"role": "user", "content": text})
+    assert (row.role, row.text, row.body) == ("user", text, None)
+
+
+@pytest.mark.parametrize("role", ["root", "developer", "", None, 5, ["user"]])
+def test_refuses_an_unknown_role(role):
+    error = refused(encode, {"role": role, "content": ""}, field="messages[2]")
+    assert (error.code, error.field) == ("bad_field", "messages[2].role")
+
+
+@pytest.mark.parametrize("content", [None, 5, {"type": "text"}, b"a"])
+def test_refuses_a_content_that_is_no_text_nor_list(content):
+    assert refused(encode, {"role": "user", "content": content}).field == "content"
+
+
+def test_refuses_a_message_without_content_and_a_block_that_is_none():
+    assert refused(encode, {"role": "user"}).field == "content"
+    assert refused(encode, {"role": "user", "content": ["a", 5]}).field == "content[1]"
+
+
+@pytest.mark.parametrize("bad", ["a\0b", "a\ud800b"], ids=["NUL", "surrogate"])
+def test_refuses_a_users_text_and_repairs_all_other(bad):
+    error = refused(encode, {"role": "user", "content": [{"type": "text", "text": bad}]})
+    assert (error.code, error.field) == ("bad_text", "content[0].text")
+
+    back = kept({"role": "assistant", "content": bad, "args": {"x": [bad], bad: 1}})
+    assert back["content"] == "a\ufffdb"
+    assert back["args"] == {"x": ["a\ufffdb"], "a\ufffdb": 1}
+    assert back["repaired"] == ["content", "args.x[0]", f"args.{ascii(bad)[1:-1]}"]
+
+
+def test_keeps_both_of_two_keys_that_a_repair_makes_one():
+    back = kept({"role": "tool", "content": "", "artifact": {"a\0": 1, "a\ufffd": 2}})
+    assert back["artifact"] == {"a\ufffd": 1, "a\ufffd_": 2}
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "at", "written"),
+    [
+        (datetime(2026, 11, 21, tzinfo=UTC), "bad_field", "", "2026-11-21 00:00:00+00:00"),
+        (b"by\xfftes", "bad_field", "", "by\ufffdtes"),
+        ({"one"}, "bad_field", "", "{'one'}"),
+        (Unfriendly(), "bad_field", "", "<Unfriendly>"),
+        (math.nan, "bad_number", "", None),
+        (-math.inf, "bad_number", "", None),
+        (10**5_000, "bad_number", "", None),
+        (circular(), "bad_field", "[0]", [None]),
+        ({5: 1}, "bad_field", ".5", {"5": 1}),
+    ],
+    ids=["datetime", "bytes", "set", "unfriendly", "nan", "infinity", "huge", "circular", "key"],
+)
+def test_refuses_from_code_and_writes_out_of_a_run_what_json_cannot_say(value, code, at, written):
+    message = {"role": "assistant", "content": "hi", "additional_kwargs": {"a": [1, value]}}
+    place = f"additional_kwargs.a[1]{at}"
+    error = refused(encode, message)
+    assert (error.code, error.field) == (code, place)
+    assert place in str(error)
+
+    back = kept(message, lenient=True)
+    assert back["additional_kwargs"] == {"a": [1, written]}
+    assert back["repaired"] == [place]
+
+
+def test_writes_out_of_a_run_a_content_that_is_none():
+    assert kept({"role": "assistant", "content": None}, lenient=True)["content"] == ""
+    assert kept({"role": "tool", "content": {"a": 1}}, lenient=True)["content"] == "{'a': 1}"
+    assert kept({"role": "tool", "content": ["a", 5]}, lenient=True)["content"] == ["a", "5"]
+    assert kept({"role": "tool"}, lenient=True)["repaired"] == ["content"]
+
+
+def test_keeps_a_value_nested_64_deep_and_no_deeper():
+    message = {"role": "tool", "content": "", "artifact": deep(63)}
+    assert kept(message) == message
+
+    message["artifact"] = deep(64)
+    assert refused(encode, message).code == "bad_field"
+    back = kept(message, lenient=True)
+    assert "quarantined" not in back
+    assert len(back["repaired"]) == 1
+
+
+def test_writes_a_value_100_000_deep_out_of_a_run():
+    message = {"role": "tool", "content": "", "artifact": deep(100_000)}
+    assert kept(message, lenient=True)["repaired"]
+
+
+def test_notes_no_more_than_fifty_repairs():
+    back = kept({"role": "tool", "content": "", "artifact": ["\0"] * 1_000})
+    assert len(back["repaired"]) == 50
+
+
+def test_stores_a_repaired_message_again_with_its_marks():
+    once = kept({"role": "tool", "content": "a\0", "artifact": 1})
+    assert kept(once) == once
+    assert kept({**once, "artifact": "\0"})["repaired"] == ["content", "artifact"]
+
+
+def test_keeps_a_secret_of_langchain_as_plain_data():
+    secret = {"lc": 1, "type": "secret", "id": ["PATH"]}
+    message = {"role": "user", "content": [secret], "additional_kwargs": secret}
+    assert kept(message) == {**message, "unknown_blocks": ["secret"]}
+
+
+def test_keeps_known_blocks_and_names_unknown_ones():
+    unknown: list = [{"type": "hologram", "data": {"z": 1}}, {"x": 1}, {"type": [1]}]
+    known: list = ["a", {"type": "text", "text": "b"}, IMAGE, PIXEL]
+    message = {"role": "user", "content": known}
+    assert kept(message) == message
+
+    message["content"] = known + unknown
+    assert kept(message) == {**message, "unknown_blocks": ["hologram", "untyped"]}
+    assert encode(message).text == "ab"
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}},
+        {"type": "image_url", "image_url": " FILE:///etc/passwd"},
+        {"type": "image", "url": "file:/etc/passwd"},
+        {"type": "media", "source": [{"fileUri": "File:/etc/passwd"}]},
+        {"url": "file:///etc/passwd"},
+    ],
+)
+def test_refuses_a_block_with_a_file_url_and_leaves_it_out_of_a_run(block):
+    message = {"role": "assistant", "content": ["a", block]}
+    assert refused(encode, message).field == "content[1]"
+
+    back = kept(message, lenient=True)
+    assert back["repaired"] == ["content[1]"]
+    assert "passwd" not in dump_json(back)
+
+
+def test_keeps_a_file_url_that_a_model_gave_to_a_tool():
+    block = {"type": "tool_use", "id": "1", "name": "open", "input": {"url": "file:///tmp/a"}}
+    message = {"role": "assistant", "content": [block]}
+    assert kept(message) == message
+
+
+def test_names_an_image_that_is_neither_on_the_web_nor_inline():
+    message = {"role": "user", "content": [{"type": "image", "url": "ftp://example.org/a"}]}
+    assert kept(message)["unknown_blocks"] == ["image"]
+
+
+def test_cuts_a_reply_at_the_limit_and_says_how_long_it_was(settings):
+    settings.CHATMEMORY = {"MAX_REPLY_CHARS": 4}
+    assert kept({"role": "assistant", "content": "12345678"}) == {
+        "role": "assistant",
+        "content": "1234",
+        "cut": 8,
+    }
+    blocks = ["123", {"type": "text", "text": "456", "id": 1}, IMAGE, "7"]
+    assert kept({"role": "tool", "content": blocks}) == {
+        "role": "tool",
+        "content": ["123", {"type": "text", "text": "4", "id": 1}, IMAGE, ""],
+        "cut": 7,
+    }
+    assert encode({"role": "user", "content": "12345678"}).text == "12345678"
+
+
+def test_cuts_an_answer_of_five_megabytes():
+    row = encode({"role": "assistant", "content": "x" * 5_000_000})
+    assert len(row.text) == 1_000_000
+    assert decode(row.role, row.text, row.body)["cut"] == 5_000_000
+
+
+def test_makes_the_name_of_the_model_fit_its_column():
+    row = encode({"role": "tool", "content": ""}, model="m\0" + "x" * 200, status="failed", step=2)
+    assert row.model == "m\ufffd" + "x" * 98
+    assert (row.status, row.step) == ("failed", 2)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ("{broken", "bad_json"),
+        ("", "bad_json"),
+        ("9" * 5_000, "bad_json"),
+        ("[]", "bad_shape"),
+        ("null", "bad_shape"),
+        ('{"content":"x"}', "bad_shape"),
+        ('{"role":"user"}', "bad_shape"),
+        ('{"role":"user","content":null}', "bad_shape"),
+        ('{"role":"user","content":[5]}', "bad_shape"),
+        ('{"role":"assistant","content":"x"}', "bad_shape"),
+        ('{"role":"user","content":"","a":NaN}', "bad_number"),
+        ('{"role":"user","content":"","a":1e999}', "bad_number"),
+        (r'{"role":"user","content":"","a":"\ud800"}', "bad_text"),
+        ('{"role":"user","content":"","a":' + nested(5_000) + "}", "too_deep"),
+        (nested(5_000), "too_deep"),
+    ],
+    ids=lambda value: f"{len(value)} {value[:40]}",
+)
+def test_gives_a_placeholder_for_a_row_that_cannot_be_read(body, kind, caplog):
+    codec._warn_once.cache_clear()
+    for _ in range(2):
+        assert decode("user", "the text", body) == {
+            "role": "user",
+            "content": "the text",
+            "quarantined": True,
+        }
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert f"({kind})" in record.getMessage()
+    assert "the text" not in record.getMessage()
+
+
+def test_gives_a_placeholder_for_an_unknown_role():
+    assert decode("root", "x", None)["quarantined"] is True
+    assert decode("root", "x", '{"role":"root","content":"x"}')["quarantined"] is True
+
+
+def test_reads_a_row_whose_escaped_text_is_whole():
+    body = r'{"role":"user","content":"\\ud800 \ud83d\ude00"}'
+    assert decode("user", "", body)["content"] == "\\ud800 😀"
+
+
+@given(st.text())
+def test_decoding_raises_nothing(body):
+    assert decode("user", "text", body)["role"] == "user"
+
+
+def test_joins_the_text_of_blocks():
+    assert text_of("a") == "a"
+    assert text_of(["a", {"type": "text", "text": "b"}, {"type": "reasoning", "text": "c"}]) == "ab"
+    assert text_of(None) == text_of({"type": "text", "text": "a"}) == ""
+
+
+def test_counts_four_characters_for_a_token_and_three_for_each_message():
+    def tokens(chars: int) -> int:
+        return math.ceil(chars / 4) + 3
+
+    calls = [{"name": "f", "args": {}}]
+    assert count_tokens({"content": ""}) == 3
+    assert count_tokens({"content": "12345"}) == 5
+    assert count_tokens({"content": "", "tool_calls": calls}) == tokens(len(dump_json(calls)))
+    assert count_tokens({"content": [IMAGE, "1234"]}) == tokens(4 + len(dump_json([IMAGE])))
+
+
+def count_words(text: str) -> int:
+    return len(text.split())
+
+
+def test_counts_with_the_function_of_the_setting(settings):
+    settings.CHATMEMORY = {"TOKEN_COUNTER": f"{__name__}.count_words"}
+    assert encode({"role": "user", "content": "one two three"}).tokens == 3

@@ -1,0 +1,631 @@
+"""Appending: whole, numbered, once, exactly, and only where it may."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+
+from chatmemory import signals
+from chatmemory.conf import settings
+from chatmemory.errors import (
+    Archived,
+    BadInput,
+    Busy,
+    ChatMemoryError,
+    Conflict,
+    HistoryCleared,
+    MemoryUnavailable,
+    NotFound,
+)
+from chatmemory.models import Message, Session, Turn
+from chatmemory.services import (
+    SERVER,
+    Actor,
+    Appended,
+    admit_turn,
+    append_messages,
+    clear_session,
+    purge_session,
+    read_history,
+    start_turn,
+    trim_session,
+)
+from tests.factories import make_session, make_user, said
+from tests.locking import held, kill_who_waits, second_connection, thread
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+commits = pytest.mark.django_db(transaction=True)
+
+BY = Actor.server("tests")
+TALK = {"session_key": "talk", "by": BY, "scope": SERVER}
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def append(*texts, **changes) -> Appended:
+    return append_messages(**{**TALK, "messages": said(*texts), **changes})
+
+
+def stored(session: Session) -> list[tuple[int, str]]:
+    return list(Message.stored.filter(session=session).in_order().values_list("seq", "text"))
+
+
+def contents(key: str = "talk") -> list[object]:
+    rows = read_history(**{**TALK, "session_key": key}).rows
+    return [row.plain()["content"] for row in rows]
+
+
+# Numbers
+
+
+def test_numbers_run_from_one_without_a_gap():
+    session = make_session()
+    for text in "abc":
+        append(text)
+    assert stored(session) == [(1, "a"), (2, "b"), (3, "c")]
+
+
+def test_a_batch_lies_together_and_says_where():
+    make_session()
+    append("a")
+    batch = append("b", "c", "d")
+    assert (batch.first_seq, batch.last_seq, batch.is_duplicate) == (2, 4, False)
+
+
+@pytest.mark.parametrize("size", [16, 17, 1_000])
+def test_a_batch_of_any_size_keeps_its_order(size):
+    session = make_session()
+    texts = [f"{number} Ünïcode 🌍" for number in range(size)]
+    append(*texts)
+    assert stored(session) == list(enumerate(texts, 1))
+
+
+@pytest.mark.parametrize(("size", "code"), [(0, "empty"), (1_001, "too_many")])
+def test_a_batch_has_one_to_a_thousand_messages(size, code):
+    session = make_session()
+    with pytest.raises(BadInput) as caught:
+        append(*["x"] * size)
+    assert caught.value.code == code
+    assert stored(session) == []
+
+
+def test_of_a_batch_with_one_bad_message_nothing_is_stored():
+    session = make_session()
+    with pytest.raises(BadInput, match=r"messages\[2\]"):
+        append_messages(**TALK, messages=[*said("a", "b"), {"role": "root", "content": "c"}])
+    append("d")
+    assert stored(session) == [(1, "d")]
+
+
+def test_a_refused_batch_takes_no_number():
+    session = make_session()
+    append("a", client_id="one")
+    with pytest.raises(Conflict):
+        append("b", "c", client_id="one")
+    append("d")
+    assert stored(session) == [(1, "a"), (2, "d")]
+
+
+def test_the_database_itself_refuses_a_number_given_twice():
+    session = make_session()
+    append("a")
+    Session.objects.filter(pk=session.pk).update(last_seq=0)
+    with pytest.raises(MemoryUnavailable):
+        append("b")
+    assert stored(session) == [(1, "a")]
+
+
+def test_no_message_lies_where_the_counter_has_not_been():
+    session = make_session()
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Session.objects.filter(pk=session.pk).update(first_seq=2)
+
+
+def test_the_session_row_counts_messages_tokens_and_activity():
+    session = make_session()
+    append("a" * 40, "b")
+    session.refresh_from_db()
+    rows = Message.objects.filter(session=session)
+    assert (session.last_seq, session.message_count) == (2, 2)
+    assert session.tokens == sum(rows.values_list("tokens", flat=True)) > 10
+    assert abs(session.last_message_at - datetime.now(UTC)) < timedelta(minutes=5)
+    assert session.last_active_day == session.last_message_at.date()
+
+
+def test_the_active_day_never_goes_back():
+    tomorrow = datetime.now(UTC).date() + timedelta(days=2)
+    session = make_session(last_active_day=tomorrow)
+    append("a")
+    session.refresh_from_db()
+    assert session.last_active_day == tomorrow
+
+
+# Once
+
+
+def test_the_same_client_id_again_stores_nothing_and_says_where_the_first_lies():
+    session = make_session()
+    first = append("a", "b", client_id="one")
+    append("c")
+    again = append("a", "b", client_id="one")
+    assert again.is_duplicate
+    assert (again.first_seq, again.last_seq) == (first.first_seq, first.last_seq)
+    assert len(stored(session)) == 3
+
+
+@pytest.mark.parametrize("texts", [("a",), ("a", "b", "c"), ("a", "B"), ("b", "a")])
+def test_other_messages_under_a_client_id_are_a_conflict(texts):
+    session = make_session()
+    append("a", "b", client_id="one")
+    with pytest.raises(Conflict):
+        append(*texts, client_id="one")
+    assert len(stored(session)) == 2
+
+
+def test_the_same_words_in_another_role_are_a_conflict():
+    make_session()
+    append("a", client_id="one")
+    with pytest.raises(Conflict):
+        append_messages(
+            **TALK, messages=[{"role": "assistant", "content": "a"}], client_id="one"
+        )
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("Ab", "ab"), ("a-b", "a_b"), ("a.b", "a:b"), ("1", "01")]
+)
+def test_look_alike_client_ids_are_apart(one, other):
+    session = make_session()
+    append("a", client_id=one)
+    assert not append("b", client_id=other).is_duplicate
+    assert append("a", client_id=one).is_duplicate
+    assert stored(session) == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.parametrize("client_id", ["", "a" * 65, "a b", "ä", "a\n", 7])
+def test_a_client_id_is_short_and_plain(client_id):
+    with pytest.raises(BadInput):
+        append("a", client_id=client_id)
+
+
+def test_a_client_id_is_the_sessions_own():
+    make_session("talk")
+    make_session("other")
+    append("a", client_id="one")
+    assert not append("b", client_id="one", session_key="other").is_duplicate
+
+
+def test_every_batch_has_a_client_id_given_or_made():
+    session = make_session()
+    append("a", "b")
+    given = Message.stored.filter(session=session).in_order().values_list("client_id", "batch")
+    (first, size), rest = given
+    assert len(first) == 32
+    assert size == 2
+    assert rest == (None, None)
+
+
+def test_a_redacted_message_is_still_known():
+    session = make_session()
+    append("a", client_id="one")
+    Message.stored.filter(session=session).update(text="", body=None, redacted=True)
+    assert append("a", client_id="one").is_duplicate
+
+
+def test_a_trimmed_message_is_not_stored_again():
+    session = make_session()
+    append("a", client_id="one")
+    append("b")
+    trim_session(**TALK, keep_last=1, reason="")
+    with pytest.raises(HistoryCleared):
+        append("a", client_id="one")
+    assert len(stored(session)) == 2
+
+
+# Exactly
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": " \n\ttext with \ufffd, \U0001f469‍\U0001f680, עברית‎ "},
+        {"role": "user", "content": "Straße", "id": "m1", "name": "Ann"},
+        {"role": "system", "content": ""},
+        {
+            "role": "assistant",
+            "content": [{"type": "text", "text": "a"}, {"z": 1, "type": "odd", "a": None}],
+            "tool_calls": [
+                {"name": "f", "args": {"b": 1, "a": [1e22, 0.1, -0.0, 10**20]}, "id": "c1"}
+            ],
+            "usage": {"input_tokens": 1, "output_tokens": 2},
+            "unknown_blocks": ["odd"],
+        },
+        {
+            "role": "tool",
+            "content": "42",
+            "tool_call_id": "c1",
+            "artifact": {"": [], "k": {}},
+            "tool_status": "error",
+        },
+    ],
+    ids=["text", "named", "empty", "blocks", "tool"],
+)
+def test_what_is_read_is_what_was_said(message):
+    make_session()
+    append_messages(**TALK, messages=[message])
+    [row] = read_history(**TALK).rows
+    assert row.plain() == message
+    assert repr(row.plain()) == repr(message)  # the order of keys too
+
+
+def test_what_can_not_be_decoded_is_shown_as_such_and_hides_nothing():
+    session = make_session()
+    append("a", "b", "c")
+    Message.stored.filter(session=session, seq=2).update(body='{"role": "assistant"')
+    one, two, three = (row.plain() for row in read_history(**TALK).rows)
+    assert (one["content"], three["content"]) == ("a", "c")
+    assert two["quarantined"] is True
+
+
+# Nobody else's
+
+
+def test_two_users_with_the_same_key_never_meet():
+    ann, bob = make_user(), make_user()
+    for user, text in ((ann, "the loan"), (bob, "the leak")):
+        append(text, by=Actor.user(user), scope=None, create=True)
+    mine = read_history(session_key="talk", by=Actor.user(ann))
+    assert [row.text for row in mine.rows] == ["the loan"]
+
+
+LOOK_ALIKES = ["talk", "Talk", "tälk", "talk ", " talk", "talk\t", "🦊", "🐻", "ß", "ss", "%", "_"]
+
+
+def test_look_alike_keys_are_apart():
+    for key in LOOK_ALIKES[:5] + LOOK_ALIKES[6:]:
+        append(key, session_key=key, create=True, client_id="one")
+    for key in LOOK_ALIKES[:5] + LOOK_ALIKES[6:]:
+        assert contents(key) == [key]
+
+
+@pytest.mark.parametrize("key", [0, None, True, b"talk"])
+def test_a_key_that_is_no_text_reaches_nothing(key):
+    session = make_session("talk")
+    with pytest.raises(TypeError):
+        append("a", session_key=key)
+    session.refresh_from_db()
+    assert session.last_seq == 0
+
+
+@pytest.mark.parametrize("key", ["", "a" * 201, "a\0", "\ud800"])
+@pytest.mark.parametrize("create", [False, True])
+def test_a_key_that_no_database_holds_is_refused_alike_on_all(key, create):
+    with pytest.raises(BadInput):
+        append("a", session_key=key, create=create)
+
+
+# Refusals, and what they say
+
+
+def test_an_unknown_session_is_not_found():
+    with pytest.raises(NotFound):
+        append("a")
+
+
+def test_a_session_is_made_on_request():
+    assert append("a", create=True).first_seq == 1
+    assert contents() == ["a"]
+
+
+def test_a_writer_with_an_epoch_makes_no_session():
+    with pytest.raises(HistoryCleared):
+        append("a", create=True, epoch=7)
+    assert not Session.objects.exists()
+
+
+def test_a_writer_from_before_a_clear_stores_nothing():
+    session = make_session()
+    clear_session(**TALK, reason="")
+    with pytest.raises(HistoryCleared):
+        append("a", epoch=session.epoch)
+    assert stored(session) == []
+
+
+def test_nothing_for_a_purged_session_reaches_the_new_one_under_its_key():
+    old = make_session()
+    append("a", client_id="one")
+    purge_session(**TALK, reason="")
+    new = make_session()
+    with pytest.raises(HistoryCleared):
+        append("b", epoch=old.epoch)
+    assert append("a", client_id="one").session_pk == new.pk != old.pk
+
+
+def test_an_archived_session_takes_nothing():
+    make_session(archived_at=LONG_AGO)
+    with pytest.raises(Archived):
+        append("a")
+
+
+def test_nothing_is_stored_inside_a_running_turn():
+    session = make_session()
+    admit_turn(**TALK, client_id="run", content="hi", owner="me")
+    with pytest.raises(Busy) as caught:
+        append("a")
+    assert caught.value.turn == "run"
+    assert stored(session) == [(1, "hi")]
+
+
+def test_an_append_ends_the_run_of_a_dead_process():
+    session = make_session()
+    admitted = admit_turn(**TALK, client_id="run", content="hi", owner="me")
+    start_turn(claim=admitted.claim)
+    Turn.objects.update(partial="so f", lease_until=LONG_AGO)
+    append("a")
+    assert stored(session) == [(1, "hi"), (2, "so f"), (3, "a")]
+
+
+def test_a_turn_that_was_given_back_keeps_the_end_of_its_session():
+    session = make_session()
+    admit_turn(**TALK, client_id="run", content="hi", owner="me")
+    Turn.objects.update(lease_until=LONG_AGO)
+    with pytest.raises(Busy):
+        append("a")
+    assert stored(session) == [(1, "hi")]
+
+
+WHY: list[tuple[dict[str, object], type[ChatMemoryError]]] = [
+    ({"epoch": 1}, HistoryCleared),
+    ({}, Archived),
+]
+
+
+@pytest.mark.parametrize(("changes", "error"), WHY)
+def test_of_several_reasons_the_first_in_order_is_given(changes, error):
+    make_session(archived_at=LONG_AGO, running="gone", epoch=2)
+    with pytest.raises(error):
+        append("a", **changes)
+
+
+def test_a_replay_is_answered_before_all_other_reasons():
+    make_session()
+    append("a", client_id="one")
+    Session.objects.update(archived_at=LONG_AGO, running="gone", epoch=2)
+    assert append("a", client_id="one", epoch=1).is_duplicate
+
+
+def test_a_removed_session_is_not_found_before_all_other_reasons():
+    make_session()
+    append("a", client_id="one")
+    Session.objects.update(archived_at=LONG_AGO, removed_at=LONG_AGO)
+    with pytest.raises(NotFound):
+        append("a", client_id="one")
+
+
+# Statements
+
+
+def statements(call) -> int:
+    with CaptureQueriesContext(connection) as queries:
+        call()
+    return len(queries)
+
+
+@commits
+def test_an_accepted_append_is_one_statement(postgresql):
+    make_session()
+    assert statements(lambda: append("a", "b")) == 1
+    assert statements(lambda: append(*"a" * 100)) == 1
+
+
+@commits
+def test_a_refused_append_is_two_statements(postgresql):
+    make_session()
+    append("a", client_id="one")
+    assert statements(lambda: append("a", client_id="one")) == 2
+
+
+@commits
+def test_an_append_in_a_callers_transaction_is_three_statements(postgresql):
+    make_session()
+    with transaction.atomic():
+        assert statements(lambda: append("a", "b")) == 3
+
+
+@commits
+def test_an_append_elsewhere_is_a_transaction_of_few_statements():
+    within = {"postgresql": 1, "sqlite": 4, "mysql": 5}  # BEGIN and COMMIT are counted
+    make_session()
+    assert statements(lambda: append("a", "b")) == within[connection.vendor]
+
+
+# In a caller's transaction
+
+
+@commits
+def test_an_append_goes_with_the_callers_transaction():
+    session = make_session()
+    with transaction.atomic():
+        append("a")
+        transaction.set_rollback(True)
+    with transaction.atomic():
+        append("b")
+    assert stored(session) == [(1, "b")]
+
+
+@commits
+def test_a_refusal_leaves_the_callers_transaction_as_it_was():
+    session = make_session()
+    with transaction.atomic():
+        append("a", client_id="one")
+        with pytest.raises(Conflict):
+            append("b", client_id="one")
+        append("c")
+    assert stored(session) == [(1, "a"), (2, "c")]
+
+
+def lock_soon(seconds: int = 1) -> None:
+    """Let this connection wait for locks only so long."""
+    patience = {
+        "postgresql": f"SET LOCAL lock_timeout = '{seconds}s'",
+        "mysql": f"SET innodb_lock_wait_timeout = {seconds}",
+        "sqlite": "PRAGMA busy_timeout = 100",
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(patience[connection.vendor])
+
+
+@commits
+@pytest.mark.slow
+def test_an_operational_error_marks_the_callers_block_for_rollback():
+    session = make_session()
+    make_session("other")
+    append("a")
+    if connection.vendor == "sqlite":
+        connection.close()
+        connection.settings_dict["OPTIONS"]["transaction_mode"] = "DEFERRED"
+    try:
+        with pytest.raises(MemoryUnavailable) as caught, transaction.atomic():
+            lock_soon()
+            Session.objects.filter(key="other").first()
+            with held(session):
+                append("b")
+        assert ("transaction_mode" in str(caught.value)) == (connection.vendor == "sqlite")
+    finally:
+        connection.close()
+        if connection.vendor == "sqlite":
+            connection.settings_dict["OPTIONS"]["transaction_mode"] = "IMMEDIATE"
+    assert stored(session) == [(1, "a")]
+
+
+@commits
+def test_the_callers_block_is_rolled_back_even_if_the_error_is_caught():
+    session = make_session()
+    with held(make_session("locked")), transaction.atomic():
+        if connection.vendor == "sqlite":
+            transaction.set_rollback(True)  # there, nothing else can be written meanwhile
+            return
+        lock_soon()
+        append("a")
+        with pytest.raises(MemoryUnavailable):
+            append("b", session_key="locked")
+    assert stored(session) == []
+
+
+# Signals
+
+
+def test_news_are_told_after_the_commit_alone(django_capture_on_commit_callbacks):
+    session = make_session()
+    told = []
+    listen = lambda session_pk, **_: told.append(session_pk)  # noqa: E731
+    signals.session_changed.connect(listen)
+    try:
+        with django_capture_on_commit_callbacks() as callbacks:
+            append("a")
+        assert told == []
+        for callback in callbacks:
+            callback()
+    finally:
+        signals.session_changed.disconnect(listen)
+    assert told == [session.pk]
+
+
+@commits
+def test_a_receiver_that_fails_stops_nobody():
+    session = make_session()
+
+    def fail(**_: object) -> None:
+        raise RuntimeError
+
+    signals.session_changed.connect(fail)
+    try:
+        append("a")
+    finally:
+        signals.session_changed.disconnect(fail)
+    assert stored(session) == [(1, "a")]
+
+
+# Waits and lost connections
+
+
+@commits
+@pytest.mark.slow
+@override_settings(CHATMEMORY={"LOCK_TIMEOUT": 0.2})
+def test_a_locked_session_is_unavailable_within_a_bound_and_delays_no_other():
+    locked, other = make_session("locked"), make_session("other")
+    if connection.vendor == "sqlite":
+        pytest.skip("one lock for all sessions, and the host's timeout")
+    with held(locked), thread() as call:
+        waiting = call(append, "a", session_key="locked")
+        append("b", session_key="other")
+        assert not waiting.done()
+        with pytest.raises(MemoryUnavailable):
+            waiting.result(timeout=5 * 3)
+    assert (stored(locked), stored(other)) == ([], [(1, "b")])
+
+
+@commits
+@override_settings(CHATMEMORY={"LOCK_TIMEOUT": 0.5})
+def test_a_bounded_wait_leaves_nothing_on_the_connection(postgresql):
+    make_session()
+    append("a")
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW lock_timeout")
+        assert cursor.fetchone() == ("0",)
+    assert settings.LOCK_TIMEOUT == 0.5
+
+
+@commits
+@pytest.mark.slow
+def test_a_connection_killed_in_the_middle_stores_exactly_once():
+    session = make_session()
+    if connection.vendor == "sqlite":
+        pytest.skip("no server")
+    with thread() as call:
+        with held(session):
+            waiting = call(append, "a", "b", client_id="one")
+            while not waiting.done() and not kill_who_waits():
+                pass
+        done = waiting.result(timeout=10)
+    assert (done.first_seq, done.last_seq) == (1, 2)
+    assert append("a", "b", client_id="one").is_duplicate
+    assert stored(session) == [(1, "a"), (2, "b")]
+
+
+@commits
+def test_a_pool_of_dead_connections_is_survived(postgresql):
+    session = make_session()
+    with second_connection() as other, other.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        append("a")
+    assert stored(session) == [(1, "a")]
+
+
+# Updates that touch no index
+
+
+@commits
+@pytest.mark.slow
+def test_a_thousand_appends_touch_no_index_of_the_session(postgresql):
+    make_session()
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM FULL chatmemory_session")
+        counted = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = %s"
+        for _ in range(2):
+            cursor.execute("SELECT pg_stat_force_next_flush()")
+            cursor.execute(counted, ["chatmemory_session"])
+            before = cursor.fetchone()
+        for _ in range(1_000):
+            append("a", "b")
+        cursor.execute("SELECT pg_stat_force_next_flush()")
+        cursor.execute(counted, ["chatmemory_session"])
+        updated, hot = (now - then for now, then in zip(cursor.fetchone(), before, strict=True))
+    assert updated == 1_000
+    assert hot / updated >= 0.99

@@ -1,0 +1,170 @@
+"""The demo project: its services by URL, its start, its command `demo`."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from http.cookiejar import CookieJar
+from pathlib import Path
+from urllib.parse import urlencode
+from urllib.request import HTTPCookieProcessor, build_opener
+
+import pytest
+from channels.testing import WebsocketCommunicator
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import CommandError, call_command
+
+from chatmemory.models import Message, Session
+from project import environment
+from project.asgi import application
+from project.dialogues import DIALOGUES
+from project.management.commands import demo
+
+VAR = Path("/srv/demo/var")
+
+
+def test_sqlite_without_a_url_is_a_file_in_var():
+    entry = environment.database("", VAR)
+    assert entry["NAME"] == "/srv/demo/var/db.sqlite3"
+    assert entry["OPTIONS"]["transaction_mode"] == "IMMEDIATE"
+    assert ":memory:" not in entry["TEST"]["NAME"]
+
+
+@pytest.mark.parametrize(
+    ("url", "name"), [("sqlite:///a/b.db", "a/b.db"), ("sqlite:////a/b.db", "/a/b.db")]
+)
+def test_a_sqlite_path_is_relative_or_absolute(url, name):
+    assert environment.database(url, VAR)["NAME"] == name
+
+
+@pytest.mark.parametrize(
+    ("scheme", "backend"),
+    [
+        ("postgres", "postgresql"),
+        ("postgresql", "postgresql"),
+        ("mysql", "mysql"),
+        ("mariadb", "mysql"),
+    ],
+)
+def test_a_database_url_is_taken_apart(scheme, backend):
+    entry = environment.database(f"{scheme}://ann:p%40ss@db.example:5433/chat", VAR)
+    assert entry["ENGINE"] == f"django.db.backends.{backend}"
+    assert (entry["USER"], entry["PASSWORD"]) == ("ann", "p@ss")
+    assert (entry["HOST"], entry["PORT"], entry["NAME"]) == ("db.example", "5433", "chat")
+
+
+def test_an_unknown_database_is_refused():
+    with pytest.raises(ImproperlyConfigured, match="oracle"):
+        environment.database("oracle://db.example/chat", VAR)
+
+
+def test_entries_share_nothing():
+    environment.database("mysql://db.example/a", VAR)["OPTIONS"]["charset"] = "latin1"
+    assert environment.database("mysql://db.example/b", VAR)["OPTIONS"]["charset"] == "utf8mb4"
+
+
+def test_redis_serves_layer_and_cache():
+    layer = environment.channel_layers("redis://r.example/1")["default"]
+    assert layer["CONFIG"]["hosts"] == [{"address": "redis://r.example/1", "socket_timeout": None}]
+    assert environment.caches("redis://r.example/1")["default"]["LOCATION"] == "redis://r.example/1"
+
+
+def test_without_redis_layer_and_cache_are_in_memory():
+    assert "InMemory" in environment.channel_layers("")["default"]["BACKEND"]
+    assert "LocMem" in environment.caches("")["default"]["BACKEND"]
+
+
+def test_the_secret_key_is_made_once_and_for_its_owner_alone(tmp_path):
+    key = environment.secret_key(tmp_path)
+    assert len(key) >= 50
+    assert environment.secret_key(tmp_path) == key
+    [file] = tmp_path.iterdir()
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_a_start_loads_no_langchain():
+    run = subprocess.run(
+        [sys.executable, "-c", "import sys, project.asgi, project.urls; print(*sys.modules)"],
+        cwd=settings.BASE_DIR,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = {name.partition(".")[0] for name in run.stdout.split()}
+    assert "chatmemory" in loaded
+    assert not loaded & {"langchain", "langchain_core", "langgraph", "langsmith"}
+
+
+async def test_a_websocket_at_an_unknown_address_is_refused():
+    assert await WebsocketCommunicator(application, "/nowhere/").connect() == (False, 4404)
+
+
+def test_a_taken_port_is_passed_over():
+    with demo.listen(0) as first:
+        taken = first.getsockname()[1]
+        with demo.listen(taken) as second:
+            assert second.getsockname()[1] > taken
+
+
+def test_the_demo_sets_no_passwords_without_debug():
+    with pytest.raises(CommandError, match="DEBUG"):
+        call_command("demo")
+
+
+@pytest.mark.django_db
+def test_seeding_twice_adds_nothing():
+    user, _ = demo.set_up_user()
+    demo.seed(user)
+    demo.seed(user)
+    assert Session.objects.filter(owner=user).count() == len(DIALOGUES)
+    assert Message.objects.count() == sum(len(dialogue.said) for dialogue in DIALOGUES)
+
+
+@pytest.mark.django_db
+def test_each_start_has_a_fresh_password():
+    _, first = demo.set_up_user()
+    user, second = demo.set_up_user()
+    assert not user.check_password(first)
+    assert user.check_password(second)
+
+
+@pytest.mark.django_db
+def test_the_operator_has_the_rights_of_the_app_and_no_others():
+    operator, _ = demo.set_up_operator()
+    assert operator.is_staff
+    assert not operator.is_superuser
+    assert operator.has_module_perms("chatmemory")
+    assert not operator.has_module_perms("auth")
+
+
+@pytest.mark.slow
+def test_the_printed_passwords_open_the_printed_pages(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "manage.py", "demo"],
+        env={**os.environ, "DATABASE_URL": f"sqlite:///{tmp_path}/db.sqlite3", "REDIS_URL": ""},
+        cwd=settings.BASE_DIR,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            printed = "".join(iter(process.stdout.readline, "Ctrl-C ends the demo.\n"))
+            pages = re.findall(r"(http\S+)\s+user (\S+), password (\S+)", printed)
+            assert [_log_in(*page) for page in pages] == [200, 200]
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+def _log_in(page: str, username: str, password: str) -> int:
+    """Follow the page to its login form, fill it in, and say how the page answers then."""
+    browser = build_opener(HTTPCookieProcessor(CookieJar()))
+    form = browser.open(page)
+    [token] = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', form.read().decode())
+    filled = {"username": username, "password": password, "csrfmiddlewaretoken": token}
+    answer = browser.open(form.url, urlencode(filled).encode())
+    assert answer.url == page
+    return int(answer.status)
