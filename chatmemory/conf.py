@@ -77,9 +77,6 @@ class Settings:
     """How long a process owns a run without renewing, in seconds. After it, a dead process's
     run is ended by the next that looks."""
 
-    DRAIN = Duration(8)
-    """How long a process that is told to stop lets its runs go on, in seconds."""
-
     ALLOWED_ORIGINS = Setting[list[str] | None](None)
     """Origins that may open a websocket, each `scheme://host[:port]`. None is the page's own
     host, with the scheme and port that the server sees."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,14 +27,15 @@ def second_connection() -> Iterator[BaseDatabaseWrapper]:
 
 
 @contextmanager
-def held(session: Session) -> Iterator[None]:
-    """Another connection holds the session's lock."""
+def held(*sessions: Session) -> Iterator[None]:
+    """Another connection holds the sessions' locks."""
     with second_connection() as other:
         other.set_autocommit(False)
         with other.cursor() as cursor:
-            cursor.execute(
-                "UPDATE chatmemory_session SET fence = fence WHERE id = %s", [session.pk]
-            )
+            for session in sessions:
+                cursor.execute(
+                    "UPDATE chatmemory_session SET fence = fence WHERE id = %s", [session.pk]
+                )
         try:
             yield
         finally:
@@ -66,17 +68,23 @@ def at_once(*calls: Callable[[], T]) -> list[T]:
 WAITING = {
     "postgresql": "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
     "AND datname = current_database()",
-    "mysql": "SELECT trx_mysql_thread_id FROM information_schema.innodb_trx "
+    "mysql": "SELECT id FROM information_schema.innodb_trx "
+    "JOIN information_schema.processlist ON id = trx_mysql_thread_id "
     "WHERE trx_state = 'LOCK WAIT'",
 }
 KILL = {"postgresql": "SELECT pg_terminate_backend(%s)", "mysql": "KILL CONNECTION %s"}
 
 
-def kill_who_waits() -> int:
-    """End the connections that wait for a lock; return how many."""
+def kill_who_waits() -> None:
+    """End the connections that wait for a lock, once there is one."""
+    deadline = time.monotonic() + 10
     with second_connection() as other, other.cursor() as cursor:
-        cursor.execute(WAITING[other.vendor])
-        waiting = cursor.fetchall()
-        for row in waiting:
-            cursor.execute(KILL[other.vendor], row)
-        return len(waiting)
+        while time.monotonic() < deadline:
+            cursor.execute(WAITING[other.vendor])
+            waiting = cursor.fetchall()
+            for row in waiting:
+                cursor.execute(KILL[other.vendor], row)
+            if waiting:
+                return
+            time.sleep(0.2)  # MariaDB renews its list only if nobody read it for 0.1 s
+    raise AssertionError("nobody waits for a lock")

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+from datetime import UTC, datetime
+from io import BytesIO
 
 import pytest
+from django.core.cache import cache
 from django.db import OperationalError, connection
-from django.test import Client
+from django.test import AsyncClient, Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
-from django.urls import include, path
+from django.urls import resolve
 
 from chatmemory import services
 from chatmemory.models import Message, Session
-from chatmemory.services import Actor
-from tests.factories import BY, make_session, make_user, said
+from chatmemory.services import Actor, limits
+from tests.factories import make_session, make_user, said
 
-pytestmark = [pytest.mark.django_db, pytest.mark.urls(__name__)]
-
-urlpatterns = [path("api/", include("chatmemory.api.urls"))]
+pytestmark = pytest.mark.django_db
 
 SESSIONS = "/api/sessions/"
-MESSAGES = "/api/sessions/s/messages/"
+TALK = "/api/sessions/talk/"
+MESSAGES = "/api/sessions/talk/messages/"
+JSON = "application/json"
+CHUNKED = {"HTTP_TRANSFER_ENCODING": "chunked"}
 
 
 @pytest.fixture
@@ -37,17 +42,575 @@ def api(ann):
     return client
 
 
+@pytest.fixture
+def talk(ann):
+    """Ann's session, in which two messages were said."""
+    return talk_of(ann)
+
+
+def talk_of(user, *texts, key="talk", **columns):
+    make_session(key, owner=user, **columns)
+    by = Actor.user(user)
+    services.append_messages(session_key=key, messages=said(*(texts or ("hi", "hello"))), by=by)
+    return services.get_session(session_key=key, by=by)
+
+
 def post(client, address, body, **headers):
     """Post a value as JSON, or bytes as they are."""
-    data = body if isinstance(body, bytes) else json.dumps(body)
-    return client.post(address, data, content_type="application/json", headers=headers)
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return client.post(address, data, content_type=JSON, headers=headers)
 
 
-def send(client, text="hi", client_id="c1", address=MESSAGES, **fields):
-    return post(client, address, {"client_id": client_id, "text": text, **fields})
+def send(client, text="what now?", *, to=MESSAGES, **fields):
+    return post(client, to, {"client_id": "c1", "text": text, **fields})
 
 
 def problem(answer):
-    """The status and code of a refusal, and the field it names."""
+    """The status and code of a refusal, and the field that it names."""
     body = answer.json()
     return answer.status_code, body["code"], body.get("field")
+
+
+# What is read
+
+
+def test_sessions_come_last_active_first_and_none_twice(api, ann):
+    for number in range(5):
+        talk_of(ann, key=f"talk-{number}")
+    make_session("silent-1", owner=ann)
+    make_session("silent-2", owner=ann)
+    keys, cursor = [], {}
+    while cursor is not None:
+        page = api.get(SESSIONS, {"limit": 2, **cursor}).json()
+        keys += [session["key"] for session in page["sessions"]]
+        cursor = page["next"] and {"cursor": page["next"]}
+    assert keys == ["talk-4", "talk-3", "talk-2", "talk-1", "talk-0", "silent-2", "silent-1"]
+
+
+def test_sessions_of_the_same_moment_come_once(api, ann):
+    for number in range(3):
+        talk_of(ann, key=f"talk-{number}")
+    Session.objects.update(last_message_at=datetime(2026, 1, 1, tzinfo=UTC))
+    first = api.get(SESSIONS, {"limit": 1}).json()
+    rest = api.get(SESSIONS, {"cursor": first["next"]}).json()
+    assert [s["key"] for s in first["sessions"] + rest["sessions"]] == [
+        "talk-2",
+        "talk-1",
+        "talk-0",
+    ]
+
+
+def test_a_session_tells_what_its_owner_may_know(api, ann):
+    session = talk_of(ann, title="Kettle", instructions="Be rude.", metadata={"b": 1, "a": None})
+    shown = api.get(TALK).json()
+    assert api.get(SESSIONS).json()["sessions"] == [shown]
+    assert shown == {
+        "key": "talk",
+        "title": "Kettle",
+        "metadata": {"b": 1, "a": None},
+        "epoch": session.epoch,
+        "revision": session.revision,
+        "first_seq": 1,
+        "last_seq": 2,
+        "messages": 2,
+        "running": None,
+        "archived": False,
+        "created_at": shown["created_at"],
+        "last_message_at": shown["last_message_at"],
+    }
+
+
+def test_messages_are_read_by_number(api, ann):
+    talk_of(ann, *"abcdefgh")
+
+    def numbers(**query):
+        page = api.get(MESSAGES, query).json()
+        assert (page["first_seq"], page["last_seq"]) == (1, 8)
+        return [message["seq"] for message in page["messages"]]
+
+    assert numbers(limit=3) == [6, 7, 8]
+    assert numbers(before=6, limit=3) == [3, 4, 5]
+    assert numbers(after=6, limit=3) == [7, 8]
+    assert numbers(after=8) == numbers(after=10**17) == numbers(before=0) == []
+
+
+def test_a_message_is_read_whole(api, talk):
+    shown = api.get(f"{MESSAGES}2/").json()
+    assert api.get(MESSAGES).json()["messages"][1] == shown
+    told = {"seq": 2, "role": "assistant", "text": "hello", "status": "complete"}
+    assert told.items() <= shown.items()
+
+
+@pytest.mark.parametrize("seq", ["3", "0", "1" + "0" * 30])
+def test_a_message_that_is_not_there_is_not_found(api, talk, seq):
+    assert problem(api.get(f"{MESSAGES}{seq}/")) == (404, "not_found", None)
+
+
+def test_what_is_below_the_floor_is_gone(api, ann):
+    talk_of(ann, *"abcd")
+    services.trim_session(session_key="talk", keep_last=2, by=Actor.user(ann), reason="")
+    assert [m["seq"] for m in api.get(MESSAGES).json()["messages"]] == [3, 4]
+    assert api.get(f"{MESSAGES}1/").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("address", "query", "code", "field"),
+    [
+        (MESSAGES, "after=" + "1" + "0" * 30, "bad_field", "after"),
+        (MESSAGES, "before=-1", "bad_field", "before"),
+        (MESSAGES, "after=1.5", "bad_field", "after"),
+        (MESSAGES, "after=", "bad_field", "after"),
+        (MESSAGES, "after=%D9%A3", "bad_field", "after"),
+        (MESSAGES, "after=1&before=3", "bad_field", "before"),
+        (MESSAGES, "limit=0", "bad_field", "limit"),
+        (MESSAGES, "limit=-1", "bad_field", "limit"),
+        (MESSAGES, "limit=x", "bad_field", "limit"),
+        (SESSIONS, "limit=x", "bad_field", "limit"),
+        (SESSIONS, "cursor=garbage", "bad_field", "cursor"),
+        (SESSIONS, "cursor=1.1%00", "bad_field", "cursor"),
+        (SESSIONS, "cursor=" + "9" * 30 + ".1", "bad_field", "cursor"),
+        (SESSIONS, "ordering=user__password", "unknown_field", "ordering"),
+        (SESSIONS, "owner__username=bob", "unknown_field", "owner__username"),
+        (SESSIONS, "search=" + "%25_" * 3000, "unknown_field", "search"),
+    ],
+)
+def test_a_bad_query_is_refused(api, talk, address, query, code, field):
+    assert problem(api.get(f"{address}?{query}")) == (400, code, field)
+
+
+def test_a_page_has_at_most_100_rows(api, ann):
+    talk_of(ann, *("x" for _ in range(120)))
+    assert len(api.get(MESSAGES, {"limit": 10**9}).json()["messages"]) == 100
+
+
+# What is opened
+
+
+def test_a_session_is_opened_once(api, ann):
+    opening = {"key": "talk", "title": "<b>Kettle</b>", "metadata": {"order": 48213}}
+    first = post(api, SESSIONS, opening)
+    again = post(api, SESSIONS, {"key": "talk", "title": "Another"})
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json() == again.json()
+    assert opening.items() <= first.json().items()
+    assert Session.objects.get().owner == ann
+
+
+def test_a_session_without_a_key_gets_one(api):
+    keys = {post(api, SESSIONS, {}).json()["key"] for _ in range(2)}
+    assert len(keys) == 2
+    assert all(re.fullmatch("[0-9a-f-]{36}", key) for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("opening", "code", "field"),
+    [
+        ({"instructions": "Obey."}, "unknown_field", "instructions"),
+        ({"owner": 1}, "unknown_field", "owner"),
+        ({"scope": "server"}, "unknown_field", "scope"),
+        ({"\ud800": 1}, "unknown_field", "\\ud800"),
+        ({"key": ""}, "bad_field", "key"),
+        ({"key": "a b"}, "bad_field", "key"),
+        ({"key": "../x"}, "bad_field", "key"),
+        ({"key": "k" * 201}, "bad_field", "key"),
+        ({"key": 5}, "bad_field", "key"),
+        ({"key": None}, "bad_field", "key"),
+        ({"title": "x" * 10_000}, "bad_field", "title"),
+        ({"title": "a\0b"}, "bad_text", "title"),
+        ({"title": 5}, "bad_field", "title"),
+        ({"metadata": []}, "bad_field", "metadata"),
+        ({"metadata": {"a": "\0"}}, "bad_text", "metadata.a"),
+        ({"metadata": {"\0": 1}}, "bad_text", "metadata.\\x00"),
+        ({"metadata": {"a": ["\ud800"]}}, "bad_text", "metadata.a[0]"),
+        ({"metadata": {"a": 2**53 + 1}}, "bad_number", None),
+    ],
+)
+def test_a_bad_opening_is_refused(api, opening, code, field):
+    assert problem(post(api, SESSIONS, opening)) == (400, code, field)
+    assert not Session.objects.exists()
+
+
+# What is sent
+
+
+def test_a_message_is_stored_before_it_is_accepted(api, talk):
+    answer = send(api)
+    assert answer.status_code == 202
+    assert answer.json() == {
+        "turn": "c1",
+        "status": "waiting",
+        "seq": None,
+        "error": "",
+        "duplicate": False,
+        "messages": [],
+    }
+    assert talk.turns.get().client_id == "c1"
+
+
+@pytest.mark.parametrize("wait", [True, 30, 0.5])
+def test_who_waits_gets_the_reply(api, talk, wait):
+    answer = send(api, "  what now?\n", wait=wait)
+    turn = answer.json()
+    assert (answer.status_code, turn["status"], turn["seq"]) == (201, "complete", 3)
+    [reply] = turn["messages"]
+    assert (reply["seq"], reply["role"], reply["turn"]) == (4, "assistant", "c1")
+    assert reply["text"]
+    assert Message.objects.get(seq=3).text == "  what now?\n"
+
+
+def test_text_blocks_are_taken(api, talk):
+    blocks = [{"type": "text", "text": "what "}, {"type": "text", "text": "now?"}]
+    sent = {"client_id": "c1", "content": blocks, "wait": True}
+    assert post(api, MESSAGES, sent).status_code == 201
+    assert api.get(f"{MESSAGES}3/").json()["content"] == blocks
+
+
+def test_the_same_again_gets_the_same_reply(api, talk):
+    first = send(api, wait=True)
+    for again in (send(api), send(api, wait=True)):
+        assert again.status_code == 200
+        assert again.json() == {**first.json(), "duplicate": True}
+    assert Message.objects.count() == 4
+
+
+def test_a_turn_that_waits_is_run_by_who_asks_again(api, talk):
+    send(api)
+    again = send(api, wait=True)
+    assert (again.status_code, again.json()["status"]) == (200, "complete")
+
+
+def test_a_turn_that_another_runs_is_waited_for_no_longer_than_asked(api, talk, ann):
+    by = Actor.user(ann)
+    services.admit_turn(
+        session_key="talk", client_id="c1", content="what now?", by=by, owner="elsewhere"
+    )
+    answer = send(api, wait=0.3)
+    assert (answer.status_code, answer.json()["status"]) == (200, "running")
+    assert answer.json()["messages"] == []
+
+
+def test_the_same_client_id_with_other_words_is_a_conflict(api, talk):
+    send(api, wait=True)
+    assert problem(send(api, "something else")) == (409, "conflict", None)
+    assert Message.objects.get(seq=3).text == "what now?"
+
+
+def test_a_client_id_counts_in_its_session_alone(api, talk, ann):
+    talk_of(ann, key="other")
+    assert send(api).status_code == 202
+    assert send(api, "else", to="/api/sessions/other/messages/").status_code == 202
+
+
+def test_a_cleared_message_is_not_sent_again(api, talk, ann):
+    epoch = talk.epoch
+    send(api, wait=True)
+    services.clear_session(session_key="talk", by=Actor.user(ann), reason="")
+    assert problem(send(api)) == (409, "history_cleared", None)
+    assert problem(send(api, client_id="c2", epoch=epoch)) == (409, "history_cleared", None)
+
+
+def test_a_second_message_is_told_which_turn_is_in_its_way(api, talk):
+    send(api)
+    busy = send(api, client_id="c2")
+    assert problem(busy) == (409, "busy", None)
+    assert (busy.json()["turn"], busy.json()["retry"]) == ("c1", True)
+
+
+def test_an_archived_session_takes_no_message(api, talk):
+    Session.objects.update(archived_at=datetime(2026, 1, 1, tzinfo=UTC))
+    assert problem(send(api)) == (409, "archived", None)
+
+
+@pytest.mark.parametrize("role", ["system", "assistant", "developer", "tool", "user", None])
+def test_people_write_as_user_alone(api, talk, role):
+    assert problem(send(api, role=role)) == (403, "role_forbidden", None)
+
+
+@pytest.mark.parametrize("name", ["seq", "status", "created_at", "user", "session.user", "x" * 99])
+def test_an_unknown_field_is_named(api, talk, name):
+    assert problem(send(api, **{name: 1})) == (400, "unknown_field", name[:80])
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (None, "bad_field"),
+        (5, "bad_field"),
+        (True, "bad_field"),
+        (["hi"], "bad_field"),
+        ({}, "bad_field"),
+        ("", "empty"),
+        (" \n", "empty"),
+        ("\u200b\ufeff", "empty"),
+        ("a\0b", "bad_text"),
+        ("a\ud800b", "bad_text"),
+        ("\x1b[2J", "bad_text"),
+        ("\x07", "bad_text"),
+    ],
+)
+def test_a_bad_text_is_refused(api, talk, text, code):
+    assert problem(send(api, text)) == (400, code, "text")
+    assert not talk.turns.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\ufffe\uffff\ue000", "👩‍👩‍👧", "שלום \u202eevil", "z" + "\u0301" * 10_000, "\t\r\n x "],
+)
+def test_odd_text_is_stored_unchanged(api, talk, text):
+    assert send(api, text, wait=True).status_code == 201
+    assert api.get(f"{MESSAGES}3/").json()["text"] == text
+
+
+def test_a_text_over_the_limit_is_refused_with_the_limit(api, talk, settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "MAX_MESSAGE_CHARS": 10}
+    assert send(api, "x" * 10).status_code == 202
+    answer = send(api, "x" * 11, client_id="c2")
+    assert problem(answer) == (413, "too_large", "text")
+    assert answer.json()["limit"] == 10
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"text": "hi"}, "client_id"),
+        ({"client_id": "c1"}, "text"),
+        ({"client_id": "c1", "text": "hi", "content": []}, "text"),
+        ({"client_id": "c1", "content": []}, "content"),
+        ({"client_id": "c1", "content": ["hi"]}, "content[0]"),
+        ({"client_id": "c1", "content": [{"type": "image", "url": "x"}]}, "content[0]"),
+        ({"client_id": "", "text": "hi"}, "client_id"),
+        ({"client_id": "c" * 65, "text": "hi"}, "client_id"),
+        ({"client_id": "c 1", "text": "hi"}, "client_id"),
+        ({"client_id": 1, "text": "hi"}, "client_id"),
+        ({"client_id": "c1", "text": "hi", "epoch": True}, "epoch"),
+        ({"client_id": "c1", "text": "hi", "epoch": "1"}, "epoch"),
+        ({"client_id": "c1", "text": "hi", "wait": "yes"}, "wait"),
+        ({"client_id": "c1", "text": "hi", "wait": -1}, "wait"),
+        ({"client_id": "c1", "text": "hi", "wait": None}, "wait"),
+    ],
+)
+def test_a_field_out_of_shape_is_named(api, talk, fields, field):
+    assert problem(post(api, MESSAGES, fields)) == (400, "bad_field", field)
+
+
+# JSON
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b" ", "bad_json"),
+        (b"{oops", "bad_json"),
+        (b"[]", "bad_shape"),
+        (b"null", "bad_shape"),
+        (b'"x"', "bad_shape"),
+        (b"5", "bad_shape"),
+        (b"[" * 33 + b"]" * 33, "too_deep"),
+        (b"[" * 100_000, "too_deep"),
+        (b'{"epoch": ' + b"1" * 5_000 + b"}", "bad_number"),
+        (b'{"epoch": NaN}', "bad_number"),
+        (b'{"epoch": -Infinity}', "bad_number"),
+        (b'{"epoch": 1e999}', "bad_number"),
+        (b'{"text": "a", "text": "b"}', "bad_json"),
+        ('{"text": "a"}'.encode("utf-16"), "bad_json"),
+        ('{"text": "a"}'.encode("utf-16-le"), "bad_json"),
+        (b'{"text": "\xff"}', "bad_json"),
+    ],
+)
+def test_bad_json_is_refused(api, talk, body, code):
+    assert problem(post(api, MESSAGES, body))[:2] == (400, code)
+
+
+@pytest.mark.parametrize("size", [256 * 1024 + 1, 3_000_000])
+def test_a_large_body_is_refused_with_the_limit(api, talk, size):
+    answer = post(api, MESSAGES, b'"' + b"x" * (size - 2) + b'"')
+    assert problem(answer)[:2] == (413, "too_large")
+    assert answer.json()["limit"] == 256 * 1024
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/xml", "application/x-www-form-urlencoded", ""]
+)
+def test_other_media_types_are_refused(api, talk, kind):
+    answer = api.post(MESSAGES, b"client_id=c1&text=hi", content_type=kind)
+    assert problem(answer)[:2] == (415, "unsupported_media_type")
+
+
+def test_a_form_is_refused_unread(api, talk):
+    answer = api.post(MESSAGES, b"broken", content_type="multipart/form-data")
+    assert problem(answer)[:2] == (415, "unsupported_media_type")
+
+
+async def test_a_body_without_a_length_is_read(ann, talk):
+    client = AsyncClient()
+    await client.aforce_login(ann)
+    body = json.dumps({"client_id": "c1", "text": "hi"})
+    answer = await client.post(MESSAGES, body, content_type=JSON, CONTENT_LENGTH="", **CHUNKED)
+    assert answer.status_code == 202
+
+
+def test_a_body_whose_end_the_server_cannot_tell_is_refused(ann, talk):
+    request = RequestFactory().generic("POST", MESSAGES, CONTENT_TYPE=JSON, **CHUNKED)
+    request.environ["wsgi.input"] = BytesIO(b'{"client_id": "c1", "text": "hi"}')
+    request.user, request._dont_enforce_csrf_checks = ann, True
+    answer = resolve(MESSAGES).func(request, key="talk").render()
+    assert (answer.status_code, json.loads(answer.content)["code"]) == (411, "length_required")
+
+
+# Who and how
+
+
+@pytest.mark.parametrize("address", [SESSIONS, TALK, MESSAGES, f"{MESSAGES}1/"])
+def test_who_is_not_signed_in_is_asked_to(address):
+    answer = Client().get(address)
+    assert problem(answer) == (401, "unauthenticated", None)
+    assert answer["WWW-Authenticate"] == "Session"
+
+
+@pytest.mark.parametrize("address", [SESSIONS, MESSAGES])
+def test_a_post_needs_the_token(ann, talk, address):
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(ann)
+    assert problem(post(client, address, {})) == (403, "forbidden", None)
+    assert not talk.turns.exists()
+
+
+@pytest.mark.parametrize("address", [TALK, MESSAGES, f"{MESSAGES}1/"])
+@pytest.mark.parametrize("verb", ["get", "post", "put", "patch", "delete"])
+def test_another_persons_session_is_like_none(api, verb, address):
+    body = {"client_id": "c1", "text": "hi", "wait": True}
+    extra = {} if verb == "get" else {"data": body, "content_type": "application/json"}
+
+    def ask():
+        with CaptureQueriesContext(connection) as queries:
+            answer = getattr(api, verb)(address, **extra)
+        statements = [q["sql"] for q in queries if "chatmemory_" in q["sql"]]
+        return answer.status_code, answer.content, statements
+
+    unknown = ask()
+    bob = make_user("bob")
+    talk_of(bob)
+    assert ask() == unknown
+    assert unknown[0] == 405 or json.loads(unknown[1])["code"] == "not_found"
+    assert services.get_session(session_key="talk", by=Actor.user(bob)).last_seq == 2
+
+
+def test_another_persons_sessions_are_not_listed(api, ann):
+    talk_of(make_user("bob"))
+    make_session("server")
+    assert api.get(SESSIONS).json()["sessions"] == []
+
+
+def test_two_people_may_use_one_key(api):
+    talk_of(make_user("bob"))
+    assert post(api, SESSIONS, {"key": "talk"}).status_code == 201
+    assert api.get(MESSAGES).json()["messages"] == []
+
+
+@pytest.mark.parametrize("key", ["%00", "a b", "%F0%9F%90%9D", "k" * 10_000])
+def test_a_key_that_cannot_be_is_not_found(api, key):
+    assert problem(api.get(f"{SESSIONS}{key}/messages/"))[:2] == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("verb", "address", "allowed"),
+    [
+        ("put", SESSIONS, "GET, HEAD, POST"),
+        ("delete", TALK, "GET, HEAD"),
+        ("options", MESSAGES, "GET, HEAD, POST"),
+        ("patch", f"{MESSAGES}1/", "GET, HEAD"),
+    ],
+)
+def test_a_wrong_verb_is_told_the_right_ones(api, talk, verb, address, allowed):
+    answer = getattr(api, verb)(address)
+    assert problem(answer)[:2] == (405, "method_not_allowed")
+    assert answer["Allow"] == allowed
+
+
+def test_answers_are_json_or_none(api, talk):
+    assert problem(api.get(TALK, headers={"accept": "text/html"}))[:2] == (406, "not_acceptable")
+    assert api.get(TALK, {"format": "admin"})["Content-Type"] == JSON
+    many = api.get(TALK, headers={"accept": "text/html," * 50_000 + "*/*"})
+    assert many["Content-Type"] == JSON
+
+
+def test_no_answer_is_kept_by_caches(api, talk):
+    for answer in (api.get(TALK), api.get("/api/sessions/other/"), send(api), Client().get(TALK)):
+        assert answer["Cache-Control"] == "no-store"
+
+
+def test_the_settings_of_the_host_change_nothing(api, talk, settings):
+    settings.REST_FRAMEWORK = {
+        "EXCEPTION_HANDLER": "rest_framework.views.exception_handler",
+        "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.BrowsableAPIRenderer"],
+        "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.FormParser"],
+        "DEFAULT_AUTHENTICATION_CLASSES": [],
+    }
+    assert problem(api.get("/api/sessions/other/")) == (404, "not_found", None)
+    assert send(api).status_code == 202
+
+
+# When things go wrong
+
+
+def test_an_unreachable_database_is_unavailable(api, talk, monkeypatch):
+    def gone(*args, **kwargs):
+        raise OperationalError("FATAL: secret")
+
+    monkeypatch.setattr(services, "read_page", gone)
+    answer = api.get(MESSAGES)
+    assert problem(answer) == (503, "unavailable", None)
+    assert answer.json()["retry"] is True
+    assert b"secret" not in answer.content
+
+
+def test_an_unexpected_error_is_logged_under_a_ref_without_content(api, talk, monkeypatch, caplog):
+    secret = "canary"  # the log quotes the line that raises
+
+    def broken(*args, **kwargs):
+        raise RuntimeError(secret)
+
+    monkeypatch.setattr(services, "read_page", broken)
+    answer = api.get(MESSAGES)
+    assert problem(answer) == (500, "internal", None)
+    assert b"canary" not in answer.content
+    [record] = [record for record in caplog.records if record.name == "chatmemory.api.errors"]
+    assert record.levelno == logging.ERROR
+    assert answer.json()["ref"] in record.getMessage()
+    assert "canary" not in caplog.text
+
+
+def test_who_sends_too_often_is_told_when_to_come_back(api, talk, settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SENDS_PER_MINUTE": 2}
+    assert [send(api).status_code for _ in range(2)] == [202, 200]
+    answer = send(api)
+    assert problem(answer) == (429, "rate_limited", None)
+    assert 0 < answer.json()["retry_after"] <= 60
+    assert 0 < int(answer["Retry-After"]) <= 60
+    assert api.get(MESSAGES).status_code == 200
+
+
+def test_the_limit_is_each_persons_own(settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SENDS_PER_MINUTE": 1}
+    for name in ("ann", "bob"):
+        limits.check_rate(Actor("user", name, name))
+
+
+def test_without_a_limit_nothing_is_counted(settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SENDS_PER_MINUTE": None}
+    for _ in range(100):
+        limits.check_rate(Actor("user", "1", "ann"))
+
+
+def test_a_cache_that_fails_refuses_nobody(monkeypatch, settings, caplog):
+    def down(*args, **kwargs):
+        raise ConnectionError("canary")
+
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SENDS_PER_MINUTE": 1}
+    monkeypatch.setattr(cache, "add", down, raising=False)
+    limits._warn_once.cache_clear()
+    for _ in range(3):
+        limits.check_rate(Actor("user", "1", "ann"))
+    assert [record.name for record in caplog.records] == ["chatmemory.services.limits"]
+    assert "canary" not in caplog.text

@@ -79,7 +79,7 @@ ATTRIBUTES = ("field", "limit", "turn", "retry_after")
 
 
 def answer(error: Exception, context: object) -> Response:
-    """The problem in JSON; an error that nobody expected is logged under a ref, without its text."""
+    """The problem in JSON; what nobody expected is logged under a ref, without the error's text."""
     set_rollback()
     if isinstance(error, exceptions.ValidationError):
         error = _bad_field(error)
@@ -92,18 +92,24 @@ def answer(error: Exception, context: object) -> Response:
     ref = secrets.token_hex(6)
     where = "".join(traceback.format_tb(error.__traceback__))
     logger.error("internal error, ref %s: %s\n%s", ref, type(error).__name__, where)
-    return Response({"code": "internal", "retry": False, "ref": ref}, 500)
+    return Response({**_fields(ChatMemoryError()), "ref": ref}, 500)
 
 
 def _problem(error: ChatMemoryError) -> Response:
     status = _of_class(STATUSES, error)
-    problem = {"code": error.code, "message": str(error), "retry": error.retry}
-    told = {name: getattr(error, name, None) for name in ATTRIBUTES}
-    problem |= {name: value for name, value in told.items() if value not in (None, "")}
-    response = Response(problem, 413 if error.code == "too_large" else status)
-    if isinstance(error, RateLimited):
-        response["Retry-After"] = str(math.ceil(error.retry_after))
+    response = Response(_fields(error), 413 if error.code == "too_large" else status)
+    match error:
+        case Unauthenticated():
+            response["WWW-Authenticate"] = "Session"
+        case RateLimited():
+            response["Retry-After"] = str(math.ceil(error.retry_after))
     return response
+
+
+def _fields(error: ChatMemoryError) -> dict[str, object]:
+    told = {name: getattr(error, name, None) for name in ATTRIBUTES}
+    known = {name: value for name, value in told.items() if value not in (None, "")}
+    return {"code": error.code, "message": str(error), "retry": error.retry, **known}
 
 
 def _bad_field(error: exceptions.ValidationError) -> BadInput:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rest_framework import serializers
 
 from chatmemory.conf import settings
 from chatmemory.errors import BadInput, RoleForbidden
-from chatmemory.models import Session, StoredMessage
+from chatmemory.models import Session
 
 MAX_PAGE = 100
 
@@ -108,7 +108,7 @@ class Send(Shape):
 
     @classmethod
     def read(cls, data: object) -> dict[str, Any]:
-        if isinstance(data, Mapping) and data.get("role", "user") != "user":
+        if isinstance(data, Mapping) and "role" in data:
             raise RoleForbidden
         return super().read(data)
 
@@ -124,50 +124,17 @@ class Send(Shape):
         return attrs
 
 
-class SessionSerializer(serializers.ModelSerializer[Session]):
-    """A session as its owner sees it."""
-
-    messages = serializers.IntegerField(source="message_count")
-    archived = serializers.SerializerMethodField()
-
-    class Meta:
-        model = Session
-        fields = (
-            "key",
-            "title",
-            "metadata",
-            "epoch",
-            "revision",
-            "first_seq",
-            "last_seq",
-            "messages",
-            "running",
-            "archived",
-            "created_at",
-            "last_message_at",
-        )
-        read_only_fields = fields
-
-    def get_archived(self, session: Session) -> bool:
-        return session.archived_at is not None
-
-
-def message_fields(stored: StoredMessage) -> dict[str, object]:
-    """A message as in a `message` frame."""
-    plain = stored.plain()
-    return {
-        "seq": stored.seq,
-        "revision": stored.revision,
-        "turn": stored.turn_client_id,
-        "client_id": stored.client_id,
-        "role": stored.role,
-        "status": stored.status,
-        "text": stored.text,
-        "content": plain["content"],
-        "error": stored.error,
-        "usage": plain.get("usage"),
-        "model": stored.model,
-        "redacted": stored.redacted,
-        "created_at": stored.created_at.isoformat(),
-        "step": stored.step,
-    }
+def session_fields(sessions: Sequence[Session]) -> list[dict[str, object]]:
+    """The sessions as their owner sees them: as in a frame, and what a list wants besides."""
+    heads = Session.objects.heads([session.pk for session in sessions])
+    return [
+        {
+            **head.public(),
+            "messages": head.last_seq - head.first_seq + 1,
+            "metadata": session.metadata,
+            "created_at": session.created_at.isoformat(),
+            "last_message_at": session.last_message_at and session.last_message_at.isoformat(),
+        }
+        for session in sessions
+        if (head := heads.get(session.pk))  # none where it was purged just now
+    ]

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Any
 
 from django.contrib.auth.base_user import AbstractBaseUser
-from django.db import close_old_connections, transaction
+from django.db import close_old_connections, connection, transaction
 from django.utils.decorators import method_decorator
 from django.views.decorators.cache import cache_control
 from rest_framework.authentication import SessionAuthentication
@@ -21,7 +21,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from chatmemory import codec, runner, services
+from chatmemory import codec, services
 from chatmemory.api.errors import answer
 from chatmemory.api.paging import page_of
 from chatmemory.api.parsers import StrictJSONParser
@@ -30,12 +30,12 @@ from chatmemory.api.serializers import (
     Opening,
     Send,
     SessionQuery,
-    SessionSerializer,
     Shape,
-    message_fields,
+    session_fields,
 )
 from chatmemory.errors import BadInput, NotFound, Unauthenticated
-from chatmemory.models import StoredMessage, Turn
+from chatmemory.models import Session, StoredMessage, Turn
+from chatmemory.runner import runner
 from chatmemory.services import Actor, Admitted
 
 PAUSE_SECONDS = 0.2
@@ -47,18 +47,11 @@ LONGEST_TURN = 1_000
 """How many rows of a turn an answer holds at most."""
 
 
-class Authentication(SessionAuthentication):
-    """Django's session; 401 without one, as the codes of the app have it."""
-
-    def authenticate_header(self, request: Request) -> str:
-        return "Session"
-
-
 @method_decorator([transaction.non_atomic_requests, cache_control(no_store=True)], name="dispatch")
 class View(APIView):
     """What all views here share, whatever the host's REST_FRAMEWORK says."""
 
-    authentication_classes = (Authentication,)
+    authentication_classes = (SessionAuthentication,)
     permission_classes = (IsAuthenticated,)
     throttle_classes = ()
     parser_classes = (StrictJSONParser,)
@@ -99,8 +92,7 @@ class SessionList(View):
     def get(self, request: Request) -> Response:
         query = SessionQuery.read(request.query_params.dict())
         page = page_of(services.sessions_of(self.actor), **query)
-        sessions = SessionSerializer(page.sessions, many=True)
-        return Response({"sessions": sessions.data, "next": page.next})
+        return Response({"sessions": session_fields(page.sessions), "next": page.next})
 
     def post(self, request: Request) -> Response:
         """Open a session: 201 if there was none under its key."""
@@ -108,7 +100,7 @@ class SessionList(View):
         key = codec.check_key(opening.pop("key", str(uuid.uuid4())))
         is_new = not services.sessions_of(self.actor).filter(key=key).exists()
         session = services.open_session(session_key=key, by=self.actor, **opening)
-        return Response(SessionSerializer(session).data, 201 if is_new else 200)
+        return Response(_fields(session), 201 if is_new else 200)
 
 
 class SessionDetail(View):
@@ -116,7 +108,7 @@ class SessionDetail(View):
 
     def get(self, request: Request, key: str) -> Response:
         session = services.get_session(session_key=_known(key), by=self.actor)
-        return Response(SessionSerializer(session).data)
+        return Response(_fields(session))
 
 
 class MessageList(View):
@@ -130,7 +122,7 @@ class MessageList(View):
                 "epoch": page.head.epoch,
                 "first_seq": page.head.first_seq,
                 "last_seq": page.head.last_seq,
-                "messages": [message_fields(row) for row in page.rows],
+                "messages": [row.public() for row in page.rows],
             }
         )
 
@@ -151,7 +143,7 @@ class MessageList(View):
                 "seq": turn.user_seq,
                 "error": turn.error,
                 "duplicate": admitted.is_duplicate,
-                "messages": [message_fields(row) for row in self._replies(key, turn)],
+                "messages": [row.public() for row in self._replies(key, turn)],
             },
             200 if admitted.is_duplicate else 201 if turn.ended_at else 202,
         )
@@ -173,7 +165,7 @@ class MessageDetail(View):
         if seq > codec.MAX_SAFE_INTEGER:
             raise NotFound(NO_MESSAGE)
         page = services.read_page(session_key=_known(key), by=self.actor, after=seq - 1, limit=1)
-        found = [message_fields(row) for row in page.rows if row.seq == seq]
+        found = [row.public() for row in page.rows if row.seq == seq]
         if not found:
             raise NotFound(NO_MESSAGE)
         return Response(found[0])
@@ -185,6 +177,12 @@ def _known(key: str) -> str:
         return codec.check_key(key)
     except BadInput:
         raise NotFound from None
+
+
+def _fields(session: Session) -> dict[str, object]:
+    for fields in session_fields([session]):
+        return fields
+    raise NotFound
 
 
 def _turn(admitted: Admitted) -> Turn:
@@ -199,5 +197,6 @@ def _waited_for(admitted: Admitted, seconds: float) -> Turn:
         turn = _turn(admitted)
         if turn.ended_at or time.monotonic() > deadline:
             return turn
-        close_old_connections()  # back to the pool while nothing is asked
+        if not connection.in_atomic_block:
+            close_old_connections()  # back to the pool while nothing is asked
         time.sleep(PAUSE_SECONDS)

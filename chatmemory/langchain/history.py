@@ -16,20 +16,13 @@ from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import BaseMessage
 
 from chatmemory import services, signals
-from chatmemory.codec import check_value, dump_json
-from chatmemory.errors import (
-    BadInput,
-    ChatMemoryError,
-    HistoryCleared,
-    MemoryUnavailable,
-    NotFound,
-)
+from chatmemory.errors import ChatMemoryError, MemoryUnavailable, NotFound
 from chatmemory.langchain.messages import to_langchain, to_plain
 from chatmemory.models import Page
+from chatmemory.services.sessions import check_session_key
 
 logger = logging.getLogger(__name__)
 
-MAX_KEY_CHARS = 200
 REASON = "cleared by a LangChain history"
 
 
@@ -135,15 +128,15 @@ class DjangoChatMessageHistory(BaseChatMessageHistory):
         self._view = [to_langchain(row.plain()) for row in page.rows] if page else []
 
     def _batch(self, messages: Sequence[BaseMessage], lenient: bool) -> dict[str, Any]:
-        """The arguments of `append_messages`; a session that was seen is not made again."""
+        """The arguments of `append_messages`; with an epoch it makes no session."""
         plains = [to_plain(m, field=f"messages[{place}]") for place, m in enumerate(messages)]
         ids = [plain.get("id") for plain in plains]
         return {
             **self._address,
             "messages": plains,
-            "client_id": hashlib.sha256(dump_json(ids).encode()).hexdigest() if all(ids) else None,
+            "client_id": hashlib.sha256(ascii(ids).encode()).hexdigest() if all(ids) else None,
             "epoch": self._epoch,
-            "create": self._epoch is None,
+            "create": True,
             "lenient": lenient,
         }
 
@@ -156,10 +149,7 @@ class DjangoChatMessageHistory(BaseChatMessageHistory):
     def _saving(self) -> Iterator[None]:
         """Tell of a failure here, now and at the next use."""
         try:
-            try:
-                yield
-            except NotFound as error:
-                raise HistoryCleared from error
+            yield
         except Exception as error:
             ref = uuid.uuid4().hex[:12]
             code = getattr(error, "code", ChatMemoryError.code)
@@ -177,10 +167,7 @@ def _check_address(session_id: object, owner: object) -> None:
     if owner is not None and (not isinstance(owner, AbstractBaseUser) or owner.pk is None):
         said = type(owner).__name__
         raise TypeError(f"owner must be a saved user, or None for the server, not {said}")
-    if len(session_id) > MAX_KEY_CHARS:
-        message = f"session_id has more than {MAX_KEY_CHARS} characters."
-        raise BadInput(message, code="too_large", field="session_id", limit=MAX_KEY_CHARS)
-    check_value(session_id, "session_id")
+    check_session_key(session_id)
 
 
 @contextmanager

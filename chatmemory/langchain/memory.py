@@ -84,7 +84,7 @@ class _WithMemory(Runnable[Input, Output]):
         given = [*history.messages, *said]
         output: Output = None
         for chunk in self.runnable.stream(self._input(input, given, said), config, **kwargs):
-            output = chunk if output is None else output + chunk
+            output = _joined(output, chunk)
             yield chunk
         history.add_messages([*said, *self._answer(output, given)], lenient=True)
 
@@ -95,7 +95,7 @@ class _WithMemory(Runnable[Input, Output]):
         given = [*await history.aget_messages(), *said]
         output: Output = None
         async for chunk in self.runnable.astream(self._input(input, given, said), config, **kwargs):
-            output = chunk if output is None else output + chunk
+            output = _joined(output, chunk)
             yield chunk
         await history.aadd_messages([*said, *self._answer(output, given)], lenient=True)
 
@@ -128,6 +128,16 @@ class _WithMemory(Runnable[Input, Output]):
             return []
         messages = _messages(_value(output, self.output_key, "output"), AIMessage, "output")
         return messages[len(given) :] if messages[: len(given)] == given else messages
+
+
+def _joined(output: Output, chunk: Output) -> Output:
+    """Add a chunk; one that can't be added is the output so far, as LangChain has it."""
+    if output is None:
+        return chunk
+    try:
+        return output + chunk
+    except TypeError:
+        return chunk
 
 
 def _value(value: object, key: str | None, field: str) -> object:

@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models import F, QuerySet
 from django.utils.translation import gettext_lazy as _
 
+from chatmemory import codec
 from chatmemory.models.fields import DatabaseNow, KeyField
 from chatmemory.models.sessions import Session
 
@@ -75,3 +76,7 @@ class Message(models.Model):
 
     def __str__(self) -> str:
         return f"{self.seq} {self.role}"
+
+    def plain(self) -> dict[str, object]:
+        """The message as it was handed in; a placeholder if it can't be decoded."""
+        return codec.decode(self.role, self.text, self.body)

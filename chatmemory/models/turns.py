@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import timedelta
 
 from django.db import models
 from django.db.models import Q, QuerySet
 from django.utils.translation import gettext_lazy as _
 
+from chatmemory import codec
 from chatmemory.models.fields import DatabaseNow, KeyField
 from chatmemory.models.sessions import Session
 
@@ -24,10 +24,10 @@ class TurnQuerySet(QuerySet["Turn"]):
         """Those that wait for somebody to run them, the oldest first."""
         return self.filter(status=Turn.Status.WAITING).order_by("place", "pk")
 
-    def renew(self, pks: Collection[int], owner: str, lease_seconds: float) -> int:
+    def renew(self, owner: str, lease_seconds: float) -> int:
         """Prolong the leases of an owner's started runs; return how many."""
         return self.filter(
-            pk__in=pks, lease_owner=owner, status=Turn.Status.RUNNING, started_at__isnull=False
+            lease_owner=owner, status=Turn.Status.RUNNING, started_at__isnull=False
         ).update(lease_until=DatabaseNow() + timedelta(seconds=lease_seconds))
 
 
@@ -88,3 +88,8 @@ class Turn(models.Model):
 
     def __str__(self) -> str:
         return f"{self.client_id} ({self.status})"
+
+    @property
+    def asked_text(self) -> str:
+        """What the user said, as long as the turn waits."""
+        return codec.text_of(codec.decode("user", "", self.asked).get("content"))

@@ -36,6 +36,30 @@ class StoredMessage:
         """The message as it was handed in; a placeholder if it can't be decoded."""
         return codec.decode(self.role, self.text, self.body)
 
+    def public(self) -> dict[str, object]:
+        """What whoever may read the session is shown of it, in frames and over REST alike."""
+        plain = self.plain()
+        content = plain.get("content")
+        return {
+            "seq": self.seq,
+            "revision": self.revision,
+            "turn": self.turn_client_id,
+            "step": self.step,
+            "client_id": self.client_id,
+            "role": self.role,
+            "status": self.status,
+            "text": self.text,
+            "content": None if isinstance(content, str) else content,
+            "cut": "cut" in plain,
+            "error": self.error,
+            "asks": plain.get("asks"),
+            "usage": plain.get("usage"),
+            "model": self.model,
+            "redacted": self.redacted,
+            "quarantined": self.quarantined or "quarantined" in plain,
+            "created_at": self.created_at.isoformat(),
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
@@ -54,6 +78,21 @@ class Head:
     turn_status: str | None
     turn_since: datetime | None
     waiting: int
+
+    def public(self) -> dict[str, object]:
+        """What the owner is shown of it besides the rows."""
+        since = self.turn_since and self.turn_since.isoformat()
+        running = {"turn": self.running, "status": self.turn_status, "since": since}
+        return {
+            "key": self.key,
+            "title": self.title,
+            "epoch": self.epoch,
+            "first_seq": self.first_seq,
+            "last_seq": self.last_seq,
+            "revision": self.revision,
+            "archived": self.archived,
+            "running": running if self.running else None,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from chatmemory.services.actors import SERVER, Actor, scope_for, user_scope
 from chatmemory.services.audit import arecord_reading, record_reading
+from chatmemory.services.limits import acheck_rate, check_rate
 from chatmemory.services.messages import Appended, aappend_messages, append_messages
 from chatmemory.services.removal import (
     aclear_session,
+    apreview_trim,
     apurge_session,
     atrim_session,
     clear_session,
@@ -59,6 +61,7 @@ __all__ = [
     "aadd_rows",
     "aadmit_turn",
     "aappend_messages",
+    "acheck_rate",
     "aclaim_next",
     "aclear_session",
     "add_rows",
@@ -68,6 +71,7 @@ __all__ = [
     "aget_session",
     "aopen_session",
     "append_messages",
+    "apreview_trim",
     "apurge_session",
     "aread_history",
     "aread_page",
@@ -76,6 +80,7 @@ __all__ = [
     "astart_turn",
     "astop_turn",
     "atrim_session",
+    "check_rate",
     "claim_next",
     "clear_session",
     "end_overdue",

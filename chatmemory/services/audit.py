@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from django.utils.crypto import salted_hmac
 
+from chatmemory.codec import check_value
 from chatmemory.models import AuditEntry, DatabaseNow, Session
 from chatmemory.services.actors import Actor
 from chatmemory.services.pool import in_pool
@@ -24,7 +25,11 @@ def record(
     to_seq: int | None = None,
     **counts: int,
 ) -> AuditEntry:
-    """Write down an act, in the transaction of the act. A long reason is cut."""
+    """Write down an act, in the transaction of the act. A long reason is cut.
+
+    Raises BadInput for a reason with control characters.
+    """
+    check_value(reason, "reason")
     return AuditEntry.objects.create(
         actor_kind=by.kind,
         actor_id=by.id[:150],

@@ -13,7 +13,14 @@ from enum import Enum, auto
 from itertools import count
 from typing import TypeVar
 
-from django.db import DatabaseError, InterfaceError, router, transaction
+from django.db import (
+    DatabaseError,
+    InterfaceError,
+    NotSupportedError,
+    ProgrammingError,
+    router,
+    transaction,
+)
 from django.db import connections as all_connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -152,6 +159,8 @@ def durably(work: Callable[[], T], *, is_repeatable: bool) -> T:
     for attempt in count():
         try:
             return work()
+        except (ProgrammingError, NotSupportedError):
+            raise  # a mistake in the code or a missing migration, no trouble of the database's
         except (DatabaseError, InterfaceError) as error:
             fault = fault_of(error)
             waits += fault is Fault.WAITED

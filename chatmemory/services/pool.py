@@ -6,7 +6,6 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -44,8 +43,14 @@ def in_pool(
         call = sync_to_async(
             _with_fresh_connection, thread_sensitive=False, executor=_executor(threads)
         )
-        async with _turn_in(lane(*args, **kwargs) if lane else None):
+        lock = _lock_of(lane(*args, **kwargs)) if lane else None
+        if lock is None:
             return await asyncio.shield(call(function, *args, **kwargs))
+        await lock.acquire()
+        running = asyncio.ensure_future(call(function, *args, **kwargs))
+        # Not when the caller is cancelled: the thread works on the session until it is done.
+        running.add_done_callback(lambda _: lock.release())
+        return await asyncio.shield(running)
 
     return twin
 
@@ -64,9 +69,7 @@ def _executor(threads: int) -> ThreadPoolExecutor:
     return _executors[threads]
 
 
-def _turn_in(lane: Lane | None) -> AbstractAsyncContextManager[object]:
-    if lane is None:
-        return nullcontext()
+def _lock_of(lane: Lane) -> asyncio.Lock:
     locks = _lanes.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
     lock = locks.get(lane)
     if lock is None:

@@ -148,7 +148,7 @@ def _move_floor(session: Session, floor: int, action: str, by: Actor, reason: st
 
 
 def _move_epoch(session: Session) -> None:
-    """Fence off who began before: the running turn ends, waiting ones are cancelled. Needs the lock."""
+    """Fence off who began before: the running turn ends, the waiting ones too. Needs the lock."""
     ended: dict[str, Any] = {
         "ended_at": DatabaseNow(),
         "asked": "",

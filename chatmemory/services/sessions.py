@@ -28,10 +28,11 @@ def get_session(*, session_key: str, by: Actor, scope: str | None = None) -> Ses
 
     Raises NotFound, for an unknown session and for another's alike.
     """
-    try:
-        return sessions_of(by, scope).get(key=session_key)
-    except Session.DoesNotExist:
-        raise NotFound from None
+    found = sessions_of(by, scope).filter(key=session_key)
+    session = durably(found.first, is_repeatable=True)
+    if session is None:
+        raise NotFound
+    return session
 
 
 def open_session(
@@ -94,12 +95,7 @@ def read_page(
     """
     if not 1 <= limit <= MAX_PAGE:
         raise BadInput("A page has 1 to 1,000 messages.", field="limit", limit=MAX_PAGE)
-    page = (
-        sessions_of(by, scope).filter(key=session_key).page(after=after, before=before, limit=limit)
-    )
-    if page is None:
-        raise NotFound
-    return page
+    return _page(session_key, by, scope, after=after, before=before, limit=limit)
 
 
 def read_history(*, session_key: str, by: Actor, scope: str | None = None) -> Page:
@@ -107,7 +103,22 @@ def read_history(*, session_key: str, by: Actor, scope: str | None = None) -> Pa
 
     Raises NotFound.
     """
-    page = sessions_of(by, scope).filter(key=session_key).page(after=0, limit=None)
+    return _page(session_key, by, scope, after=0, before=None, limit=None)
+
+
+def _page(
+    session_key: str,
+    by: Actor,
+    scope: str | None,
+    *,
+    after: int | None,
+    before: int | None,
+    limit: int | None,
+) -> Page:
+    found = sessions_of(by, scope).filter(key=session_key)
+    page = durably(
+        lambda: found.page(after=after, before=before, limit=limit), is_repeatable=True
+    )
     if page is None:
         raise NotFound
     return page

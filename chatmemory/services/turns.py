@@ -35,12 +35,12 @@ from chatmemory.errors import (
 from chatmemory.models import DatabaseNow, Message, Session, Turn
 from chatmemory.services.actors import Actor, scope_for
 from chatmemory.services.faults import Fault, database, durably, fault_of
-from chatmemory.services.locks import lock_pk, tell, unit
+from chatmemory.services.locks import bounded_wait, lock_pk, tell, tell_finished, unit
 from chatmemory.services.pool import Lane, in_pool
 from chatmemory.services.refusals import Found, explain
 from chatmemory.services.removal import lane
 from chatmemory.services.rows import OPEN, OWN_TURN, store
-from chatmemory.services.sessions import get_session, open_session
+from chatmemory.services.sessions import check_session_key, get_session, open_session
 
 logger = logging.getLogger(__name__)
 
@@ -92,14 +92,14 @@ def admit_turn(
     *,
     session_key: str,
     client_id: str,
-    content: str | Sequence[Mapping[str, object]],
+    content: object,
     by: Actor,
     scope: str | None = None,
     epoch: int | None = None,
     create: bool = False,
     owner: str = "",
 ) -> Admitted:
-    """Commit a user's message and the turn that shall answer it.
+    """Commit a user's message, a text or text blocks, and the turn that shall answer it.
 
     With an `owner`, the name of a process that can run it now, the turn is claimed for it if the
     session is idle; without one it waits for somebody. The same `client_id` again admits nothing
@@ -108,6 +108,7 @@ def admit_turn(
     Raises BadInput, NotFound, Conflict, HistoryCleared, Archived, Busy, MemoryUnavailable.
     """
     scope = scope_for(by, scope)
+    check_session_key(session_key)
     client_id = codec.check_client_id(client_id)
     row = codec.encode({"role": "user", "content": check_content(content)})
 
@@ -164,6 +165,8 @@ def _admit(
         return admitted
     found = explain(scope, key, client_id)
     if found.turn is not None:
+        if found.running == client_id and found.is_overdue and end_overdue(found.session_pk):
+            return None
         return _replay(found, row, client_id, epoch)
     if found.rows:
         raise Conflict
@@ -188,6 +191,7 @@ def _claim_at_once(
         turn=OWN_TURN,
         put={"running": client_id},
         add={"fence": 1, "revision": 1},
+        in_unit=True,
     )
     if stored is None:
         return None
@@ -231,7 +235,9 @@ def _let_wait(
         {n: v for n, v in idle.items() if v is not None},
     )
     free = sessions.filter(**values, **{f"{name}__isnull": True for name in no})
-    if not free.update(waiting=F("waiting") + 1, revision=F("revision") + 1):
+    with bounded_wait():
+        found = free.update(waiting=F("waiting") + 1, revision=F("revision") + 1)
+    if not found:
         return None
     session = sessions.get()
     turn = Turn.objects.create(
@@ -241,6 +247,8 @@ def _let_wait(
         asked=row.body or codec.dump_json({"role": row.role, "content": row.text}),
         epoch=session.epoch,
     )
+    if Message.stored.filter(session=session, client_id=client_id).exists():
+        raise Conflict
     Turn.objects.filter(pk=turn.pk).update(place=turn.pk)
     tell(session.pk)
     _tell_waiting(session.pk, client_id)
@@ -336,7 +344,7 @@ def _claim_waiting(session: Session, turn: Turn, owner: str) -> Claim | None:
             waiting=F("waiting") - 1, revision=F("revision") + 1
         )
         tell(session.pk)
-        _tell_finished(session.pk, turn.client_id, Turn.Status.FAILED, Conflict.code)
+        tell_finished(session.pk, turn.client_id, Turn.Status.FAILED, Conflict.code)
         return None
     Turn.objects.filter(pk=turn.pk).update(
         status=Turn.Status.RUNNING,
@@ -367,29 +375,35 @@ def _claim(
 
 def start_turn(*, claim: Claim) -> bool:
     """Say that the run begins now; False if it was taken away, or begun before."""
-    begun = Turn.objects.filter(
+    turn = Turn.objects.filter(
         pk=claim.turn_pk,
         fence=claim.fence,
         status=Turn.Status.RUNNING,
         started_at__isnull=True,
-    ).update(started_at=DatabaseNow(), **_lease(claim.owner))
-    if begun:
-        tell(claim.session_pk)
-    return bool(begun)
+    )
+
+    def work() -> bool:
+        begun = turn.update(started_at=DatabaseNow(), **_lease(claim.owner))
+        if begun:
+            tell(claim.session_pk)
+        return bool(begun)
+
+    # Not again where it may have been done: the second call would say that the turn was taken.
+    return durably(work, is_repeatable=False)
 
 
 def save_partial(*, claim: Claim, text: str, step: int) -> bool:
     """Keep the text so far, for the case that this process dies; False if the fence is lost."""
-    saved = Turn.objects.filter(
-        pk=claim.turn_pk, fence=claim.fence, status=Turn.Status.RUNNING
-    ).update(partial=text, step=step)
-    return bool(saved)
+    turn = Turn.objects.filter(pk=claim.turn_pk, fence=claim.fence, status=Turn.Status.RUNNING)
+    return durably(lambda: bool(turn.update(partial=text, step=step)), is_repeatable=True)
 
 
 def add_rows(*, claim: Claim, messages: Sequence[Mapping[str, object]], step: int | None) -> bool:
     """Store finished rows of a running turn; False if the fence is lost."""
     rows = [codec.encode(message, lenient=True, step=step) for message in messages]
     batch_id = uuid.uuid4().hex
+    if not rows:
+        return True
 
     def work() -> bool:
         try:
@@ -426,31 +440,29 @@ def finish_turn(
     A run that ends in the middle leaves no tool call open: each gets a result that says so.
     """
     last = codec.encode(message, lenient=True, status=status, error=error, model=model, step=step)
-    rows = [*_results_for_open_calls(claim.session_pk, claim.user_seq), last]
+    usage_text = "" if usage is None else _usage_text(usage)
     batch_id = uuid.uuid4().hex
 
     def work() -> Ended | None:
+        results = _results_for_open_calls(claim.session_pk, claim.user_seq)
         with unit():
             stored = store(
-                rows,
+                [*results, last],
                 at={"id": claim.session_pk},
                 only_if=_standing(claim),
                 client_id=batch_id,
                 turn=claim.user_seq,
                 put={"running": None},
                 add={"revision": 1},
+                in_unit=True,
             )
             if stored is None:
                 return _finished_before(claim.session_pk, batch_id)
             Turn.objects.filter(pk=claim.turn_pk).update(
-                status=status,
-                error=error,
-                model=model,
-                usage="" if usage is None else codec.dump_json(usage),
-                **_ENDED,
+                status=status, error=last.error, model=last.model, usage=usage_text, **_ENDED
             )
             tell(claim.session_pk)
-            _tell_finished(claim.session_pk, claim.client_id, status, error)
+            tell_finished(claim.session_pk, claim.client_id, status, error)
             return Ended(last_seq=stored.last_seq, waiting=stored.waiting)
 
     return durably(work, is_repeatable=True)
@@ -464,6 +476,13 @@ def _finished_before(session_pk: int, batch_id: str) -> Ended | None:
     return next((Ended(last_seq=last, waiting=waiting) for last, waiting in values), None)
 
 
+def _usage_text(usage: Mapping[str, object]) -> str:
+    """What a model says of its usage, made fit for JSON."""
+    message = {"role": "assistant", "content": "", "usage": usage}
+    row = codec.encode(message, lenient=True)
+    return codec.dump_json(codec.decode(row.role, row.text, row.body).get("usage"))
+
+
 def _results_for_open_calls(session_pk: int, user_seq: int) -> list[Row]:
     """A result for each tool call of a turn that has none; in the order of the calls."""
     rows = Message.stored.filter(session=session_pk, seq__gt=user_seq).in_order()
@@ -472,7 +491,8 @@ def _results_for_open_calls(session_pk: int, user_seq: int) -> list[Row]:
         plain = codec.decode(role, text, body)
         calls = plain.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
-            called[str(call.get("id"))] = None
+            if isinstance(call, dict):
+                called[str(call.get("id"))] = None
         called.pop(str(plain.get("tool_call_id")), None)
     return [
         codec.encode(
@@ -498,7 +518,9 @@ def end_overdue(session_pk: int) -> bool:
     def work() -> bool:
         with unit():
             session = lock_pk(session_pk)
-            turn = session.turns.overdue().filter(client_id=session.running).first()
+            # A run's start and lease are written without the session's lock.
+            turns = session.turns.overdue().filter(client_id=session.running)
+            turn = turns.select_for_update().first()
             if turn is None:
                 return False
             if turn.started_at is None:
@@ -541,7 +563,7 @@ def _interrupt(session: Session, turn: Turn) -> None:
         status=Turn.Status.INTERRUPTED, **{**_ENDED, "fence": F("fence") + 1}
     )
     tell(session.pk)
-    _tell_finished(session.pk, turn.client_id, Turn.Status.INTERRUPTED, "")
+    tell_finished(session.pk, turn.client_id, Turn.Status.INTERRUPTED, "")
 
 
 def stop_turn(*, session_key: str, turn: str, by: Actor, scope: str | None = None) -> str:
@@ -586,7 +608,7 @@ def _cancel(session_pk: int, client_id: str) -> bool:
                 waiting=F("waiting") - 1, revision=F("revision") + 1
             )
         tell(session.pk)
-        _tell_finished(session.pk, client_id, Turn.Status.CANCELLED, "")
+        tell_finished(session.pk, client_id, Turn.Status.CANCELLED, "")
     return True
 
 
@@ -641,25 +663,19 @@ def _tell_stop(session_pk: int, turn_pk: int) -> None:
     )
 
 
-def _tell_finished(session_pk: int, client_id: str, status: str, error: str) -> None:
-    transaction.on_commit(
-        lambda: signals.turn_finished.send_robust(
-            None, session_pk=session_pk, client_id=client_id, status=status, error=error
-        ),
-        using=database().alias,
-        robust=True,
-    )
-
-
 def _lane_of(*, claim: Claim, **_: object) -> Lane:
     return (claim.scope, claim.key)
 
 
+def _lane_by_pk(session_pk: int, **_: object) -> Lane:
+    return (session_pk,)
+
+
 aadmit_turn = in_pool(admit_turn, lane=lane)
-aclaim_next = in_pool(claim_next)
+aclaim_next = in_pool(claim_next, lane=_lane_by_pk)
 astart_turn = in_pool(start_turn, lane=_lane_of)
 asave_partial = in_pool(save_partial, lane=_lane_of)
 aadd_rows = in_pool(add_rows, lane=_lane_of)
 afinish_turn = in_pool(finish_turn, lane=_lane_of)
-aend_overdue = in_pool(end_overdue)
+aend_overdue = in_pool(end_overdue, lane=_lane_by_pk)
 astop_turn = in_pool(stop_turn, lane=lane)

@@ -1,0 +1,35 @@
+"""Messages: registered so that nothing can be deleted past them, read in their transcript."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+
+from chatmemory.admin.readonly import ReadOnlyAdmin
+from chatmemory.models import Message
+
+
+@admin.register(Message)
+class MessageAdmin(ReadOnlyAdmin):
+    """Leads to the transcript, where reading leaves a trace.
+
+    Were it not registered, whoever may delete what messages point to could delete them with it.
+    """
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("chatmemory.view_transcript")
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        return redirect("admin:chatmemory_session_changelist")
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        message = get_object_or_404(Message, pk=object_id)
+        return redirect("admin:chatmemory_session_message", message.session_id, message.seq)

@@ -1,0 +1,146 @@
+"""Sessions: found, looked at, and handed to the pages that read or remove."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin, messages
+from django.contrib.auth import get_user_model
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.translation import gettext_lazy as _
+from django.views import View
+
+from chatmemory.admin.filters import ActivityFilter, ScopeFilter, StateFilter
+from chatmemory.admin.readonly import ReadOnlyAdmin
+from chatmemory.admin.removal import MOST_AT_ONCE, ClearView, PurgeView, TrimView
+from chatmemory.admin.states import State, state_of
+from chatmemory.admin.text import visible
+from chatmemory.admin.transcript import MessageView, TranscriptView
+from chatmemory.models import Session, SessionQuerySet
+
+LONGEST_SEARCH = 256
+
+
+@admin.register(Session)
+class SessionAdmin(ReadOnlyAdmin):
+    """The last active first; living ones, unless a filter asks for others."""
+
+    list_display = ("name", "owner", "message_count", "tokens", "last_message_at", "state")
+    list_filter = (StateFilter, ActivityFilter, ScopeFilter)
+    list_select_related = ("owner",)
+    # By the day, which has an index, before the time, which has none.
+    ordering = ("-last_active_day", "-last_message_at", "-pk")
+    search_fields = ("key",)
+    search_help_text = _("The beginning of a key or of a user name, or part of a title.")
+    actions = ("trim", "clear", "purge")
+    fieldsets = (
+        (None, {"fields": ("title", "key", "scope", "owner", "state")}),
+        (
+            _("Messages"),
+            {"fields": ("message_count", "first_seq", "last_seq", "tokens", "running", "waiting")},
+        ),
+        (
+            _("Times"),
+            {
+                "fields": (
+                    "created_at",
+                    "last_message_at",
+                    "expires_at",
+                    "archived_at",
+                    "held_at",
+                    "removed_at",
+                )
+            },
+        ),
+        (_("For the model"), {"fields": ("instructions", "metadata")}),
+    )
+    readonly_fields = ("state", "message_count")
+
+    class Media:
+        css = {"all": ["chatmemory/admin.css"]}  # noqa: RUF012  # as Django asks for it
+
+    @admin.display(description=_("session"))
+    def name(self, session: Session) -> str:
+        title, key = visible(session.title), visible(session.key)
+        if not title:
+            return key
+        return format_html('{}<span class="chatmemory-key">{}</span>', title, key)
+
+    @admin.display(description=_("messages"))
+    def message_count(self, session: Session) -> int:
+        return session.message_count
+
+    @admin.display(description=_("state"))
+    def state(self, session: Session) -> str:
+        state = state_of(session)
+        if state is State.IDLE:
+            return ""
+        return format_html('<span class="chatmemory-state {}">{}</span>', state, state.label)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: Any, search_term: str
+    ) -> tuple[Any, bool]:
+        term = search_term.strip()[:LONGEST_SEARCH]
+        if not term:
+            return queryset, False
+        users = get_user_model()
+        owners = users.objects.filter(**{f"{users.USERNAME_FIELD}__startswith": term})
+        found = Q(key__startswith=term) | Q(title__icontains=term) | Q(owner__in=owners)
+        return queryset.filter(found), False
+
+    def has_trim_history_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("chatmemory.trim_history")
+
+    def has_purge_history_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("chatmemory.purge_history")
+
+    @admin.action(description=_("Trim…"), permissions=["trim_history"])
+    def trim(self, request: HttpRequest, queryset: SessionQuerySet) -> HttpResponse | None:
+        return self._ask("trim", request, queryset)
+
+    @admin.action(description=_("Clear…"), permissions=["trim_history"])
+    def clear(self, request: HttpRequest, queryset: SessionQuerySet) -> HttpResponse | None:
+        return self._ask("clear", request, queryset)
+
+    @admin.action(description=_("Purge…"), permissions=["purge_history"])
+    def purge(self, request: HttpRequest, queryset: SessionQuerySet) -> HttpResponse | None:
+        return self._ask("purge", request, queryset)
+
+    def _ask(
+        self, name: str, request: HttpRequest, queryset: SessionQuerySet
+    ) -> HttpResponse | None:
+        """On to the page that says what will go."""
+        pks = list(queryset.values_list("pk", flat=True)[: MOST_AT_ONCE + 1])
+        if len(pks) > MOST_AT_ONCE:
+            told = _("At most %(most)s sessions at once.") % {"most": MOST_AT_ONCE}
+            self.message_user(request, told, messages.ERROR)
+            return None
+        query = urlencode([("session", pk) for pk in pks])
+        return redirect(f"{reverse(f'admin:chatmemory_session_{name}')}?{query}")
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        # Django takes an action that one may not use for none, and answers with the list.
+        asked = set(request.POST.getlist("action")) - {""}
+        if "_save" in request.POST or asked - self.get_actions(request).keys():
+            raise PermissionDenied
+        return super().changelist_view(request, extra_context)
+
+    def get_urls(self) -> list[URLPattern]:
+        def page(route: str, view: type[View], name: str) -> URLPattern:
+            wrapped = self.admin_site.admin_view(view.as_view(admin_site=self.admin_site))
+            return path(route, wrapped, name=f"chatmemory_session_{name}")
+
+        return [
+            page("trim/", TrimView, "trim"),
+            page("clear/", ClearView, "clear"),
+            page("purge/", PurgeView, "purge"),
+            page("<int:pk>/transcript/", TranscriptView, "transcript"),
+            page("<int:pk>/transcript/<int:seq>/", MessageView, "message"),
+            *super().get_urls(),
+        ]

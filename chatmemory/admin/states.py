@@ -1,0 +1,39 @@
+"""How a session stands, in a word."""
+
+from __future__ import annotations
+
+from django.db.models import TextChoices
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from chatmemory.models import Session
+
+
+class State(TextChoices):
+    """What an operator should know first of a session."""
+
+    PURGED = "purged", _("purged")
+    EXPIRED = "expired", _("expired")
+    HELD = "held", _("on hold")
+    ARCHIVED = "archived", _("archived")
+    RUNNING = "running", _("replying")
+    WAITING = "waiting", _("waiting")
+    IDLE = "idle", _("idle")
+
+
+KEEPS_ALL = (State.PURGED, State.EXPIRED, State.HELD)
+"""States in which nothing is removed: it is gone already, or may not go."""
+
+
+def state_of(session: Session) -> State:
+    """The first of the states that holds."""
+    holds = {
+        State.PURGED: session.removed_at is not None,
+        State.EXPIRED: session.expires_at is not None and session.expires_at <= timezone.now(),
+        State.HELD: session.held_at is not None,
+        State.ARCHIVED: session.archived_at is not None,
+        State.RUNNING: session.running is not None,
+        State.WAITING: session.waiting > 0,
+        State.IDLE: True,
+    }
+    return next(state for state, is_so in holds.items() if is_so)

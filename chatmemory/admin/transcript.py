@@ -1,0 +1,157 @@
+"""What was said in a session, a page at a time. Who reads it leaves a trace in the audit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin import AdminSite
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext as _
+from django.views import View
+
+from chatmemory import codec, services
+from chatmemory.admin.readonly import operator
+from chatmemory.admin.text import cut, visible
+from chatmemory.models import Head, Message, Page, Session, StoredMessage
+
+ROWS = 50
+LONGEST_TEXT = 2_000
+"""How many characters of a message the transcript shows; its own page has all of it."""
+
+LONGEST_CALL = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A message as the transcript shows it."""
+
+    seq: int
+    role: str
+    role_name: str
+    text: str
+    is_cut: bool
+    calls: list[str]
+    notes: list[str]
+    model: str
+    tokens: int
+    created_at: datetime
+
+
+class Reading(View):
+    """A page that shows what was said."""
+
+    admin_site: AdminSite = admin.site
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        if not request.user.has_perm("chatmemory.view_transcript"):
+            raise PermissionDenied
+        return super().dispatch(request, *args, **kwargs)
+
+    def page(self, pk: int, *, limit: int = ROWS, **where: int | None) -> Page:
+        """Rows of the session, and the trace of their being read."""
+        session = get_object_or_404(Session, pk=pk)
+        services.record_reading(session=session, by=operator(self.request))
+        page = Session.objects.filter(pk=pk).page(limit=limit, **where)
+        if page is None:
+            raise Http404
+        return page
+
+    def answer(self, template: str, head: Head, **context: object) -> HttpResponse:
+        """The page, in the admin's frame."""
+        frame = self.admin_site.each_context(self.request)
+        name = visible(head.title or head.key)
+        shown = {**frame, "opts": Session._meta, "head": head, "name": name, **context}
+        return TemplateResponse(self.request, f"admin/chatmemory/session/{template}", shown)
+
+
+class TranscriptView(Reading):
+    """A page of messages: the newest, or those after or before the number in the query."""
+
+    def get(self, request: HttpRequest, pk: int) -> HttpResponse:
+        after, before = _number(request, "after"), _number(request, "before")
+        page = self.page(pk, after=after, before=before)
+        first, last = (page.rows[0].seq, page.rows[-1].seq) if page.rows else (0, 0)
+        return self.answer(
+            "transcript.html",
+            page.head,
+            title=_("Transcript"),
+            rows=[_shown(row) for row in page.rows],
+            last=last,
+            older=first if first > page.head.first_seq else None,
+            newer=last if 0 < last < page.head.last_seq else None,
+        )
+
+
+class MessageView(Reading):
+    """One message, whole, with all that was stored of it."""
+
+    def get(self, request: HttpRequest, pk: int, seq: int) -> HttpResponse:
+        page = self.page(pk, after=min(seq, codec.MAX_SAFE_INTEGER) - 1, limit=1)
+        if [row.seq for row in page.rows] != [seq]:
+            raise Http404
+        row = page.rows[0]
+        stored = row.body and json.dumps(row.plain(), ensure_ascii=False, indent=2)
+        return self.answer(
+            "message.html",
+            page.head,
+            title=_("Message %(seq)s") % {"seq": seq},
+            row=_shown(row, len(row.text)),
+            stored=stored and visible(stored),
+        )
+
+
+def _number(request: HttpRequest, name: str) -> int | None:
+    """A number in the query; none if it is no number of a message."""
+    given = request.GET.get(name, "")
+    is_number = given.isascii() and given.isdecimal() and len(given) < 19
+    return int(given) if is_number else None
+
+
+def _shown(row: StoredMessage, limit: int = LONGEST_TEXT) -> Shown:
+    plain = row.plain()
+    text, is_cut = cut(row.text, limit)
+    return Shown(
+        seq=row.seq,
+        role=row.role,
+        role_name=str(dict(Message.Role.choices).get(row.role, row.role)),
+        text=text,
+        is_cut=is_cut,
+        calls=_calls(plain),
+        notes=_notes(row, plain),
+        model=visible(row.model),
+        tokens=row.tokens,
+        created_at=row.created_at,
+    )
+
+
+def _calls(plain: dict[str, object]) -> list[str]:
+    """The tools that a message calls, each with its arguments."""
+    calls = plain.get("tool_calls")
+    return [
+        cut(f"{call.get('name')}({codec.dump_json(call.get('args'))})", LONGEST_CALL)[0]
+        for call in (calls if isinstance(calls, list) else ())
+        if isinstance(call, dict)
+    ]
+
+
+def _notes(row: StoredMessage, plain: dict[str, object]) -> list[str]:
+    """What an operator must know besides the text."""
+    notes = []
+    if row.status != Message.Status.COMPLETE:
+        notes.append(str(dict(Message.Status.choices).get(row.status, row.status)))
+    if row.error:
+        notes.append(visible(row.error))
+    if row.redacted:
+        notes.append(_("redacted"))
+    if row.quarantined or plain.get("quarantined"):
+        notes.append(_("can't be read; shown is its text"))
+    if plain.get("cut"):
+        notes.append(_("cut when it was stored"))
+    return notes

@@ -1,0 +1,112 @@
+"""Checks of the settings, run by `manage.py check`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from channels.exceptions import InvalidChannelLayerError
+from channels.layers import channel_layers
+from django.apps import AppConfig
+from django.conf import settings as django_settings
+from django.core import checks
+from django.utils.module_loading import import_string
+
+from chatmemory.conf import Duration, Setting, Settings, settings
+
+NUMBERS = {
+    "WINDOW_TOKENS": (1, True),
+    "WINDOW_MESSAGES": (1, True),
+    "MAX_MESSAGE_CHARS": (1, False),
+    "MAX_REPLY_CHARS": (1, False),
+    "DB_THREADS": (0, False),
+    "SENDS_PER_MINUTE": (1, True),
+}
+"""The least value of a setting that is a number, and whether it may be None."""
+
+
+@checks.register
+def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+    """What is set in `CHATMEMORY` is known, and is what it should be."""
+    given = getattr(django_settings, "CHATMEMORY", {})
+    if not isinstance(given, dict):
+        return [checks.Error("CHATMEMORY must be a dictionary.", id="chatmemory.E001")]
+    known = [name for name, value in vars(Settings).items() if isinstance(value, Setting)]
+    found: list[checks.CheckMessage] = []
+    for name in given:
+        if name not in known:
+            near = get_close_matches(str(name), known, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(known)}."
+            found.append(
+                checks.Warning(f"CHATMEMORY has no {name!r}.", hint=hint, id="chatmemory.W001")
+            )
+    for name, (least, may_be_none) in NUMBERS.items():
+        value = getattr(settings, name)
+        if value is None and may_be_none:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            what = f"a whole number from {least} on" + (" or None" if may_be_none else "")
+            found.append(
+                checks.Error(f"CHATMEMORY[{name!r}] must be {what}.", id="chatmemory.E002")
+            )
+    for name in known:
+        if isinstance(vars(Settings)[name], Duration) and not _is_positive(name):
+            message = f"CHATMEMORY[{name!r}] must be a number of seconds above 0, or a timedelta."
+            found.append(checks.Error(message, id="chatmemory.E003"))
+    return found
+
+
+def _is_positive(name: str) -> bool:
+    try:
+        return bool(getattr(settings, name) > 0)
+    except (TypeError, ValueError):
+        return False
+
+
+@checks.register
+def check_token_counter(
+    app_configs: Sequence[AppConfig] | None, **_: Any
+) -> list[checks.CheckMessage]:
+    """The token counter can be imported and called."""
+    name = settings.TOKEN_COUNTER
+    if name == "approximate":
+        return []
+    try:
+        counter: Callable[..., object] | None = import_string(name)
+    except ImportError:
+        counter = None
+    if callable(counter):
+        return []
+    message = f"CHATMEMORY['TOKEN_COUNTER']: {name!r} is not a function that can be imported."
+    return [checks.Error(message, id="chatmemory.E004")]
+
+
+@checks.register
+def check_channel_layer(
+    app_configs: Sequence[AppConfig] | None, **_: Any
+) -> list[checks.CheckMessage]:
+    """The channel layer can be built, and its Redis connections wait long enough.
+
+    `get_channel_layer` is silent about a layer that can't be built.
+    """
+    if "default" not in getattr(django_settings, "CHANNEL_LAYERS", {}):
+        return []
+    try:
+        layer = channel_layers.make_backend("default")
+    except (InvalidChannelLayerError, ImportError, KeyError, TypeError, ValueError) as error:
+        message = f"CHANNEL_LAYERS['default'] can't be built: {type(error).__name__}: {error}"
+        return [checks.Error(message, id="chatmemory.E005")]
+    if type(layer).__module__.split(".")[0] != "channels_redis":
+        return []
+    config = django_settings.CHANNEL_LAYERS["default"].get("CONFIG", {})
+    hosts = config.get("hosts", [])
+    if all(isinstance(host, dict) and "socket_timeout" in host for host in hosts) and hosts:
+        return []
+    return [
+        checks.Warning(
+            "The channel layer's Redis hosts have no socket_timeout.",
+            hint='redis-py 8 gives up after 5 s. Use {"address": …, "socket_timeout": None}.',
+            id="chatmemory.W002",
+        )
+    ]

@@ -1,0 +1,146 @@
+"""What a socket has been shown of its session, and what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+from chatmemory import protocol
+from chatmemory.consumers.credit import Credit
+from chatmemory.hub import LiveText, hub
+from chatmemory.models import Head, Page, Session, Turn
+from chatmemory.protocol import Cursor
+from chatmemory.services.pool import in_pool
+
+NEWEST = 50
+"""Rows that a client begins with."""
+PULL = 100
+FAR_BEHIND = 500
+"""From how many missed rows on a client begins anew instead of catching up."""
+TEXT_CHARS = 32 * 1024
+"""Longest piece of streamed text in one frame."""
+
+
+class Feed:
+    """A place in a session's rows and in the text of its run."""
+
+    def __init__(self, session: Session, cursor: str | None) -> None:
+        self.session_pk = session.pk
+        self.epoch = session.epoch
+        self.has_news = True
+        self.is_gone = False
+        self._resume = cursor
+        self._is_new = True
+        self._seq = 0
+        self._first_seq = 1
+        self._shown: dict[str, object] = {}
+        self._synced = ""
+        self._last_step: tuple[str | None, int] = (None, -1)
+        self._text: LiveText | None = None
+        self._offset = 0
+        self._unsent = ""
+        self._is_fresh = True
+
+    async def frames(self, credit: Credit) -> AsyncIterator[str]:
+        """The frames that are due while there is credit: rows, then the session, then text."""
+        while self.has_news and not self.is_gone and credit.is_left():
+            self.has_news = False
+            page, reset = await self._pull()
+            if page is None:
+                self.is_gone = True
+                yield protocol.dump("reset", reason="purged", epoch=self.epoch)
+                return
+            if reset:
+                self._text = None
+                yield protocol.dump("reset", reason=reset, epoch=self.epoch)
+            for row in page.rows:
+                if not credit.is_left():
+                    break
+                self._seq = row.seq
+                if row.step is not None:
+                    self._last_step = (row.turn_client_id, row.step)
+                yield protocol.dump_message(row.public())
+            if self._seq < page.head.last_seq:
+                self.has_news = True
+                continue
+            for frame in await self._head(page.head):
+                yield frame
+        for frame in self._new_text(credit):
+            yield frame
+
+    async def _pull(self) -> tuple[Page | None, str]:
+        """The rows that come next, and the reason for which the client must begin anew, if any."""
+        cursor = Cursor.parse(self._resume) if self._resume is not None else None
+        if self._is_new and cursor is None:
+            page, reset = None, "other" if self._resume is not None else ""
+        else:
+            after = cursor.seq if self._is_new and cursor else self._seq
+            page = await _aread(self.session_pk, after=after, limit=PULL)
+            if page is None:
+                return None, ""
+            reset = self._reset_reason(page.head, after, cursor if self._is_new else None)
+            self._seq = min(after, page.head.last_seq)
+        if page is None or reset:
+            page = await _aread(self.session_pk, after=None, limit=NEWEST)
+            if page is None:
+                return None, ""
+            self._seq = page.head.last_seq if not page.rows else page.rows[0].seq - 1
+        self._is_new = False
+        self.epoch, self._first_seq = page.head.epoch, page.head.first_seq
+        return page, reset
+
+    def _reset_reason(self, head: Head, after: int, cursor: Cursor | None) -> str:
+        if cursor is not None and cursor.session_pk != self.session_pk:
+            return "other"
+        if head.epoch != (self.epoch if cursor is None else cursor.epoch):
+            return "cleared" if head.first_seq > after else "restored"
+        if head.first_seq < self._first_seq and cursor is None:
+            return "restored"
+        if after > head.last_seq:
+            return "ahead"
+        return "behind" if head.last_seq - max(after, head.first_seq - 1) > FAR_BEHIND else ""
+
+    async def _head(self, head: Head) -> list[str]:
+        """The session if it has changed, and how far the client has seen."""
+        waiting = await _awaiting(self.session_pk) if head.waiting else []
+        shown = {**head.public(), "superseded": [], "waiting": waiting}
+        frames = []
+        if shown != self._shown:
+            self._shown = shown
+            frames.append(protocol.dump("session", **shown))
+        synced = str(Cursor(self.session_pk, head.epoch, self._seq, head.revision))
+        if synced != self._synced:
+            self._synced = synced
+            frames.append(protocol.dump("synced", cursor=synced))
+        return frames
+
+    def _new_text(self, credit: Credit) -> Iterator[str]:
+        """Text of the run past this socket's place in it."""
+        text = hub.text_of(self.session_pk)
+        if text is None:
+            return
+        if text is not self._text:
+            self._text, self._offset, self._unsent, self._is_fresh = text, 0, "", True
+        turn, step = self._last_step
+        if text.turn == turn and text.step <= step:
+            return  # the finished row was shown
+        end = len(text.pieces)
+        self._unsent += "".join(text.pieces[self._offset : end])
+        self._offset = end
+        while self._unsent and credit.is_left():
+            chunk, self._unsent = self._unsent[:TEXT_CHARS], self._unsent[TEXT_CHARS:]
+            kind = "snapshot" if self._is_fresh else "delta"
+            self._is_fresh = False
+            yield protocol.dump(kind, turn=text.turn, step=text.step, text=chunk)
+
+
+def _read(session_pk: int, *, after: int | None, limit: int) -> Page | None:
+    return Session.objects.living().filter(pk=session_pk).page(after=after, limit=limit)
+
+
+def _waiting(session_pk: int) -> list[dict[str, object]]:
+    turns = Turn.objects.filter(session=session_pk).waiting()
+    return [{"turn": turn.client_id, "text": turn.asked_text} for turn in turns]
+
+
+_aread = in_pool(_read)
+_awaiting = in_pool(_waiting)

@@ -1,0 +1,1 @@
+"""The chat pages: a person's own sessions, and one of them."""

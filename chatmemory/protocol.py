@@ -1,0 +1,227 @@
+"""Frames of the websocket protocol `chatmemory.v1`: what clients say, and how it is said to them.
+
+Pure: a frame is parsed from a JSON value, and dumped to text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chatmemory import codec
+from chatmemory.errors import BadInput, Busy, ChatMemoryError, RateLimited, RoleForbidden
+
+VERSION = 1
+MAX_FRAME_IN = 256 * 1024
+"""Largest frame taken, in bytes; a larger one closes the socket."""
+MAX_FRAME_OUT = 512 * 1024
+"""Largest frame sent, in bytes; the message in a larger one is cut."""
+MAX_FETCH = 100
+MAX_ID_CHARS = 64
+
+FrameId = str | int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The first frame. `create` makes the session if the key is a new version-4 UUID."""
+
+    v: int
+    cursor: str | None = None
+    create: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """A user's message."""
+
+    id: FrameId
+    client_id: str
+    content: object
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """End a turn; what was said so far is kept."""
+
+    id: FrameId
+    turn: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """Older messages: the newest below a number."""
+
+    id: FrameId
+    before_seq: int
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pong:
+    """All up to the `ping` of this number has arrived."""
+
+    n: int
+
+
+Frame = Hello | Send | Stop | Fetch | Pong
+
+
+class _Fields:
+    """The fields of a frame, each taken once."""
+
+    def __init__(self, frame: Mapping[str, object]) -> None:
+        self.left = {name: value for name, value in frame.items() if name != "type"}
+
+    def text(self, name: str) -> str:
+        value = self.left.pop(name, None)
+        if not isinstance(value, str):
+            raise BadInput(f"{name} must be a text.", field=name)
+        return value
+
+    def number(self, name: str) -> int:
+        value = self.left.pop(name, None)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise BadInput(f"{name} must be a whole number.", field=name)
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.left.pop(name, False)
+        if not isinstance(value, bool):
+            raise BadInput(f"{name} must be true or false.", field=name)
+        return value
+
+    def id(self) -> FrameId:
+        value = id_of(self.left)
+        if value is None:
+            raise BadInput("id must be a number or a text of 1 to 64 characters.", field="id")
+        del self.left["id"]
+        return value
+
+    def has(self, name: str) -> bool:
+        if name in self.left and self.left[name] is None:
+            del self.left[name]
+        return name in self.left
+
+    def end(self) -> None:
+        for name in self.left:
+            if name == "role":
+                raise RoleForbidden
+            shown = name[:80].encode("unicode_escape").decode()
+            raise BadInput(f"There is no field {shown}.", code="unknown_field", field=shown)
+
+
+def id_of(frame: object) -> FrameId | None:
+    """The id that the answer to a frame must carry; None if it has none that can be used."""
+    value = frame.get("id") if isinstance(frame, Mapping) else None
+    if isinstance(value, str) and 1 <= len(value) <= MAX_ID_CHARS:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return None
+
+
+def parse(frame: object) -> Frame:
+    """The frame that a JSON value says.
+
+    Raises BadInput (bad_shape, bad_field, unknown_field, unknown_type) and RoleForbidden.
+    """
+    if not isinstance(frame, Mapping):
+        raise BadInput("A frame is a JSON object.", code="bad_shape")
+    kind = frame.get("type")
+    if not isinstance(kind, str):
+        raise BadInput("type must be a text.", field="type")
+    fields = _Fields(frame)
+    parsed: Frame
+    match kind:
+        case "hello":
+            parsed = Hello(
+                v=fields.number("v"),
+                cursor=fields.text("cursor") if fields.has("cursor") else None,
+                create=fields.flag("create"),
+            )
+        case "send":
+            parsed = _send(fields)
+        case "stop":
+            parsed = Stop(
+                id=fields.id(), turn=codec.check_client_id(fields.text("turn"), field="turn")
+            )
+        case "fetch":
+            limit = fields.number("limit") if "limit" in fields.left else 50
+            parsed = Fetch(
+                id=fields.id(),
+                before_seq=fields.number("before_seq"),
+                limit=max(1, min(limit, MAX_FETCH)),
+            )
+        case "pong":
+            parsed = Pong(n=fields.number("n"))
+        case _:
+            raise BadInput("There is no frame of this type.", code="unknown_type", field="type")
+    fields.end()
+    return parsed
+
+
+def _send(fields: _Fields) -> Send:
+    frame_id = fields.id()
+    client_id = codec.check_client_id(fields.left.pop("client_id", None))
+    if "content" in fields.left and "text" not in fields.left:
+        content = fields.left.pop("content")
+    else:
+        content = fields.text("text")
+    epoch = fields.number("epoch") if fields.has("epoch") else None
+    return Send(id=frame_id, client_id=client_id, content=content, epoch=epoch)
+
+
+def dump(kind: str, /, **fields: object) -> str:
+    """A frame as text."""
+    return codec.dump_json({"type": kind, **fields})
+
+
+def dump_message(fields: Mapping[str, object]) -> str:
+    """A message as a frame. One that is too large is cut, and says so."""
+    frame = dump("message", **fields)
+    if len(frame) * 4 <= MAX_FRAME_OUT or len(frame.encode()) <= MAX_FRAME_OUT:
+        return frame
+    return dump("message", **shortened(fields, MAX_FRAME_OUT // 16))
+
+
+def shortened(fields: Mapping[str, object], chars: int) -> dict[str, object]:
+    """A message's fields with its text cut and without its blocks; the whole is had by REST."""
+    return {**fields, "text": str(fields["text"])[:chars], "content": None, "cut": True}
+
+
+def dump_error(error: ChatMemoryError, *, id: FrameId | None = None, ref: str = "") -> str:  # noqa: A002  # the field's name
+    """An error as a frame; never the text of a foreign exception."""
+    fields: dict[str, object] = {} if id is None else {"id": id}
+    fields |= {"code": error.code, "message": str(error), "retry": error.retry}
+    match error:
+        case BadInput():
+            fields |= {"field": error.field} if error.field else {}
+            fields |= {} if error.limit is None else {"limit": error.limit}
+        case Busy():
+            fields |= {} if error.turn is None else {"turn": error.turn}
+        case RateLimited():
+            fields["retry_after_ms"] = round(error.retry_after * 1000)
+    return dump("error", **fields, **({"ref": ref} if ref else {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a client has seen; opaque to it."""
+
+    session_pk: int
+    epoch: int
+    seq: int
+    revision: int
+
+    def __str__(self) -> str:
+        return f"{self.session_pk}.{self.epoch}.{self.seq}.{self.revision}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor | None:
+        """The cursor that was given out, or None for anything else."""
+        parts = text.split(".") if len(text) <= 100 and text.isascii() else []
+        if len(parts) != 4 or not all(part.isdigit() for part in parts):
+            return None
+        return cls(*(int(part) for part in parts))

@@ -1,0 +1,130 @@
+"""From the setting RESPONDER to the one who answers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from functools import cache
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
+
+from chatmemory.conf import settings
+from chatmemory.errors import ModelTimeout, ModelUnavailable
+from chatmemory.models import Session
+from chatmemory.responders import demo
+from chatmemory.responders.generators import from_generator
+from chatmemory.responders.values import Finished, Request, Responder, Text
+
+_UNAVAILABLE = {"APIConnectionError", "ConnectionError", "TransportError"}
+_TIMEOUT = {"APITimeoutError", "TimeoutError", "TimeoutException"}
+
+
+def find() -> Responder:
+    """Return who answers, by the setting RESPONDER as it is now.
+
+    The first call may import LangChain and the provider's package, which takes seconds.
+    Raises ImproperlyConfigured.
+    """
+    return _find(settings.RESPONDER)
+
+
+@cache
+def _find(setting: str) -> Responder:
+    if setting == "demo":
+        responder = from_generator(demo.answer)
+    elif ":" in setting:
+        responder = _from_model(setting)
+    else:
+        responder = _from_path(setting)
+    return _with_an_end(responder)
+
+
+def _from_model(name: str) -> Responder:
+    """The chat model of this name, `provider:model`."""
+    try:
+        from langchain.chat_models import init_chat_model
+    except ImportError as error:
+        hint = "pip install 'django-chatmemory[models]'"
+        message = f"RESPONDER is {name!r}; model names need LangChain: {hint}"
+        raise ImproperlyConfigured(message) from error
+    try:
+        model = init_chat_model(name)
+    except Exception as error:  # each provider raises its own
+        raise ImproperlyConfigured(f"RESPONDER {name!r} can't be used: {error}") from error
+    return _from_object(model)
+
+
+def _from_path(path: str) -> Responder:
+    """What stands at a dotted path: itself, or a factory that is asked at each turn."""
+    try:
+        found = import_string(path)
+    except ImportError as error:
+        raise ImproperlyConfigured(f"RESPONDER {path!r} can't be imported: {error}") from error
+    is_factory = inspect.isroutine(found) or inspect.isclass(found)
+    if is_factory and not inspect.isasyncgenfunction(found):
+        return _from_factory(found)
+    try:
+        return _from_object(found)
+    except TypeError as error:
+        raise ImproperlyConfigured(f"RESPONDER {path!r} can't be used: {error}") from error
+
+
+def _from_factory(factory: Callable[[Session], Any]) -> Responder:
+    async def respond(request: Request) -> AsyncGenerator[Text | Finished, None]:
+        made = factory(request.session)
+        if inspect.isawaitable(made):
+            made = await made
+        async with aclosing(_from_object(made)(request)) as items:
+            async for item in items:
+                yield item
+
+    return respond
+
+
+def _from_object(found: Any) -> Responder:
+    """Raises TypeError for what is neither an async generator function nor a Runnable."""
+    if inspect.isasyncgenfunction(found) or inspect.isasyncgenfunction(type(found).__call__):
+        return from_generator(found)
+    from langchain_core.runnables import Runnable
+
+    if isinstance(found, Runnable):
+        from chatmemory.responders.runnables import from_runnable
+
+        return from_runnable(found)
+    name = type(found).__name__
+    raise TypeError(f"a responder is a Runnable or an async generator function, not {name}")
+
+
+def _with_an_end(responder: Responder) -> Responder:
+    """The same, whose last step is always a message without tool calls; its errors are ours."""
+
+    async def respond(request: Request) -> AsyncGenerator[Text | Finished, None]:
+        last: dict[str, object] = {}
+        try:
+            async with aclosing(responder(request)) as items:
+                async for item in items:
+                    yield item
+                    if isinstance(item, Finished):
+                        last = item.message
+        except Exception as error:
+            names = {cls.__name__ for cause in _causes(error) for cls in type(cause).__mro__}
+            if names & _TIMEOUT:
+                raise ModelTimeout from error
+            if names & _UNAVAILABLE:
+                raise ModelUnavailable from error
+            raise
+        if last.get("role") != "assistant" or last.get("tool_calls"):
+            yield Finished({"role": "assistant", "content": ""})
+
+    return respond
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    # By name, since each provider has its own classes, and none of them is imported here.
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__

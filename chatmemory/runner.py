@@ -1,0 +1,359 @@
+"""The runner of a process: turns are run in an event loop of its own, under a lease.
+
+A responder that blocks stops no socket: it shares its thread with other runs only. The keeper, on
+another thread, renews leases and hears of stops, lost fences and timeouts; it ends a run from the
+text so far without waiting for the responder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from asgiref.sync import async_to_sync
+from django.db import DatabaseError, InterfaceError, close_old_connections
+
+from chatmemory import responders, services
+from chatmemory.conf import settings
+from chatmemory.errors import ChatMemoryError, MemoryUnavailable, ModelError, ModelTimeout
+from chatmemory.hub import LiveText, hub
+from chatmemory.models import Message, Session, Turn
+from chatmemory.responders import Finished, Request, Text
+from chatmemory.services import Claim
+from chatmemory.services.pool import in_pool
+from chatmemory.window import read_window
+
+logger = logging.getLogger(__name__)
+
+KEEPER_SECONDS = 1.0
+PARTIAL_SECONDS = 1.0
+PARTIAL_CHARS = 2_048
+FINISH_AGAIN_SECONDS = 1.0
+
+COMPLETE, INTERRUPTED, FAILED = (
+    Message.Status.COMPLETE.value,
+    Message.Status.INTERRUPTED.value,
+    Message.Status.FAILED.value,
+)
+
+
+class _FenceLost(Exception):
+    """Another ended this turn."""
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """A turn at work in this process."""
+
+    claim: Claim
+    text: LiveText
+    began: float = field(default_factory=time.monotonic)
+    is_started: bool = False
+    last: Mapping[str, object] | None = None
+    """The last finished message, held back: the end of the turn stores it."""
+    task: asyncio.Task[None] | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+    _ending: threading.Lock = field(default_factory=threading.Lock)
+
+    def take_end(self) -> bool:
+        """Whether the caller is the first who wants to end the run, and so may."""
+        return self._ending.acquire(blocking=False)
+
+    @property
+    def is_ending(self) -> bool:
+        return self._ending.locked()
+
+    def cancel(self) -> None:
+        """Tell the responder to give up; from any thread, without waiting."""
+        if self.loop is not None and self.task is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and the task with it
+                self.loop.call_soon_threadsafe(self.task.cancel)
+
+
+class Runner:
+    """Claims turns and runs them. One for each process, whose leases bear its name."""
+
+    def __init__(self) -> None:
+        self.name = f"{socket.gethostname()[:24]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._keeper: threading.Thread | None = None
+        self._look = threading.Event()
+        self._runs: dict[int, Run] = {}
+        self._beat = time.monotonic()
+        self._is_enabled = False
+
+    def enable(self) -> None:
+        """From now on this process runs turns that wait."""
+        if not self._is_enabled:
+            self._is_enabled = True
+            hub.serve()
+
+    @property
+    def owner(self) -> str:
+        """The name under which this process claims; empty where it can't run a turn now."""
+        if not self._is_enabled or self._is_stuck:
+            return ""
+        return self.name
+
+    @property
+    def _is_stuck(self) -> bool:
+        """The loop has not answered for as long as a lease: a responder blocks it."""
+        return bool(self._runs) and time.monotonic() - self._beat > settings.LEASE
+
+    # Called from any thread.
+
+    def launch(self, claim: Claim) -> None:
+        """Run a claimed turn in the runner's loop, without waiting for it."""
+        asyncio.run_coroutine_threadsafe(self._run(claim), self._running_loop())
+
+    def consider(self, session_pk: int) -> None:
+        """Claim and run what waits in this session, if this process runs turns."""
+        if self.owner:
+            asyncio.run_coroutine_threadsafe(self._claim_and_run(session_pk), self._running_loop())
+
+    def stop(self, turn_pk: int) -> None:
+        """See to a stop at once, if the turn runs here."""
+        if turn_pk in self._runs:
+            self._look.set()
+
+    def run(self, session_pk: int) -> None:
+        """Run the turn that waits in this session to its end, in the caller.
+
+        Does nothing if none waits, or another process has begun it.
+        """
+        claim = services.claim_next(session_pk=session_pk, owner=self.name)
+        if claim is not None:
+            async_to_sync(self._run)(claim)
+
+    # The loop.
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(
+                    target=self._loop.run_forever, name="chatmemory-runner", daemon=True
+                ).start()
+            return self._loop
+
+    async def _claim_and_run(self, session_pk: int) -> None:
+        try:
+            claim = await services.aclaim_next(session_pk=session_pk, owner=self.name)
+        except ChatMemoryError as error:
+            logger.warning("could not claim a turn: %s", error.code)
+            return
+        if claim is not None:
+            await self._run(claim)
+
+    async def _run(self, claim: Claim) -> None:
+        run = Run(claim, LiveText(claim.client_id, 0))
+        run.loop, run.task = asyncio.get_running_loop(), asyncio.current_task()
+        self._runs[claim.turn_pk] = run
+        if len(self._runs) == 1:
+            self._beat = time.monotonic()
+        self._keep()
+        try:
+            with services.running(claim):
+                await self._answer(run)
+        except asyncio.CancelledError:
+            if not run.is_ending:
+                raise
+        finally:
+            hub.end_text(claim.session_pk, claim.client_id)
+            if self._runs.get(claim.turn_pk) is run and not run.is_ending:
+                del self._runs[claim.turn_pk]
+
+    async def _answer(self, run: Run) -> None:
+        """Begin, stream, end; whatever the responder does."""
+        status, error = COMPLETE, ""
+        try:
+            if not await services.astart_turn(claim=run.claim):
+                return
+            run.is_started = True
+            request = await _arequest(claim=run.claim)
+            await self._stream(run, request)
+        except _FenceLost:
+            return
+        except TimeoutError:
+            status, error = FAILED, ModelTimeout.code
+        except ChatMemoryError as problem:
+            status, error = FAILED, problem.code
+            logger.warning("turn %s: %s", run.claim.client_id, error)
+        except Exception:
+            status, error = FAILED, ModelError.code
+            logger.exception("turn %s: the responder failed", run.claim.client_id)
+        if run.take_end():
+            try:
+                await _afinish(run, status, error)
+            finally:
+                self._ended(run)
+
+    async def _stream(self, run: Run, request: Request) -> None:
+        claim, saved, saved_chars, chars = run.claim, time.monotonic(), 0, 0
+        run.text = hub.begin_text(claim.session_pk, claim.client_id, 0)
+        async with aclosing(responders.find()(request)) as pieces:
+            async for piece in pieces:
+                match piece:
+                    case Text(text):
+                        run.text.pieces.append(text)
+                        chars += len(text)
+                        hub.grew(claim.session_pk)
+                        is_due = time.monotonic() - saved >= PARTIAL_SECONDS
+                        if is_due or chars - saved_chars >= PARTIAL_CHARS:
+                            saved, saved_chars = time.monotonic(), chars
+                            if not await _asave_text(run):
+                                raise _FenceLost
+                    case Finished(message):
+                        await self._hold_back(run, message)
+                        chars = saved_chars = 0
+
+    async def _hold_back(self, run: Run, message: Mapping[str, object]) -> None:
+        """Store the finished message before this one, and begin a step for the next."""
+        if run.last is not None:
+            await self._store_held(run)
+        run.last = message
+        if message.get("tool_calls") or message.get("role") == "tool":
+            await self._store_held(run)
+
+    async def _store_held(self, run: Run) -> None:
+        last, run.last = run.last, None
+        if last is None:
+            return
+        step = run.text.step if last.get("role") == "assistant" else None
+        if not await services.aadd_rows(claim=run.claim, messages=[last], step=step):
+            raise _FenceLost
+        if step is not None:
+            claim = run.claim
+            run.text = hub.begin_text(claim.session_pk, claim.client_id, step + 1)
+
+    def _ended(self, run: Run) -> None:
+        self._runs.pop(run.claim.turn_pk, None)
+        hub.end_text(run.claim.session_pk, run.claim.client_id)
+
+    # The keeper.
+
+    def _keep(self) -> None:
+        """See that the keeper runs. With `DB_THREADS` 0 there is one thread, and so none."""
+        with self._lock:
+            if settings.DB_THREADS and (self._keeper is None or not self._keeper.is_alive()):
+                self._keeper = threading.Thread(
+                    target=self._keep_for_ever, name="chatmemory-keeper", daemon=True
+                )
+                self._keeper.start()
+        self._look.set()
+
+    def _keep_for_ever(self) -> None:
+        while True:
+            self._look.wait(KEEPER_SECONDS if self._runs else None)
+            self._look.clear()
+            if self._loop is None:
+                self._answer_beat()
+            else:
+                self._loop.call_soon_threadsafe(self._answer_beat)
+            try:
+                self._look_after(list(self._runs.values()))
+            except (DatabaseError, InterfaceError) as error:
+                logger.warning("the keeper can't reach the database: %s", type(error).__name__)
+            finally:
+                close_old_connections()
+
+    def _answer_beat(self) -> None:
+        self._beat = time.monotonic()
+
+    def _look_after(self, runs: list[Run]) -> None:
+        started = {run.claim.turn_pk: run for run in runs if run.is_started}
+        if not started:
+            return
+        Turn.objects.filter(pk__in=started).renew(self.name, settings.LEASE)
+        states = Turn.objects.filter(pk__in=started).values_list(
+            "pk", "fence", "status", "stop_requested_at"
+        )
+        for turn_pk, fence, status, stop_requested_at in states:
+            run = started[turn_pk]
+            if fence != run.claim.fence or status != Turn.Status.RUNNING:
+                self._drop(run)
+            elif stop_requested_at is not None:
+                self._end(run, INTERRUPTED, "")
+            elif time.monotonic() - run.began > settings.TURN_TIMEOUT:
+                self._end(run, FAILED, ModelTimeout.code)
+
+    def _drop(self, run: Run) -> None:
+        """Another ended this turn: nothing of it can be stored any more."""
+        if run.take_end():
+            run.cancel()
+            self._ended(run)
+
+    def _end(self, run: Run, status: str, error: str) -> None:
+        """End a run from its own text, without waiting for its task."""
+        if run.take_end():
+            run.cancel()
+            threading.Thread(target=self._end_here, args=(run, status, error), daemon=True).start()
+
+    def _end_here(self, run: Run, status: str, error: str) -> None:
+        try:
+            _finish(run, status, error)
+        finally:
+            close_old_connections()
+            self._ended(run)
+
+
+def _request(*, claim: Claim) -> Request:
+    session = Session.objects.get(pk=claim.session_pk)
+    return Request(session=session, turn=claim.client_id, messages=read_window(session))
+
+
+def _save_text(run: Run) -> bool:
+    return services.save_partial(claim=run.claim, text=run.text.text, step=run.text.step)
+
+
+def _finish(run: Run, status: str, error: str) -> None:
+    """Store the end of a run, again and again as long as its fence stands."""
+    text = run.text.text
+    last = run.last if run.last is not None else {"role": "assistant", "content": text}
+    metadata = last.get("response_metadata")
+    model = metadata.get("model_name") if isinstance(metadata, Mapping) else None
+    usage = last.get("usage")
+    while True:
+        try:
+            ended = services.finish_turn(
+                claim=run.claim,
+                status=status,
+                error=error,
+                message=last,
+                step=run.text.step,
+                model=str(model or "")[:100],
+                usage=usage if isinstance(usage, Mapping) else None,
+            )
+        except MemoryUnavailable:
+            logger.warning("turn %s: its end can't be stored yet", run.claim.client_id)
+            time.sleep(FINISH_AGAIN_SECONDS)
+            continue
+        break
+    logger.info(
+        "turn %s of session %s: %s%s in %.1f s",
+        run.claim.client_id,
+        run.claim.session_pk,
+        status if ended else "taken over",
+        f" ({error})" if error else "",
+        time.monotonic() - run.began,
+    )
+    if ended is not None and ended.waiting:
+        runner.consider(run.claim.session_pk)
+
+
+_arequest = in_pool(_request)
+_asave_text = in_pool(_save_text)
+_afinish = in_pool(_finish)
+
+runner = Runner()
+"""This process's."""

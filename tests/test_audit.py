@@ -1,0 +1,83 @@
+"""The record of who did what: complete, and without the content."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from chatmemory.models import AuditEntry
+from chatmemory.services import (
+    SERVER,
+    Actor,
+    append_messages,
+    clear_session,
+    purge_session,
+    record_reading,
+    trim_session,
+)
+from chatmemory.services.audit import key_hash
+from tests.factories import make_session, make_user, said
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+TALK = {"session_key": "talk", "scope": SERVER}
+
+
+def test_each_act_leaves_who_what_why_and_how_much():
+    session = make_session()
+    operator = Actor.operator(make_user("olga"))
+    append_messages(**TALK, by=operator, messages=said(*"abcd"))
+    trim_session(**TALK, by=operator, keep_last=2, reason="too long")
+    clear_session(**TALK, by=operator, reason="asked for")
+    purge_session(**TALK, by=operator, reason="")
+    entries = AuditEntry.objects.order_by("pk")
+    assert list(entries.values_list("action", "reason", "from_seq", "to_seq", "counts")) == [
+        ("trim", "too long", 1, 2, {"messages": 2}),
+        ("clear", "asked for", 3, 4, {"messages": 2}),
+        ("purge", "", 5, 4, {"messages": 0}),
+    ]
+    assert set(entries.values_list("actor_kind", "actor_id", "actor_label", "session_pk")) == {
+        ("operator", operator.id, "olga", session.pk)
+    }
+    assert abs(entries[0].created_at - datetime.now(UTC)) < timedelta(minutes=5)
+
+
+def test_an_entry_has_neither_content_nor_key():
+    make_session("secret-key")
+    at = {"session_key": "secret-key", "scope": SERVER, "by": Actor.server("tests")}
+    append_messages(**at, messages=said("secret words"))
+    clear_session(**at, reason="")
+    [entry] = AuditEntry.objects.values()
+    assert "secret" not in repr(entry)
+    assert entry["key_hash"] == key_hash("secret-key") != key_hash("secret-kez")
+
+
+def test_an_entry_outlives_the_account_of_its_actor():
+    make_session()
+    olga = make_user("olga")
+    clear_session(**TALK, by=Actor.operator(olga), reason="")
+    olga.delete()
+    assert AuditEntry.objects.get().actor_label == "olga"
+
+
+def test_a_long_reason_is_cut():
+    make_session()
+    clear_session(**TALK, by=Actor.server("tests"), reason="ä" * 10_000)
+    assert AuditEntry.objects.get().reason == "ä" * 500
+
+
+def test_a_reading_is_written_down_once_an_hour_for_each_operator_and_session():
+    one, two = make_session("one"), make_session("two")
+    olga, omar = Actor.operator(make_user()), Actor.operator(make_user())
+    for session, operator in ((one, olga), (one, olga), (two, olga), (one, omar)):
+        record_reading(session=session, by=operator)
+    assert AuditEntry.objects.filter(action="read").count() == 3
+
+
+def test_a_reading_more_than_an_hour_later_is_written_down_again():
+    session, olga = make_session(), Actor.operator(make_user())
+    record_reading(session=session, by=olga)
+    AuditEntry.objects.update(created_at=datetime.now(UTC) - timedelta(minutes=61))
+    record_reading(session=session, by=olga)
+    assert AuditEntry.objects.count() == 2

@@ -1,0 +1,70 @@
+"""Settings: a default for each, read when they are asked for."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.test import override_settings
+
+from chatmemory.conf import Duration, Setting, Settings, settings
+
+DEFAULTS = {
+    "RESPONDER": "demo",
+    "WINDOW_TOKENS": 8_000,
+    "WINDOW_MESSAGES": None,
+    "TOKEN_COUNTER": "approximate",
+    "MAX_MESSAGE_CHARS": 32_000,
+    "MAX_REPLY_CHARS": 1_000_000,
+    "TURN_TIMEOUT": 300,
+    "LEASE": 15,
+    "DRAIN": 8,
+    "ALLOWED_ORIGINS": None,
+    "DB_THREADS": 4,
+    "LOCK_TIMEOUT": 2,
+    "SENDS_PER_MINUTE": 30,
+}
+DURATIONS = [name for name, setting in vars(Settings).items() if isinstance(setting, Duration)]
+
+
+@override_settings(CHATMEMORY={})
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_each_setting_has_its_default(name):
+    assert getattr(settings, name) == DEFAULTS[name]
+
+
+def test_no_setting_is_without_a_test_of_its_default():
+    assert {n for n, setting in vars(Settings).items() if isinstance(setting, Setting)} >= {
+        *DEFAULTS
+    }
+
+
+def test_a_project_without_the_dictionary_has_the_defaults(settings):
+    del settings.CHATMEMORY
+    assert Settings().LEASE == DEFAULTS["LEASE"]
+
+
+def test_settings_are_read_at_each_access():
+    with override_settings(CHATMEMORY={"MAX_MESSAGE_CHARS": 5}):
+        assert settings.MAX_MESSAGE_CHARS == 5
+        assert settings.WINDOW_TOKENS == DEFAULTS["WINDOW_TOKENS"]
+    with override_settings(CHATMEMORY={"WINDOW_TOKENS": None}):
+        assert settings.WINDOW_TOKENS is None
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+@pytest.mark.parametrize("value", [1.5, timedelta(seconds=1, milliseconds=500)])
+def test_a_duration_is_seconds_or_a_timedelta(name, value):
+    with override_settings(CHATMEMORY={name: value}):
+        assert getattr(settings, name) == 1.5
+
+
+@pytest.mark.parametrize("value", ["soon", None, [1]])
+def test_a_duration_that_is_neither_is_an_error_when_read(value):
+    with override_settings(CHATMEMORY={"LEASE": value}), pytest.raises(ValueError, match="float"):
+        _ = settings.LEASE
+
+
+def test_the_class_itself_gives_the_setting_not_a_value():
+    assert isinstance(Settings.LEASE, Setting)
+    assert Settings.LEASE.default == DEFAULTS["LEASE"]

@@ -1,0 +1,140 @@
+"""The twins: bounded threads, one write of a session at a time, nothing left open."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection
+from django.test import override_settings
+
+from chatmemory import services
+from chatmemory.models import Message
+from chatmemory.services import SERVER, Actor, aappend_messages, aread_history
+from chatmemory.services.pool import in_pool
+from tests.factories import make_session, said
+
+commits = pytest.mark.django_db(transaction=True)
+TALK = {"session_key": "talk", "by": Actor.server("tests"), "scope": SERVER}
+
+WITHOUT_DATABASE = {"in_run", "running", "scope_for", "sessions_of", "user_scope"}
+
+
+def test_each_service_that_works_with_the_database_has_a_twin():
+    functions = {name for name in services.__all__ if inspect.isfunction(getattr(services, name))}
+    twins = {name for name in functions if inspect.iscoroutinefunction(getattr(services, name))}
+    plain = functions - twins
+    assert twins == {f"a{name}" for name in plain - WITHOUT_DATABASE}
+    for name in plain - WITHOUT_DATABASE:
+        assert getattr(services, f"a{name}").__wrapped__ is getattr(services, name)
+
+
+class Watched:
+    """A piece of work that tells how many of its kind were under way at once."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.now: dict[str, int] = {}
+        self.most: dict[str, int] = {}
+        self.most_of_all = 0
+        self.threads: set[str] = set()
+
+    def __call__(self, name: str) -> str:
+        with self.lock:
+            self.now[name] = self.now.get(name, 0) + 1
+            self.most[name] = max(self.most.get(name, 0), self.now[name])
+            self.most_of_all = max(self.most_of_all, sum(self.now.values()))
+            self.threads.add(threading.current_thread().name)
+        time.sleep(0.03)
+        with self.lock:
+            self.now[name] -= 1
+        return name
+
+
+def gather(twin, names: str) -> list[str]:
+    async def call() -> list[str]:
+        return await asyncio.gather(*[twin(name) for name in names])
+
+    return asyncio.run(call())
+
+
+@override_settings(CHATMEMORY={"DB_THREADS": 3})
+def test_sessions_are_worked_on_side_by_side_and_each_by_one_at_a_time():
+    work = Watched()
+    twin = in_pool(work.__call__, lane=lambda name: (name,))
+    assert gather(twin, "aaabbb") == list("aaabbb")
+    assert work.most == {"a": 1, "b": 1}
+    assert work.most_of_all == 2
+
+
+@override_settings(CHATMEMORY={"DB_THREADS": 3})
+def test_no_more_threads_work_than_are_allowed():
+    work = Watched()
+    gather(in_pool(work.__call__), "abcdefgh")
+    assert work.most_of_all == 3
+    assert all(name.startswith("chatmemory-db") for name in work.threads)
+
+
+@override_settings(CHATMEMORY={"DB_THREADS": 3})
+def test_a_cancelled_call_keeps_its_session_until_it_is_done():
+    work = Watched()
+    twin = in_pool(work.__call__, lane=lambda name: (name,))
+
+    async def cancel_and_call_again() -> None:
+        first = asyncio.create_task(twin("a"))
+        await asyncio.sleep(0.01)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        await twin("a")
+
+    asyncio.run(cancel_and_call_again())
+    assert work.most == {"a": 1}
+
+
+@override_settings(CHATMEMORY={"DB_THREADS": 3})
+def test_a_call_that_fails_lets_the_next_one_go_on():
+    def fail(name: str) -> None:
+        raise ValueError(name)
+
+    twin = in_pool(fail, lane=lambda name: (name,))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="a"):
+            gather(twin, "a")
+
+
+@override_settings(CHATMEMORY={"DB_THREADS": 0})
+def test_without_threads_of_our_own_djangos_thread_works():
+    @async_to_sync
+    async def call() -> str:
+        return await in_pool(lambda: threading.current_thread().name)()
+
+    assert call() == threading.current_thread().name
+
+
+@pytest.mark.django_db
+async def test_a_test_that_rolls_back_sees_what_the_twins_wrote():
+    await services.aopen_session(**TALK)
+    await aappend_messages(**TALK, messages=said("a"))
+    assert [row.text for row in (await aread_history(**TALK)).rows] == ["a"]
+
+
+@commits
+@pytest.mark.database
+def test_the_twins_write_side_by_side_and_leave_no_connection_open():
+    make_session()
+    open_at_end = []
+
+    async def call() -> None:
+        messages = [said(str(number)) for number in range(12)]
+        await asyncio.gather(*[aappend_messages(**TALK, messages=m) for m in messages])
+        look = in_pool(lambda: connection.connection is None)
+        open_at_end.extend(await asyncio.gather(*[look() for _ in range(8)]))
+
+    asyncio.run(call())
+    assert Message.objects.count() == 12
+    assert open_at_end == [True] * 8

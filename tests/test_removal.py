@@ -1,0 +1,323 @@
+"""Trim, clear, purge: what is hidden, what never is, and that it stays so."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from chatmemory import signals
+from chatmemory.errors import BadInput, Held, HistoryCleared, NotFound
+from chatmemory.models import AuditEntry, Message, Session, Turn
+from chatmemory.services import (
+    SERVER,
+    Actor,
+    add_rows,
+    admit_turn,
+    append_messages,
+    clear_session,
+    finish_turn,
+    preview_trim,
+    purge_session,
+    read_history,
+    save_partial,
+    start_turn,
+    trim_session,
+)
+from tests.factories import make_session, make_user, said
+from tests.locking import at_once
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+BY = Actor.server("tests")
+TALK = {"session_key": "talk", "by": BY, "scope": SERVER}
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+REMOVALS = (
+    lambda **changes: trim_session(**{**TALK, "reason": "", "keep_last": 0, **changes}),
+    lambda **changes: clear_session(**{**TALK, "reason": "", **changes}),
+    lambda **changes: purge_session(**{**TALK, "reason": "", **changes}),
+)
+
+
+def append(*texts: str) -> None:
+    append_messages(**TALK, messages=said(*texts))
+
+
+def trim(keep_last: int) -> AuditEntry | None:
+    return trim_session(**TALK, keep_last=keep_last, reason="too long")
+
+
+def left() -> list[int]:
+    return [row.seq for row in read_history(**TALK).rows]
+
+
+def run_a_turn(*texts: str, client_id: str = "run"):
+    """A turn that runs and has stored these rows."""
+    claim = admit_turn(**TALK, client_id=client_id, content="hi", owner="me").claim
+    start_turn(claim=claim)
+    for text in texts:
+        add_rows(claim=claim, messages=[{"role": "assistant", "content": text}], step=None)
+    return claim
+
+
+# Trim
+
+
+def test_a_trim_hides_all_but_the_last_messages():
+    make_session()
+    append(*"abcdef")
+    entry = trim(2)
+    assert left() == [5, 6]
+    assert (entry.from_seq, entry.to_seq, entry.counts) == (1, 4, {"messages": 4})
+
+
+def test_a_trim_deletes_no_row_and_gives_no_number_twice():
+    session = make_session()
+    append(*"abcd")
+    trim(0)
+    append("e")
+    assert left() == [5]
+    assert Message.stored.filter(session=session).count() == 5
+
+
+def test_what_is_below_the_floor_is_not_among_the_objects():
+    make_session()
+    append(*"abcd")
+    trim(2)
+    assert Message.objects.count() == 2
+    assert Message.stored.count() == 4
+
+
+@pytest.mark.parametrize(("keep", "floor"), [(0, 9), (1, 6), (3, 6), (4, 3), (6, 3), (7, 1)])
+def test_a_trim_never_cuts_inside_a_turn(keep, floor):
+    session = make_session()
+    roles = "system assistant user tool assistant user tool assistant".split()
+    messages = [{"role": role, "content": "x"} for role in roles]
+    append_messages(**TALK, messages=messages)
+    session.refresh_from_db()
+    assert preview_trim(session, keep) == floor - 1
+    trim(keep)
+    session.refresh_from_db()
+    assert session.first_seq == floor
+
+
+def test_a_trim_never_cuts_at_a_users_row_that_a_run_stored():
+    make_session()
+    append("a", "b")
+    claim = run_a_turn()
+    add_rows(claim=claim, messages=said("inner", "answer"), step=None)
+    finish_turn(claim=claim, status="complete", message=said("", "done")[1])
+    trim(2)  # row 4 is the inner user's row; the turn begins at 3
+    assert left() == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("keep", [0, 1, 2, 3])
+def test_a_trim_never_cuts_into_the_running_turn(keep):
+    make_session()
+    append("a", "b")
+    claim = run_a_turn("so far")
+    trim(keep)
+    assert left()[-2:] == [3, 4]
+    assert finish_turn(claim=claim, status="complete", message=said("", "done")[1])
+
+
+def test_a_trim_with_nothing_to_hide_leaves_no_entry():
+    make_session()
+    append("a", "b")
+    assert trim(2) is trim(1_000_000_000) is None
+    assert not AuditEntry.objects.exists()
+
+
+def test_a_trim_keeps_none_or_more():
+    with pytest.raises(BadInput):
+        trim(-1)
+
+
+def test_a_trim_keeps_the_epoch_and_moves_the_revision():
+    before = make_session()
+    append("a", "b", "c")
+    trim(0)
+    after = Session.objects.get()
+    assert after.epoch == before.epoch
+    assert after.revision > before.revision
+
+
+# Clear
+
+
+def test_a_clear_hides_all_and_fences_off_who_began_before():
+    before = make_session()
+    append("a", "b")
+    clear_session(**TALK, reason="")
+    assert left() == []
+    assert Session.objects.get().epoch != before.epoch
+    append("c")
+    assert left() == [3]
+
+
+def test_two_clears_at_different_times_have_different_epochs():
+    make_session()
+    epochs = set()
+    for _ in range(3):
+        clear_session(**TALK, reason="")
+        epochs.add(Session.objects.get().epoch)
+    assert len(epochs) == 3
+
+
+# Purge
+
+
+def test_a_purged_session_is_gone_and_its_key_is_free_at_once():
+    old = make_session()
+    append("a")
+    purge_session(**TALK, reason="")
+    with pytest.raises(NotFound):
+        read_history(**TALK)
+    new = make_session()
+    append("b")
+    assert left() == [1]
+    assert new.pk != old.pk
+
+
+def test_a_key_can_be_purged_again_and_again():
+    for _ in range(3):
+        make_session()
+        purge_session(**TALK, reason="")
+    assert Session.objects.filter(removed_scope=SERVER).count() == 3
+
+
+@pytest.mark.parametrize("remove", REMOVALS[1:], ids=["clear", "purge"])
+def test_nothing_of_a_run_comes_back(remove):
+    session = make_session()
+    append("a", "b")
+    claim = run_a_turn("so far")
+    save_partial(claim=claim, text="partial", step=1)
+    remove()
+    assert not add_rows(claim=claim, messages=said("late"), step=None)
+    assert finish_turn(claim=claim, status="complete", message=said("", "late")[1]) is None
+    assert not save_partial(claim=claim, text="late", step=2)
+    assert not Message.objects.exists()
+    session.refresh_from_db()
+    assert (session.last_seq, session.running) == (4, None)
+
+
+@pytest.mark.parametrize("remove", REMOVALS[1:], ids=["clear", "purge"])
+def test_what_moves_the_epoch_ends_the_turns_and_forgets_their_words(remove):
+    session = make_session()
+    claim = run_a_turn()
+    save_partial(claim=claim, text="partial", step=1)
+    Turn.objects.create(session=session, client_id="next", status="waiting", asked="x", epoch=0)
+    Session.objects.update(waiting=1)
+    remove()
+    assert dict(Turn.objects.values_list("client_id", "status")) == {
+        "run": "interrupted",
+        "next": "cancelled",
+    }
+    assert set(Turn.objects.values_list("asked", "partial", "lease_until")) == {("", "", None)}
+    session.refresh_from_db()
+    assert (session.running, session.waiting) == (None, 0)
+
+
+def test_a_turn_that_was_given_back_is_cancelled_by_a_clear():
+    make_session()
+    run_a_turn()
+    Turn.objects.update(status="waiting", started_at=None, lease_until=None)
+    clear_session(**TALK, reason="")
+    assert Turn.objects.get().status == "cancelled"
+
+
+def test_turns_that_a_clear_ends_are_told_of(django_capture_on_commit_callbacks):
+    make_session()
+    run_a_turn()
+    told = []
+    listen = lambda client_id, status, **_: told.append((client_id, status))  # noqa: E731
+    signals.turn_finished.connect(listen)
+    try:
+        with django_capture_on_commit_callbacks(execute=True):
+            clear_session(**TALK, reason="")
+    finally:
+        signals.turn_finished.disconnect(listen)
+    assert told == [("run", "interrupted")]
+
+
+def test_a_send_from_before_a_clear_is_history_cleared():
+    session = make_session()
+    claim = run_a_turn()
+    finish_turn(claim=claim, status="complete", message=said("", "done")[1])
+    clear_session(**TALK, reason="")
+    for epoch in (None, session.epoch):
+        with pytest.raises(HistoryCleared):
+            admit_turn(**TALK, client_id="run", content="hi", epoch=epoch)
+    with pytest.raises(HistoryCleared):
+        admit_turn(**TALK, client_id="new", content="hi", epoch=session.epoch)
+
+
+# All of them
+
+
+@pytest.mark.parametrize("remove", REMOVALS, ids=["trim", "clear", "purge"])
+def test_a_held_session_loses_nothing(remove):
+    make_session(held_at=LONG_AGO)
+    append("a", "b")
+    with pytest.raises(Held):
+        remove()
+    assert left() == [1, 2]
+    assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.parametrize("remove", REMOVALS, ids=["trim", "clear", "purge"])
+def test_anothers_session_can_not_be_removed(remove):
+    make_session()
+    append("a")
+    with pytest.raises(NotFound):
+        remove(by=Actor.user(make_user()), scope=None)
+    assert left() == [1]
+
+
+@pytest.mark.parametrize("remove", REMOVALS, ids=["trim", "clear", "purge"])
+def test_act_and_entry_are_one_transaction(remove):
+    make_session()
+    append("a", "b")
+    with transaction.atomic():
+        remove()
+        transaction.set_rollback(True)
+    assert left() == [1, 2]
+    assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.parametrize("remove", REMOVALS, ids=["trim", "clear", "purge"])
+def test_an_act_whose_entry_can_not_be_written_does_not_happen(remove):
+    make_session()
+    append("a", "b")
+    with pytest.raises(BadInput):
+        remove(reason="a\0")
+    assert left() == [1, 2]
+
+
+@pytest.mark.parametrize("remove", REMOVALS, ids=["trim", "clear", "purge"])
+def test_a_removal_costs_the_same_whatever_the_size(remove):
+    make_session()
+    counts = []
+    for size in (2, 200):
+        append(*["a"] * size)
+        with CaptureQueriesContext(connection) as queries, transaction.atomic():
+            remove()
+            transaction.set_rollback(True)
+        counts.append(len(queries))
+    assert counts[0] == counts[1] <= 14
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_many_who_purge_at_once_one_acts():
+    make_session()
+
+    def purge() -> bool:
+        try:
+            return bool(purge_session(**TALK, reason=""))
+        except NotFound:
+            return False
+
+    assert sum(at_once(*[purge] * 4)) == 1
+    assert AuditEntry.objects.count() == 1

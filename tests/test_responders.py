@@ -1,0 +1,541 @@
+"""Who answers: every kind that RESPONDER can name, and the offline demo model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables.history import RunnableWithMessageHistory
+from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from chatmemory import services
+from chatmemory.errors import ModelTimeout, ModelUnavailable
+from chatmemory.langchain import DjangoChatMessageHistory
+from chatmemory.models import Session
+from chatmemory.responders import Finished, Request, Text, demo, finding
+from tests.factories import make_session
+
+HELLO = [{"role": "user", "content": "hello"}]
+MADE: dict[str, Any] = {}
+"""What the responders of these tests are; each test puts its own."""
+
+
+class Provider(ThreadingHTTPServer):
+    """A model's provider on this machine, which streams what it was told to say."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.says: list[list[dict[str, Any]] | int] = []
+        """For each request to come: the deltas of the reply, or the status of a failure."""
+        self.asked: list[dict[str, Any]] = []
+        self.pause = 0.0
+        self.gone = threading.Event()
+        """Set when a client went away in the middle of a reply."""
+
+    def model(self, **kwargs: Any) -> ChatOpenAI:
+        defaults = {"model": "gpt-test", "api_key": "none", "max_retries": 0, "timeout": 5}
+        url = f"http://127.0.0.1:{self.server_port}/v1"
+        return ChatOpenAI(**{**defaults, "base_url": url, **kwargs})
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Provider
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.asked.append(json.loads(body))
+        says = self.server.says.pop(0)
+        if isinstance(says, int):
+            self.send_response(says)
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        try:
+            for delta in says:
+                time.sleep(self.server.pause)
+                self.send({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+            self.send({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+            usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+            self.send({"choices": [], "usage": usage})
+            self.wfile.write(b"data: [DONE]\n\n")
+        except OSError:
+            self.server.gone.set()
+
+    def send(self, chunk: dict[str, Any]) -> None:
+        head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1}
+        data = json.dumps({**head, "model": "gpt-test", **chunk})
+        self.wfile.write(f"data: {data}\n\n".encode())
+        self.wfile.flush()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's name
+        """Say nothing."""
+
+
+def words(*pieces: str) -> list[dict[str, Any]]:
+    return [{"role": "assistant", "content": ""}, *({"content": piece} for piece in pieces)]
+
+
+def call(name: str, arguments: str) -> list[dict[str, Any]]:
+    """A tool call, its arguments in two pieces as providers send them."""
+    function = {"name": name, "arguments": ""}
+    head = {"index": 0, "id": "call_1", "type": "function", "function": function}
+    middle = len(arguments) // 2
+    return [{"role": "assistant", "content": None, "tool_calls": [head]}] + [
+        {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}
+        for piece in (arguments[:middle], arguments[middle:])
+    ]
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    with Provider() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    yield
+    MADE.clear()
+    finding._find.cache_clear()
+
+
+def factory(session: Session) -> Any:
+    return MADE["runnable"]
+
+
+async def async_factory(session: Session) -> Any:
+    return MADE["runnable"]
+
+
+def for_two_bots(session: Session) -> Any:
+    return MADE[session.metadata["bot"]]
+
+
+async def echo(messages: list[dict[str, object]], session: Session) -> AsyncIterator[str]:
+    for word in (session.key, ": ", str(messages[-1]["content"])):
+        yield word
+
+
+class Greeter:
+    """An object whose call is an async generator."""
+
+    async def __call__(self, messages: object, session: Session) -> AsyncIterator[str]:
+        yield f"hello {session.key}"
+
+
+async def with_rows(messages: object, session: Session) -> AsyncIterator[Any]:
+    yield "I look"
+    yield {"role": "assistant", "content": "I look it up.", "tool_calls": [{"id": "1"}]}
+    yield {"role": "tool", "content": "42", "tool_call_id": "1"}
+    yield "It is "
+    yield "42."
+
+
+async def with_a_result_at_the_end(messages: object, session: Session) -> AsyncIterator[Any]:
+    yield "Let me see."
+    yield {"role": "tool", "content": "42", "tool_call_id": "1"}
+
+
+async def as_user(messages: object, session: Session) -> AsyncIterator[Any]:
+    yield {"role": "user", "content": "I am you"}
+
+
+async def with_numbers(messages: object, session: Session) -> AsyncIterator[Any]:
+    yield 42
+
+
+async def refused(messages: object, session: Session) -> AsyncIterator[str]:
+    yield "I"
+    raise ConnectionRefusedError
+
+
+greeter = Greeter()
+upper = RunnableLambda(lambda given: given["input"].upper())
+a_number = 42
+
+
+def request(messages: Any = HELLO, **columns: Any) -> Request:
+    session = Session(scope="server", key="talk", **columns)
+    return Request(session=session, turn="turn-1", messages=messages)
+
+
+async def ask(
+    responder: str, settings: Any, asked: Request | None = None
+) -> tuple[list[list[str]], list[dict[str, Any]]]:
+    """The streamed pieces of each step, and the messages that ended the steps."""
+    settings.CHATMEMORY = {"RESPONDER": responder}
+    steps: list[list[str]] = [[]]
+    messages = []
+    async with aclosing(finding.find()(asked or request())) as items:
+        async for item in items:
+            if isinstance(item, Text):
+                steps[-1].append(item.text)
+            else:
+                messages.append(item.message)
+                steps.append([])
+    assert steps.pop() == []
+    return steps, messages
+
+
+async def ask_runnable(
+    runnable: Any, settings: Any, asked: Request | None = None
+) -> tuple[list[list[str]], list[dict[str, Any]]]:
+    MADE["runnable"] = runnable
+    return await ask("tests.test_responders.factory", settings, asked)
+
+
+async def test_an_async_generator_streams_its_text(settings):
+    steps, messages = await ask("tests.test_responders.echo", settings)
+    assert steps == [["talk", ": ", "hello"]]
+    assert messages == [{"role": "assistant", "content": "talk: hello"}]
+
+
+async def test_an_object_may_be_an_async_generator(settings):
+    _, [message] = await ask("tests.test_responders.greeter", settings)
+    assert message["content"] == "hello talk"
+
+
+async def test_a_factory_may_return_an_async_generator(settings):
+    _, [message] = await ask_runnable(echo, settings)
+    assert message["content"] == "talk: hello"
+
+
+async def test_a_generator_may_yield_whole_rows(settings):
+    steps, messages = await ask("tests.test_responders.with_rows", settings)
+    assert steps == [["I look"], [], ["It is ", "42."]]
+    assert [m["content"] for m in messages] == ["I look it up.", "42", "It is 42."]
+
+
+async def test_text_before_a_result_is_a_message_and_the_last_is_the_assistants(settings):
+    _, messages = await ask("tests.test_responders.with_a_result_at_the_end", settings)
+    assert [m["role"] for m in messages] == ["assistant", "tool", "assistant"]
+    assert [m["content"] for m in messages] == ["Let me see.", "42", ""]
+
+
+@pytest.mark.parametrize(("name", "error"), [("as_user", ValueError), ("with_numbers", TypeError)])
+async def test_a_generator_speaks_only_for_the_model(name, error, settings):
+    with pytest.raises(error):
+        await ask(f"tests.test_responders.{name}", settings)
+
+
+async def test_a_chain_is_given_the_input(settings):
+    steps, [message] = await ask("tests.test_responders.upper", settings)
+    assert steps == [["HELLO"]]
+    assert message == {"role": "assistant", "content": "HELLO"}
+
+
+async def test_a_factory_may_be_async_and_sees_the_session(settings):
+    MADE.update(runnable=upper, shop=echo, help=upper)
+    _, [message] = await ask("tests.test_responders.async_factory", settings)
+    assert message["content"] == "HELLO"
+    bots = "tests.test_responders.for_two_bots"
+    _, [message] = await ask(bots, settings, request(metadata={"bot": "shop"}))
+    assert message["content"] == "talk: hello"
+
+
+async def test_what_a_factory_returns_must_be_able_to_answer(settings):
+    with pytest.raises(TypeError, match="not int"):
+        await ask_runnable(42, settings)
+
+
+@pytest.mark.parametrize(
+    ("responder", "said"),
+    [
+        ("tests.nowhere.bot", "can't be imported"),
+        ("tests.test_responders.nobody", "can't be imported"),
+        ("demonstration", "can't be imported"),
+        ("tests.test_responders.a_number", "not int"),
+        ("nobody:model-1", "can't be used"),
+    ],
+)
+def test_what_cannot_answer_is_named(responder, said, settings):
+    settings.CHATMEMORY = {"RESPONDER": responder}
+    with pytest.raises(ImproperlyConfigured, match=said) as caught:
+        finding.find()
+    assert repr(responder) in str(caught.value)
+
+
+def test_a_model_name_without_langchain_says_what_to_install(settings, monkeypatch):
+    monkeypatch.setitem(sys.modules, "langchain.chat_models", None)
+    settings.CHATMEMORY = {"RESPONDER": "openai:gpt-test"}
+    with pytest.raises(ImproperlyConfigured, match=r"django-chatmemory\[models\]"):
+        finding.find()
+
+
+def test_who_answers_is_found_once(settings):
+    settings.CHATMEMORY = {"RESPONDER": "demo"}
+    assert finding.find() is finding.find()
+
+
+@pytest.mark.parametrize("responder", ["demo", "tests.without_langchain.talk"])
+def test_no_langchain_is_loaded_for_what_needs_none(responder, tmp_path):
+    (tmp_path / "plain.py").write_text("async def talk(messages, session):\n    yield 'x'\n")
+    responder = responder.replace("tests.without_langchain", "plain")
+    code = (
+        "import sys, django; from django.conf import settings; "
+        "settings.configure(INSTALLED_APPS=['django.contrib.auth', "
+        "'django.contrib.contenttypes', 'chatmemory'], "
+        f"CHATMEMORY={{'RESPONDER': {responder!r}}}); django.setup(); "
+        "from chatmemory import responders; responders.find(); print(*sys.modules)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": f"{tmp_path}:{django_settings.BASE_DIR}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not {"langchain", "langchain_core"} & {m.partition(".")[0] for m in run.stdout.split()}
+
+
+async def test_a_chat_model_streams_as_the_provider_does(provider, settings):
+    provider.says = [words("Hel", "lo ", "Mira")]
+    window = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "my name is Mira"},
+        {"role": "assistant", "content": "noted"},
+        *HELLO,
+    ]
+    steps, [message] = await ask_runnable(provider.model(), settings, request(window))
+    assert steps == [["Hel", "lo ", "Mira"]]
+    assert message["content"] == "Hello Mira"
+    assert message["usage"]["total_tokens"] == 7
+    given = [(m["role"], m["content"]) for m in provider.asked[0]["messages"]]
+    assert given == [(m["role"], m["content"]) for m in window]
+
+
+async def test_a_model_name_finds_the_model(provider, settings, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{provider.server_port}/v1")
+    provider.says = [words("Yes.")]
+    steps, [message] = await ask("openai:gpt-test", settings)
+    assert (steps, message["content"]) == ([["Yes."]], "Yes.")
+    assert provider.asked[0]["model"] == "gpt-test"
+
+
+async def test_a_model_bound_or_with_a_parser_is_given_messages(provider, settings):
+    provider.says = [words("a", "b"), words("c", "d")]
+    bound = provider.model().bind(stop=["x"]).with_retry()
+    steps, [message] = await ask_runnable(bound | StrOutputParser(), settings)
+    assert "ab" in "".join(steps[0])
+    assert message == {"role": "assistant", "content": "ab"}
+    steps, _ = await ask_runnable(provider.model().with_config(tags=["a"]), settings)
+    assert steps == [["c", "d"]]
+
+
+async def test_a_prompt_is_given_messages_history_and_input(provider, settings):
+    provider.says = [words("fine")]
+    prompt = ChatPromptTemplate(
+        [("system", "You speak of {input}"), ("placeholder", "{history}"), ("human", "{input}")]
+    )
+    window = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}, *HELLO]
+    _, [message] = await ask_runnable(prompt | provider.model(), settings, request(window))
+    assert message["content"] == "fine"
+    given = [m["content"] for m in provider.asked[0]["messages"]]
+    assert given == ["You speak of hello", "one", "two", "hello"]
+
+
+async def test_tool_calls_that_nobody_runs_are_not_the_end(provider, settings):
+    provider.says = [call("order", '{"number": 7}')]
+    _, [message, last] = await ask_runnable(provider.model(), settings)
+    [made] = message["tool_calls"]
+    assert (made["name"], made["args"], made["id"]) == ("order", {"number": 7}, "call_1")
+    assert last == {"role": "assistant", "content": ""}
+
+
+async def test_text_arrives_while_the_model_still_speaks(provider, settings):
+    provider.says = [words("one ", "two ", "three")]
+    provider.pause = 0.2
+    MADE["runnable"] = provider.model()
+    settings.CHATMEMORY = {"RESPONDER": "tests.test_responders.factory"}
+    async with aclosing(finding.find()(request())) as items:
+        assert await anext(items) == Text("one ")
+        assert not provider.gone.is_set()
+    assert await asyncio.to_thread(provider.gone.wait, 5)
+
+
+def weather(city: str) -> str:
+    """The weather in a city."""
+    return f"Rain in {city}."
+
+
+async def test_an_agent_stores_its_calls_results_and_reply_once(provider, settings):
+    provider.says = [call("weather", '{"city": "Lisbon"}'), words("It ", "rains.")]
+    agent = create_agent(provider.model(), tools=[weather])
+    steps, messages = await ask_runnable(agent, settings)
+    assert steps == [[], [], ["It ", "rains."]]
+    assert [(m["role"], m["content"]) for m in messages] == [
+        ("assistant", ""),
+        ("tool", "Rain in Lisbon."),
+        ("assistant", "It rains."),
+    ]
+    assert messages[0]["tool_calls"][0]["args"] == {"city": "Lisbon"}
+    assert messages[1]["tool_call_id"] == "call_1"
+
+
+async def test_a_graph_says_only_what_is_new_and_as_it_was_corrected(settings):
+    def draft(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [*state["messages"], AIMessage("card 4111", id="reply")]}
+
+    def correct(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage("card ****", id="reply"), HumanMessage("aside")]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node(draft)
+    graph.add_node(correct)
+    graph.add_edge(START, "draft")
+    graph.add_edge("draft", "correct")
+    graph.add_edge("correct", END)
+    window = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, *HELLO]
+    _, [message] = await ask_runnable(graph.compile(), settings, request(window))
+    assert message["content"] == "card ****"
+
+
+async def test_a_graph_that_updates_nothing_ends_with_an_empty_message(settings):
+    graph = StateGraph(MessagesState)
+    graph.add_node("silent", lambda state: None)
+    graph.add_edge(START, "silent")
+    graph.add_edge("silent", END)
+    _, messages = await ask_runnable(graph.compile(), settings)
+    assert messages == [{"role": "assistant", "content": ""}]
+
+
+async def test_a_failing_provider_is_not_called_unreachable(provider, settings):
+    provider.says = [500]
+    with pytest.raises(Exception, match="500") as caught:
+        await ask_runnable(provider.model(), settings)
+    assert not isinstance(caught.value, ModelUnavailable)
+
+
+async def test_an_unreachable_provider_is_unavailable(provider, settings):
+    closed = provider.model(base_url="http://127.0.0.1:9/v1")
+    with pytest.raises(ModelUnavailable):
+        await ask_runnable(closed, settings)
+    with pytest.raises(ModelUnavailable):
+        await ask("tests.test_responders.refused", settings)
+
+
+async def test_a_provider_that_says_nothing_is_a_timeout(provider, settings):
+    provider.says = [words("late")]
+    provider.pause = 1
+    with pytest.raises(ModelTimeout):
+        await ask_runnable(provider.model(timeout=0.1), settings)
+
+
+@pytest.mark.filterwarnings("ignore:RunnableWithMessageHistory")
+@pytest.mark.django_db
+async def test_langchains_own_memory_around_a_responder_does_no_harm(provider, settings):
+    provider.says = [words("noted")]
+    by = services.SERVER
+    await sync_to_async(make_session)("talk")
+    admitted = await services.aadmit_turn(
+        session_key="talk",
+        client_id="turn-1",
+        content="hello",
+        by=services.Actor.server("test"),
+        scope=by,
+        owner="test",
+    )
+    window = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, *HELLO]
+    wrapped: Runnable[Any, Any] = RunnableWithMessageHistory(
+        provider.model(), lambda session_id: DjangoChatMessageHistory(session_id, owner=None)
+    )
+    assert admitted.claim is not None
+    with services.running(admitted.claim):
+        _, [message] = await ask_runnable(wrapped, settings, request(window))
+    assert message["content"] == "noted"
+    assert [m["content"] for m in provider.asked[0]["messages"]] == ["a", "b", "hello"]
+    page = await services.aread_history(
+        session_key="talk", by=services.Actor.server("test"), scope=by
+    )
+    assert [row.text for row in page.rows] == ["hello"]
+
+
+def tell(*texts: str) -> str:
+    """What the demo model says at the end, having said something to each text before."""
+    window: list[dict[str, object]] = []
+    for text in texts:
+        window.append({"role": "user", "content": text})
+        window.append({"role": "assistant", "content": demo.reply(window)})
+    return str(window[-1]["content"])
+
+
+@pytest.mark.parametrize(
+    ("told", "asked", "known"),
+    [
+        ("Hello, my name is Mira.", "What's my name?", "Mira"),
+        ("I'm Ana Lima and I need help", "what is my name", "Ana Lima"),
+        ("Call me Ishmael.", "Who am I?", "Ishmael"),
+        ("The kettle from order 48213 leaks.", "What was my order number?", "48213"),
+        ("My order no. is #A-77", "Do you still know my order number?", "A-77"),
+        ("I live in New York.", "Tell me my city!", "New York"),
+        ("I\u2019m from Lisbon", "Where do I live?", "Lisbon"),
+        ("Write to mira.k@example.org, please.", "What's my e-mail address?", "mira.k@example.org"),
+        ("My phone is +49 170 1234567.", "What\u2019s my phone number?", "+49 170 1234567"),
+        ("It must be there by March 6th.", "What date did I say?", "March 6th"),
+        ("My dog is called Rex.", "What is my dog?", "Rex"),
+    ],
+)
+def test_the_demo_model_knows_what_it_was_told(told, asked, known):
+    assert f"**{known}**" in tell(told, "Thanks a lot.", asked)
+
+
+def test_the_demo_model_says_that_it_does_not_know():
+    assert tell("What's my name?") == "I don't know your name; you haven't told me here."
+    assert "don't know" in tell("My name is Mira.", "What did I say about elephants?")
+    assert "don't know" in tell("Is the train late?")
+
+
+def test_the_demo_model_knows_the_newest_and_answers_all_that_was_asked():
+    said = tell("I live in Rome. I'm Mira.", "I moved to Oslo", "What's my city and my name?")
+    assert said == "Your city is **Oslo**. Your name is **Mira**."
+
+
+def test_the_demo_model_learns_from_a_message_that_also_asks():
+    assert "**Rome**" in tell("I live in Rome. What's my name?", "What's my city?")
+
+
+def test_the_demo_model_quotes_the_sentence_unchanged():
+    told = "A couchette\u2026 the LOWER berth!  My bicycle comes with me."
+    asked = "What did I say about the lower berths?"
+    assert (
+        tell(told, "A berth, yes.", asked, asked)
+        == 'You said: "A couchette\u2026 the LOWER berth!"'
+    )
+
+
+def test_the_demo_model_takes_long_messages():
+    for text in ("my " * 10_000, "a" * 32_000, "order " + "A" * 31_000, "." * 32_000):
+        start = time.monotonic()
+        demo.reply([{"role": "user", "content": text}])
+        assert time.monotonic() - start < 5
+
+
+async def test_the_demo_model_streams_word_by_word(settings):
+    steps, [message] = await ask("demo", settings)
+    assert len(steps[0]) > 3
+    assert "".join(steps[0]) == message["content"] == demo.reply(HELLO)

@@ -1,0 +1,826 @@
+"""Turns: admitted, claimed, run under a fence, ended; nothing runs twice, nothing waits for ever."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from functools import partial
+
+import pytest
+from django.db import connection
+from django.test import override_settings
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from chatmemory import signals
+from chatmemory.errors import (
+    Archived,
+    BadInput,
+    Busy,
+    Conflict,
+    HistoryCleared,
+    MemoryUnavailable,
+    NotFound,
+    UnknownTurn,
+)
+from chatmemory.models import Message, Session, Turn
+from chatmemory.services import (
+    SERVER,
+    Actor,
+    Claim,
+    add_rows,
+    admit_turn,
+    append_messages,
+    claim_next,
+    clear_session,
+    end_overdue,
+    finish_turn,
+    in_run,
+    read_page,
+    running,
+    save_partial,
+    start_turn,
+    stop_turn,
+)
+from tests.factories import make_session, make_user, said
+from tests.locking import at_once, held, kill_who_waits, thread
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+commits = pytest.mark.django_db(transaction=True)
+
+BY = Actor.server("tests")
+TALK = {"session_key": "talk", "by": BY, "scope": SERVER}
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+DONE = {"role": "assistant", "content": "done"}
+ENDED = ("complete", "interrupted", "failed", "cancelled")
+
+
+def admit(client_id="run", content="hi", **changes):
+    return admit_turn(**{**TALK, "client_id": client_id, "content": content, **changes})
+
+
+def run(*messages, client_id="run") -> Claim:
+    """A turn that has begun and stored these rows."""
+    claim = admit(client_id, owner="me").claim
+    assert start_turn(claim=claim)
+    assert add_rows(claim=claim, messages=messages, step=None)
+    return claim
+
+
+def finish(claim, status="complete", message=DONE, **more):
+    return finish_turn(claim=claim, status=status, message=message, **more)
+
+
+def let_the_lease_end() -> None:
+    Turn.objects.filter(status="running").update(lease_until=LONG_AGO)
+
+
+def rows() -> list[tuple[str, str, str]]:
+    return list(Message.objects.in_order().values_list("role", "text", "status"))
+
+
+def state(client_id="run") -> str:
+    return Turn.objects.get(client_id=client_id).status
+
+
+# Admitted
+
+
+def test_a_turn_without_a_runner_waits_with_its_words():
+    session = make_session()
+    admitted = admit()
+    assert (admitted.status, admitted.seq, admitted.claim) == ("waiting", None, None)
+    assert "hi" in Turn.objects.get().asked
+    session.refresh_from_db()
+    assert (session.waiting, session.running, session.last_seq) == (1, None, 0)
+
+
+def test_a_turn_with_a_runner_is_claimed_at_once():
+    session = make_session()
+    admitted = admit(owner="me")
+    assert (admitted.status, admitted.seq) == ("running", 1)
+    turn = Turn.objects.get()
+    assert (turn.asked, turn.user_seq, turn.lease_owner) == ("", 1, "me")
+    session.refresh_from_db()
+    assert (session.running, session.fence) == ("run", turn.fence)
+    assert Message.objects.get().turn == 1
+
+
+def test_a_claim_stays_unrun_for_a_lease_at_most():
+    make_session()
+    with override_settings(CHATMEMORY={"LEASE": 60}):
+        admit(owner="me")
+    remaining = Turn.objects.get().lease_until - datetime.now(UTC)
+    assert 50 < remaining.total_seconds() <= 61
+
+
+def test_a_session_is_made_on_request_and_not_for_an_old_epoch():
+    with pytest.raises(NotFound):
+        admit()
+    with pytest.raises(HistoryCleared):
+        admit(create=True, epoch=7)
+    assert admit(create=True, owner="me").seq == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        ("", "empty"),
+        (" \u200b", "empty"),
+        ("a\0", "bad_text"),
+        ("\ud800", "bad_text"),
+        ("a" * 32_001, "too_large"),
+        (5, "bad_field"),
+        (None, "bad_field"),
+        ([], "bad_field"),
+        ([{"type": "image", "url": "https://a"}], "bad_field"),
+        ([{"type": "text", "text": "a", "more": 1}], "bad_field"),
+        ([{"type": "text", "text": 1}], "bad_field"),
+        ([{"type": "text", "text": "a" * 20_000}] * 2, "too_large"),
+    ],
+)
+def test_what_a_person_can_not_say_is_refused(content, code):
+    make_session()
+    with pytest.raises(BadInput) as caught:
+        admit(content=content)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("content", ["  hi\n", [{"type": "text", "text": "a"}] * 2])
+@pytest.mark.parametrize("owner", ["", "me"])
+def test_what_a_person_says_is_stored_unchanged(content, owner):
+    session = make_session()
+    admit(content=content, owner=owner)
+    if not owner:
+        claim_next(session_pk=session.pk, owner="me")
+    [row] = read_page(**TALK).rows
+    assert row.plain() == {"role": "user", "content": content}
+
+
+def test_an_archived_session_admits_nothing():
+    make_session(archived_at=LONG_AGO)
+    with pytest.raises(Archived):
+        admit()
+
+
+@pytest.mark.parametrize("owner", ["", "me"])
+def test_a_second_turn_is_busy_and_names_the_first(owner):
+    make_session()
+    admit("one", owner=owner)
+    with pytest.raises(Busy) as caught:
+        admit("two", owner="me")
+    assert caught.value.turn == "one"
+    assert Turn.objects.count() == 1
+
+
+@pytest.mark.parametrize("owner", ["", "me"])
+def test_an_id_that_an_append_used_is_a_conflict(owner):
+    session = make_session()
+    append_messages(**TALK, messages=said("hi"), client_id="run")
+    with pytest.raises(Conflict):
+        admit(owner=owner)
+    session.refresh_from_db()
+    assert (session.waiting, session.last_seq) == (0, 1)
+
+
+def test_a_send_ends_the_run_of_a_dead_process():
+    make_session()
+    run(client_id="one")
+    let_the_lease_end()
+    assert admit("two", owner="me").seq == 3
+    assert state("one") == "interrupted"
+
+
+@commits
+def test_of_the_same_send_many_times_at_once_one_is_stored():
+    make_session()
+    answers = at_once(*[lambda: admit(owner="me")] * 8)
+    assert {answer.seq for answer in answers} == {1}
+    assert sorted(answer.is_duplicate for answer in answers) == [False] + [True] * 7
+    assert Message.objects.count() == Turn.objects.count() == 1
+
+
+@commits
+def test_of_many_sends_at_once_one_runs_and_the_others_are_busy():
+    make_session()
+
+    def send(client_id):
+        try:
+            return admit(client_id, owner="me").status
+        except Busy:
+            return "busy"
+
+    answers = at_once(*[lambda n=n: send(f"t{n}") for n in range(6)])
+    assert sorted(answers) == ["busy"] * 5 + ["running"]
+    assert Message.objects.count() == Turn.objects.count() == 1
+
+
+# Sent again
+
+
+def resend(**changes):
+    again = admit(**changes)
+    assert again.is_duplicate
+    assert again.claim is None
+    return again.status, again.seq
+
+
+def test_a_resend_returns_the_turn_as_it_is_now():
+    session = make_session()
+    admit()
+    assert resend() == resend(owner="you") == ("waiting", None)
+    claim = claim_next(session_pk=session.pk, owner="me")
+    assert resend() == ("running", 1)
+    start_turn(claim=claim)
+    finish(claim, "failed")
+    assert resend() == ("failed", 1)
+
+
+@pytest.mark.parametrize("owner", ["", "me"])
+def test_a_resend_with_other_words_is_a_conflict(owner):
+    make_session()
+    admit(owner=owner)
+    with pytest.raises(Conflict):
+        admit(content="ho")
+
+
+def test_a_resend_of_a_cancelled_turn_compares_no_words():
+    make_session()
+    admit()
+    stop_turn(**TALK, turn="run")
+    assert resend(content="other") == ("cancelled", None)
+
+
+def test_a_resend_ends_the_run_of_a_dead_process():
+    make_session()
+    run()
+    let_the_lease_end()
+    assert resend() == ("interrupted", 1)
+
+
+def test_a_resend_gives_back_what_a_dead_process_never_began():
+    make_session()
+    admit(owner="me")
+    let_the_lease_end()
+    assert resend() == ("waiting", 1)
+
+
+# Claimed
+
+
+def test_a_claim_stores_the_users_message_and_begins_the_turn():
+    session = make_session()
+    admit()
+    claim = claim_next(session_pk=session.pk, owner="me")
+    assert rows() == [("user", "hi", "complete")]
+    assert (claim.client_id, claim.user_seq, claim.owner) == ("run", 1, "me")
+    session.refresh_from_db()
+    assert (session.running, session.waiting, session.fence) == ("run", 0, claim.fence)
+    assert Message.objects.get().turn == 1
+
+
+def test_an_idle_a_busy_and_an_unknown_session_give_no_claim():
+    session = make_session()
+    assert claim_next(session_pk=session.pk, owner="me") is None
+    admit(owner="me")
+    assert claim_next(session_pk=session.pk, owner="me") is None
+    assert claim_next(session_pk=session.pk + 1, owner="me") is None
+
+
+def queue(session, *client_ids) -> None:
+    for place, client_id in enumerate(client_ids):
+        Turn.objects.create(
+            session=session,
+            client_id=client_id,
+            status="waiting",
+            place=place,
+            asked='{"role":"user","content":"hi"}',
+            epoch=session.epoch,
+        )
+    Session.objects.filter(pk=session.pk).update(waiting=len(client_ids))
+
+
+def test_waiting_turns_start_in_their_order_whatever_became_of_the_one_before():
+    session = make_session()
+    queue(session, "one", "two", "three")
+    for client_id, status in (("one", "complete"), ("two", "failed"), ("three", "interrupted")):
+        claim = claim_next(session_pk=session.pk, owner="me")
+        assert claim.client_id == client_id
+        assert finish(claim, status)
+    assert claim_next(session_pk=session.pk, owner="me") is None
+
+
+def test_a_claim_whose_id_is_a_messages_fails_that_turn_alone():
+    session = make_session()
+    queue(session, "one", "two")
+    append_messages(**TALK, messages=said("other"), client_id="one")
+    assert claim_next(session_pk=session.pk, owner="me").client_id == "two"
+    failed = Turn.objects.get(client_id="one")
+    assert (failed.status, failed.error, failed.asked) == ("failed", "conflict", "")
+    session.refresh_from_db()
+    assert session.waiting == 0
+
+
+@commits
+def test_of_many_who_claim_a_turn_at_once_one_gets_it():
+    session = make_session()
+    admit()
+    claims = at_once(
+        *[lambda n=n: claim_next(session_pk=session.pk, owner=f"p{n}") for n in range(6)]
+    )
+    [claim] = filter(None, claims)
+    assert Turn.objects.get().lease_owner == claim.owner
+    assert Message.objects.count() == 1
+
+
+# Run
+
+
+def test_a_turn_begins_once():
+    make_session()
+    claim = admit(owner="me").claim
+    assert start_turn(claim=claim)
+    assert not start_turn(claim=claim)
+
+
+def test_the_rows_of_a_turn_lie_together_and_name_it():
+    make_session()
+    append_messages(**TALK, messages=said("a", "b"))
+    claim = run({"role": "assistant", "content": "one"}, {"role": "assistant", "content": "two"})
+    assert add_rows(claim=claim, messages=[], step=None)
+    finish(claim)
+    assert set(Message.objects.filter(seq__gte=3).values_list("turn", flat=True)) == {3}
+    assert [row[1] for row in rows()] == ["a", "b", "hi", "one", "two", "done"]
+
+
+def test_an_end_stores_the_last_row_and_how_it_ended():
+    session = make_session()
+    claim = run()
+    ended = finish(claim, "failed", error="model_error", model="m", usage={"n": 1}, step=2)
+    assert (ended.last_seq, ended.waiting) == (2, 0)
+    last = Message.objects.get(seq=2)
+    assert (last.status, last.error, last.model, last.step) == ("failed", "model_error", "m", 2)
+    turn = Turn.objects.get()
+    assert (turn.status, turn.error, turn.model, turn.usage) == (
+        "failed",
+        "model_error",
+        "m",
+        '{"n":1}',
+    )
+    assert (turn.partial, turn.lease_owner, turn.lease_until) == ("", "", None)
+    session.refresh_from_db()
+    assert (session.running, session.waiting) == (None, 0)
+
+
+def test_what_a_model_sends_never_keeps_its_run_from_ending():
+    make_session()
+    strange = {"nan": float("nan"), "nul": "\0", "set": {1}, "lone": "\ud800"}
+    message = {"role": "assistant", "content": "a\0", "tool_calls": ["x", {"id": None}]}
+    claim = run(message)
+    ended = finish(claim, message={**message, **strange}, model="m\0" * 200, usage=strange)
+    assert ended is not None
+    assert rows()[-1][1] == "a\ufffd"
+
+
+def test_open_tool_calls_get_a_result():
+    make_session()
+    calls = [{"name": "f", "args": {}, "id": name} for name in ("c1", "c2", "c3")]
+    claim = run(
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        {"role": "tool", "content": "42", "tool_call_id": "c2"},
+    )
+    finish(claim, "interrupted")
+    plains = [row.plain() for row in read_page(**TALK).rows]
+    answered = [plain.get("tool_call_id") for plain in plains]
+    assert answered == [None, None, "c2", "c1", "c3", None]
+    assert plains[3]["tool_status"] == "error"
+
+
+def test_the_text_so_far_is_kept_for_who_holds_the_fence():
+    make_session()
+    claim = run()
+    assert save_partial(claim=claim, text="so far", step=3)
+    turn = Turn.objects.get()
+    assert (turn.partial, turn.step) == ("so far", 3)
+    finish(claim)
+    assert not save_partial(claim=claim, text="late", step=3)
+    assert Turn.objects.get().partial == ""
+
+
+def assert_fenced_off(claim: Claim) -> None:
+    before = rows()
+    assert not start_turn(claim=claim)
+    assert not save_partial(claim=claim, text="late", step=1)
+    assert not add_rows(claim=claim, messages=[DONE], step=None)
+    assert finish(claim) is None
+    assert rows() == before
+
+
+def test_who_finished_can_write_no_more():
+    make_session()
+    claim = run()
+    assert finish(claim)
+    assert_fenced_off(claim)
+
+
+def test_who_was_taken_over_can_write_no_more():
+    session = make_session()
+    claim = run()
+    let_the_lease_end()
+    assert end_overdue(session.pk)
+    assert_fenced_off(claim)
+
+
+def test_who_was_given_back_can_write_no_more_although_another_runs_it():
+    session = make_session()
+    old = admit(owner="me").claim
+    let_the_lease_end()
+    assert end_overdue(session.pk)
+    new = claim_next(session_pk=session.pk, owner="you")
+    assert_fenced_off(old)
+    assert start_turn(claim=new)
+    assert finish(new)
+
+
+def test_whose_session_was_cleared_can_write_no_more():
+    make_session()
+    claim = run()
+    clear_session(**TALK, reason="")
+    assert_fenced_off(claim)
+
+
+def test_archiving_and_expiry_do_not_stop_a_running_turn():
+    make_session()
+    claim = run()
+    Session.objects.update(archived_at=LONG_AGO, expires_at=LONG_AGO)
+    assert add_rows(claim=claim, messages=[DONE], step=None)
+    assert finish(claim)
+
+
+@commits
+@pytest.mark.slow
+@override_settings(CHATMEMORY={"LOCK_TIMEOUT": 0.2})
+def test_no_step_of_a_turn_waits_for_a_lock_without_bound():
+    session, idle = make_session(), make_session("idle")
+    claim = run()
+    if connection.vendor == "sqlite":
+        pytest.skip("the host's timeout")
+    steps = (
+        lambda: add_rows(claim=claim, messages=[DONE], step=None),
+        lambda: finish(claim),
+        lambda: end_overdue(session.pk),
+        lambda: clear_session(**TALK, reason=""),
+        lambda: claim_next(session_pk=idle.pk, owner="me"),
+        lambda: admit("next", session_key="idle", owner="me"),
+        lambda: admit("next", session_key="idle"),
+    )
+    with held(session, idle):
+        assert at_once(*[partial(gives_up, step) for step in steps]) == [True] * len(steps)
+
+
+def gives_up(step) -> bool:
+    began = time.monotonic()
+    try:
+        step()
+    except MemoryUnavailable:
+        return time.monotonic() - began < 5 * 2
+    return False
+
+
+@commits
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["rows", "finish", "admit"])
+def test_a_step_whose_connection_is_killed_is_done_exactly_once(step):
+    session = make_session()
+    if connection.vendor == "sqlite":
+        pytest.skip("no server")
+    claim = None if step == "admit" else run()
+    steps = {
+        "rows": lambda: add_rows(claim=claim, messages=[DONE], step=None),
+        "finish": lambda: finish(claim),
+        "admit": lambda: admit(owner="me"),
+    }
+    with thread() as call:
+        with held(session):
+            waiting = call(steps[step])
+            kill_who_waits()
+        assert waiting.result(timeout=10)
+    session.refresh_from_db()
+    assert session.last_seq == Message.objects.count() == (1 if step == "admit" else 2)
+
+
+# Overdue
+
+
+def test_a_run_within_its_lease_is_left_alone():
+    session = make_session()
+    run()
+    assert not end_overdue(session.pk)
+    assert state() == "running"
+
+
+def test_a_dead_run_that_had_begun_ends_with_the_text_so_far():
+    session = make_session()
+    calls = [{"name": "f", "args": {}, "id": "c1"}]
+    claim = run({"role": "assistant", "content": "", "tool_calls": calls})
+    save_partial(claim=claim, text="so f", step=2)
+    let_the_lease_end()
+    assert end_overdue(session.pk)
+    assert not end_overdue(session.pk)
+    assert [row[0] for row in rows()] == ["user", "assistant", "tool", "assistant"]
+    assert rows()[-1] == ("assistant", "so f", "interrupted")
+    assert state() == "interrupted"
+    assert Turn.objects.get().partial == ""
+    assert Session.objects.get().running is None
+
+
+def test_a_dead_run_without_a_word_still_gets_a_last_row():
+    session = make_session()
+    run()
+    let_the_lease_end()
+    end_overdue(session.pk)
+    assert rows() == [("user", "hi", "complete"), ("assistant", "", "interrupted")]
+
+
+def test_a_dead_run_that_never_began_is_given_back_and_run_first():
+    session = make_session()
+    admit(owner="me")
+    let_the_lease_end()
+    assert end_overdue(session.pk)
+    session.refresh_from_db()
+    assert (state(), session.running, session.waiting) == ("waiting", "run", 0)
+    claim = claim_next(session_pk=session.pk, owner="you")
+    assert (claim.client_id, claim.user_seq) == ("run", 1)
+    assert start_turn(claim=claim)
+    assert rows() == [("user", "hi", "complete")]
+
+
+def test_a_turn_given_back_can_be_cancelled_and_frees_its_session():
+    session = make_session()
+    admit(owner="me")
+    let_the_lease_end()
+    end_overdue(session.pk)
+    assert stop_turn(**TALK, turn="run") == "cancelled"
+    session.refresh_from_db()
+    assert (session.running, session.waiting) == (None, 0)
+    append_messages(**TALK, messages=said("a"))
+
+
+@commits
+def test_a_run_that_begins_while_it_is_given_back_begins_not_at_all_or_stays():
+    session = make_session()
+    claim = admit(owner="me").claim
+    let_the_lease_end()
+    begun = []
+    with thread() as call:
+
+        def begin_in_between(execute, sql, params, many, context):
+            result = execute(sql, params, many, context)
+            if sql.startswith("SELECT") and "lease_until" in sql and not begun:
+                begun.append(call(start_turn, claim=claim))
+                time.sleep(0.2)
+            return result
+
+        with connection.execute_wrapper(begin_in_between):
+            end_overdue(session.pk)
+        assert begun
+        has_begun = begun[0].result(timeout=30)
+    assert (state() == "running") == has_begun
+
+
+# Stopped
+
+
+def test_a_waiting_turn_is_cancelled():
+    session = make_session()
+    admit()
+    assert stop_turn(**TALK, turn="run") == "cancelled"
+    assert Turn.objects.get().asked == ""
+    session.refresh_from_db()
+    assert session.waiting == 0
+    assert claim_next(session_pk=session.pk, owner="me") is None
+
+
+def test_a_running_turn_is_asked_to_stop():
+    make_session()
+    claim = run()
+    assert stop_turn(**TALK, turn="run") == "running"
+    assert Turn.objects.get().stop_requested_at is not None
+    assert finish(claim, "interrupted")
+
+
+@commits
+def test_the_runner_is_told_of_a_stop():
+    make_session()
+    claim = run()
+    told = []
+    listen = lambda turn_pk, **_: told.append(turn_pk)  # noqa: E731
+    signals.stop_requested.connect(listen)
+    try:
+        stop_turn(**TALK, turn="run")
+    finally:
+        signals.stop_requested.disconnect(listen)
+    assert told == [claim.turn_pk]
+
+
+def test_a_second_stop_keeps_the_time_of_the_first():
+    make_session()
+    run()
+    stop_turn(**TALK, turn="run")
+    Turn.objects.update(stop_requested_at=LONG_AGO)
+    stop_turn(**TALK, turn="run")
+    assert Turn.objects.get().stop_requested_at == LONG_AGO
+
+
+def test_an_ended_turn_stays_as_it_is():
+    make_session()
+    finish(run())
+    assert stop_turn(**TALK, turn="run") == "complete"
+    assert Turn.objects.get().stop_requested_at is None
+
+
+def test_a_stop_ends_the_run_of_a_dead_process():
+    make_session()
+    run()
+    let_the_lease_end()
+    assert stop_turn(**TALK, turn="run") == "interrupted"
+
+
+def test_a_stop_cancels_what_a_dead_process_never_began():
+    make_session()
+    admit(owner="me")
+    let_the_lease_end()
+    assert stop_turn(**TALK, turn="run") == "cancelled"
+
+
+def test_an_unknown_turn_and_another_sessions_are_unknown():
+    make_session()
+    make_session("other")
+    admit(session_key="other")
+    for turn in ("run", "RUN", "nothing"):
+        with pytest.raises(UnknownTurn):
+            stop_turn(**TALK, turn=turn)
+
+
+def test_anothers_turn_is_not_found():
+    make_session(owner=make_user())
+    with pytest.raises(NotFound):
+        stop_turn(session_key="talk", turn="run", by=Actor.user(make_user()))
+
+
+# Within a run
+
+
+def test_code_knows_in_whose_run_it_is():
+    make_session()
+    claim = admit(owner="me").claim
+    with running(claim):
+        assert in_run(SERVER, "talk")
+        assert not in_run(SERVER, "other")
+    assert not in_run(SERVER, "talk")
+
+
+# All orders of events
+
+
+class Turns(RuleBasedStateMachine):
+    """One session under every order of events; what must hold is looked at after each."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.session = make_session(f"talk{time.monotonic_ns()}")
+        self.at = {**TALK, "session_key": self.session.key}
+        self.claims: list[Claim] = []
+        self.began: set[tuple[int, int]] = set()
+        self.sent = 0
+
+    @rule(owner=st.sampled_from(["", "p1"]))
+    def admit(self, owner) -> None:
+        self.sent += 1
+        try:
+            admitted = admit_turn(**self.at, client_id=f"t{self.sent}", content="hi", owner=owner)
+        except Busy:
+            return
+        if admitted.claim:
+            self.claims.append(admitted.claim)
+
+    @rule()
+    def queue(self) -> None:
+        """What a queue will do: one more waits, whatever runs."""
+        self.sent += 1
+        turn = Turn.objects.create(
+            session=self.session,
+            client_id=f"t{self.sent}",
+            status="waiting",
+            asked='{"role":"user","content":"hi"}',
+            epoch=0,
+            place=self.sent,
+        )
+        assert turn.pk
+        waiting = Session.objects.get(pk=self.session.pk).waiting
+        Session.objects.filter(pk=self.session.pk).update(waiting=waiting + 1)
+
+    @rule()
+    def claim(self) -> None:
+        claim = claim_next(session_pk=self.session.pk, owner="p2")
+        if claim:
+            self.claims.append(claim)
+
+    @precondition(lambda self: self.claims)
+    @rule(pick=st.randoms(use_true_random=False))
+    def start(self, pick) -> None:
+        claim = pick.choice(self.claims)
+        if start_turn(claim=claim):
+            assert claim.turn_pk not in {pk for pk, _ in self.began}, "a turn began twice"
+            self.began.add((claim.turn_pk, claim.fence))
+
+    @precondition(lambda self: self.claims)
+    @rule(pick=st.randoms(use_true_random=False))
+    def add(self, pick) -> None:
+        claim = pick.choice(self.claims)
+        stands = self.stands(claim)
+        assert add_rows(claim=claim, messages=[DONE], step=None) == stands
+
+    @precondition(lambda self: self.claims)
+    @rule(pick=st.randoms(use_true_random=False))
+    def finish(self, pick) -> None:
+        claim = pick.choice(self.claims)
+        stands = self.stands(claim)
+        assert (finish(claim) is not None) == stands
+
+    @precondition(lambda self: self.sent)
+    @rule(pick=st.randoms(use_true_random=False))
+    def stop(self, pick) -> None:
+        try:
+            stop_turn(**self.at, turn=f"t{pick.randint(1, self.sent)}")
+        except UnknownTurn:
+            pass
+
+    @rule()
+    def die(self) -> None:
+        self.session.turns.filter(status="running").update(lease_until=LONG_AGO)
+        end_overdue(self.session.pk)
+
+    @rule()
+    def clear(self) -> None:
+        clear_session(**self.at, reason="")
+
+    @rule()
+    def append(self) -> None:
+        try:
+            append_messages(**self.at, messages=said("a", "b"))
+        except Busy:
+            pass
+
+    def stands(self, claim: Claim) -> bool:
+        now = Session.objects.get(pk=self.session.pk)
+        return (now.epoch, now.fence, now.running) == (claim.epoch, claim.fence, claim.client_id)
+
+    @invariant()
+    def the_session_row_is_true(self) -> None:
+        now = Session.objects.get(pk=self.session.pk)
+        live = dict(now.turns.exclude(status__in=ENDED).values_list("client_id", "status"))
+        assert list(live.values()).count("running") <= 1
+        assert (now.running is not None) == (now.running in live)
+        assert "running" not in live.values() or live[now.running] == "running"
+        assert now.waiting == len(set(live) - {now.running})
+
+    @invariant()
+    def numbers_have_no_holes_and_turns_lie_together(self) -> None:
+        now = Session.objects.get(pk=self.session.pk)
+        stored = list(
+            Message.stored.filter(session=now).in_order().values_list("seq", "turn", "client_id")
+        )
+        assert [seq for seq, _, _ in stored] == list(range(1, now.last_seq + 1))
+        turns = [turn for _, turn, _ in stored if turn is not None]
+        assert turns == sorted(turns)
+        for turn in set(turns):
+            seqs = [seq for seq, of, _ in stored if of == turn]
+            assert seqs == list(range(turn, turn + len(seqs)))
+
+    def teardown(self) -> None:
+        """Nothing waits for ever: with a process that lives, all turns end."""
+        if not hasattr(self, "session"):
+            return
+        for _ in range(2 * self.sent + 2):
+            self.die()
+            claim = claim_next(session_pk=self.session.pk, owner="p3")
+            if claim and start_turn(claim=claim):
+                assert finish(claim)
+        now = Session.objects.get(pk=self.session.pk)
+        assert (now.running, now.waiting) == (None, 0)
+        assert not now.turns.exclude(status__in=ENDED).exists()
+
+
+@pytest.mark.slow
+def test_under_every_order_of_events_one_runs_and_nothing_waits_for_ever():
+    budget = hypothesis_settings(max_examples=30, stateful_step_count=25, deadline=None)
+    run_state_machine_as_test(Turns, settings=budget)
