@@ -69,6 +69,8 @@ def check_token_counter(
     app_configs: Sequence[AppConfig] | None, **_: Any
 ) -> list[checks.CheckMessage]:
     """The token counter can be imported and called."""
+    if not isinstance(getattr(django_settings, "CHATMEMORY", {}), dict):
+        return []  # said by check_settings
     name = settings.TOKEN_COUNTER
     if name == "approximate":
         return []

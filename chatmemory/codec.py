@@ -251,7 +251,7 @@ class _Walk:
         if self.repaired:
             before = clean.get("repaired")
             before = before if isinstance(before, list) else []
-            clean["repaired"] = [*before, *self.repaired][:_MAX_REPAIRED]
+            clean["repaired"] = [*before, *self.repaired]
         return clean
 
     def block(self, block: object, index: int) -> object:

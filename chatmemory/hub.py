@@ -24,6 +24,7 @@ from django.contrib.auth import get_user_model
 from django.utils import timezone
 
 from chatmemory import services
+from chatmemory.errors import MemoryUnavailable
 from chatmemory.models import Head, Session, Turn
 from chatmemory.services.pool import in_pool
 
@@ -38,6 +39,8 @@ PUBLISH_SECONDS = 0.05
 RUNNERS = "chatmemory.runners"
 """The group of all processes that can run turns."""
 MAX_SWEPT_TURNS = 100
+MAX_HINTS = 10_000
+"""Hints kept for a layer that can't be reached; then the oldest go."""
 
 
 class Socket(Protocol):
@@ -99,20 +102,22 @@ class Hub:
         self._mirrors: dict[int, LiveText] = {}
         self._unpublished: set[int] = set()
         self._is_serving = False
-        self._layer = _Layer(self._hear)
+        self._layer = _Layer(self._hear, self._has_joined)
 
     # Called from any thread.
 
     def join(self, session_pk: int, socket: Socket) -> None:
         """From now on the socket is told of news of the session."""
         self._is_serving = True
-        self._sockets[session_pk].add(socket)
+        with self._lock:
+            self._sockets[session_pk].add(socket)
         self._call(self._follow, session_pk)
 
     def leave(self, session_pk: int, socket: Socket) -> None:
         """The socket is told no more."""
-        sockets = self._sockets[session_pk]
-        sockets.discard(socket)
+        with self._lock:
+            sockets = self._sockets.get(session_pk, set())
+            sockets.discard(socket)
         if not sockets:
             self._call(self._forget, session_pk)
 
@@ -124,6 +129,8 @@ class Hub:
     def begin_text(self, session_pk: int, turn: str, step: int) -> LiveText:
         """A run of this process begins a step."""
         text = self._texts[session_pk] = LiveText(turn, step)
+        if self._layer.is_shared:
+            self._call(self._layer.join, RUNNERS)  # there, sockets elsewhere ask for the whole
         return text
 
     def grew(self, session_pk: int) -> None:
@@ -145,8 +152,7 @@ class Hub:
 
     def poke(self, session_pk: int) -> None:
         """A session has news: tell its sockets, here and in other processes."""
-        for socket in tuple(self._sockets.get(session_pk, ())):
-            socket.poke()
+        self._poke_here(session_pk)
         self._tell(_group(session_pk), "news", session=session_pk)
 
     def call_runners(self, session_pk: int) -> None:
@@ -165,10 +171,10 @@ class Hub:
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
             thread.join(timeout=5)
-        for kept in (self._sockets, self._heads, self._texts, self._mirrors):
+        for kept in (self._sockets, self._heads, self._texts, self._mirrors, self._unpublished):
             kept.clear()
         self._is_serving = False
-        self._layer = _Layer(self._hear)
+        self._layer = _Layer(self._hear, self._has_joined)
 
     # The thread.
 
@@ -202,15 +208,25 @@ class Hub:
 
     def _follow(self, session_pk: int) -> None:
         self._layer.join(_group(session_pk))
-        if session_pk not in self._texts:
-            self._layer.tell(_group(session_pk), "whole", {"session": session_pk})
+        if session_pk not in self._texts and session_pk not in self._mirrors:
+            self._ask_for_whole(session_pk)
+
+    def _has_joined(self, session_pk: int) -> None:
+        """What was said while the layer subscribed was lost: look."""
+        self._poke_here(session_pk)
+
+    def _ask_for_whole(self, session_pk: int) -> None:
+        # Of the runners, since who runs the turn need not have a socket of the session.
+        self._layer.tell(RUNNERS, "whole", {"session": session_pk})
 
     def _forget(self, session_pk: int) -> None:
-        if not self._sockets.get(session_pk):
+        with self._lock:
+            if self._sockets.get(session_pk):
+                return
             self._sockets.pop(session_pk, None)
-            self._mirrors.pop(session_pk, None)
-            self._heads.pop(session_pk, None)
-            self._layer.leave(_group(session_pk))
+        self._mirrors.pop(session_pk, None)
+        self._heads.pop(session_pk, None)
+        self._layer.leave(_group(session_pk))
 
     def _publish_soon(self, session_pk: int) -> None:
         if session_pk not in self._unpublished:
@@ -232,8 +248,7 @@ class Hub:
     def _hear(self, kind: str, event: Mapping[str, Any]) -> None:
         match kind:
             case "news":
-                for socket in tuple(self._sockets.get(event["session"], ())):
-                    socket.poke()
+                self._poke_here(event["session"])
             case "text":
                 self._mirror(event)
             case "whole":
@@ -252,13 +267,18 @@ class Hub:
         if event["from"] == 0 and not (is_same and text and text.received >= event["to"]):
             text = LiveText(event["turn"], event["step"], [event["text"]], received=event["to"])
             self._mirrors[session_pk] = text
+            self._poke_here(session_pk)  # if the hint that the run began was lost
         elif text is not None and is_same and event["from"] == text.received:
             text.pieces.append(event["text"])
             text.received = event["to"]
         elif not is_same or (text and event["from"] > text.received):
-            self._layer.tell(_group(session_pk), "whole", {"session": session_pk})
+            self._ask_for_whole(session_pk)
             return
         self._say(session_pk)
+
+    def _poke_here(self, session_pk: int) -> None:
+        for socket in tuple(self._sockets.get(session_pk, ())):
+            socket.poke()
 
     def _say(self, session_pk: int) -> None:
         for socket in tuple(self._sockets.get(session_pk, ())):
@@ -287,8 +307,10 @@ class Hub:
             head = found.heads.get(session_pk)
             if session_pk not in self._heads or self._heads[session_pk] != head:
                 self._heads[session_pk] = head
-                for socket in tuple(self._sockets.get(session_pk, ())):
-                    socket.poke()
+                self._poke_here(session_pk)
+            mirror = self._mirrors.get(session_pk)
+            if mirror is not None and (head is None or head.running != mirror.turn):
+                self._mirrors.pop(session_pk, None)  # its turn ended
         for socket in sockets:
             has_login = socket.login_key is None or socket.login_key in found.login_keys
             if socket.user_pk not in found.user_pks or not has_login:
@@ -311,7 +333,8 @@ def _sweep(
 ) -> _Found:
     overdue = Turn.objects.overdue().values_list("session_id", flat=True)[:MAX_SWEPT_TURNS]
     for session_pk in set(overdue):
-        services.end_overdue(session_pk)
+        with contextlib.suppress(MemoryUnavailable):  # this session's lock is held; go on
+            services.end_overdue(session_pk)
     waiting = Turn.objects.filter(status=Turn.Status.WAITING).values_list("session_id", flat=True)
     return _Found(
         heads=Session.objects.heads(session_pks) if session_pks else {},
@@ -345,8 +368,13 @@ _asweep = in_pool(_sweep)
 class _Layer:
     """The channel layer: groups joined, hints sent, each call bounded, nothing awaited outside."""
 
-    def __init__(self, hear: Callable[[str, Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        hear: Callable[[str, Mapping[str, Any]], None],
+        has_joined: Callable[[int], None],
+    ) -> None:
         self._hear = hear
+        self._has_joined = has_joined
         self._wanted: set[str] = set()
         self._joined: set[str] = set()
         self._outbox: dict[tuple[str, str, object], tuple[str, dict[str, Any]]] = {}
@@ -374,12 +402,16 @@ class _Layer:
 
     def tell(self, group: str, kind: str, fields: Mapping[str, object]) -> None:
         """Send an event to a group soon. The same hint twice is one; old text may be lost."""
+        if not self.is_shared:
+            return
         event = {"type": f"chatmemory.{kind}", **fields}
         if kind == "text":
             self._texts.append((group, event))
             del self._texts[:-1000]
         else:
             self._outbox[group, kind, fields.get("session", fields.get("turn"))] = (group, event)
+            if len(self._outbox) > MAX_HINTS:
+                del self._outbox[next(iter(self._outbox))]
         self._stir()
 
     def _stir(self) -> None:
@@ -394,22 +426,29 @@ class _Layer:
         receiver = asyncio.ensure_future(self._receive_for_ever())
         try:
             while True:
+                # Not wait_for: before Python 3.12 it swallows a cancellation that meets its result.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), RETRY_SECONDS)
+                    async with asyncio.timeout(RETRY_SECONDS):
+                        await self._wake.wait()
                 self._wake.clear()
                 if self._channel:
                     await self._work_off()
         finally:
             receiver.cancel()
+            await asyncio.gather(receiver, return_exceptions=True)
 
     async def _work_off(self) -> None:
         layer = get_channel_layer()
         for group in self._wanted - self._joined:
-            if await self._bounded(layer.group_add(group, self._channel)):
-                self._joined.add(group)
+            if not await self._bounded(layer.group_add(group, self._channel)):
+                return
+            self._joined.add(group)
+            if group != RUNNERS:
+                self._has_joined(int(group.rpartition(".")[2]))
         for group in self._joined - self._wanted:
-            if await self._bounded(layer.group_discard(group, self._channel)):
-                self._joined.discard(group)
+            if not await self._bounded(layer.group_discard(group, self._channel)):
+                return
+            self._joined.discard(group)
         hints, self._outbox = self._outbox, {}
         texts, self._texts = self._texts, []
         for group, event in (*hints.values(), *texts):
@@ -418,16 +457,21 @@ class _Layer:
 
     async def _bounded(self, call: Awaitable[object]) -> bool:
         try:
-            await asyncio.wait_for(call, LAYER_SECONDS)
+            async with asyncio.timeout(LAYER_SECONDS):
+                await call
         except Exception as error:  # whatever the layer raises, it is only a hint
-            if not self._is_failing:
-                logger.warning("the channel layer fails: %s", type(error).__name__)
-            self._is_failing = True
+            self._note(error)
             return False
-        if self._is_failing:
-            logger.info("the channel layer works again")
-        self._is_failing = False
+        self._note(None)
         return True
+
+    def _note(self, error: Exception | None) -> None:
+        """Log that the layer begins to fail, and that it works again."""
+        if error is not None and not self._is_failing:
+            logger.warning("the channel layer fails: %s", type(error).__name__)
+        if error is None and self._is_failing:
+            logger.info("the channel layer works again")
+        self._is_failing = error is not None
 
     async def _receive_for_ever(self) -> None:
         layer = get_channel_layer()
@@ -441,7 +485,7 @@ class _Layer:
                     if event.get("origin") != self._channel:
                         self._hear(event["type"].removeprefix("chatmemory."), event)
             except Exception as error:  # the layer is lost, not the hub
-                logger.warning("lost the channel layer: %s", type(error).__name__)
+                self._note(error)
                 await asyncio.sleep(RETRY_SECONDS)
 
 

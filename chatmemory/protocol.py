@@ -95,7 +95,7 @@ class _Fields:
     def id(self) -> FrameId:
         value = id_of(self.left)
         if value is None:
-            raise BadInput("id must be a number or a text of 1 to 64 characters.", field="id")
+            raise BadInput("id must be a number or 1 to 64 printable characters.", field="id")
         del self.left["id"]
         return value
 
@@ -115,7 +115,7 @@ class _Fields:
 def id_of(frame: object) -> FrameId | None:
     """The id that the answer to a frame must carry; None if it has none that can be used."""
     value = frame.get("id") if isinstance(frame, Mapping) else None
-    if isinstance(value, str) and 1 <= len(value) <= MAX_ID_CHARS:
+    if isinstance(value, str) and 1 <= len(value) <= MAX_ID_CHARS and value.isprintable():
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -224,4 +224,6 @@ class Cursor:
         parts = text.split(".") if len(text) <= 100 and text.isascii() else []
         if len(parts) != 4 or not all(part.isdigit() for part in parts):
             return None
-        return cls(*(int(part) for part in parts))
+        numbers = [int(part) for part in parts]
+        # Beyond it no number was given out, and databases can't add to it.
+        return cls(*numbers) if max(numbers) <= codec.MAX_SAFE_INTEGER else None

@@ -15,9 +15,10 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, InterfaceError, close_old_connections
@@ -86,7 +87,9 @@ class Runner:
         self.name = f"{socket.gethostname()[:24]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
         self._keeper: threading.Thread | None = None
+        self._is_over = False
         self._look = threading.Event()
         self._runs: dict[int, Run] = {}
         self._beat = time.monotonic()
@@ -114,12 +117,12 @@ class Runner:
 
     def launch(self, claim: Claim) -> None:
         """Run a claimed turn in the runner's loop, without waiting for it."""
-        asyncio.run_coroutine_threadsafe(self._run(claim), self._running_loop())
+        self._begin(self._run(claim))
 
     def consider(self, session_pk: int) -> None:
         """Claim and run what waits in this session, if this process runs turns."""
         if self.owner:
-            asyncio.run_coroutine_threadsafe(self._claim_and_run(session_pk), self._running_loop())
+            self._begin(self._claim_and_run(session_pk))
 
     def stop(self, turn_pk: int) -> None:
         """See to a stop at once, if the turn runs here."""
@@ -135,15 +138,40 @@ class Runner:
         if claim is not None:
             async_to_sync(self._run)(claim)
 
+    def shut_down(self) -> None:
+        """End the threads. Turns that run here are left to the sweeps of others.
+
+        For tests, and processes that end in order.
+        """
+        with self._lock:
+            loop, thread, keeper = self._loop, self._thread, self._keeper
+            self._loop = self._thread = self._keeper = None
+            self._is_enabled, self._is_over = False, True
+        if loop is not None and thread is not None:
+            asyncio.run_coroutine_threadsafe(_cancel_all(), loop)
+            thread.join(timeout=5)
+        if keeper is not None:
+            self._look.set()
+            keeper.join(timeout=5)
+        self._runs.clear()
+        self._is_over = False
+
     # The loop.
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(_logged(work), self._running_loop())
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(
-                    target=self._loop.run_forever, name="chatmemory-runner", daemon=True
-                ).start()
+                self._thread = threading.Thread(
+                    target=_run_until_stopped,
+                    args=(self._loop,),
+                    name="chatmemory-runner",
+                    daemon=True,
+                )
+                self._thread.start()
             return self._loop
 
     async def _claim_and_run(self, session_pk: int) -> None:
@@ -194,7 +222,10 @@ class Runner:
             logger.exception("turn %s: the responder failed", run.claim.client_id)
         if run.take_end():
             try:
-                await _afinish(run, status, error)
+                while True:
+                    if await _afinish(run, status, error):
+                        break
+                    await asyncio.sleep(FINISH_AGAIN_SECONDS)
             finally:
                 self._ended(run)
 
@@ -205,6 +236,9 @@ class Runner:
             async for piece in pieces:
                 match piece:
                     case Text(text):
+                        if run.last is not None:
+                            await self._store_held(run)
+                            chars = saved_chars = 0
                         run.text.pieces.append(text)
                         chars += len(text)
                         hub.grew(claim.session_pk)
@@ -253,17 +287,20 @@ class Runner:
         self._look.set()
 
     def _keep_for_ever(self) -> None:
-        while True:
+        while not self._is_over:
             self._look.wait(KEEPER_SECONDS if self._runs else None)
             self._look.clear()
-            if self._loop is None:
+            loop = self._loop
+            if loop is None:
                 self._answer_beat()
             else:
-                self._loop.call_soon_threadsafe(self._answer_beat)
+                loop.call_soon_threadsafe(self._answer_beat)
             try:
                 self._look_after(list(self._runs.values()))
             except (DatabaseError, InterfaceError) as error:
                 logger.warning("the keeper can't reach the database: %s", type(error).__name__)
+            except Exception:
+                logger.exception("the keeper failed; it looks again in %s s", KEEPER_SECONDS)
             finally:
                 close_old_connections()
 
@@ -301,14 +338,16 @@ class Runner:
 
     def _end_here(self, run: Run, status: str, error: str) -> None:
         try:
-            _finish(run, status, error)
+            while not _finish(run, status, error):
+                time.sleep(FINISH_AGAIN_SECONDS)
         finally:
             close_old_connections()
             self._ended(run)
 
 
 def _request(*, claim: Claim) -> Request:
-    session = Session.objects.get(pk=claim.session_pk)
+    # With the owner: a responder is async, and could not read it.
+    session = Session.objects.select_related("owner").get(pk=claim.session_pk)
     return Request(session=session, turn=claim.client_id, messages=read_window(session))
 
 
@@ -316,29 +355,26 @@ def _save_text(run: Run) -> bool:
     return services.save_partial(claim=run.claim, text=run.text.text, step=run.text.step)
 
 
-def _finish(run: Run, status: str, error: str) -> None:
-    """Store the end of a run, again and again as long as its fence stands."""
+def _finish(run: Run, status: str, error: str) -> bool:
+    """Store the end of a run, if its fence stands; False if it must be tried again."""
     text = run.text.text
     last = run.last if run.last is not None else {"role": "assistant", "content": text}
     metadata = last.get("response_metadata")
     model = metadata.get("model_name") if isinstance(metadata, Mapping) else None
     usage = last.get("usage")
-    while True:
-        try:
-            ended = services.finish_turn(
-                claim=run.claim,
-                status=status,
-                error=error,
-                message=last,
-                step=run.text.step,
-                model=str(model or "")[:100],
-                usage=usage if isinstance(usage, Mapping) else None,
-            )
-        except MemoryUnavailable:
-            logger.warning("turn %s: its end can't be stored yet", run.claim.client_id)
-            time.sleep(FINISH_AGAIN_SECONDS)
-            continue
-        break
+    try:
+        ended = services.finish_turn(
+            claim=run.claim,
+            status=status,
+            error=error,
+            message=last,
+            step=run.text.step,
+            model=str(model or "")[:100],
+            usage=usage if isinstance(usage, Mapping) else None,
+        )
+    except MemoryUnavailable:
+        logger.warning("turn %s: its end can't be stored yet", run.claim.client_id)
+        return False
     logger.info(
         "turn %s of session %s: %s%s in %.1f s",
         run.claim.client_id,
@@ -349,11 +385,38 @@ def _finish(run: Run, status: str, error: str) -> None:
     )
     if ended is not None and ended.waiting:
         runner.consider(run.claim.session_pk)
+    return True
+
+
+def _lane(run: Run, *_: object) -> tuple[str, str]:
+    return (run.claim.scope, run.claim.key)
+
+
+def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+async def _logged(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except Exception:
+        logger.exception("a run broke off; a sweep will end its turn")
+
+
+async def _cancel_all() -> None:
+    """End this loop and all that it does."""
+    loop = asyncio.get_running_loop()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.wait(others, timeout=1) if others else None
+    loop.stop()
 
 
 _arequest = in_pool(_request)
-_asave_text = in_pool(_save_text)
-_afinish = in_pool(_finish)
+_asave_text = in_pool(_save_text, lane=_lane)
+_afinish = in_pool(_finish, lane=_lane)
 
 runner = Runner()
 """This process's."""

@@ -72,6 +72,18 @@ def _is_empty(plain: dict[str, object]) -> bool:
 def _shown(plain: dict[str, object]) -> dict[str, object]:
     """The message without characters in which a person's or a tool's text hides instructions."""
     content = plain["content"]
-    if plain["role"] in ("user", "tool") and isinstance(content, str):
-        return {**plain, "content": _HIDDEN.sub("", content)}
-    return plain
+    if plain["role"] not in ("user", "tool"):
+        return plain
+    return {**plain, "content": _without_hidden(content)}
+
+
+def _without_hidden(content: object) -> object:
+    match content:
+        case str():
+            return _HIDDEN.sub("", content)
+        case list():
+            return [_without_hidden(block) for block in content]
+        case dict():
+            return {name: _without_hidden(value) for name, value in content.items()}
+        case _:
+            return content

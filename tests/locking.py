@@ -32,6 +32,9 @@ def held(*sessions: Session) -> Iterator[None]:
     with second_connection() as other:
         other.set_autocommit(False)
         with other.cursor() as cursor:
+            if other.vendor == "postgresql":
+                # So that who waits without bound fails a test and doesn't stop it.
+                cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '20s'")
             for session in sessions:
                 cursor.execute(
                     "UPDATE chatmemory_session SET fence = fence WHERE id = %s", [session.pk]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from datetime import UTC, datetime
 from io import BytesIO
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.core.cache import cache
@@ -26,7 +29,7 @@ SESSIONS = "/api/sessions/"
 TALK = "/api/sessions/talk/"
 MESSAGES = "/api/sessions/talk/messages/"
 JSON = "application/json"
-CHUNKED = {"HTTP_TRANSFER_ENCODING": "chunked"}
+CHUNKED: dict[str, Any] = {"HTTP_TRANSFER_ENCODING": "chunked"}
 
 
 @pytest.fixture
@@ -79,11 +82,10 @@ def test_sessions_come_last_active_first_and_none_twice(api, ann):
         talk_of(ann, key=f"talk-{number}")
     make_session("silent-1", owner=ann)
     make_session("silent-2", owner=ann)
-    keys, cursor = [], {}
-    while cursor is not None:
-        page = api.get(SESSIONS, {"limit": 2, **cursor}).json()
-        keys += [session["key"] for session in page["sessions"]]
-        cursor = page["next"] and {"cursor": page["next"]}
+    pages = [api.get(SESSIONS, {"limit": 2}).json()]
+    while pages[-1]["next"]:
+        pages.append(api.get(SESSIONS, {"limit": 2, "cursor": pages[-1]["next"]}).json())
+    keys = [session["key"] for page in pages for session in page["sessions"]]
     assert keys == ["talk-4", "talk-3", "talk-2", "talk-1", "talk-0", "silent-2", "silent-1"]
 
 
@@ -284,7 +286,9 @@ def test_a_turn_that_another_runs_is_waited_for_no_longer_than_asked(api, talk, 
     services.admit_turn(
         session_key="talk", client_id="c1", content="what now?", by=by, owner="elsewhere"
     )
+    began = time.monotonic()
     answer = send(api, wait=0.3)
+    assert time.monotonic() - began < 5
     assert (answer.status_code, answer.json()["status"]) == (200, "running")
     assert answer.json()["messages"] == []
 
@@ -453,7 +457,8 @@ async def test_a_body_without_a_length_is_read(ann, talk):
 def test_a_body_whose_end_the_server_cannot_tell_is_refused(ann, talk):
     request = RequestFactory().generic("POST", MESSAGES, CONTENT_TYPE=JSON, **CHUNKED)
     request.environ["wsgi.input"] = BytesIO(b'{"client_id": "c1", "text": "hi"}')
-    request.user, request._dont_enforce_csrf_checks = ann, True
+    request.user = ann
+    request._dont_enforce_csrf_checks = True  # as the client does
     answer = resolve(MESSAGES).func(request, key="talk").render()
     assert (answer.status_code, json.loads(answer.content)["code"]) == (411, "length_required")
 
@@ -508,7 +513,13 @@ def test_two_people_may_use_one_key(api):
     assert api.get(MESSAGES).json()["messages"] == []
 
 
-@pytest.mark.parametrize("key", ["%00", "a b", "%F0%9F%90%9D", "k" * 10_000])
+@pytest.mark.parametrize("key", ["a b", "\N{HONEYBEE}", "é"])
+def test_a_key_that_is_none_over_http_is_not_found(api, ann, key):
+    make_session(key, owner=ann)
+    assert problem(api.get(f"{SESSIONS}{quote(key)}/"))[:2] == (404, "not_found")
+
+
+@pytest.mark.parametrize("key", ["%00", "k" * 10_000])
 def test_a_key_that_cannot_be_is_not_found(api, key):
     assert problem(api.get(f"{SESSIONS}{key}/messages/"))[:2] == (404, "not_found")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.factories import make_session, make_user, said
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-TALK = {"session_key": "talk", "scope": SERVER}
+TALK: dict[str, Any] = {"session_key": "talk", "scope": SERVER}
 
 
 def test_each_act_leaves_who_what_why_and_how_much():

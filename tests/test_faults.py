@@ -26,10 +26,11 @@ def fault_in(call, *arguments: Any) -> Fault:
     """The kind of the error that the call ends with."""
     with pytest.raises((DatabaseError, InterfaceError)) as caught:
         call(*arguments)
-    return fault_of(caught.value)
+    error: Any = caught.value
+    return fault_of(error)
 
 
-def execute(sql: str, *params: object) -> list[Any]:
+def execute(sql: str, *params: Any) -> list[Any]:
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
         return cursor.fetchall() if cursor.description else []
@@ -283,9 +284,10 @@ def test_a_parent_that_is_gone_is_not_found():
         durably(orphan.save, is_repeatable=True)
 
 
-def test_within_a_callers_block_it_is_called_once_and_the_block_rolled_back(only):
-    only("postgresql", "mysql")
-    calls, work = failing(1, lambda: execute("SELECT nothing_like_that()"))
-    with pytest.raises(DatabaseError), transaction.atomic():
-        durably(work, is_repeatable=True)
+def test_within_a_callers_block_it_is_called_once_and_the_block_is_marked(own_connection):
+    calls, work = failing(1, kill_own)
+    with transaction.atomic():
+        with pytest.raises(MemoryUnavailable):
+            durably(work, is_repeatable=True)
+        assert transaction.get_rollback()
     assert len(calls) == 1

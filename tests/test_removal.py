@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from django.db import connection, transaction
@@ -32,7 +33,7 @@ from tests.locking import at_once
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 BY = Actor.server("tests")
-TALK = {"session_key": "talk", "by": BY, "scope": SERVER}
+TALK: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": SERVER}
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 REMOVALS = (
     lambda **changes: trim_session(**{**TALK, "reason": "", "keep_last": 0, **changes}),
@@ -56,6 +57,7 @@ def left() -> list[int]:
 def run_a_turn(*texts: str, client_id: str = "run"):
     """A turn that runs and has stored these rows."""
     claim = admit_turn(**TALK, client_id=client_id, content="hi", owner="me").claim
+    assert claim is not None
     start_turn(claim=claim)
     for text in texts:
         add_rows(claim=claim, messages=[{"role": "assistant", "content": text}], step=None)
@@ -93,7 +95,7 @@ def test_what_is_below_the_floor_is_not_among_the_objects():
 @pytest.mark.parametrize(("keep", "floor"), [(0, 9), (1, 6), (3, 6), (4, 3), (6, 3), (7, 1)])
 def test_a_trim_never_cuts_inside_a_turn(keep, floor):
     session = make_session()
-    roles = "system assistant user tool assistant user tool assistant".split()
+    roles = ["system", "assistant", "user", "tool", "assistant", "user", "tool", "assistant"]
     messages = [{"role": role, "content": "x"} for role in roles]
     append_messages(**TALK, messages=messages)
     session.refresh_from_db()
@@ -255,6 +257,17 @@ def test_a_send_from_before_a_clear_is_history_cleared():
 
 
 # All of them
+
+
+@pytest.mark.parametrize("remove", REMOVALS, ids=["trim", "clear", "purge"])
+def test_a_removal_writes_before_it_reads_on_sqlite(remove):
+    if connection.vendor != "sqlite":
+        pytest.skip("elsewhere a lock is taken by reading")
+    make_session()
+    with CaptureQueriesContext(connection) as queries:
+        remove()
+    sent = [query["sql"] for query in queries if not query["sql"].startswith("SAVEPOINT")]
+    assert sent[0].startswith("UPDATE")
 
 
 @pytest.mark.parametrize("remove", REMOVALS, ids=["trim", "clear", "purge"])

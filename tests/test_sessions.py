@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -34,7 +35,7 @@ from tests.locking import at_once
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 BY = Actor.server("tests")
-TALK = {"session_key": "talk", "by": BY, "scope": SERVER}
+TALK: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": SERVER}
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 FAR_OFF = datetime(2099, 1, 1, tzinfo=UTC)
 

@@ -1,10 +1,12 @@
-"""Turns: admitted, claimed, run under a fence, ended; nothing runs twice, nothing waits for ever."""
+"""Turns: admitted, claimed, run under a fence, ended; none twice, and none waits for ever."""
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -57,7 +59,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.database]
 commits = pytest.mark.django_db(transaction=True)
 
 BY = Actor.server("tests")
-TALK = {"session_key": "talk", "by": BY, "scope": SERVER}
+TALK: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": SERVER}
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 DONE = {"role": "assistant", "content": "done"}
 ENDED = ("complete", "interrupted", "failed", "cancelled")
@@ -69,7 +71,7 @@ def admit(client_id="run", content="hi", **changes):
 
 def run(*messages, client_id="run") -> Claim:
     """A turn that has begun and stored these rows."""
-    claim = admit(client_id, owner="me").claim
+    claim: Claim = admit(client_id, owner="me").claim
     assert start_turn(claim=claim)
     assert add_rows(claim=claim, messages=messages, step=None)
     return claim
@@ -330,14 +332,19 @@ def test_a_claim_whose_id_is_a_messages_fails_that_turn_alone():
 
 
 @commits
-def test_of_many_who_claim_a_turn_at_once_one_gets_it():
+def test_of_two_who_claim_a_turn_at_once_one_gets_it():
     session = make_session()
     admit()
-    claims = at_once(
-        *[lambda n=n: claim_next(session_pk=session.pk, owner=f"p{n}") for n in range(6)]
-    )
-    [claim] = filter(None, claims)
-    assert Turn.objects.get().lease_owner == claim.owner
+    with thread() as one, thread() as two:
+        with held(session):
+            waiting = [
+                call(claim_next, session_pk=session.pk, owner=owner)
+                for call, owner in ((one, "p1"), (two, "p2"))
+            ]
+            time.sleep(0.2)
+        [claim] = filter(None, [claimed.result(timeout=30) for claimed in waiting])
+    turn = Turn.objects.get()
+    assert (turn.status, turn.lease_owner) == ("running", claim.owner)
     assert Message.objects.count() == 1
 
 
@@ -759,10 +766,8 @@ class Turns(RuleBasedStateMachine):
     @precondition(lambda self: self.sent)
     @rule(pick=st.randoms(use_true_random=False))
     def stop(self, pick) -> None:
-        try:
+        with suppress(UnknownTurn):
             stop_turn(**self.at, turn=f"t{pick.randint(1, self.sent)}")
-        except UnknownTurn:
-            pass
 
     @rule()
     def die(self) -> None:
@@ -775,10 +780,8 @@ class Turns(RuleBasedStateMachine):
 
     @rule()
     def append(self) -> None:
-        try:
+        with suppress(Busy):
             append_messages(**self.at, messages=said("a", "b"))
-        except Busy:
-            pass
 
     def stands(self, claim: Claim) -> bool:
         now = Session.objects.get(pk=self.session.pk)

@@ -19,6 +19,7 @@ from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 from django.views import View
 
 from chatmemory import services
@@ -185,9 +186,13 @@ class RemovalView(View):
     def report(self, gone: Sequence[int], refused: Mapping[str, int]) -> None:
         """Tell the operator, on the next page."""
         if gone:
-            count = {"title": self.title, "messages": sum(gone), "sessions": len(gone)}
-            told = _("%(title)s: %(messages)s messages of %(sessions)s sessions.") % count
-            messages.success(self.request, told)
+            told = ngettext(
+                "%(title)s of one session. Messages gone: %(messages)s.",
+                "%(title)s of %(sessions)s sessions. Messages gone: %(messages)s.",
+                len(gone),
+            )
+            counts = {"title": self.title, "sessions": len(gone), "messages": sum(gone)}
+            messages.success(self.request, told % counts)
         for why, times in refused.items():
             messages.warning(self.request, f"{why} ({times})" if times > 1 else why)
 

@@ -12,6 +12,8 @@ from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 from django.views import View
@@ -31,7 +33,7 @@ LONGEST_SEARCH = 256
 class SessionAdmin(ReadOnlyAdmin):
     """The last active first; living ones, unless a filter asks for others."""
 
-    list_display = ("name", "owner", "message_count", "tokens", "last_message_at", "state")
+    list_display = ("name", "state", "owner", "message_count", "tokens", "last_message")
     list_filter = (StateFilter, ActivityFilter, ScopeFilter)
     list_select_related = ("owner",)
     # By the day, which has an index, before the time, which has none.
@@ -40,7 +42,7 @@ class SessionAdmin(ReadOnlyAdmin):
     search_help_text = _("The beginning of a key or of a user name, or part of a title.")
     actions = ("trim", "clear", "purge")
     fieldsets = (
-        (None, {"fields": ("title", "key", "scope", "owner", "state")}),
+        (None, {"fields": ("title", "key", "scope", "owner", "standing")}),
         (
             _("Messages"),
             {"fields": ("message_count", "first_seq", "last_seq", "tokens", "running", "waiting")},
@@ -60,23 +62,37 @@ class SessionAdmin(ReadOnlyAdmin):
         ),
         (_("For the model"), {"fields": ("instructions", "metadata")}),
     )
-    readonly_fields = ("state", "message_count")
+    readonly_fields = ("standing", "message_count")
 
     class Media:
         css = {"all": ["chatmemory/admin.css"]}  # noqa: RUF012  # as Django asks for it
 
     @admin.display(description=_("session"))
     def name(self, session: Session) -> str:
-        title, key = visible(session.title), visible(session.key)
-        if not title:
-            return key
-        return format_html('{}<span class="chatmemory-key">{}</span>', title, key)
+        named = '<span class="chatmemory-name">{}</span>'
+        key = visible(session.key)
+        if not session.title:
+            return format_html(named, key)
+        keyed = named + '<span class="chatmemory-key">{}</span>'
+        return format_html(keyed, visible(session.title), key)
 
     @admin.display(description=_("messages"))
     def message_count(self, session: Session) -> int:
         return session.message_count
 
+    @admin.display(description=_("last message"))
+    def last_message(self, session: Session) -> str | None:
+        if session.last_message_at is None:
+            return None
+        at = timezone.localtime(session.last_message_at)
+        day, hour = date_format(at, "SHORT_DATE_FORMAT"), date_format(at, "TIME_FORMAT")
+        return format_html('{}<span class="chatmemory-key">{}</span>', day, hour)
+
     @admin.display(description=_("state"))
+    def standing(self, session: Session) -> str:
+        return str(state_of(session).label)
+
+    @admin.display(description=_("state"), empty_value="")
     def state(self, session: Session) -> str:
         state = state_of(session)
         if state is State.IDLE:

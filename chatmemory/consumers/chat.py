@@ -64,6 +64,7 @@ class ChatConsumer(AsyncConsumer):
         try:
             await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
             if writer.done() and not reader.done():
+                await client.close()
                 await asyncio.wait({reader}, timeout=CLOSE_SECONDS)
         finally:
             client.leave()
@@ -71,7 +72,8 @@ class ChatConsumer(AsyncConsumer):
                 task.cancel()
             results = await asyncio.gather(reader, writer, return_exceptions=True)
         for result in results:
-            if isinstance(result, Exception):
+            # An OSError is a server's way to say that the client is gone.
+            if isinstance(result, Exception) and not isinstance(result, OSError):
                 logger.error("a socket's task failed", exc_info=result)
 
 
@@ -92,7 +94,8 @@ class Client:
         self._wake = asyncio.Event()
         self._answers: deque[str] = deque()
         self._bye: str | None = None
-        self._close_code = 1000
+        self._close_code = 1011
+        self._is_closed = False
         self._feed: Feed | None = None
         self._mistakes = 0
         self._credit = Credit()
@@ -270,8 +273,10 @@ class Client:
     async def write(self) -> None:
         """Send what there is to send, until the socket is closed from this side."""
         while True:
+            # Not wait_for: before Python 3.12 it swallows a cancellation that meets its result.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self._patience())
+                async with asyncio.timeout(self._patience()):
+                    await self._wake.wait()
             self._wake.clear()
             self._check_deadlines()
             try:
@@ -283,12 +288,21 @@ class Client:
                 self._answers.append(protocol.dump_error(error))
                 await asyncio.sleep(1)
                 self._look()
-            if self._bye is not None and not self._answers:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(PONG_SECONDS):
-                        await self._put(self._bye)
-                        await self._send({"type": "websocket.close", "code": self._close_code})
+            if self._bye is not None and not (self._answers and self._credit.is_left()):
+                await self.close()
                 return
+
+    async def close(self) -> None:
+        """Say why, and close; as an internal error, where nothing else was said."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                if self._bye is None:
+                    self._say_bye("internal", close_code=1011, reconnect=True)
+                await self._send({"type": "websocket.send", "text": self._bye})
+                await self._send({"type": "websocket.close", "code": self._close_code})
 
     def _patience(self) -> float:
         until = self._credit.next_deadline()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from chatmemory import protocol
 from chatmemory.consumers.credit import Credit
 from chatmemory.hub import LiveText, hub
 from chatmemory.models import Head, Page, Session, Turn
 from chatmemory.protocol import Cursor
+from chatmemory.services.faults import durably
 from chatmemory.services.pool import in_pool
 
 NEWEST = 50
@@ -34,10 +35,10 @@ class Feed:
         self._first_seq = 1
         self._shown: dict[str, object] = {}
         self._synced = ""
+        self._running: str | None = None
         self._last_step: tuple[str | None, int] = (None, -1)
         self._text: LiveText | None = None
-        self._offset = 0
-        self._unsent = ""
+        self._piece = self._char = 0
         self._is_fresh = True
 
     async def frames(self, credit: Credit) -> AsyncIterator[str]:
@@ -59,6 +60,8 @@ class Feed:
                 if row.step is not None:
                     self._last_step = (row.turn_client_id, row.step)
                 yield protocol.dump_message(row.public())
+            if not page.rows:
+                self._seq = page.head.last_seq  # what was missed is below the floor by now
             if self._seq < page.head.last_seq:
                 self.has_news = True
                 continue
@@ -86,6 +89,7 @@ class Feed:
             self._seq = page.head.last_seq if not page.rows else page.rows[0].seq - 1
         self._is_new = False
         self.epoch, self._first_seq = page.head.epoch, page.head.first_seq
+        self._running = page.head.running
         return page, reset
 
     def _reset_reason(self, head: Head, after: int, cursor: Cursor | None) -> str:
@@ -116,30 +120,41 @@ class Feed:
     def _new_text(self, credit: Credit) -> Iterator[str]:
         """Text of the run past this socket's place in it."""
         text = hub.text_of(self.session_pk)
-        if text is None:
-            return
+        if text is None or text.turn != self._running:
+            return  # a mirror outlives its turn
         if text is not self._text:
-            self._text, self._offset, self._unsent, self._is_fresh = text, 0, "", True
+            self._text, self._piece, self._char, self._is_fresh = text, 0, 0, True
         turn, step = self._last_step
         if text.turn == turn and text.step <= step:
             return  # the finished row was shown
-        end = len(text.pieces)
-        self._unsent += "".join(text.pieces[self._offset : end])
-        self._offset = end
-        while self._unsent and credit.is_left():
-            chunk, self._unsent = self._unsent[:TEXT_CHARS], self._unsent[TEXT_CHARS:]
+        while credit.is_left() and (chunk := self._take(text.pieces)):
             kind = "snapshot" if self._is_fresh else "delta"
             self._is_fresh = False
             yield protocol.dump(kind, turn=text.turn, step=text.step, text=chunk)
 
+    def _take(self, pieces: Sequence[str]) -> str:
+        """The next piece of text for a frame; empty where there is none."""
+        taken: list[str] = []
+        left = TEXT_CHARS
+        while left and self._piece < len(pieces):
+            part = pieces[self._piece][self._char : self._char + left]
+            taken.append(part)
+            left -= len(part)
+            self._char += len(part)
+            if self._char == len(pieces[self._piece]):
+                self._piece, self._char = self._piece + 1, 0
+        return "".join(taken)
+
 
 def _read(session_pk: int, *, after: int | None, limit: int) -> Page | None:
-    return Session.objects.living().filter(pk=session_pk).page(after=after, limit=limit)
+    sessions = Session.objects.living().filter(pk=session_pk)
+    return durably(lambda: sessions.page(after=after, limit=limit), is_repeatable=True)
 
 
 def _waiting(session_pk: int) -> list[dict[str, object]]:
     turns = Turn.objects.filter(session=session_pk).waiting()
-    return [{"turn": turn.client_id, "text": turn.asked_text} for turn in turns]
+    waiting = durably(lambda: list(turns), is_repeatable=True)
+    return [{"turn": turn.client_id, "text": turn.asked_text} for turn in waiting]
 
 
 _aread = in_pool(_read)

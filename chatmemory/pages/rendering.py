@@ -16,11 +16,11 @@ from markdown_it.utils import EnvType, OptionsDict
 MAX_MARKDOWN_CHARS = 30_000
 """Longer texts are shown as they are: an unlucky one would keep a process busy for seconds."""
 
-TAGS = set(
-    "a blockquote br code del em h1 h2 h3 h4 h5 h6 hr li ol p pre strong"
-    " table tbody td th thead tr ul".split()
-)
-ATTRIBUTES = {"a": {"href"}, "ol": {"start"}}
+TAGS = {
+    *("a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr"),
+    *("li", "ol", "p", "pre", "s", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"),
+}
+ATTRIBUTES: dict[str, set[str]] = {"*": set(), "a": {"href"}, "ol": {"start"}}
 
 _HIDDEN = re.compile("([\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f])\\1*")
 """Characters that turn the direction of text, and tags, which no person sees."""
@@ -63,8 +63,8 @@ def first_words(text: str, most: int = 60) -> str:
 
 
 def _mark(found: re.Match[str]) -> str:
-    times = len(found[0])
-    return f"⟦U+{ord(found[1]):04X}{f' ×{times}' if times > 1 else ''}⟧"
+    times = f" \u00d7{len(found[0])}" if len(found[0]) > 1 else ""
+    return f"⟦U+{ord(found[1]):04X}{times}⟧"
 
 
 def _image(

@@ -87,7 +87,7 @@ class Shown:
 def with_policy(
     view: Callable[Concatenate[HttpRequest, P], HttpResponseBase],
 ) -> Callable[Concatenate[HttpRequest, P], HttpResponseBase]:
-    """Send a Content-Security-Policy under which only files of this site run, and no inline code."""
+    """Send a Content-Security-Policy: only files of this site run, and no inline code."""
 
     @wraps(view)
     def inner(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
@@ -182,9 +182,7 @@ def rendered(request: HttpRequest, key: str) -> HttpResponse:
             left -= len(row.text)
             if left < 0:
                 break
-            messages.append(
-                {"seq": row.seq, "revision": row.revision, "html": markdown(row.text)}
-            )
+            messages.append({"seq": row.seq, "revision": row.revision, "html": markdown(row.text)})
         upto = row.seq
     return JsonResponse({"messages": messages, "upto": upto})
 
@@ -205,12 +203,12 @@ def message(request: HttpRequest, key: str, seq: int) -> HttpResponse:
 
 
 def is_new_key(key: str) -> bool:
-    """Whether a session may be made under this key from a page: a version-4 UUID, as we write it."""
+    """Whether the socket makes a session under this key: a version-4 UUID as text."""
     try:
         value = uuid.UUID(key)
     except ValueError:
         return False
-    return value.version == 4 and str(value) == key  # noqa: PLR2004
+    return value.version == 4 and str(value) == key.lower()
 
 
 def listed(
@@ -292,6 +290,6 @@ def _number(request: HttpRequest, name: str, default: int | None) -> int | None:
     value = request.GET.get(name, "")
     if not value:
         return default
-    if not (value.isascii() and value.isdigit() and len(value) <= 15):  # noqa: PLR2004
+    if not (value.isascii() and value.isdigit() and len(value) <= 15):
         raise BadInput(f"{name} must be a whole number.", field=name)
     return int(value)

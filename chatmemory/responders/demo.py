@@ -21,7 +21,8 @@ _DATE = (
 )
 _TOLD = {
     "name": rf"\b(?:I'm|I am|[Cc]all me|[Nn]ame(?:'s| is)) {_NAME}|\b[Mm]y name(?:'s| is) (\w+)",
-    "order number": r"\b[Oo]rder(?: number| no\.?| id)?(?: is|:)?[ #]+(?=[-\w]{3})([-\w]{0,30}?\d[-\w]{0,30})",
+    "order number": r"\b[Oo]rder(?: number| no\.?| id)?(?: is|:)?[ #]+"
+    r"(?=[-\w]{3})([-\w]{0,30}?\d[-\w]{0,30})",
     "city": rf"(?:\b(?:[Ll]ive|[Bb]ased|[Oo]ffice|[Mm]oved?|am)|I'm) (?:in|to|from) {_NAME}"
     rf"|\b[Mm]y (?:city|town)(?: is|:) {_NAME}",
     "email": r"(?<![\w.+-])([\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+)",
@@ -50,6 +51,7 @@ _ASKED = re.compile(
 )
 _MINE = re.compile(r"\bmy ([a-z][a-z -]{0,30}?)(?= (?:and|or|again|is|was)\b|\s*[,.;!?]|\s*$)")
 _DID_I_SAY = re.compile(r"\b(?:what|which) ([a-z][a-z -]{0,30}?) did i (?:say|give|tell|mention)")
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[Nn]o\.)\s+(?=\D)|\n+")
 _STOP_WORDS = """
     a about am an and are as at be but by can did do does for from had has have i i'd i'll i'm if in
     is it it's its me my no not of on or our please said say so some that the their them then there
@@ -100,13 +102,13 @@ def facts(said: Sequence[str]) -> dict[str, str]:
 
 def sentences(text: str) -> list[str]:
     """The sentences of a text, as they stand in it."""
-    return [part for part in re.split(r"(?<=[.!?])\s+(?=\D)|\n+", text.strip()) if part]
+    return list(filter(None, _SENTENCE_END.split(text.strip())))
 
 
 def keywords(text: str) -> set[str]:
     """The words that say what a text is about, without their plural s."""
     words = re.findall(r"\w+(?:['-]\w+)*", _lowered(text))
-    return {word.removesuffix("s") for word in words if word not in _STOPPED}
+    return {re.sub(r"(?<!s)s$", "", word) for word in words if word not in _STOPPED}
 
 
 def _quote(topic: str, said: Sequence[str]) -> str:

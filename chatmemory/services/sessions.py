@@ -116,9 +116,7 @@ def _page(
     limit: int | None,
 ) -> Page:
     found = sessions_of(by, scope).filter(key=session_key)
-    page = durably(
-        lambda: found.page(after=after, before=before, limit=limit), is_repeatable=True
-    )
+    page = durably(lambda: found.page(after=after, before=before, limit=limit), is_repeatable=True)
     if page is None:
         raise NotFound
     return page

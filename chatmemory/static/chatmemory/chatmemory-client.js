@@ -53,7 +53,7 @@ export class ChatMemoryClient extends EventTarget {
   #retryTimer = 0;
   #silenceTimer = 0;
   #holdTimer = 0;
-  #isHeld = false; // nothing is sent until the hold is over
+  #heldFor = null; // the code for which nothing is sent for a while
   #holds = 0;
   #lastId = 0;
   #requests = new Map(); // id → {resolve, reject}
@@ -95,11 +95,15 @@ export class ChatMemoryClient extends EventTarget {
     return entry;
   }
 
-  // Send a message that was refused once more, as a new one.
+  // Send a message that was refused once more; as a new one only if the old one can't be stored any
+  // more, for otherwise it may have been.
   retry(clientId) {
     const entry = this.#entry(clientId);
     if (entry?.state !== "failed") return;
-    Object.assign(entry, {client_id: randomId(), epoch: this.session?.epoch, state: "new"});
+    if (entry.code === "history_cleared" || entry.code === "conflict") {
+      Object.assign(entry, {client_id: randomId(), epoch: this.session?.epoch});
+    }
+    entry.state = "new";
     delete entry.code;
     delete entry.message;
     this.#keep();
@@ -149,6 +153,7 @@ export class ChatMemoryClient extends EventTarget {
   // The connection
 
   #hello() {
+    if (this.#cursor === null) this.#clear(); // the newest rows come, and may not join to these
     this.#post({
       type: "hello",
       v: VERSION,
@@ -209,6 +214,12 @@ export class ChatMemoryClient extends EventTarget {
     this.dispatchEvent(new Event("change"));
   }
 
+  #clear() {
+    this.rows.clear();
+    this.streams.clear();
+    this.#steps.clear();
+  }
+
   // Frames
 
   #receive(data) {
@@ -227,9 +238,7 @@ export class ChatMemoryClient extends EventTarget {
         this.#upsert(frame);
         break;
       case "reset":
-        this.rows.clear();
-        this.streams.clear();
-        this.#steps.clear();
+        this.#clear();
         this.session = null;
         this.#cursor = null;
         this.dispatchEvent(new Event("reset"));
@@ -272,7 +281,7 @@ export class ChatMemoryClient extends EventTarget {
     const turn = frame.running?.turn;
     for (const [key, stream] of this.streams) if (stream.turn !== turn) this.streams.delete(key);
     if (this.stopping && this.stopping !== turn) this.stopping = null;
-    if (!frame.running && !frame.waiting?.length) {
+    if (this.#heldFor === "busy" && !frame.running && !frame.waiting?.length) {
       this.#release();
       this.#pump();
     }
@@ -332,7 +341,7 @@ export class ChatMemoryClient extends EventTarget {
 
   #pump() {
     const entry = this.outbox.find(({state}) => state !== "failed");
-    if (!entry || this.#sending || !this.#isSynced || this.#isHeld) return;
+    if (!entry || this.#sending || !this.#isSynced || this.#heldFor) return;
     const {client_id, text, epoch} = entry;
     const frame = {type: "send", client_id, text, ...(epoch != null && {epoch})};
     const most = this.limits.max_frame_bytes;
@@ -363,7 +372,7 @@ export class ChatMemoryClient extends EventTarget {
 
   #hold(entry, error) {
     Object.assign(entry, {state: "held", code: error.code, message: error.message});
-    this.#isHeld = true;
+    this.#heldFor = error.code;
     const backoff = Math.min(LONGEST_HOLD_MS, 1000 * 2 ** this.#holds++);
     const wait = error.retry_after_ms ?? backoff;
     clearTimeout(this.#holdTimer);
@@ -376,7 +385,7 @@ export class ChatMemoryClient extends EventTarget {
 
   #release() {
     clearTimeout(this.#holdTimer);
-    this.#isHeld = false;
+    this.#heldFor = null;
   }
 
   #fail(entry, {code, message}) {

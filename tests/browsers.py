@@ -1,0 +1,53 @@
+"""The system's Chromium, and a chat page in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+
+
+@contextmanager
+def launched(chromium: str) -> Iterator[Browser]:
+    """A browser. As long as it runs, an event loop occupies the thread, and Django refuses the
+    database there."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Chat:
+    """A tab with a session."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.box = page.get_by_role("textbox", name="Message")
+        self.rows = page.locator(".cm-row:not([data-empty])")
+        self.banner = page.locator(".cm-banner")
+        self.stop = page.get_by_role("button", name="Stop")
+
+    def said(self, text: str | re.Pattern[str]) -> Locator:
+        return self.page.locator(".cm-text").get_by_text(text, exact=True)
+
+    def send(self, text: str) -> None:
+        self.box.fill(text)
+        self.box.press("Enter")
+
+    def expect_live(self) -> None:
+        expect(self.page.locator("chat-memory[data-state=live]")).to_be_attached(timeout=20_000)
+
+    def expect_rows(self, *texts: str) -> None:
+        expect(self.rows.locator(".cm-text")).to_have_text(list(texts), timeout=10_000)

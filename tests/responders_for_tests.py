@@ -1,0 +1,141 @@
+"""Who answers in tests of this process: slow, blocking, failing, endless, with tools."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncGenerator
+
+from langchain_core.messages import AIMessage, HumanMessage
+
+from chatmemory.codec import text_of
+from chatmemory.langchain import DjangoChatMessageHistory
+from chatmemory.models import Session
+from chatmemory.services import in_run
+
+Messages = list[dict[str, object]]
+
+SEEN: list[Messages] = []
+"""What the responders were given, newest last."""
+IN_RUN: list[bool] = []
+"""What `in_run` said to them of their session."""
+BEGUN = threading.Event()
+"""One that waits has begun to."""
+GO = threading.Event()
+"""Those that wait may go on."""
+BLOCK_SECONDS = 3.0
+
+
+def reset() -> None:
+    """Forget what earlier tests did."""
+    SEEN.clear()
+    IN_RUN.clear()
+    BEGUN.clear()
+    GO.clear()
+
+
+async def _wait() -> None:
+    BEGUN.set()
+    while not GO.is_set():
+        await asyncio.sleep(0.01)
+
+
+async def echo(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Say the last message again, word by word."""
+    SEEN.append(messages)
+    IN_RUN.append(in_run(session.scope, session.key))
+    for word in text_of(messages[-1]["content"]).split(" "):
+        yield f"{word} "
+
+
+async def slow(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Stop in the middle until the test says GO."""
+    yield "So far, "
+    await _wait()
+    yield "so good."
+
+
+async def silent(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Say nothing until the test says GO, and then nothing."""
+    await _wait()
+    for word in ():
+        yield word
+
+
+async def blocking(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Hold up the whole event loop, as careless code does."""
+    yield "So far, "
+    BEGUN.set()
+    time.sleep(BLOCK_SECONDS)  # noqa: ASYNC251  # that is the point
+    yield "so good."
+
+
+async def failing(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Break off."""
+    yield "So far, "
+    raise RuntimeError("secret words")
+
+
+async def endless(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Never stop talking."""
+    while True:
+        yield "word "
+        BEGUN.set()
+        await asyncio.sleep(0.01)
+
+
+async def stubborn(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Go on when told to end, until the test says GO."""
+    yield "So far, "
+    while not GO.is_set():
+        BEGUN.set()
+        try:
+            await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            yield "I won't stop. "
+
+
+async def long(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Say a megabyte."""
+    for _ in range(64):
+        yield "x" * 16_384
+
+
+async def with_tools(
+    messages: Messages, session: Session
+) -> AsyncGenerator[str | dict[str, object], None]:
+    """Ask a tool before the reply."""
+    yield "Let me look. "
+    call: dict[str, object] = {"id": "call1", "name": "weather", "args": {}}
+    yield {"role": "assistant", "content": "Let me look. ", "tool_calls": [call]}
+    yield {"role": "tool", "content": "rain", "tool_call_id": "call1"}
+    yield "It rains."
+
+
+async def tool_that_hangs(
+    messages: Messages, session: Session
+) -> AsyncGenerator[str | dict[str, object], None]:
+    """Ask a tool that never answers."""
+    call: dict[str, object] = {"id": "call1", "name": "weather", "args": {}}
+    yield {"role": "assistant", "content": "Let me look.", "tool_calls": [call]}
+    await _wait()
+
+
+async def two_messages(
+    messages: Messages, session: Session
+) -> AsyncGenerator[str | dict[str, object], None]:
+    """Finish a message, and stop in the middle of the next."""
+    yield "The first."
+    yield {"role": "assistant", "content": "The first."}
+    yield "The sec"
+    await _wait()
+    yield "ond."
+
+
+async def with_history(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Read and write LangChain's memory of the same session, as a wrapped chain does."""
+    history = DjangoChatMessageHistory(session.key, owner=session.owner)
+    before = await history.aget_messages()
+    await history.aadd_messages([HumanMessage("twice"), AIMessage("twice")])
+    yield f"{len(before)} messages"

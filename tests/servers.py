@@ -1,0 +1,352 @@
+"""Clients of the websocket, in this process and over a network, and servers that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import websockets
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import Client
+
+from chatmemory.hub import hub
+from chatmemory.runner import runner
+from chatmemory.services import Actor
+from tests import responders_for_tests
+from tests.factories import make_user
+
+DEADLINE = 20
+"""Seconds after which what a test waits for will not come."""
+
+SERVERS = {
+    "uvicorn": ["-m", "uvicorn", "project.asgi:application", "--log-level", "warning", "--port"],
+    "daphne": ["-m", "daphne", "project.asgi:application", "-v", "0", "-p"],
+}
+
+Frame = dict[str, Any]
+
+
+class Closed(Exception):
+    """The socket was closed by the server."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody who is signed in."""
+
+    user: User
+    cookie: str
+
+    @property
+    def talk(self) -> dict[str, Any]:
+        """What the services are told, to reach this person's session `talk`."""
+        return {"session_key": "talk", "by": Actor.user(self.user)}
+
+
+def sign_in(user: User | None = None) -> Person:
+    """A user, new if none is given, and the cookie of a browser in which they signed in."""
+    user = user or make_user()
+    browser = Client()
+    browser.force_login(user)
+    return Person(user, browser.cookies[settings.SESSION_COOKIE_NAME].value)
+
+
+class Chat:
+    """One side of the protocol, over whatever carries it."""
+
+    def __init__(self, person: Person | None, key: str = "talk") -> None:
+        self.key = key
+        self.cookie = person.cookie if person else ""
+        self.confirms = True
+        """Whether pings are answered."""
+        self.frames: list[Frame] = []
+        """All that came."""
+        self._unread: deque[Frame] = deque()
+
+    async def put(self, data: str | bytes) -> None:
+        raise NotImplementedError
+
+    async def get(self) -> str:
+        raise NotImplementedError
+
+    async def say(self, kind: str, **fields: object) -> None:
+        """Send a frame."""
+        await self.put(json.dumps({"type": kind, **fields}))
+
+    async def next(self) -> Frame:
+        """The next frame but pings that are confirmed. Raises Closed."""
+        return self._unread.popleft() if self._unread else await self._receive()
+
+    async def _receive(self) -> Frame:
+        while True:
+            frame: Frame = json.loads(await self.get())
+            self.frames.append(frame)
+            if frame["type"] != "ping" or not self.confirms:
+                return frame
+            await self.say("pong", n=frame["n"])
+
+    async def until(self, kind: str, **fields: object) -> Frame:
+        """The next frame of this type with these values; what comes before it is passed over."""
+        while True:
+            frame = await self.next()
+            if frame["type"] == kind and fields.items() <= frame.items():
+                return frame
+
+    async def ask(self, kind: str, **fields: object) -> Frame:
+        """Send a frame with an id, and return its answer; what comes before it is still to read."""
+        frame_id = uuid.uuid4().hex
+        await self.say(kind, id=frame_id, **fields)
+        while True:
+            frame = await self._receive()
+            if frame.get("id") == frame_id:
+                return frame
+            self._unread.append(frame)
+
+    async def hello(self, **fields: object) -> str:
+        """Say hello, and return the cursor of the first `synced`."""
+        await self.say("hello", v=1, **fields)
+        cursor: str = (await self.until("synced"))["cursor"]
+        return cursor
+
+    async def send(self, text: str, client_id: str = "c1", **fields: object) -> Frame:
+        """Say something in the session."""
+        return await self.ask("send", client_id=client_id, text=text, **fields)
+
+    async def idle(self, last_seq: int) -> Frame:
+        """The session, once nothing runs in it and it has so many messages."""
+        return await self.until("session", running=None, last_seq=last_seq)
+
+    async def closed(self) -> tuple[Frame | None, int]:
+        """What the server says last, and the code with which it closes."""
+        last = None
+        try:
+            while True:
+                last = await self.next()
+        except Closed as closed:
+            return last, closed.code
+
+    def texts(self, kind: str = "message") -> list[str]:
+        """The texts of the frames of this type that came."""
+        return [frame["text"] for frame in self.frames if frame["type"] == kind]
+
+    def streamed(self) -> str:
+        """The text of the last stream that came."""
+        text = ""
+        for frame in self.frames:
+            match frame["type"]:
+                case "snapshot":
+                    text = frame["text"]
+                case "delta":
+                    text += frame["text"]
+        return text
+
+
+class Tab(Chat):
+    """A socket in this process; it does the server's part of ASGI."""
+
+    def __init__(
+        self,
+        person: Person | None,
+        key: str = "talk",
+        *,
+        headers: Mapping[str, str] | None = None,
+        scheme: str = "ws",
+    ) -> None:
+        super().__init__(person, key)
+        given = {"host": "testserver", "origin": "http://testserver"} | dict(headers or {})
+        if self.cookie:
+            given["cookie"] = f"{settings.SESSION_COOKIE_NAME}={self.cookie}"
+        self.scope = {
+            "type": "websocket",
+            "path": f"/ws/chat/{key}/",
+            "query_string": b"",
+            "scheme": scheme,
+            "subprotocols": [],
+            "headers": [(name.encode(), value.encode("latin1")) for name, value in given.items()],
+        }
+        self.is_accepted = False
+        self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def __aenter__(self) -> Self:
+        from project.asgi import application
+
+        self._app = asyncio.ensure_future(
+            application(self.scope, self._inbox.get, self._outbox.put)
+        )
+        await self._inbox.put({"type": "websocket.connect"})
+        async with asyncio.timeout(DEADLINE):
+            self.is_accepted = (await self._outbox.get())["type"] == "websocket.accept"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._inbox.put({"type": "websocket.disconnect", "code": 1001})
+        async with asyncio.timeout(DEADLINE):
+            await self._app
+
+    async def put(self, data: str | bytes) -> None:
+        kind = "text" if isinstance(data, str) else "bytes"
+        await self._inbox.put({"type": "websocket.receive", kind: data})
+
+    async def get(self) -> str:
+        async with asyncio.timeout(DEADLINE):
+            event = await self._outbox.get()
+        if event["type"] == "websocket.close":
+            raise Closed(event["code"])
+        text: str = event["text"]
+        return text
+
+    def is_quiet(self) -> bool:
+        """Whether nothing has come that was not taken."""
+        return self._outbox.empty()
+
+
+class Connection(Chat):
+    """A socket to a server."""
+
+    def __init__(self, server: Server, person: Person | None, key: str = "talk") -> None:
+        super().__init__(person, key)
+        self.server = server
+
+    async def __aenter__(self) -> Self:
+        self.socket = await websockets.connect(
+            f"ws://127.0.0.1:{self.server.port}/ws/chat/{self.key}/",
+            origin=websockets.Origin(self.server.address),
+            additional_headers={"Cookie": f"{settings.SESSION_COOKIE_NAME}={self.cookie}"},
+            open_timeout=DEADLINE,
+            max_size=None,
+            proxy=None,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.socket.close()
+
+    async def put(self, data: str | bytes) -> None:
+        await self.socket.send(data)
+
+    async def get(self) -> str:
+        try:
+            async with asyncio.timeout(DEADLINE):
+                return str(await self.socket.recv())
+        except websockets.ConnectionClosed as error:
+            raise Closed(error.rcvd.code if error.rcvd else 1006) from None
+
+
+class Server:
+    """A process that serves the test's database; it can be killed and started again."""
+
+    def __init__(
+        self,
+        env: Mapping[str, str],
+        log: Path,
+        *,
+        program: str = "uvicorn",
+        redis_url: str = "",
+        **chatmemory: object,
+    ) -> None:
+        self.port = free_port()
+        self.address = f"http://127.0.0.1:{self.port}"
+        self.program = program
+        self.env = {
+            **env,
+            "DJANGO_SETTINGS_MODULE": "tests.server_settings",
+            "REDIS_URL": redis_url,
+            "CHATMEMORY": json.dumps({"RESPONDER": "tests.speaker.answer", **chatmemory}),
+        }
+        self.log = log
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *SERVERS[self.program], str(self.port)],
+                cwd=settings.BASE_DIR,
+                env=self.env,
+                stdout=log,
+                stderr=log,
+            )
+        wait_for(lambda: answers(self.port), f"{self.program} does not start", self.log)
+        return self
+
+    def kill(self) -> None:
+        """End it by SIGKILL, which it does not hear of."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+@contextmanager
+def own_threads() -> Iterator[None]:
+    """Hub and runner of this process begin anew, and have ended when the database is emptied."""
+    responders_for_tests.reset()
+    try:
+        yield
+    finally:
+        responders_for_tests.GO.set()
+        runner.shut_down()
+        hub.shut_down()
+
+
+def free_port() -> int:
+    """A port on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def answers(port: int) -> bool:
+    """Whether somebody listens at a port of this machine."""
+    try:
+        with closing(socket.create_connection(("127.0.0.1", port), timeout=1)):
+            return True
+    except OSError:
+        return False
+
+
+def wait_for(is_so: Callable[[], bool], otherwise: str, log: Path | None = None) -> None:
+    """Return once it is so; fail with `otherwise` after the deadline."""
+    until = time.monotonic() + DEADLINE
+    while not is_so():
+        if time.monotonic() > until:
+            pytest.fail(f"{otherwise}: {log.read_text()[-2_000:] if log else ''}")
+        time.sleep(0.02)
+
+
+async def eventually(is_so: Callable[[], object], otherwise: str = "it never came") -> None:
+    """`wait_for` in an event loop; `is_so` may use the database."""
+    await sync_to_async(wait_for, thread_sensitive=True)(lambda: bool(is_so()), otherwise)
+
+
+@asynccontextmanager
+async def greeted(*chats: Chat) -> AsyncIterator[None]:
+    """Open sockets that have said hello."""
+    async with asyncio.TaskGroup() as group:
+        for chat in chats:
+            group.create_task(chat.__aenter__())  # type: ignore[attr-defined]  # each kind has it
+    try:
+        for chat in chats:
+            await chat.hello()
+        yield
+    finally:
+        for chat in chats:
+            await chat.__aexit__(None, None, None)  # type: ignore[attr-defined]

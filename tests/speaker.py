@@ -1,0 +1,29 @@
+"""A responder that does what it is told, for servers that tests start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+
+from chatmemory.codec import text_of
+from chatmemory.models import Session
+
+PAUSE = 0.1
+"""Seconds between two numbers."""
+
+
+async def answer(
+    messages: Sequence[Mapping[str, object]], session: Session
+) -> AsyncGenerator[str, None]:
+    """`count 30` counts so far, slowly; `fail` breaks off; anything else is said again."""
+    text = text_of(messages[-1]["content"])
+    match text.split():
+        case ["count", end]:
+            for number in range(1, int(end) + 1):
+                yield f"{number} "
+                await asyncio.sleep(PAUSE)
+        case ["fail"]:
+            yield "So far, "
+            raise RuntimeError("as told")
+        case _:
+            yield text

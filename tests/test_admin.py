@@ -1,0 +1,550 @@
+"""The admin: sessions, transcripts, removal, audit."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from chatmemory import services
+from chatmemory.models import AuditEntry, Message, Session, Turn
+from chatmemory.services import SERVER, Actor
+from tests.factories import make_session, make_user, said
+
+pytestmark = pytest.mark.django_db
+
+BY = Actor.server("tests")
+LIST = "/admin/chatmemory/session/"
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+ALL = ("view_session", "view_transcript", "trim_history", "purge_history", "view_audit")
+
+
+def operator(*rights, name="olga"):
+    """A client in which an operator with these rights alone is signed in."""
+    user = make_user(name, is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=rights))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def admin():
+    return operator(*ALL)
+
+
+@pytest.fixture
+def root():
+    """A client in which somebody with every right is signed in."""
+    client = Client()
+    client.force_login(make_user("root", is_staff=True, is_superuser=True))
+    return client
+
+
+def talk_of(owner, *texts, key="talk", **columns):
+    """A session of this user in which this was said."""
+    make_session(key, owner=owner, **columns)
+    scope = services.user_scope(owner) if owner else SERVER
+    messages = said(*(texts or ("hi", "hello", "where?", "here")))
+    services.append_messages(session_key=key, messages=messages, by=BY, scope=scope)
+    return services.get_session(session_key=key, by=BY, scope=scope)
+
+
+@pytest.fixture
+def talk():
+    """Ann's session, in which two turns were said."""
+    return talk_of(make_user("ann"))
+
+
+def at(name, session, *more):
+    return reverse(f"admin:chatmemory_session_{name}", args=[session.pk, *more])
+
+
+def ask(name, *sessions):
+    """The address of the page on which removal is confirmed."""
+    named = "&".join(f"session={session.pk}" for session in sessions)
+    return f"{LIST}{name}/?{named}"
+
+
+def shown(answer):
+    """The text of a page, without its tags."""
+    assert answer.status_code == 200
+    page = answer.content.decode()
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page[page.index('id="content"') :]))
+
+
+def listed(client, **query):
+    """The keys in the list of sessions."""
+    answer = client.get(LIST, query)
+    assert answer.status_code == 200
+    return [session.key for session in answer.context["cl"].result_list]
+
+
+def told(answer):
+    """What the page after a removal says."""
+    assert answer.status_code == 200
+    return [str(message) for message in answer.context["messages"]]
+
+
+def statements(client, address):
+    """How many statements a page takes."""
+    with CaptureQueriesContext(connection) as queries:
+        assert client.get(address).status_code == 200
+    counting = [q["sql"] for q in queries if "COUNT(" in q["sql"] and "message" in q["sql"]]
+    assert counting == []
+    return len(queries)
+
+
+# The list
+
+
+def test_the_list_shows_the_last_active_first(admin):
+    ann = make_user("ann")
+    for day, key in ((2, "two"), (3, "three"), (1, "one")):
+        at_day = LONG_AGO.replace(day=day)
+        make_session(key, owner=ann, last_message_at=at_day, last_active_day=at_day.date())
+    assert listed(admin) == ["three", "two", "one"]
+
+
+def test_the_list_shows_living_sessions_until_others_are_asked_for(admin):
+    ann = make_user("ann")
+    for key in ("living", "purged"):
+        talk_of(ann, key=key)
+    make_session("archived", owner=ann, archived_at=LONG_AGO)
+    make_session("held", owner=ann, held_at=LONG_AGO)
+    make_session("expired", owner=ann, expires_at=LONG_AGO)
+    make_session("running", owner=ann, running="c1")
+    services.purge_session(session_key="purged", by=Actor.user(ann), reason="")
+    assert set(listed(admin)) == {"living", "archived", "held", "running"}
+    for state in ("archived", "held", "expired", "running", "purged"):
+        assert listed(admin, state=state) == [state]
+
+
+def test_the_list_is_filtered_by_activity_and_scope(admin):
+    talk_of(make_user("ann"), key="today")
+    make_session("silent")
+    make_session("old", last_active_day=LONG_AGO.date())
+    assert listed(admin, active="today") == listed(admin, active="month") == ["today"]
+    assert listed(admin, active="older") == listed(admin, active="oldest") == ["old"]
+    assert listed(admin, active="never") == ["silent"]
+    assert listed(admin, scope_kind="user") == ["today"]
+    assert set(listed(admin, scope_kind="server")) == {"silent", "old"}
+
+
+def test_sessions_are_found_by_key_title_and_owner(admin):
+    talk_of(make_user("ann"), key="shop:1", title="A kettle that leaks")
+    talk_of(make_user("bob"), key="shop:2", title="Night train")
+    assert set(listed(admin, q="shop:")) == {"shop:1", "shop:2"}
+    assert listed(admin, q="kettle") == listed(admin, q="ann") == ["shop:1"]
+    assert listed(admin, q="hello") == listed(admin, q="hop:") == []
+
+
+@pytest.mark.parametrize("term", ["'\"", "%", "_", "a\0b", "\\", "x" * 10_000, "%_" * 5_000, " "])
+def test_any_search_is_answered(admin, talk, term):
+    assert listed(admin, q=term) == (["talk"] if term in (" ", "a\0b") else [])
+
+
+def test_the_list_counts_no_further_than_its_last_page(admin, talk, monkeypatch):
+    monkeypatch.setattr("chatmemory.admin.readonly.BoundedPaginator.MOST", 2)
+    for number in range(5):
+        make_session(f"s{number}")
+    assert admin.get(LIST).context["cl"].result_count == 2
+
+
+def test_pages_take_few_statements_however_much_there_is(admin):
+    ann = make_user("ann")
+    talk = talk_of(ann, *("hi" for _ in range(300)))
+    pages = (LIST, at("transcript", talk), at("change", talk), ask("trim", talk))
+    for page in pages:
+        admin.get(page)  # the first reading is written down, content types are kept
+    few = [statements(admin, page) for page in pages]
+    assert max(few) <= 12
+    for number in range(60):
+        talk_of(make_user(), key=f"other-{number}")
+    assert [statements(admin, page) for page in pages] == few
+
+
+# One session
+
+
+def test_a_session_is_shown_and_cannot_be_changed(root, talk):
+    page = root.get(at("change", talk))
+    assert 'name="title"' not in page.content.decode()
+    assert root.post(at("change", talk), {"title": "Mine"}).status_code == 403
+    assert Session.objects.get(pk=talk.pk).title == ""
+
+
+@pytest.mark.parametrize("path", ["add/", "{pk}/delete/"])
+def test_nothing_is_added_or_deleted(root, talk, path):
+    for model in ("session", "message", "auditentry"):
+        address = f"/admin/chatmemory/{model}/" + path.format(pk=1)
+        assert root.get(address).status_code == 403
+        assert root.post(address, {"post": "yes"}).status_code == 403
+    assert Session.objects.filter(pk=talk.pk).exists()
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"action": "delete_selected", "post": "yes"},
+        {"action": "no_such"},
+        {"_save": "Save", "form-TOTAL_FORMS": "1", "form-0-title": "Mine"},
+    ],
+)
+def test_a_forged_post_to_the_list_is_refused(admin, talk, forged):
+    assert admin.post(LIST, {"_selected_action": talk.pk, **forged}).status_code == 403
+    assert Session.objects.get().title == ""
+
+
+def test_the_admin_asks_for_the_token(talk):
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(make_user("root", is_staff=True, is_superuser=True))
+    given = {"reason": "spam", "count": 4}
+    assert client.post(ask("purge", talk), given).status_code == 403
+    assert Session.objects.get().removed_at is None
+
+
+# The transcript
+
+
+def test_a_transcript_is_read_page_by_page(admin):
+    talk = talk_of(make_user("ann"), *(f"word {n}" for n in range(1, 121)))
+    newest = shown(admin.get(at("transcript", talk)))
+    assert "word 71 " in newest
+    assert "word 120 " in newest
+    assert "word 70 " not in newest
+    older = shown(admin.get(at("transcript", talk), {"before": 71}))
+    assert "word 21 " in older
+    assert "word 70 " in older
+    assert "word 71 " not in older
+    oldest = shown(admin.get(at("transcript", talk), {"after": 0}))
+    assert "word 1 " in oldest
+    assert "word 51 " not in oldest
+
+
+@pytest.mark.parametrize("number", ["x", "-1", "1" + "0" * 30, "٣", "\0"])
+def test_a_bad_number_leads_to_the_newest_page(admin, talk, number):
+    assert "where?" in shown(admin.get(at("transcript", talk), {"before": number}))
+
+
+@pytest.mark.parametrize("pk", ["0", "1" + "0" * 30])
+def test_the_transcript_of_no_session_is_not_found(admin, pk):
+    assert admin.get(f"{LIST}{pk}/transcript/").status_code == 404
+    assert admin.get(f"{LIST}{pk}/transcript/1/").status_code == 404
+
+
+def test_a_message_that_is_not_there_is_not_found(admin, talk):
+    for seq in (0, 5, 10**30):
+        assert admin.get(at("message", talk, seq)).status_code == 404
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '<img src=x onerror="alert(1)">',
+    "<a href='javascript:alert(1)'>click</a>",
+    "<svg onload=alert(1)>",
+    "<style>body{display:none}</style>",
+    '"><b>bold</b>',
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_inert_everywhere(admin, text):
+    talk = talk_of(make_user("ann"), text, text, title=text)
+    services.trim_session(
+        session_key="talk",
+        keep_last=1,
+        by=Actor.operator(talk.owner),
+        scope=talk.scope,
+        reason=text,
+    )
+    for page in (
+        LIST,
+        at("change", talk),
+        at("transcript", talk),
+        at("message", talk, 2),
+        ask("purge", talk),
+        "/admin/chatmemory/auditentry/",
+    ):
+        answer = admin.get(page)
+        assert answer.status_code == 200
+        assert text not in answer.content.decode()
+
+
+def test_what_cannot_be_seen_is_marked(admin):
+    talk = talk_of(make_user("ann"), "safe\u202egpj.exe", "tag\U000e0041 bell\x07 \u200d")
+    page = shown(admin.get(at("transcript", talk)))
+    assert "safe⟦U+202E⟧gpj.exe" in page
+    assert "tag⟦U+E0041⟧ bell⟦U+0007⟧ \u200d" in page
+
+
+def test_a_long_text_is_cut_with_a_link_to_the_whole(admin):
+    talk = talk_of(make_user("ann"), "hi", "long " * 150_000 + "end")
+    page = admin.get(at("transcript", talk))
+    assert len(page.content) < 50_000
+    assert at("message", talk, 2) in page.content.decode()
+    assert "end" in shown(admin.get(at("message", talk, 2)))
+
+
+def test_tools_and_troubles_are_shown(admin):
+    talk = talk_of(make_user("ann"))
+    called = {"name": "weather", "args": {"city": "<Lisbon>"}, "id": "t1"}
+    call = {"role": "assistant", "content": "", "tool_calls": [called]}
+    result = {"role": "tool", "content": "sunny", "tool_call_id": "t1"}
+    services.append_messages(session_key="talk", messages=[call, result], by=BY, scope=talk.scope)
+    Message.objects.filter(seq=2).update(status="failed", error="model_timeout", redacted=True)
+    Message.objects.filter(seq=4).update(body="{broken")
+    page = shown(admin.get(at("transcript", talk)))
+    assert "weather({&quot;city&quot;:&quot;&lt;Lisbon&gt;&quot;})" in page
+    for note in ("sunny", "failed", "model_timeout", "redacted", "can&#x27;t be read"):
+        assert note in page
+
+
+def test_a_reading_is_written_down_once_an_hour(admin, talk):
+    for _ in range(3):
+        admin.get(at("transcript", talk))
+        admin.get(at("message", talk, 1))
+    [entry] = AuditEntry.objects.all()
+    assert (entry.action, entry.session_pk, entry.actor_label) == ("read", talk.pk, "olga")
+
+
+def test_messages_are_read_in_their_transcript_alone(admin, talk):
+    message = Message.objects.get(seq=2)
+    answer = admin.get(f"/admin/chatmemory/message/{message.pk}/change/")
+    assert answer["Location"] == at("message", talk, 2)
+    assert admin.get("/admin/chatmemory/message/")["Location"] == LIST
+
+
+# Removal
+
+
+def test_a_trim_says_first_what_will_go(admin, talk):
+    page = admin.get(ask("trim", talk))
+    assert "Nothing to trim" in shown(page)
+    looked = admin.post(ask("trim", talk), {"keep_last": 2, "look": "1"})
+    assert looked.context["total"] == 2
+    assert "This field is required" not in shown(looked)
+    assert not AuditEntry.objects.exists()
+
+
+def test_a_trim_does_what_was_shown(admin, talk):
+    given = {"keep_last": 2, "reason": "too long", "count": 2}
+    answer = admin.post(ask("trim", talk), given, follow=True)
+    assert told(answer) == ["Trim of one session. Messages gone: 2."]
+    assert Session.objects.get().first_seq == 3
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.reason, entry.actor_kind) == ("trim", "too long", "operator")
+    logged = LogEntry.objects.get()
+    assert (logged.object_id, logged.object_repr) == (str(talk.pk), f"session {talk.pk}")
+
+
+def test_a_trim_that_would_do_another_thing_asks_again(admin, talk):
+    given = {"keep_last": 2, "reason": "too long", "count": 2}
+    services.append_messages(
+        session_key="talk", messages=said("more", "yes"), by=BY, scope=talk.scope
+    )
+    answer = admin.post(ask("trim", talk), given)
+    assert "Now it is 4." in shown(answer)
+    assert Session.objects.get().first_seq == 1
+
+
+@pytest.mark.parametrize("keep_last", ["-1", "", "1.5", "text", "1e9", "1" * 5_000])
+def test_a_bad_number_to_keep_is_an_error_of_its_field(admin, talk, keep_last):
+    given = {"keep_last": keep_last, "reason": "too long", "count": 0}
+    answer = admin.post(ask("trim", talk), given)
+    assert answer.status_code == 200
+    assert "keep_last" in answer.context["errors"]
+    assert Session.objects.get().first_seq == 1
+
+
+@pytest.mark.parametrize("keep_last", [4, 10**9, 10**30])
+def test_where_nothing_is_to_trim_it_says_so(admin, talk, keep_last):
+    answer = admin.post(ask("trim", talk), {"keep_last": keep_last, "look": "1"})
+    assert "Nothing to trim" in shown(answer)
+
+
+def test_a_clear_leaves_the_empty_session(admin, talk):
+    answer = admin.post(ask("clear", talk), {"reason": "asked for", "count": 4}, follow=True)
+    assert told(answer) == ["Clear of one session. Messages gone: 4."]
+    assert Session.objects.living().get().message_count == 0
+
+
+def test_a_purge_wants_the_count_typed(admin, talk):
+    for count, error in (("", "required"), ("3", "Now it is 4."), ("x", "whole number")):
+        answer = admin.post(ask("purge", talk), {"reason": "spam", "count": count})
+        assert error in shown(answer)
+    assert Session.objects.get().removed_at is None
+    answer = admin.post(ask("purge", talk), {"reason": "spam", "count": "4"}, follow=True)
+    assert told(answer) == ["Purge of one session. Messages gone: 4."]
+    assert listed(admin) == []
+    assert listed(admin, state="purged") == ["talk"]
+
+
+@pytest.mark.parametrize("name", ["trim", "clear", "purge"])
+def test_removal_wants_a_reason(admin, talk, name):
+    answer = admin.post(ask(name, talk), {"keep_last": 2, "count": 2, "reason": "  "})
+    assert "reason" in answer.context["errors"]
+    assert Session.objects.get().first_seq == 1
+
+
+def test_a_long_reason_is_cut_and_html_in_it_is_escaped(admin, talk):
+    reason = "<b>spam</b>" + "x" * 10_000
+    admin.post(ask("clear", talk), {"reason": reason, "count": 4})
+    entry = AuditEntry.objects.get()
+    assert entry.reason == reason[:500]
+    page = admin.get(f"/admin/chatmemory/auditentry/{entry.pk}/change/")
+    assert "<b>spam" not in page.content.decode()
+
+
+def test_a_purge_ends_the_running_turn(admin, talk):
+    admitted = services.admit_turn(
+        session_key="talk", client_id="c1", content="and?", by=BY, scope=talk.scope, owner="runner"
+    )
+    admin.post(ask("purge", talk), {"reason": "spam", "count": 5})
+    assert Turn.objects.get().status == "interrupted"
+    late = {"role": "assistant", "content": "late"}
+    assert admitted.claim
+    assert not services.add_rows(claim=admitted.claim, messages=[late], step=0)
+
+
+def test_of_two_operators_the_second_hears_that_it_is_gone(admin, talk):
+    other = operator(*ALL, name="otto")
+    assert other.get(ask("purge", talk)).context["total"] == 4
+    admin.post(ask("purge", talk), {"reason": "spam", "count": 4})
+    answer = other.post(ask("purge", talk), {"reason": "spam", "count": 4})
+    assert "purged" in shown(answer)
+    answer = other.post(ask("purge", talk), {"reason": "spam", "count": 0}, follow=True)
+    assert told(answer) == ["Already gone"]
+    assert AuditEntry.objects.count() == 1
+
+
+def test_a_held_session_loses_nothing(admin):
+    talk = talk_of(make_user("ann"))
+    Session.objects.update(held_at=LONG_AGO)
+    for name, count in (("trim", 0), ("clear", 0), ("purge", 0)):
+        given = {"reason": "spam", "count": count, "keep_last": 0}
+        [message] = told(admin.post(ask(name, talk), given, follow=True))
+        assert "on hold" in message
+    assert Session.objects.get().message_count == 4
+
+
+def test_several_sessions_are_removed_at_once(admin):
+    talks = [talk_of(make_user(name), key=name) for name in ("ann", "bob", "eve")]
+    chosen = {"action": "purge", "_selected_action": [talk.pk for talk in talks[:2]]}
+    page = admin.post(LIST, chosen, follow=True)
+    assert page.context["total"] == 8
+    address = page.redirect_chain[-1][0]
+    answer = admin.post(address, {"reason": "spam", "count": 8}, follow=True)
+    assert told(answer) == ["Purge of 2 sessions. Messages gone: 8."]
+    assert listed(admin) == ["eve"]
+
+
+def test_no_more_sessions_than_fit_a_page_are_removed_at_once(admin, monkeypatch):
+    sessions = [make_session(f"s{number}") for number in range(101)]
+    chosen = {"action": "purge", "_selected_action": [sessions[0].pk]}
+    answer = admin.post(LIST, {**chosen, "select_across": "1"}, follow=True)
+    assert told(answer) == ["At most 100 sessions at once."]
+
+
+@pytest.mark.parametrize("query", ["", "?session=x", "?session=0", "?session=" + "9" * 30])
+def test_a_removal_of_nothing_is_not_found(admin, query):
+    assert admin.get(f"{LIST}purge/{query}").status_code == 404
+
+
+# Rights
+
+
+PAGES = {
+    "view_session": ["list", "change"],
+    "view_transcript": ["transcript", "message"],
+    "trim_history": ["trim", "clear"],
+    "purge_history": ["purge"],
+    "view_audit": ["audit"],
+}
+
+
+@pytest.mark.parametrize("right", PAGES)
+def test_each_page_has_its_right(talk, right):
+    client = operator(right)
+    addresses = {
+        "list": LIST,
+        "change": at("change", talk),
+        "transcript": at("transcript", talk),
+        "message": at("message", talk, 1),
+        "trim": ask("trim", talk),
+        "clear": ask("clear", talk),
+        "purge": ask("purge", talk),
+        "audit": "/admin/chatmemory/auditentry/",
+    }
+    for name, address in addresses.items():
+        expected = 200 if name in PAGES[right] else 403
+        assert client.get(address).status_code == expected, name
+    if right not in ("trim_history", "purge_history"):
+        assert client.post(addresses["purge"], {"reason": "x", "count": 4}).status_code == 403
+        assert client.post(addresses["trim"], {"reason": "x", "count": 4}).status_code == 403
+
+
+def test_a_right_that_is_taken_away_counts_at_the_confirmation(talk):
+    client = operator("view_session", "purge_history")
+    assert client.get(ask("purge", talk)).status_code == 200
+    Permission.objects.get(codename="purge_history").user_set.clear()
+    assert client.post(ask("purge", talk), {"reason": "x", "count": 4}).status_code == 403
+    assert Session.objects.get().removed_at is None
+
+
+def test_actions_are_offered_by_right(talk):
+    def offered(*rights):
+        client = operator("view_session", *rights, name="-".join(("op", *rights)))
+        form = client.get(LIST).context["action_form"]
+        return [name for name, _ in form.fields["action"].choices if name] if form else []
+
+    assert offered() == []
+    assert offered("trim_history") == ["trim", "clear"]
+    assert offered("purge_history") == ["purge"]
+    client = operator("view_session", name="other")
+    chosen = {"action": "purge", "_selected_action": talk.pk}
+    assert client.post(LIST, chosen).status_code == 403
+
+
+def test_who_is_no_operator_is_sent_to_sign_in(talk):
+    client = Client()
+    client.force_login(make_user("eve"))
+    for address in (LIST, at("transcript", talk), ask("purge", talk)):
+        assert client.get(address).status_code == 302
+
+
+# The audit
+
+
+def test_the_audit_is_read_and_not_changed(admin, talk):
+    admin.post(ask("clear", talk), {"reason": "asked for", "count": 4})
+    entry = AuditEntry.objects.get()
+    assert "asked for" in shown(admin.get("/admin/chatmemory/auditentry/?action_is=clear"))
+    assert "asked for" not in shown(admin.get("/admin/chatmemory/auditentry/?action_is=purge"))
+    assert "asked for" in shown(admin.get(f"/admin/chatmemory/auditentry/?session_pk={talk.pk}"))
+    address = f"/admin/chatmemory/auditentry/{entry.pk}/"
+    assert "asked for" in shown(admin.get(f"{address}change/"))
+    assert admin.post(f"{address}change/", {"reason": "mine"}).status_code == 403
+    assert admin.post(f"{address}delete/", {"post": "yes"}).status_code == 403
+
+
+def test_the_pages_have_no_inline_script_or_style(admin, talk):
+    for page in (
+        LIST,
+        at("change", talk),
+        at("transcript", talk),
+        at("message", talk, 1),
+        ask("trim", talk),
+        ask("purge", talk),
+        "/admin/chatmemory/auditentry/",
+    ):
+        html = admin.get(page).content.decode()
+        assert not re.search(r"<script(?![^>]*\bsrc=)(?![^>]*application/json)", html), page
+        assert not re.search(r"<style|\sstyle=|\son\w+=", html), page

@@ -1,0 +1,374 @@
+"""The chat page in a real browser, on a real server."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import Client
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Dialog,
+    Page,
+    Request,
+    WebSocketRoute,
+    expect,
+)
+
+from chatmemory import services
+from chatmemory.services import Actor
+from tests.browsers import Chat, launched
+from tests.factories import make_user, said
+from tests.payloads import PAYLOADS
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+START_SECONDS = 30
+FORBIDDEN = (
+    "chat-memory :is(script, style, link, meta, base, img, iframe, svg:not(button svg), math, form"
+    ":not(.cm-composer), object, embed, [style], [onerror], [onload], a[href^='javascript' i])"
+)
+APPLICATION = "project.asgi:application"
+SERVERS = {
+    "uvicorn": ("uvicorn", APPLICATION, "--log-level", "warning", "--port"),
+    "daphne": ("daphne", APPLICATION, "-v", "0", "-p"),
+}
+
+
+class Server:
+    """A process that serves the test's database; it can be killed and started again."""
+
+    def __init__(self, env: dict[str, str], log: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.port = listener.getsockname()[1]
+        self.address = f"http://127.0.0.1:{self.port}"
+        self.env = {**env, "DJANGO_SETTINGS_MODULE": "tests.server_settings"}
+        self.log = log
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, program: str = "uvicorn") -> None:
+        with self.log.open("ab") as log:
+            command = [sys.executable, "-m", *SERVERS[program], str(self.port)]
+            self.process = subprocess.Popen(  # noqa: S603  # of the lines above
+                command, cwd=settings.BASE_DIR, env=self.env, stdout=log, stderr=log
+            )
+        until = time.monotonic() + START_SECONDS
+        while self.process.poll() is None and time.monotonic() < until:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            except OSError:
+                time.sleep(0.05)
+            else:
+                return
+        pytest.fail(f"the server did not start: {self.log.read_text()}")
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+class Desk:
+    """A server, a person who is signed in, and her browser."""
+
+    def __init__(self, server: Server, browser: Browser, login: str) -> None:
+        self.server = server
+        self.browser = browser
+        self.login = login
+        self.context = self.new_context()
+        self.problems: list[str] = []
+
+    def new_context(self, **options: Any) -> BrowserContext:
+        context = self.browser.new_context(**options)
+        context.set_default_timeout(10_000)
+        name = settings.SESSION_COOKIE_NAME
+        context.add_cookies([{"name": name, "value": self.login, "url": self.server.address}])
+        return context
+
+    def page(self) -> Page:
+        """A tab that notes dialogs, script errors, broken policies and requests elsewhere."""
+        page = self.context.new_page()
+        page.on("dialog", self._dismiss)
+        page.on("pageerror", lambda error: self._note("error", str(error)))
+        page.on("console", self._hear)
+        page.on("request", self._see)
+        return page
+
+    def open(self, key: str = "", *, ready: bool = True) -> Chat:
+        page = self.page()
+        page.goto(self.url(key))
+        chat = Chat(page)
+        if ready:
+            chat.expect_live()
+        return chat
+
+    def url(self, key: str = "") -> str:
+        return f"{self.server.address}/chat/{key or uuid.uuid4()}/"
+
+    def messages(self, chat: Chat) -> list[tuple[str, str, str]]:
+        """Role, status and text of the stored messages."""
+        key = chat.page.url.split("/")[-2]
+        answer = self.context.request.get(f"{self.server.address}/api/sessions/{key}/messages/")
+        return [(row["role"], row["status"], row["text"]) for row in answer.json()["messages"]]
+
+    def _dismiss(self, dialog: Dialog) -> None:
+        self._note("dialog", dialog.message)
+        dialog.dismiss()
+
+    def _hear(self, line: ConsoleMessage) -> None:
+        # A server that was killed answers nothing.
+        if line.type == "error" and not re.search("ERR_CONNECTION|WebSocket connection", line.text):
+            self._note("console", line.text)
+
+    def _see(self, request: Request) -> None:
+        if not request.url.startswith(self.server.address):
+            self._note("request", request.url)
+
+    def _note(self, kind: str, what: str) -> None:
+        self.problems.append(f"{kind}: {what}")
+
+
+@pytest.fixture
+def server(live_database_env: dict[str, str], tmp_path: Path) -> Iterator[Server]:
+    server = Server(live_database_env, tmp_path / "server.log")
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def login(transactional_db: None) -> str:
+    """The key of a Django session in which Ann is signed in."""
+    client = Client()
+    client.force_login(make_user("ann"))
+    return client.cookies[settings.SESSION_COOKIE_NAME].value
+
+
+@pytest.fixture
+def long_talk(login: str) -> None:
+    by = Actor.user(User.objects.get(username="ann"))
+    services.open_session(session_key="long", by=by, title="A long talk")
+    texts = (f"Message {number}" for number in range(1, 161))
+    services.append_messages(session_key="long", messages=said(*texts), by=by)
+
+
+@pytest.fixture
+def browser(chromium: str, server: Server, login: str) -> Iterator[Browser]:
+    # Anew for each test: while Playwright runs, its event loop occupies this thread, and Django
+    # refuses the database.
+    with launched(chromium) as browser:
+        yield browser
+
+
+@pytest.fixture
+def desk(server: Server, browser: Browser, login: str) -> Iterator[Desk]:
+    """A desk whose server runs; in the end, nothing may have gone wrong in the browser."""
+    server.start()
+    desk = Desk(server, browser, login)
+    yield desk
+    assert desk.problems == []
+
+
+@pytest.fixture
+def desk_with_long_talk(long_talk: None, desk: Desk) -> Desk:
+    """A desk, and a session `long` with 160 messages."""
+    return desk
+
+
+# The whole way
+
+
+@pytest.mark.parametrize("program", SERVERS)
+def test_a_reply_is_streamed_and_a_reload_shows_it_whole(server, browser, login, program):
+    server.start(program)
+    desk = Desk(server, browser, login)
+    chat = desk.open()
+    chat.send("count 12")
+    expect(chat.page.locator("[aria-busy] .cm-text")).to_have_text(re.compile(r"^1 2 3 "))
+    numbers = " ".join(map(str, range(1, 13)))
+    expect(chat.page.locator("[aria-busy]")).to_have_count(0, timeout=10_000)
+    chat.expect_rows("count 12", numbers)
+    chat.page.reload()
+    chat.expect_rows("count 12", numbers)
+    expect(chat.page).to_have_title("count 12")
+    assert desk.problems == []
+
+
+def test_two_tabs_see_each_others_messages_live(desk):
+    one = desk.open()
+    other = desk.open(one.page.url.split("/")[-2])
+    one.send("from the first")
+    other.expect_rows("from the first", "from the first")
+    other.send("from the second")
+    for chat in (one, other):
+        chat.expect_rows(*["from the first"] * 2, *["from the second"] * 2)
+
+
+def test_a_closed_tab_does_not_end_the_reply(desk):
+    chat = desk.open()
+    chat.send("count 15")
+    expect(chat.page.locator("[aria-busy] .cm-text")).to_contain_text("2 ")
+    key = chat.page.url.split("/")[-2]
+    chat.page.close()
+    again = desk.open(key)
+    expect(again.page.locator("[data-seq='2'] .cm-text")).to_have_text(re.compile(" 15 ?$"))
+    assert [status for _, status, _ in desk.messages(again)] == ["complete", "complete"]
+
+
+def test_a_stop_keeps_what_was_said(desk):
+    chat = desk.open()
+    chat.send("count 300")
+    expect(chat.page.locator("[aria-busy] .cm-text")).to_contain_text("3 ")
+    chat.stop.click()
+    expect(chat.page.locator(".cm-note", has_text="Stopped before the end")).to_be_visible()
+    expect(chat.stop).to_be_hidden()
+    _, (role, status, text) = desk.messages(chat)
+    assert (role, status) == ("assistant", "interrupted")
+    assert text.startswith("1 2 3 ")
+    chat.page.reload()
+    chat.expect_rows("count 300", text.strip())
+
+
+def test_a_failed_reply_says_so_and_keeps_what_was_said(desk):
+    chat = desk.open()
+    chat.send("fail")
+    expect(chat.page.locator(".cm-failed .cm-note")).to_have_text("The model failed.")
+    chat.expect_rows("fail", "So far,")
+    chat.page.reload()
+    expect(chat.page.locator(".cm-failed .cm-note")).to_have_text("The model failed.")
+
+
+def test_what_is_written_while_the_server_is_down_arrives_once_it_is_back(desk):
+    chat = desk.open()
+    chat.send("before")
+    chat.expect_rows("before", "before")
+    desk.server.kill()
+    expect(chat.banner).to_be_visible()
+    chat.send("in between")
+    expect(chat.page.locator(".cm-unsent .cm-note")).to_contain_text("Not sent yet")
+    desk.server.start()
+    chat.expect_live()
+    chat.expect_rows(*["before"] * 2, *["in between"] * 2)
+    expect(chat.banner).to_be_hidden()
+    assert [text for role, _, text in desk.messages(chat) if role == "user"] == [
+        "before",
+        "in between",
+    ]
+
+
+def test_a_server_killed_in_a_reply_leaves_what_was_said(desk):
+    chat = desk.open()
+    chat.send("count 300")
+    expect(chat.page.locator("[aria-busy] .cm-text")).to_contain_text("25 ", timeout=10_000)
+    desk.server.kill()
+    desk.server.start()
+    ended = chat.page.locator(".cm-interrupted")
+    expect(ended.locator(".cm-note")).to_have_text("Stopped before the end.", timeout=40_000)
+    expect(ended.locator(".cm-text")).to_have_text(re.compile("^1 2 3 4 "))
+    expect(chat.stop).to_be_hidden()
+
+
+def test_an_unsent_message_outlives_a_reload(desk):
+    page = desk.page()
+    is_losing = True
+
+    def route(web_socket: WebSocketRoute) -> None:
+        real = web_socket.connect_to_server()
+        web_socket.on_message(
+            lambda frame: None if is_losing and '"send"' in str(frame) else real.send(frame)
+        )
+
+    page.route_web_socket(re.compile("/ws/"), route)
+    page.goto(desk.url())
+    chat = Chat(page)
+    chat.expect_live()
+    chat.send("don't lose me")
+    expect(page.locator(".cm-unsent")).to_be_visible()
+    is_losing = False
+    page.reload()
+    chat.expect_rows("don't lose me", "don't lose me")
+
+
+def test_a_second_message_waits_for_the_reply_before_it(desk):
+    chat = desk.open()
+    chat.send("count 12")
+    expect(chat.stop).to_be_visible()
+    chat.send("and then")
+    expect(chat.page.locator(".cm-unsent .cm-note")).to_contain_text("Waits")
+    chat.expect_rows("count 12", re.compile("^1 2 .* 12 ?$"), "and then", "and then")
+
+
+def test_a_sign_out_elsewhere_ends_the_page_and_keeps_what_was_written(desk):
+    chat = desk.open()
+    other = desk.page()
+    other.goto(f"{desk.server.address}/chat/")
+    other.get_by_role("button", name="Sign out").click()
+    expect(chat.banner).to_contain_text("You are signed out.", timeout=15_000)
+    chat.send("not for nobody")
+    expect(chat.page.locator(".cm-unsent .cm-text")).to_have_text("not for nobody")
+    chat.page.get_by_role("button", name="Sign in").click()
+    expect(chat.page).to_have_url(re.compile("/accounts/login/"))
+
+
+# What is shown
+
+
+def test_payloads_stay_inert_while_streamed_when_finished_and_after_a_reload(desk):
+    chat = desk.open()
+    for number, payload in enumerate(PAYLOADS, 1):
+        chat.send(payload)
+        expect(chat.page.locator("article[data-seq]")).to_have_count(2 * number)
+    expect(chat.page.locator(".cm-assistant .cm-rich")).not_to_have_count(0)
+    expect(chat.page.locator(FORBIDDEN)).to_have_count(0)
+    chat.page.reload()
+    chat.expect_live()
+    expect(chat.page.locator("article[data-seq]")).not_to_have_count(0)
+    expect(chat.page.locator(FORBIDDEN)).to_have_count(0)
+    assert [row[2] for row in desk.messages(chat)][-2] == PAYLOADS[-1]
+    desk.page().goto(f"{desk.server.address}/chat/")
+
+
+def test_markdown_replaces_the_streamed_text(desk):
+    chat = desk.open()
+    chat.send("a **bold** [link](https://example.com/)")
+    reply = chat.page.locator(".cm-assistant .cm-text")
+    expect(reply.locator("strong")).to_have_text("bold")
+    link = reply.get_by_role("link", name="link")
+    expect(link).to_have_attribute("rel", "nofollow noopener noreferrer")
+    expect(chat.page.locator(".cm-user .cm-text")).to_contain_text("a **bold** [link]")
+
+
+def test_earlier_messages_come_when_one_scrolls_up_and_the_place_stays(desk_with_long_talk):
+    chat = desk_with_long_talk.open("long")
+    expect(chat.rows).to_have_count(50)
+    expect(chat.said("Message 160")).to_be_in_viewport()
+    top = chat.said("Message 111")
+    chat.page.locator(".cm-log").evaluate("log => { log.scrollTop = 0; }")
+    expect(chat.said("Message 61")).to_be_attached()
+    expect(top).to_be_in_viewport()
+    expect(chat.said("Message 160")).not_to_be_in_viewport()
+    chat.page.get_by_role("button", name="Newest messages").click()
+    expect(chat.said("Message 160")).to_be_in_viewport()
+
+
+def test_no_page_is_wider_than_a_small_phone(desk_with_long_talk):
+    desk = desk_with_long_talk
+    phone = {"viewport": {"width": 360, "height": 640}, "is_mobile": True, "has_touch": True}
+    desk.context = desk.new_context(**phone)
+    page = desk.page()
+    for path in ("/", "/chat/", "/chat/long/", "/accounts/login/", "/chat/none/"):
+        page.goto(desk.server.address + path)
+        assert page.evaluate("document.documentElement.scrollWidth") == 360, path
+    desk.problems.clear()  # the browser calls a 404 an error

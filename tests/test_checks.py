@@ -1,0 +1,96 @@
+"""Checks: a wrong setting is named, with what to do; the right ones pass in silence."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.core.checks import run_checks
+from django.test import override_settings
+
+PUBSUB = "channels_redis.pubsub.RedisPubSubChannelLayer"
+MEMORY = "channels.layers.InMemoryChannelLayer"
+
+
+def found(**changed):
+    """The ids and messages of this app's checks under these settings."""
+    with override_settings(**changed):
+        messages = run_checks()
+    return {str(m.id): f"{m.msg} {m.hint}" for m in messages if str(m.id).startswith("chatmemory.")}
+
+
+def layer(backend=PUBSUB, **config):
+    return {"CHANNEL_LAYERS": {"default": {"BACKEND": backend, "CONFIG": config}}}
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        {},
+        {"WINDOW_TOKENS": None, "WINDOW_MESSAGES": 1, "SENDS_PER_MINUTE": None},
+        {"DB_THREADS": 0, "LEASE": 0.5, "TURN_TIMEOUT": timedelta(minutes=1)},
+        {"TOKEN_COUNTER": "tests.test_checks.found"},
+    ],
+)
+def test_right_settings_pass(right):
+    assert found(CHATMEMORY=right) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "word"),
+    [
+        ([], "E001", "dictionary"),
+        (None, "E001", "dictionary"),
+        ({"WINDOW_TOKEN": 5}, "W001", "WINDOW_TOKENS"),
+        ({5: 5}, "W001", "RESPONDER"),
+        ({"WINDOW_TOKENS": 0}, "E002", "WINDOW_TOKENS"),
+        ({"WINDOW_MESSAGES": "5"}, "E002", "WINDOW_MESSAGES"),
+        ({"MAX_MESSAGE_CHARS": None}, "E002", "MAX_MESSAGE_CHARS"),
+        ({"MAX_REPLY_CHARS": 1.5}, "E002", "MAX_REPLY_CHARS"),
+        ({"DB_THREADS": -1}, "E002", "DB_THREADS"),
+        ({"SENDS_PER_MINUTE": True}, "E002", "SENDS_PER_MINUTE"),
+        ({"LEASE": 0}, "E003", "LEASE"),
+        ({"TURN_TIMEOUT": "soon"}, "E003", "TURN_TIMEOUT"),
+        ({"LOCK_TIMEOUT": None}, "E003", "LOCK_TIMEOUT"),
+        ({"LEASE": timedelta(seconds=-1)}, "E003", "LEASE"),
+        ({"TOKEN_COUNTER": "nowhere.count"}, "E004", "nowhere.count"),
+        ({"TOKEN_COUNTER": "tests.test_checks.PUBSUB"}, "E004", "PUBSUB"),
+    ],
+)
+def test_a_wrong_setting_is_named(given, expected, word):
+    messages = found(CHATMEMORY=given)
+    assert list(messages) == [f"chatmemory.{expected}"]
+    assert word in messages[f"chatmemory.{expected}"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [(layer("nowhere.Layer"), "nowhere"), (layer(MEMORY, wrong=1), "wrong")],
+)
+def test_a_channel_layer_that_can_not_be_built_is_shown_with_its_error(wrong, word):
+    assert word in found(**wrong)["chatmemory.E005"]
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        [],
+        ["redis://127.0.0.1"],
+        [("127.0.0.1", 6379)],
+        [{"address": "redis://127.0.0.1"}],
+    ],
+)
+def test_a_redis_layer_that_gives_up_after_5_seconds_is_warned_of(hosts):
+    assert "socket_timeout" in found(**layer(hosts=hosts))["chatmemory.W002"]
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        layer(hosts=[{"address": "redis://127.0.0.1", "socket_timeout": None}]),
+        {"CHANNEL_LAYERS": {}},
+        layer(MEMORY),
+    ],
+)
+def test_a_layer_that_works_passes(right):
+    assert found(**right) == {}

@@ -1,0 +1,332 @@
+"""The hub: who is told of what, in this process and over the channel layer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+
+import pytest
+
+from chatmemory import hub as hub_module
+from chatmemory.hub import RUNNERS, Hub, _group, _living_logins
+from tests.servers import sign_in, wait_for
+
+
+@pytest.fixture
+def wire(monkeypatch):
+    """What stands between the hubs of a test, as if they were in different processes."""
+    layer = FakeLayer()
+    monkeypatch.setattr(hub_module, "get_channel_layer", lambda: layer)
+    return layer
+
+
+class FakeLayer:
+    """A channel layer between event loops, that can be cut and counts what it carries."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Queue]] = {}
+        self.groups: dict[str, set[str]] = {}
+        self.sent: list[tuple[str, str]] = []
+        self.is_cut = False
+        self.is_frozen = False
+        self.losses: dict[str, int] = {}
+
+    async def _carry(self) -> None:
+        if self.is_cut:
+            raise ConnectionError("cut")
+        while self.is_frozen:
+            await asyncio.sleep(0.01)
+
+    async def new_channel(self) -> str:
+        await self._carry()
+        name = f"channel{len(self.queues)}"
+        self.queues[name] = (asyncio.get_running_loop(), asyncio.Queue())
+        return name
+
+    async def receive(self, channel):
+        return await self.queues[channel][1].get()
+
+    async def group_add(self, group, channel) -> None:
+        await self._carry()
+        self.groups.setdefault(group, set()).add(channel)
+
+    async def group_discard(self, group, channel) -> None:
+        self.groups.get(group, set()).discard(channel)
+
+    async def group_send(self, group, event) -> None:
+        await self._carry()
+        kind = event["type"].removeprefix("chatmemory.")
+        self.sent.append((group, kind))
+        if self.losses.get(kind, 0) > 0:
+            self.losses[kind] -= 1
+            return
+        for channel in self.groups.get(group, set()):
+            loop, queue = self.queues[channel]
+            loop.call_soon_threadsafe(queue.put_nowait, dict(event))
+
+
+class Ear:
+    """A socket that counts what it is told."""
+
+    user_pk = "1"
+    login_key = None
+
+    def __init__(self) -> None:
+        self.pokes = 0
+        self.says = 0
+
+    def poke(self) -> None:
+        self.pokes += 1
+
+    def say(self) -> None:
+        self.says += 1
+
+    def expel(self) -> None:
+        raise AssertionError("nobody is expelled here")
+
+
+class Boss:
+    """Who runs turns: takes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int]] = []
+
+    def consider(self, session_pk: int) -> None:
+        self.told.append(("work", session_pk))
+
+    def stop(self, turn_pk: int) -> None:
+        self.told.append(("stop", turn_pk))
+
+
+@pytest.fixture
+def hubs(wire):
+    """Two hubs, as of two processes."""
+    found = Hub(), Hub()
+    yield found
+    wire.is_frozen = False
+    for hub in found:
+        hub.shut_down()
+
+
+def joined(hub, wire, session_pk=7):
+    """A socket of a hub whose group has been joined."""
+    ear = Ear()
+    before = len(wire.groups.get(_group(session_pk), ()))
+    hub.join(session_pk, ear)
+    wait_for(lambda: len(wire.groups.get(_group(session_pk), ())) > before, "not joined")
+    wait_for(lambda: ear.pokes, "not poked after the join")
+    ear.pokes = 0
+    return ear
+
+
+def runs(hub, wire, pieces=("So ", "far"), session_pk=7, turn="c1", step=0):
+    """A run in a hub's process that has said something."""
+    text = hub.begin_text(session_pk, turn, step)
+    wait_for(lambda: wire.groups.get(RUNNERS), "the runner does not listen")
+    grow(hub, text, *pieces, session_pk=session_pk)
+    return text
+
+
+def grow(hub, text, *pieces, session_pk=7):
+    for piece in pieces:
+        text.pieces.append(piece)
+        hub.grew(session_pk)
+
+
+def seen(hub, session_pk=7):
+    text = hub.text_of(session_pk)
+    return (text.turn, text.step, text.text) if text else None
+
+
+def test_news_reach_the_sockets_of_all_processes(hubs, wire):
+    here, there = hubs
+    ears = [joined(here, wire), joined(here, wire, 8), joined(there, wire)]
+    here.poke(7)
+    wait_for(lambda: ears[2].pokes == 1, "no news there")
+    assert [ear.pokes for ear in ears] == [1, 0, 1]
+
+
+def test_who_left_is_told_no_more_and_the_last_one_leaves_the_group(hubs, wire):
+    here, _ = hubs
+    first, second = joined(here, wire), Ear()
+    here.join(7, second)
+    here.leave(7, first)
+    here.poke(7)
+    assert (first.pokes, second.pokes) == (0, 1)
+    assert wire.groups[_group(7)]
+    here.leave(7, second)
+    wait_for(lambda: not wire.groups[_group(7)], "the group is not left")
+    assert not here._sockets
+
+
+def test_a_socket_that_joins_while_the_last_one_leaves_is_not_lost(hubs, wire):
+    here, _ = hubs
+    ear = joined(here, wire)
+    for _ in range(200):
+        new = Ear()
+        here.leave(7, ear)
+        here.join(7, new)
+        ear = new
+    here.poke(7)
+    assert ear.pokes >= 1
+    wait_for(lambda: wire.groups[_group(7)], "the group was left")
+
+
+def test_a_joined_group_pokes_for_what_was_said_in_the_meantime(hubs, wire):
+    here, _ = hubs
+    wire.is_cut = True
+    ear = Ear()
+    here.join(7, ear)
+    threading.Event().wait(0.1)
+    assert ear.pokes == 0
+    wire.is_cut = False
+    wait_for(lambda: ear.pokes, "no poke after the join")
+
+
+def test_text_reaches_sockets_of_other_processes_in_order(hubs, wire):
+    here, there = hubs
+    ear = joined(there, wire)
+    text = runs(here, wire)
+    wait_for(lambda: seen(there) == ("c1", 0, "So far"), "no text there")
+    grow(here, text, *[f" {n}" for n in range(100)])
+    wait_for(lambda: seen(there) == ("c1", 0, text.text), "the text is not whole")
+    assert ear.says
+
+
+def test_who_runs_a_turn_needs_no_socket_to_be_asked_for_the_whole_text(hubs, wire):
+    here, there = hubs
+    runs(here, wire)
+    assert not here._sockets
+    joined(there, wire)
+    wait_for(lambda: seen(there) == ("c1", 0, "So far"), "nobody asked, or nobody answered")
+
+
+def test_a_lost_piece_is_asked_for(hubs, wire):
+    here, there = hubs
+    joined(there, wire)
+    text = runs(here, wire)
+    wait_for(lambda: seen(there), "no text there")
+    wire.losses["text"] = 1
+    grow(here, text, " is")
+    wait_for(lambda: wire.losses["text"] == 0, "no piece was lost")
+    grow(here, text, " good")
+    wait_for(lambda: seen(there) == ("c1", 0, "So far is good"), "the hole stays")
+
+
+def test_the_beginning_of_a_text_pokes(hubs, wire):
+    here, there = hubs
+    ear = joined(there, wire)
+    runs(here, wire)
+    wait_for(lambda: ear.pokes, "no poke")
+    poked = ear.pokes
+    runs(here, wire, turn="c2")
+    wait_for(lambda: ear.pokes > poked, "no poke for the next turn")
+
+
+def test_the_next_step_begins_anew(hubs, wire):
+    here, there = hubs
+    joined(there, wire)
+    runs(here, wire)
+    wait_for(lambda: seen(there), "no text there")
+    runs(here, wire, ("Next",), step=1)
+    wait_for(lambda: seen(there) == ("c1", 1, "Next"), "the next step does not come")
+
+
+def test_an_ended_text_is_no_more(hubs, wire):
+    here, _ = hubs
+    runs(here, wire)
+    here.end_text(7, "another")
+    assert seen(here)
+    here.end_text(7, "c1")
+    assert seen(here) is None
+
+
+def test_a_text_without_sockets_there_is_not_mirrored(hubs, wire):
+    here, there = hubs
+    joined(there, wire, 8)
+    runs(here, wire)
+    runs(here, wire, session_pk=8)
+    wait_for(lambda: seen(there, 8), "no text there")
+    assert seen(there, 7) is None
+
+
+def test_runners_of_all_processes_hear_of_work_and_stops(hubs, wire):
+    here, there = hubs
+    there.listener = Boss()
+    there.serve()
+    wait_for(lambda: wire.groups.get(RUNNERS), "the runner does not listen")
+    here.call_runners(7)
+    here.call_stop(9)
+    wait_for(lambda: len(there.listener.told) == 2, "nobody heard")
+    assert set(there.listener.told) == {("work", 7), ("stop", 9)}
+
+
+@pytest.mark.parametrize("fault", ["is_cut", "is_frozen"])
+def test_a_layer_that_fails_holds_up_nobody_here_and_is_used_again(hubs, wire, fault, caplog):
+    here, there = hubs
+    ear, far = joined(here, wire), joined(there, wire)
+    setattr(wire, fault, True)
+    with caplog.at_level(logging.INFO):
+        for _ in range(5):
+            here.poke(7)
+        assert ear.pokes == 5
+        wait_for(lambda: "channel layer fails" in caplog.text, "nothing is logged")
+        setattr(wire, fault, False)
+
+        def heard() -> bool:
+            here.poke(7)
+            return bool(far.pokes)
+
+        wait_for(heard, "the layer is not used again")
+        assert caplog.text.count("channel layer fails") == 1
+
+
+def test_without_a_shared_layer_nothing_is_kept_for_it():
+    hub = Hub()
+    hub.join(7, Ear())
+    hub.grew(7)
+    hub.poke(7)
+    hub.shut_down()
+    hub = Hub()
+    for session_pk in range(50):
+        hub.join(session_pk, ear := Ear())
+        hub.leave(session_pk, ear)
+    wait_for(lambda: not hub._sockets, "a socket is kept")
+    assert (hub._layer._outbox, hub._layer._texts) == ({}, [])
+    hub.shut_down()
+
+
+def test_hints_for_a_layer_that_is_gone_for_long_are_bounded(hubs, wire, monkeypatch):
+    monkeypatch.setattr(hub_module, "MAX_HINTS", 10)
+    wire.is_cut = True
+    here, _ = hubs
+    for session_pk in range(100):
+        here.poke(session_pk)
+    wait_for(lambda: (_group(99), "news", 99) in here._layer._outbox, "not told")
+    assert len(here._layer._outbox) == 10
+
+
+def test_the_thread_ends_when_told(hubs, wire):
+    here, there = hubs
+    joined(here, wire)
+    here.shut_down()
+    there.shut_down()
+    assert "chatmemory-hub" not in {thread.name for thread in threading.enumerate()}
+    joined(here, wire)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("engine", "is_found"),
+    [
+        ("django.contrib.sessions.backends.db", True),
+        ("django.contrib.sessions.backends.cached_db", True),
+        ("django.contrib.sessions.backends.cache", False),
+        ("django.contrib.sessions.backends.signed_cookies", True),
+    ],
+)
+def test_logins_are_found_whatever_keeps_them(settings, engine, is_found):
+    key = sign_in().cookie
+    settings.SESSION_ENGINE = engine
+    assert (key in _living_logins({key, "x" * 32})) == is_found

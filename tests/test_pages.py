@@ -1,0 +1,394 @@
+"""The pages, without a browser."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from html.parser import HTMLParser
+
+import pytest
+from django.conf import settings
+from django.db import OperationalError
+from django.test import Client
+from django.urls import reverse
+
+from chatmemory import services
+from chatmemory.models import Session
+from chatmemory.pages import rendering
+from chatmemory.pages.rendering import first_words, has_markup, markdown, visible
+from chatmemory.pages.views import LISTED, POLICY, RENDERED_CHARS, SHOWN_CHARS, is_new_key
+from chatmemory.services import Actor
+from tests.factories import make_session, make_user, said
+from tests.payloads import ELSEWHERE, PAYLOADS
+
+RUNS = {"script", "style", "iframe", "object", "embed", "base", "meta", "link", "form", "input"}
+
+
+class Tags(HTMLParser):
+    """The tags of a page, each with its attributes."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.inline = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem:
+            self.inline += data
+
+
+@pytest.fixture
+def ann(db):
+    return make_user("ann")
+
+
+@pytest.fixture
+def web(ann):
+    """A client in which Ann is signed in."""
+    client = Client()
+    client.force_login(ann)
+    return client
+
+
+def talk(user, *texts, key="talk", **columns):
+    """A session of the user's, in which this was said."""
+    make_session(key, owner=user, **columns)
+    by = Actor.user(user)
+    services.append_messages(session_key=key, messages=said(*texts), by=by)
+
+
+def html_of(response):
+    return response.content.decode()
+
+
+# Markdown
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_a_payload_can_neither_run_nor_fetch(payload):
+    for tag, attributes in Tags(markdown(payload)).found:
+        assert tag in rendering.TAGS
+        assert not attributes.keys() - {"href", "rel", "target", "start"}
+        if href := attributes.get("href"):
+            assert href.startswith(("http://", "https://", "mailto:"))
+            assert attributes["rel"] == "nofollow noopener noreferrer"
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("**a** _b_ `c` ~~d~~", "<p><strong>a</strong> <em>b</em> <code>c</code> <s>d</s></p>"),
+        ("a\nb", "<p>a<br>\nb</p>"),
+        ("2. b", '<ol start="2">\n<li>b</li>\n</ol>'),
+        ("a & b < c", "<p>a &amp; b &lt; c</p>"),
+        ("![a <b>](https://evil.example/x.png)", "<p>[image: a &lt;b&gt;]</p>"),
+        ("[1]: https://evil.example/", "<p>[1]: https://evil.example/</p>"),
+        ("\u202ea", "<p>⟦U+202E⟧a</p>"),
+        ("&#x202e;a", "<p>⟦U+202E⟧a</p>"),
+    ],
+)
+def test_markdown(text, html):
+    assert markdown(text).strip() == html
+
+
+def test_a_table_is_a_table():
+    html = markdown("|a|b|\n|:-|-:|\n|1|2|")
+    assert "<th>b</th>" in html
+    assert "<td>2</td>" in html
+    assert "style" not in html
+
+
+def test_a_link_with_a_hidden_character_shows_it():
+    assert "\u202e" not in markdown("[a](https://example.com/\u202etxt 'b\u202ec')")
+
+
+@pytest.mark.parametrize(
+    "part", ["[", "![", "*a ", "a**b", "*_", "[a](", "<", "&", "> ", "`a", "|a"]
+)
+def test_no_text_takes_long(part):
+    text = part * (rendering.MAX_MARKDOWN_CHARS // len(part))
+    started = time.monotonic()
+    markdown(text)
+    assert time.monotonic() - started < 10
+
+
+def test_plain_text_and_long_text_are_no_markdown():
+    assert has_markup("a **b**")
+    assert has_markup("- a")
+    assert not has_markup("Just a sentence - with (brackets), and 2.5 numbers!")
+    assert not has_markup("*" * (rendering.MAX_MARKDOWN_CHARS + 1))
+
+
+def test_hidden_characters_are_marked_and_letters_are_not():
+    assert visible("a\u202eb\u2066\U000e0041\U000e0041") == "a⟦U+202E⟧b⟦U+2066⟧⟦U+E0041 \u00d72⟧"
+    plain = "שלום مرحبا 👩‍👩‍👧 e\u0301 \uffff \ue000 \u200f"
+    assert visible(plain) == plain
+
+
+def test_the_first_words_end_between_words():
+    assert first_words("  one\n two ") == "one two"
+    assert first_words("word " * 30) == "word " * 11 + "word…"
+    assert first_words("x" * 100) == "x" * 60 + "…"
+
+
+# Who sees what
+
+
+@pytest.mark.parametrize("path", ["", "~new/", "talk/", "talk/html/", "talk/1/", "\x00/"])
+@pytest.mark.django_db
+def test_one_must_sign_in(path):
+    response = Client().get(f"/chat/{path}")
+    assert response.status_code == 302
+    assert response["Location"].startswith(reverse(settings.LOGIN_URL) + "?next=/chat/")
+
+
+@pytest.mark.parametrize("path", ["", "html/", "1/"])
+def test_anothers_session_is_as_one_that_never_was(web, path):
+    talk(make_user("bob"), "a secret", key="talk")
+    keys = ("talk", "never", "x" * 201, "a b", "a\x00")
+    answers = [web.get(f"/chat/{key}/{path}") for key in keys]
+    assert {answer.status_code for answer in answers} == {404}
+    assert len({re.sub('value="[^"]+"', "", html_of(answer)) for answer in answers}) == 1
+
+
+def test_a_new_key_opens_an_empty_chat_and_makes_nothing(web):
+    key = str(uuid.uuid4())
+    page = html_of(web.get(f"/chat/{key}/"))
+    assert f'url="/ws/chat/{key}/"' in page
+    assert " create>" in page
+    assert not Session.objects.exists()
+
+
+def test_anothers_new_key_opens_an_empty_chat_of_ones_own(web):
+    key = str(uuid.uuid4())
+    talk(make_user("bob"), "a secret", key=key)
+    page = html_of(web.get(f"/chat/{key}/"))
+    assert "secret" not in page
+    assert " create>" in page
+
+
+@pytest.mark.parametrize(
+    ("key", "is_new"),
+    [
+        ("1b4e28ba-2fa1-41d2-883f-0016d3cca427", True),
+        ("1b4e28ba-2fa1-11d2-883f-0016d3cca427", False),  # version 1
+        ("1b4e28ba2fa141d2883f0016d3cca427", False),
+        ("{1b4e28ba-2fa1-41d2-883f-0016d3cca427}", False),
+        ("x", False),
+    ],
+)
+def test_only_a_version_4_uuid_is_a_new_key(key, is_new):
+    assert is_new_key(key) is is_new
+
+
+def test_a_new_chat_has_an_address_of_its_own(web):
+    addresses = {web.get("/chat/~new/")["Location"] for _ in range(2)}
+    assert len(addresses) == 2
+    assert all(is_new_key(address.split("/")[-2]) for address in addresses)
+
+
+def test_a_page_reads_and_never_writes(web, ann):
+    talk(ann, "hi", "hello")
+    for path in ("", "talk/", "talk/html/", "talk/1/", "~new/"):
+        assert web.post(f"/chat/{path}").status_code == 405
+
+
+def test_a_database_that_does_not_answer_is_said_in_words(web, monkeypatch):
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OperationalError("gone")
+
+    monkeypatch.setattr("chatmemory.models.SessionQuerySet.page", fail)
+    response = web.get("/chat/talk/")
+    assert response.status_code == 503
+    assert "can't be reached" in html_of(response).replace("&#x27;", "'")
+
+
+# What a page shows
+
+
+def test_the_newest_rows_are_on_the_page_without_a_script(web, ann):
+    talk(ann, *(f"text {number}" for number in range(1, 61)))
+    page = html_of(web.get("/chat/talk/"))
+    assert [int(seq) for seq in re.findall(r'data-seq="(\d+)"', page)] == list(range(11, 61))
+    assert "There are earlier messages." in page
+
+
+def test_users_text_is_escaped_and_replies_are_markdown(web, ann):
+    talk(ann, "**<b>**", "**<b>**")
+    page = html_of(web.get("/chat/talk/"))
+    assert "**&lt;b&gt;**" in page
+    assert "<p><strong>&lt;b&gt;</strong></p>" in page
+
+
+def test_a_reply_that_broke_off_says_so(web, ann):
+    talk(ann, "hi")
+    session = Session.objects.get()
+    columns = {"session": session, "role": "assistant", "text": "so f", "tokens": 1, "model": ""}
+    session.messages.create(seq=2, status="interrupted", error="", **columns)
+    session.messages.create(seq=3, status="failed", error="model_unavailable", **columns)
+    Session.objects.update(last_seq=3)
+    page = html_of(web.get("/chat/talk/")).replace("&#x27;", "'")
+    assert "Stopped before the end." in page
+    assert "The model can't be reached." in page
+
+
+def test_a_long_message_is_cut_with_a_link_to_the_whole(web, ann):
+    talk(ann, "hi", "x" * (SHOWN_CHARS + 1) + "<end>")
+    page = html_of(web.get("/chat/talk/"))
+    assert "end&gt;" not in page
+    assert 'href="/chat/talk/2/"' in page
+    whole = web.get("/chat/talk/2/")
+    assert whole["Content-Type"] == "text/plain; charset=utf-8"
+    assert whole["X-Content-Type-Options"] == "nosniff"
+    assert whole.content.decode().endswith("x<end>")
+
+
+@pytest.mark.parametrize("seq", ["0", "3", "9" * 30])
+def test_a_message_that_is_not_there_is_not_found(web, ann, seq):
+    talk(ann, "hi", "hello")
+    assert web.get(f"/chat/talk/{seq}/").status_code == 404
+
+
+def test_below_the_floor_nothing_is_shown(web, ann):
+    talk(ann, "below", "too", "shown", "also")
+    Session.objects.update(first_seq=3)
+    assert "below" not in html_of(web.get("/chat/talk/"))
+    assert "below" not in html_of(web.get("/chat/"))
+    assert web.get("/chat/talk/1/").status_code == 404
+
+
+def test_a_page_of_large_replies_is_bounded(web, ann):
+    texts = [text for _ in range(25) for text in ("q", "*a*" * 9_999)]
+    talk(ann, *texts)
+    started = time.monotonic()
+    page = html_of(web.get("/chat/talk/"))
+    assert time.monotonic() - started < 20
+    assert page.count(" data-html") == RENDERED_CHARS // len(texts[1])
+
+
+# Rendered replies
+
+
+def test_rendered_replies_come_by_number(web, ann):
+    talk(ann, "q *1*", "a *1*", "q", "plain", "q", "a *3*", "q", "a *4*")
+    answer = web.get("/chat/talk/html/?after=2&before=8").json()
+    assert answer == {
+        "messages": [{"seq": 6, "revision": 0, "html": "<p>a <em>3</em></p>\n"}],
+        "upto": 7,
+    }
+
+
+def test_an_answer_has_its_limit_and_says_how_far_it_came(web, ann):
+    talk(ann, *("q", "*a*" * 9_999) * 5)
+    answer = web.get("/chat/talk/html/").json()
+    assert [message["seq"] for message in answer["messages"]] == [2, 4, 6]
+    assert answer["upto"] == 7
+    rest = web.get(f"/chat/talk/html/?after={answer['upto']}").json()
+    assert [message["seq"] for message in rest["messages"]] == [8, 10]
+
+
+@pytest.mark.parametrize("query", ["after=x", "after=-1", "before=1.5", "after=" + "9" * 30])
+def test_a_wrong_number_is_refused(web, ann, query):
+    talk(ann, "hi", "hello")
+    assert web.get(f"/chat/talk/html/?{query}").status_code == 400
+
+
+# The list
+
+
+def test_the_list_has_own_sessions_last_active_first_by_title_or_first_words(web, ann):
+    talk(ann, "What is <this>?", key="a")
+    talk(ann, "hi", key="b", title="A title")
+    talk(make_user("bob"), "a secret", key="c")
+    make_session("empty", owner=ann)
+    page = html_of(web.get("/chat/"))
+    assert re.findall(r'<span class="cm-title">(.*?)</span>', page) == [
+        "A title",
+        "What is &lt;this&gt;?",
+    ]
+
+
+def test_the_list_has_pages(web, ann):
+    for number in range(LISTED + 1):
+        make_session(f"s{number}", owner=ann, title=f"Title {number}")
+    first, second = (html_of(web.get(f"/chat/?page={number}")) for number in (1, 2))
+    assert first.count("cm-title") == LISTED
+    assert "?page=2" in first
+    assert second.count("cm-title") == 1
+    assert "?page=1" in second
+    assert web.get(f"/chat/?page={10**14}").status_code == 200
+    assert web.get("/chat/?page=x").status_code == 400
+
+
+def test_the_list_costs_the_same_however_long_it_is(web, ann, django_assert_num_queries):
+    for number in range(5):
+        talk(ann, "hi", key=f"s{number}")
+    with django_assert_num_queries(3):  # the login's two, and ours
+        web.get("/chat/")
+
+
+def test_a_page_costs_five_queries(web, ann, django_assert_num_queries):
+    talk(ann, *("hi", "hello *you*") * 10)
+    with django_assert_num_queries(5):
+        web.get("/chat/talk/")
+
+
+# What the browser is told
+
+
+@pytest.mark.parametrize("path", ["/", "/accounts/login/", "/chat/", "/chat/talk/", "/chat/none/"])
+def test_no_page_has_inline_code(web, ann, path):
+    talk(ann, *(payload for payload in PAYLOADS for _ in ("said", "answered")))
+    page = Tags(html_of(web.get(path)))
+    assert page.found
+    assert page.inline.strip() == ""
+    for tag, attributes in page.found:
+        assert tag != "style"
+        assert "style" not in attributes
+        assert not [name for name in attributes if name.startswith("on")]
+        for name in ("src", "href", "action"):
+            assert ELSEWHERE not in (attributes.get(name) or "") or tag == "a"
+
+
+@pytest.mark.parametrize("path", ["", "talk/", "talk/html/", "talk/1/", "~new/", "none/"])
+def test_our_pages_send_their_policy_and_are_not_stored(web, ann, path):
+    talk(ann, "hi", "hello")
+    response = web.get(f"/chat/{path}")
+    assert response["Content-Security-Policy"] == POLICY
+    assert "no-store" in response["Cache-Control"]
+
+
+def test_a_sign_out_is_a_post(web):
+    page = html_of(web.get("/chat/"))
+    assert '<form method="post" action="/accounts/logout/">' in page
+    assert web.get("/accounts/logout/").status_code == 405
+
+
+def test_the_login_goes_on_to_where_one_wanted_to_be():
+    page = html_of(Client().get("/accounts/login/?next=/chat/talk/"))
+    assert 'name="next" value="/chat/talk/"' in page
+
+
+@pytest.mark.django_db
+def test_a_wrong_password_is_said():
+    answer = Client().post("/accounts/login/", {"username": "ann", "password": "wrong"})
+    assert 'role="alert"' in html_of(answer)
+
+
+@pytest.mark.django_db
+def test_the_project_has_pages_of_its_own_for_what_is_not_there():
+    response = Client().get("/nowhere/")
+    assert response.status_code == 404
+    assert "There is no such page." in html_of(response)
+
+
+def test_operators_find_the_admin(web, ann):
+    assert "/admin/" not in html_of(web.get("/chat/"))
+    ann.is_staff = True
+    ann.save()
+    assert 'href="/admin/"' in html_of(web.get("/chat/"))

@@ -1,0 +1,233 @@
+"""Frames: parsed or refused with a code, never anything else; written so that they can be sent."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.test import override_settings
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatmemory import codec, protocol
+from chatmemory.errors import (
+    BadInput,
+    Busy,
+    ChatMemoryError,
+    Conflict,
+    RateLimited,
+    RoleForbidden,
+)
+from chatmemory.protocol import Cursor, Fetch, Hello, Pong, Send, Stop
+
+SEND = {"type": "send", "id": 1, "client_id": "c1", "text": "hi"}
+FETCH = {"type": "fetch", "id": 1, "before_seq": 9}
+
+
+@pytest.mark.parametrize(
+    ("frame", "parsed"),
+    [
+        ({"type": "hello", "v": 1}, Hello(v=1)),
+        ({"type": "hello", "v": 2, "cursor": None}, Hello(v=2)),
+        (
+            {"type": "hello", "v": 1, "cursor": "c", "create": True},
+            Hello(v=1, cursor="c", create=True),
+        ),
+        (SEND, Send(id=1, client_id="c1", content="hi")),
+        (SEND | {"id": "a", "epoch": 7}, Send(id="a", client_id="c1", content="hi", epoch=7)),
+        (SEND | {"epoch": None}, Send(id=1, client_id="c1", content="hi")),
+        (
+            {"type": "send", "id": 1, "client_id": "c1", "content": [{"type": "text"}]},
+            Send(id=1, client_id="c1", content=[{"type": "text"}]),
+        ),
+        ({"type": "stop", "id": 1, "turn": "c1"}, Stop(id=1, turn="c1")),
+        (FETCH, Fetch(id=1, before_seq=9, limit=50)),
+        (FETCH | {"limit": 10**9}, Fetch(id=1, before_seq=9, limit=100)),
+        (FETCH | {"limit": 0}, Fetch(id=1, before_seq=9, limit=1)),
+        ({"type": "pong", "n": 3}, Pong(n=3)),
+    ],
+)
+def test_a_frame_is_what_it_says(frame, parsed):
+    assert protocol.parse(frame) == parsed
+
+
+@pytest.mark.parametrize(
+    ("frame", "code", "field"),
+    [
+        *[(root, "bad_shape", "") for root in ([], None, "x", 5, True)],
+        *[({"type": kind}, "bad_field", "type") for kind in (None, 5, [], {}, True)],
+        ({}, "bad_field", "type"),
+        *[
+            ({"type": kind}, "unknown_type", "type")
+            for kind in (
+                "close",
+                "websocket.disconnect",
+                "_x",
+                "chat.message",
+                "",
+                "Send",
+                "welcome",
+            )
+        ],
+        ({"type": "hello"}, "bad_field", "v"),
+        *[({"type": "hello", "v": v}, "bad_field", "v") for v in ("1", 1.0, True, -1, None)],
+        ({"type": "hello", "v": 1, "cursor": 5}, "bad_field", "cursor"),
+        ({"type": "hello", "v": 1, "create": 1}, "bad_field", "create"),
+        *[
+            (SEND | {"id": value}, "bad_field", "id")
+            for value in (None, "", True, 1.5, [], "x" * 65)
+        ],
+        *[(SEND | {"id": value}, "bad_field", "id") for value in ("\ud800", "\0", "\n")],
+        *[(SEND | {"text": value}, "bad_field", "text") for value in (None, 5, True, [], {})],
+        ({"type": "send", "id": 1, "client_id": "c1"}, "bad_field", "text"),
+        *[
+            (SEND | {"client_id": value}, "bad_field", "client_id")
+            for value in (None, "", "x" * 65, "a b", "ä", "a/b", "a@b", 5, "a\n", "\ud800")
+        ],
+        ({"type": "send", "id": 1, "text": "hi"}, "bad_field", "client_id"),
+        (SEND | {"epoch": "7"}, "bad_field", "epoch"),
+        (SEND | {"content": []}, "unknown_field", "content"),
+        *[
+            (SEND | {name: 1}, "unknown_field", name)
+            for name in (
+                "seq",
+                "status",
+                "created_at",
+                "user",
+                "session.user",
+                "if_busy",
+                "replaces",
+            )
+        ],
+        (SEND | {"\ud800": 1}, "unknown_field", r"\ud800"),
+        ({"type": "pong", "n": 1, "more": 1}, "unknown_field", "more"),
+        ({"type": "stop", "id": 1}, "bad_field", "turn"),
+        ({"type": "stop", "id": 1, "turn": "a b"}, "bad_field", "turn"),
+        ({"type": "fetch", "id": 1}, "bad_field", "before_seq"),
+        (FETCH | {"before_seq": -1}, "bad_field", "before_seq"),
+        (FETCH | {"limit": "x"}, "bad_field", "limit"),
+        (FETCH | {"limit": -1}, "bad_field", "limit"),
+        ({"type": "pong", "n": "1"}, "bad_field", "n"),
+    ],
+)
+def test_what_is_no_frame_is_refused_by_name(frame, code, field):
+    with pytest.raises(BadInput) as raised:
+        protocol.parse(frame)
+    assert (raised.value.code, raised.value.field) == (code, field)
+
+
+@pytest.mark.parametrize("role", ["system", "assistant", "developer", "tool", "user", None])
+def test_nobody_chooses_a_role(role):
+    with pytest.raises(RoleForbidden):
+        protocol.parse(SEND | {"role": role})
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+kinds = st.sampled_from(["hello", "send", "stop", "fetch", "pong"])
+names = st.sampled_from(["id", "v", "cursor", "create", "client_id", "text", "turn", "n", "role"])
+
+
+@given(
+    values
+    | st.builds(
+        lambda kind, fields: {"type": kind, **fields},
+        kinds,
+        st.dictionaries(names | st.text(), values, max_size=4),
+    )
+)
+def test_whatever_comes_is_parsed_or_refused_and_the_answer_can_be_sent(frame):
+    try:
+        protocol.parse(frame)
+    except ChatMemoryError as error:
+        assert protocol.dump_error(error, id=protocol.id_of(frame)).encode()
+
+
+@given(st.text() | st.binary())
+def test_any_text_is_read_or_refused(data):
+    try:
+        codec.parse_json(data)
+    except BadInput as error:
+        assert len(str(error)) < 300
+
+
+@pytest.mark.parametrize(
+    ("frame", "frame_id"),
+    [
+        ({"id": 5}, 5),
+        ({"id": "é"}, "é"),
+        ({"id": "x" * 64}, "x" * 64),
+        ({"id": "x" * 65}, None),
+        ({"id": "\udfff"}, None),
+        ({"id": False}, None),
+        ({"id": {}}, None),
+        ({}, None),
+        ([1], None),
+        (None, None),
+    ],
+)
+def test_an_answer_has_the_id_of_its_frame_if_that_can_be_said(frame, frame_id):
+    assert protocol.id_of(frame) == frame_id
+
+
+@pytest.mark.parametrize(
+    ("error", "fields"),
+    [
+        (Conflict(), {"code": "conflict", "retry": False}),
+        (BadInput("no", field="text"), {"code": "bad_field", "field": "text", "message": "no"}),
+        (BadInput("no", code="too_large", limit=5), {"code": "too_large", "limit": 5}),
+        (Busy(turn="t"), {"code": "busy", "retry": True, "turn": "t"}),
+        (RateLimited(retry_after=1.5), {"code": "rate_limited", "retry_after_ms": 1500}),
+        (ChatMemoryError(), {"code": "internal", "message": "Something went wrong."}),
+    ],
+)
+def test_an_error_says_what_a_machine_needs(error, fields):
+    frame = json.loads(protocol.dump_error(error, id=3))
+    assert frame["type"] == "error"
+    assert frame["id"] == 3
+    assert fields.items() <= frame.items()
+
+
+def test_an_error_without_a_frame_has_no_id_and_may_carry_a_ref():
+    frame = json.loads(protocol.dump_error(ChatMemoryError(), ref="abc"))
+    assert "id" not in frame
+    assert frame["ref"] == "abc"
+
+
+def test_a_name_from_outside_is_shown_short_and_escaped():
+    with pytest.raises(BadInput) as raised:
+        protocol.parse({"type": "pong", "n": 1, "\n" * 200: 1})
+    assert raised.value.field == "\\n" * 80
+
+
+@pytest.mark.parametrize("char", ["a", "é", "🦆", "\x01"])
+def test_a_large_message_is_cut_and_says_so(char):
+    fields = {"seq": 1, "text": char * 1_000_000, "content": [{}], "cut": False}
+    frame = protocol.dump_message(fields)
+    assert len(frame.encode()) <= protocol.MAX_FRAME_OUT
+    shown = json.loads(frame)
+    assert (shown["cut"], shown["content"]) == (True, None)
+    assert fields["text"].startswith(shown["text"])
+    assert len(shown["text"]) >= 32_000
+
+
+@override_settings(CHATMEMORY={})
+def test_a_message_as_long_as_a_person_may_write_is_not_cut():
+    fields = {"seq": 1, "text": "🦆" * 32_000, "content": None, "cut": False}
+    assert json.loads(protocol.dump_message(fields)) == {"type": "message", **fields}
+
+
+def test_a_cursor_that_was_given_out_is_taken_back():
+    cursor = Cursor(1, 2**41, 3, 4)
+    assert Cursor.parse(str(cursor)) == cursor
+
+
+@pytest.mark.parametrize(
+    "text", ["", "garbage", "1.2.3", "1.2.3.4.5", "1.2.-3.4", "1.2.³.4", "1.2.3. 4", "1.2.٣.4",
+             "1" * 200, f"1.2.{10**30}.4", f"1.2.{2**53 + 1}.4", "\ud800.2.3.4"]
+)  # fmt: skip
+def test_any_other_cursor_is_none(text):
+    assert Cursor.parse(text) is None

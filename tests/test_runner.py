@@ -1,0 +1,356 @@
+"""The runner: each turn ends, visibly and once, whatever its responder does."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import UTC, datetime
+
+import pytest
+from asgiref.sync import sync_to_async as db
+from django.db import connection
+
+from chatmemory import runner as runner_module
+from chatmemory import services
+from chatmemory.langchain import DjangoChatMessageHistory
+from chatmemory.models import Message, Session, Turn
+from chatmemory.runner import runner
+from tests import responders_for_tests
+from tests.factories import make_session, said
+from tests.servers import DEADLINE, Tab, greeted, own_threads, sign_in, wait_for
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HERE = "tests.responders_for_tests"
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def _live(transactional_db, settings, monkeypatch):
+    settings.CHATMEMORY = {"RESPONDER": f"{HERE}.echo", "SENDS_PER_MINUTE": None}
+    monkeypatch.setattr(runner_module, "KEEPER_SECONDS", 0.1)
+    monkeypatch.setattr("chatmemory.hub.SWEEP_SECONDS", 0.2)
+    with own_threads():
+        yield
+
+
+@pytest.fixture
+def ann(transactional_db):
+    person = sign_in()
+    make_session(owner=person.user)
+    return person
+
+
+def answered_by(settings, name, **more):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "RESPONDER": f"{HERE}.{name}", **more}
+
+
+def begin(person, text="hi", client_id="c1"):
+    """Send something; this process runs turns."""
+    runner.enable()
+    admitted = services.admit_turn(
+        **person.talk, client_id=client_id, content=text, owner=runner.owner
+    )
+    runner.launch(admitted.claim)
+    return admitted
+
+
+def turn(client_id="c1"):
+    return Turn.objects.get(client_id=client_id)
+
+
+def ended(client_id="c1"):
+    """The turn, once it has ended."""
+    wait_for(lambda: turn(client_id).ended_at is not None, "the turn does not end")
+    return turn(client_id)
+
+
+def begun():
+    assert responders_for_tests.BEGUN.wait(DEADLINE)
+
+
+def rows():
+    return list(Message.objects.in_order().values_list("role", "text", "status"))
+
+
+def test_a_reply_is_stored_and_its_turn_complete(ann):
+    begin(ann, "good morning")
+    assert (ended().status, turn().error) == ("complete", "")
+    assert rows() == [
+        ("user", "good morning", "complete"),
+        ("assistant", "good morning ", "complete"),
+    ]
+    session = Session.objects.get()
+    assert (session.running, session.waiting) == (None, 0)
+
+
+def test_the_responder_is_given_the_window_with_the_new_message_last(ann):
+    services.append_messages(**ann.talk, messages=said("a", "b"))
+    begin(ann, "c")
+    ended()
+    assert responders_for_tests.SEEN == [said("a", "b", "c")]
+
+
+def test_a_responder_that_fails_leaves_a_row_with_the_text_so_far(ann, settings, caplog):
+    answered_by(settings, "failing")
+    begin(ann)
+    assert (ended().status, turn().error) == ("failed", "model_error")
+    reply = Message.objects.get(role="assistant")
+    assert (reply.text, reply.status, reply.error) == ("So far, ", "failed", "model_error")
+    assert "secret words" in caplog.text
+    assert "secret" not in str(list(Turn.objects.values()) + list(Message.objects.values()))
+
+
+@pytest.mark.parametrize("name", ["nothing_here", "HERE", "_wait"])
+def test_a_responder_that_can_not_be_used_fails_the_turn(ann, settings, name):
+    answered_by(settings, name)
+    begin(ann)
+    assert (ended().status, turn().error) == ("failed", "model_error")
+    assert rows()[-1] == ("assistant", "", "failed")
+
+
+def test_a_stop_ends_an_endless_reply_with_what_was_said(ann, settings):
+    answered_by(settings, "endless")
+    begin(ann)
+    begun()
+    assert services.stop_turn(**ann.talk, turn="c1") in ("running", "interrupted")
+    assert ended().status == "interrupted"
+    role, text, status = rows()[-1]
+    assert (role, status) == ("assistant", "interrupted")
+    assert text.startswith("word ")
+
+
+@pytest.mark.parametrize("name", ["stubborn", "blocking"])
+def test_a_stop_does_not_wait_for_the_responder(ann, settings, name):
+    answered_by(settings, name)
+    begin(ann)
+    begun()
+    services.stop_turn(**ann.talk, turn="c1")
+    assert ended().status == "interrupted"
+    assert rows()[-1][1].startswith("So far, ")
+    responders_for_tests.GO.set()
+
+
+def test_a_turn_that_takes_too_long_fails(ann, settings):
+    answered_by(settings, "slow", TURN_TIMEOUT=0.3)
+    begin(ann)
+    assert (ended().status, turn().error) == ("failed", "model_timeout")
+    assert rows()[-1] == ("assistant", "So far, ", "failed")
+
+
+def test_after_a_turn_that_ended_badly_the_next_one_is_answered(ann, settings):
+    answered_by(settings, "failing")
+    begin(ann)
+    ended()
+    answered_by(settings, "echo")
+    begin(ann, "again", "c2")
+    assert ended("c2").status == "complete"
+
+
+@pytest.mark.parametrize("remove", [services.clear_session, services.purge_session])
+def test_what_is_removed_while_the_model_thinks_does_not_come_back(ann, settings, remove):
+    answered_by(settings, "slow")
+    begin(ann)
+    begun()
+    remove(**ann.talk, reason="test")
+    responders_for_tests.GO.set()
+    wait_for(lambda: not runner._runs, "the run goes on")
+    assert turn().status == "interrupted"
+    assert rows() == []
+    assert Message.stored.count() == 1
+
+
+def test_who_lost_the_lease_can_not_write_any_more(ann, settings, monkeypatch):
+    monkeypatch.setattr(runner_module, "KEEPER_SECONDS", 60)
+    answered_by(settings, "slow")
+    begin(ann)
+    begun()
+    wait_for(lambda: turn().started_at is not None, "it does not start")
+    Turn.objects.update(lease_until=LONG_AGO, partial="kept")
+    assert services.end_overdue(Session.objects.get().pk)
+    responders_for_tests.GO.set()
+    wait_for(lambda: not runner._runs, "the run goes on")
+    assert rows() == [("user", "hi", "complete"), ("assistant", "kept", "interrupted")]
+
+
+def test_the_keeper_drops_a_run_that_another_ended(ann, settings):
+    answered_by(settings, "endless")
+    begin(ann)
+    begun()
+    Turn.objects.update(lease_owner="another", lease_until=LONG_AGO)
+    services.end_overdue(Session.objects.get().pk)
+    wait_for(lambda: not runner._runs, "the run goes on")
+    assert [status for _, _, status in rows()] == ["complete", "interrupted"]
+
+
+@pytest.mark.slow
+def test_the_keeper_renews_the_lease_of_a_responder_that_blocks(ann, settings):
+    answered_by(settings, "blocking", LEASE=1)
+    begin(ann)
+    begun()
+    assert ended().status == "complete"
+    assert rows()[-1] == ("assistant", "So far, so good.", "complete")
+
+
+@pytest.mark.slow
+async def test_a_responder_that_blocks_delays_no_other_socket(ann, settings):
+    await db(make_session)("other", owner=ann.user)
+    answered_by(settings, "blocking")
+    async with greeted(tab := Tab(ann), other := Tab(ann, "other")):
+        await tab.send("hi")
+        assert await db(responders_for_tests.BEGUN.wait)(DEADLINE)
+        await other.send("from the other")
+        assert (await other.ask("fetch", before_seq=9))["messages"][0]["seq"] == 1
+        await tab.ask("fetch", before_seq=9)
+        assert (await db(turn)()).status == "running"
+        async with greeted(Tab(ann)):
+            assert (await db(turn)()).status == "running"
+        await tab.idle(2)
+
+
+def test_the_text_so_far_is_kept_for_the_case_that_the_process_dies(ann, settings, monkeypatch):
+    monkeypatch.setattr(runner_module, "PARTIAL_SECONDS", 0.0)
+    answered_by(settings, "slow")
+    begin(ann)
+    wait_for(lambda: turn().partial == "So far, ", "nothing is kept")
+    responders_for_tests.GO.set()
+    assert ended().partial == ""
+
+
+def test_each_step_of_a_turn_with_tools_is_a_row(ann, settings):
+    answered_by(settings, "with_tools")
+    begin(ann)
+    assert ended().status == "complete"
+    found = Message.objects.in_order().values_list("role", "text", "step", "turn")
+    assert list(found) == [
+        ("user", "hi", None, 1),
+        ("assistant", "Let me look. ", 0, 1),
+        ("tool", "rain", None, 1),
+        ("assistant", "It rains.", 1, 1),
+    ]
+
+
+def test_a_tool_call_that_was_not_answered_gets_a_result_that_says_so(ann, settings):
+    answered_by(settings, "tool_that_hangs")
+    begin(ann)
+    begun()
+    services.stop_turn(**ann.talk, turn="c1")
+    ended()
+    assert [role for role, _, _ in rows()] == ["user", "assistant", "tool", "assistant"]
+    assert "unknown" in rows()[2][1]
+
+
+def test_what_follows_a_finished_message_is_a_step_of_its_own(ann, settings):
+    answered_by(settings, "two_messages")
+    begin(ann)
+    begun()
+    services.stop_turn(**ann.talk, turn="c1")
+    ended()
+    assert rows()[1:] == [
+        ("assistant", "The first.", "complete"),
+        ("assistant", "The sec", "interrupted"),
+    ]
+
+
+def test_a_caller_without_a_runner_runs_the_turn_to_its_end(ann):
+    services.admit_turn(**ann.talk, client_id="c1", content="hi")
+    runner.run(Session.objects.get().pk)
+    assert turn().status == "complete"
+    assert rows()[-1] == ("assistant", "hi ", "complete")
+
+
+def test_a_caller_finds_nothing_to_run_where_another_runs_it(ann, settings):
+    answered_by(settings, "slow")
+    begin(ann)
+    begun()
+    runner.run(Session.objects.get().pk)
+    assert turn().status == "running"
+
+
+def test_a_waiting_turn_is_run_at_once_by_a_process_that_runs_turns(ann, monkeypatch):
+    monkeypatch.setattr("chatmemory.hub.SWEEP_SECONDS", 60)
+    runner.enable()
+    assert services.admit_turn(**ann.talk, client_id="c1", content="hi").status == "waiting"
+    assert ended().status == "complete"
+
+
+def test_a_waiting_turn_of_which_nobody_was_told_is_found_by_the_sweep(ann):
+    services.admit_turn(**ann.talk, client_id="c1", content="hi")
+    assert turn().status == "waiting"
+    runner.enable()
+    assert ended().status == "complete"
+
+
+def test_a_process_that_runs_no_turns_leaves_them_waiting(ann):
+    services.admit_turn(**ann.talk, client_id="c1", content="hi")
+    runner.consider(Session.objects.get().pk)
+    assert (runner.owner, turn().status) == ("", "waiting")
+
+
+def test_a_claim_that_nobody_began_is_given_back_and_run(ann):
+    services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="a dead process")
+    Turn.objects.update(lease_until=LONG_AGO)
+    runner.enable()
+    assert ended().status == "complete"
+    assert rows() == [("user", "hi", "complete"), ("assistant", "hi ", "complete")]
+
+
+def test_a_run_of_a_dead_process_is_ended_by_the_sweep_and_not_run_again(ann):
+    admitted = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="dead")
+    services.start_turn(claim=admitted.claim)
+    services.save_partial(claim=admitted.claim, text="So f", step=0)
+    Turn.objects.update(lease_until=LONG_AGO)
+    runner.enable()
+    assert ended().status == "interrupted"
+    assert rows()[-1] == ("assistant", "So f", "interrupted")
+    assert responders_for_tests.SEEN == []
+
+
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one lock for all")
+def test_an_end_that_can_not_be_stored_is_tried_again(ann, settings, monkeypatch):
+    from tests.locking import held
+
+    monkeypatch.setattr(runner_module, "FINISH_AGAIN_SECONDS", 0.05)
+    answered_by(settings, "slow", LOCK_TIMEOUT=0.1)
+    begin(ann)
+    begun()
+    with held(Session.objects.get()):
+        responders_for_tests.GO.set()
+        wait_for(lambda: any(run.is_ending for run in runner._runs.values()), "no end")
+        threading.Event().wait(1)
+        assert turn().status == "running"
+    assert ended().status == "complete"
+
+
+def test_a_responder_knows_that_it_answers_in_this_session(ann):
+    begin(ann)
+    ended()
+    assert responders_for_tests.IN_RUN == [True]
+
+
+def test_langchains_memory_of_the_session_is_empty_and_stores_nothing_in_a_run(ann, settings):
+    services.append_messages(**ann.talk, messages=said("a", "b"))
+    answered_by(settings, "with_history")
+    begin(ann, "c")
+    assert ended().status == "complete"
+    assert rows()[-1][1] == "0 messages"
+    assert len(rows()) == 4
+    assert len(DjangoChatMessageHistory("talk", owner=ann.user).messages) == 4
+
+
+def test_what_breaks_off_a_run_is_logged(ann, monkeypatch, caplog):
+    monkeypatch.setattr(services, "aclaim_next", None)
+    runner.enable()
+    services.admit_turn(**ann.talk, client_id="c1", content="hi")
+    with caplog.at_level(logging.ERROR):
+        wait_for(lambda: "a run broke off" in caplog.text, "nothing is logged")
+
+
+def test_threads_end_when_told_and_begin_again(ann):
+    begin(ann)
+    ended()
+    runner.shut_down()
+    names = {thread.name for thread in threading.enumerate()}
+    assert not names & {"chatmemory-runner", "chatmemory-keeper"}
+    begin(ann, "again", "c2")
+    assert ended("c2").status == "complete"

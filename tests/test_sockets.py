@@ -1,0 +1,888 @@
+"""The websocket of a chat: nothing that comes in breaks it, nothing that happens is missed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from datetime import timedelta
+
+import pytest
+from asgiref.sync import sync_to_async as db
+from django.contrib.sessions.models import Session as Login
+from django.db import connection
+from django.utils import timezone
+
+from chatmemory import services
+from chatmemory.consumers import chat, credit, feed
+from chatmemory.consumers.credit import Credit
+from chatmemory.consumers.origins import is_allowed_origin
+from chatmemory.hub import hub
+from chatmemory.models import Message, Session, Turn
+from chatmemory.protocol import Cursor
+from chatmemory.services import Actor
+from tests import responders_for_tests
+from tests.factories import make_session, said
+from tests.locking import held
+from tests.servers import Tab, greeted, own_threads, sign_in
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HERE = "tests.responders_for_tests"
+SPOKEN = ("one", "two", "three", "four")
+
+
+@pytest.fixture(autouse=True)
+def _live(transactional_db, settings):
+    settings.CHATMEMORY = {"RESPONDER": f"{HERE}.echo", "SENDS_PER_MINUTE": None}
+    with own_threads():
+        yield
+
+
+@pytest.fixture
+def ann(transactional_db):
+    return sign_in()
+
+
+@pytest.fixture
+def bob(transactional_db):
+    return sign_in()
+
+
+@pytest.fixture
+def talk(ann):
+    """Ann's session, with four messages."""
+    session = make_session(owner=ann.user)
+    services.append_messages(**ann.talk, messages=said(*SPOKEN))
+    session.refresh_from_db()
+    return session
+
+
+def answered_by(settings, name, **more):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "RESPONDER": f"{HERE}.{name}", **more}
+
+
+@db
+def rows():
+    return list(Message.stored.in_order().values_list("role", "text"))
+
+
+@db
+def trim(person, keep_last):
+    services.trim_session(**person.talk, keep_last=keep_last, reason="test")
+
+
+@db
+def clear(person):
+    services.clear_session(**person.talk, reason="test")
+
+
+@db
+def purge(person):
+    services.purge_session(**person.talk, reason="test")
+
+
+@db
+def append(person, *texts):
+    services.append_messages(**person.talk, messages=said(*texts))
+
+
+# What can't be a frame
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+BAD_FRAMES = {
+    "bytes": (b"{}", "bad_frame"),
+    "empty": ("", "bad_json"),
+    "broken": ("{oops", "bad_json"),
+    "list": ("[]", "bad_shape"),
+    "null": ("null", "bad_shape"),
+    "text": ('"x"', "bad_shape"),
+    "number": ("5", "bad_shape"),
+    "33 deep": ('{"type":"send","text":' + "[" * 32 + "]" * 32 + "}", "too_deep"),
+    "100,000 deep": (DEEP, "too_deep"),
+    "5,000 digits": ('{"id":' + "9" * 5_000 + "}", "bad_number"),
+    "beyond 2**53": ('{"type":"pong","n":9007199254740993}', "bad_number"),
+    "NaN": ('{"n":NaN}', "bad_number"),
+    "Infinity": ('{"n":Infinity}', "bad_number"),
+    "-Infinity": ('{"n":-Infinity}', "bad_number"),
+    "1e999": ('{"n":1e999}', "bad_number"),
+    "key twice": ('{"type":"pong","n":1,"n":2}', "bad_json"),
+    "no type": ("{}", "bad_field"),
+    "no such type": ('{"type":"websocket.disconnect"}', "unknown_type"),
+}
+
+
+@pytest.mark.parametrize(("data", "code"), BAD_FRAMES.values(), ids=BAD_FRAMES)
+async def test_a_frame_that_is_none_is_answered_and_the_socket_lives(ann, talk, data, code):
+    async with greeted(tab := Tab(ann)):
+        await tab.put(data)
+        assert (await tab.next())["code"] == code
+        assert (await tab.ask("fetch", before_seq=2))["type"] == "ok"
+
+
+BAD_SENDS = {
+    "no text": ({"text": None}, "bad_field"),
+    "number": ({"text": 5}, "bad_field"),
+    "empty": ({"text": ""}, "empty"),
+    "spaces": ({"text": " \n\t"}, "empty"),
+    "zero width": ({"text": "\u200b"}, "empty"),
+    "BOM": ({"text": "\ufeff"}, "empty"),
+    "too long": ({"text": "x" * 32_001}, "too_large"),
+    "NUL": ({"text": "a\0"}, "bad_text"),
+    "lone surrogate": ({"text": "\ud800"}, "bad_text"),
+    "ESC": ({"text": "\x1b[0m"}, "bad_text"),
+    "BEL": ({"text": "\a"}, "bad_text"),
+    "role": ({"role": "system"}, "role_forbidden"),
+    "seq": ({"seq": 1}, "unknown_field"),
+    "if_busy": ({"if_busy": "queue"}, "unknown_field"),
+    "no key": ({"client_id": None}, "bad_field"),
+    "long key": ({"client_id": "x" * 65}, "bad_field"),
+    "odd key": ({"client_id": "a b"}, "bad_field"),
+    "old epoch": ({"epoch": 1}, "history_cleared"),
+}
+
+
+@pytest.mark.parametrize(("fields", "code"), BAD_SENDS.values(), ids=BAD_SENDS)
+async def test_a_send_that_can_not_be_taken_is_refused_under_its_id(ann, talk, fields, code):
+    async with greeted(tab := Tab(ann)):
+        answer = await tab.ask("send", **{"client_id": "c1", "text": "hi", **fields})
+        assert (answer["type"], answer["code"]) == ("error", code)
+        assert (await tab.send("hi", "c2"))["type"] == "ok"
+    assert await db(Turn.objects.count)() == 1
+
+
+async def test_an_error_names_the_limit_and_does_not_repeat_the_input(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        answer = await tab.send("secret" * 6_000)
+    assert answer["limit"] == 32_000
+    assert "secret" not in json.dumps(answer)
+
+
+async def test_an_id_that_can_not_be_said_does_not_kill_the_socket(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        await tab.put('{"type":"send","id":"\\ud800","client_id":"c1","text":"hi"}')
+        assert (await tab.next())["field"] == "id"
+        assert (await tab.ask("fetch", before_seq=2))["type"] == "ok"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "  kept \n\t as it is \r\n ",
+        "\ufffd \ue000 👩\u200d👧 \u05e9\u05dc\u05d5\u05dd",
+        "e" + "\u0301" * 10_000,
+        "\u202ereversed \U000e0041",
+    ],
+)
+async def test_odd_text_is_stored_as_it_was_said(ann, talk, text):
+    async with greeted(tab := Tab(ann)):
+        assert (await tab.send(text))["type"] == "ok"
+        assert (await tab.until("message", client_id="c1"))["text"] == text
+    assert ("user", text) in await rows()
+
+
+async def test_an_oversized_frame_ends_the_socket_with_a_word(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        await tab.put(" " * 300 * 1024)
+        assert (await tab.next())["code"] == "too_large"
+        bye, code = await tab.closed()
+    assert (bye["type"], bye["code"], code) == ("bye", 1009, 1009)
+
+
+async def test_size_is_counted_in_bytes(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        await tab.put(json.dumps({"type": "é" * 140_000}, ensure_ascii=False))
+        assert (await tab.next())["code"] == "too_large"
+
+
+async def test_the_third_mistake_ends_the_socket(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        for data in (b"", '{"type":"x"}', '{"type":"hello","v":1}'):
+            await tab.put(data)
+        bye, code = await tab.closed()
+    assert [frame["code"] for frame in tab.frames[-4:-1]] == [
+        "bad_frame",
+        "unknown_type",
+        "not_ready",
+    ]
+    assert (bye["reason"], bye["reconnect"], code) == ("not_ready", False, 4400)
+
+
+async def test_bad_content_is_no_such_mistake(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        for _ in range(5):
+            assert (await tab.send(""))["code"] == "empty"
+        assert (await tab.send("hi"))["type"] == "ok"
+
+
+async def test_an_error_of_ours_is_named_by_a_ref_alone(ann, talk, settings, caplog):
+    async with greeted(tab := Tab(ann)):
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "MAX_MESSAGE_CHARS": "secret"}
+        answer = await tab.send("hi")
+        assert (answer["code"], "secret" in json.dumps(answer)) == ("internal", False)
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "MAX_MESSAGE_CHARS": 100}
+        assert (await tab.send("hi"))["type"] == "ok"
+    assert answer["ref"] in caplog.text
+
+
+# Hello
+
+
+async def test_nothing_is_answered_before_hello(ann, talk):
+    async with Tab(ann) as tab:
+        assert (await tab.send("hi"))["code"] == "not_ready"
+        await tab.hello()
+
+
+async def test_only_version_1_is_spoken(ann, talk):
+    async with Tab(ann) as tab:
+        await tab.say("hello", v=2)
+        bye, code = await tab.closed()
+    assert (bye["reason"], bye["code"], code) == ("unsupported_version", 4426, 4426)
+
+
+async def test_who_does_not_say_hello_is_sent_away(ann, talk, monkeypatch):
+    monkeypatch.setattr(chat, "HELLO_SECONDS", 0.1)
+    async with Tab(ann) as tab:
+        bye, code = await tab.closed()
+    assert (bye["reason"], bye["reconnect"], code) == ("no_hello", True, 4408)
+
+
+async def test_hello_brings_the_session_its_newest_rows_and_a_cursor(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        pass
+    kinds = ["welcome", *["message"] * 4, "session", "synced"]
+    assert [frame["type"] for frame in tab.frames] == kinds
+    assert tab.frames[0]["limits"] == {"max_message_chars": 32_000, "max_frame_bytes": 262_144}
+    assert tab.texts() == list(SPOKEN)
+    assert (tab.frames[5]["key"], tab.frames[5]["running"]) == ("talk", None)
+
+
+async def test_hello_brings_no_more_than_the_newest_50(ann, talk):
+    await append(ann, *map(str, range(100)))
+    async with greeted(tab := Tab(ann)):
+        assert tab.texts() == [str(n) for n in range(50, 100)]
+
+
+@pytest.mark.parametrize("upper", [False, True])
+async def test_a_new_uuid_makes_a_session(ann, upper):
+    key = str(uuid.uuid4())
+    key = key.upper() if upper else key
+    async with Tab(ann, key) as tab:
+        await tab.hello(create=True)
+    assert await db(Session.objects.get)() == await services.aget_session(
+        session_key=key, by=Actor.user(ann.user)
+    )
+
+
+UNKNOWN_KEYS = {
+    "a name": "nope",
+    "UUID version 1": "a0eebc99-9c0b-11ef-b864-0242ac120002",
+    "UUID without hyphens": uuid.UUID(int=0, version=4).hex,
+    "10 kB": "x" * 10_000,
+    "path": "../admin",
+    "NUL": "a\0",
+    "umlaut": "ä",
+}
+
+
+@pytest.mark.parametrize("key", UNKNOWN_KEYS.values(), ids=UNKNOWN_KEYS)
+async def test_any_other_unknown_key_is_not_found(ann, key):
+    async with Tab(ann, key) as tab:
+        assert tab.is_accepted
+        await tab.say("hello", v=1, create=True)
+        bye, code = await tab.closed()
+    assert (bye["reason"], bye["reconnect"], code) == ("not_found", False, 4404)
+    assert not await db(Session.objects.exists)()
+
+
+async def test_a_uuid_without_create_is_not_found(ann):
+    async with Tab(ann, str(uuid.uuid4())) as tab:
+        await tab.say("hello", v=1)
+        assert (await tab.closed())[1] == 4404
+
+
+async def test_anothers_session_is_not_found_and_two_users_keys_never_meet(ann, bob, talk):
+    async with Tab(bob) as tab:
+        await tab.say("hello", v=1)
+        bye, code = await tab.closed()
+    assert (bye["reason"], code, len(tab.frames)) == ("not_found", 4404, 1)
+    await db(make_session)(owner=bob.user)
+    async with greeted(Tab(bob), Tab(ann)):
+        pass
+    async with greeted(mine := Tab(bob)):
+        assert mine.texts() == []
+
+
+async def test_who_is_not_signed_in_is_told_so(talk):
+    async with Tab(None) as tab:
+        assert tab.is_accepted
+        bye, code = await tab.closed()
+    assert (bye["reason"], bye["reconnect"], code) == ("unauthenticated", False, 4401)
+
+
+@pytest.mark.parametrize("spoil", ["expired", "tampered", "logged out", "disabled"])
+async def test_a_cookie_that_is_none_any_more_is_no_sign_in(ann, talk, spoil):
+    cookie = ann.cookie
+    match spoil:
+        case "expired":
+            past = timezone.now() - timedelta(seconds=1)
+            await db(Login.objects.update)(expire_date=past)
+        case "tampered":
+            cookie = cookie[:-1] + ("a" if cookie[-1] != "a" else "b")
+        case "logged out":
+            await db(Login.objects.all().delete)()
+        case "disabled":
+            await db(type(ann.user).objects.update)(is_active=False)
+    async with Tab(type(ann)(ann.user, cookie)) as tab:
+        assert (await tab.closed())[1] == 4401
+
+
+# Cursors
+
+
+async def test_a_cursor_brings_what_was_missed_and_no_more(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        cursor = tab.frames[-1]["cursor"]
+    await append(ann, "five", "six")
+    async with Tab(ann) as tab:
+        await tab.hello(cursor=cursor)
+    assert tab.texts() == ["five", "six"]
+    assert not [frame for frame in tab.frames if frame["type"] == "reset"]
+
+
+async def test_catching_up_takes_more_than_one_page(ann, talk):
+    async with Tab(ann) as tab:
+        cursor = await tab.hello()
+    await append(ann, *map(str, range(350)))
+    async with Tab(ann) as tab:
+        await tab.hello(cursor=cursor)
+    assert tab.texts() == [str(n) for n in range(350)]
+
+
+def old_cursor(session, **changes):
+    return str(
+        Cursor(
+            **{
+                "session_pk": session.pk,
+                "epoch": session.epoch,
+                "seq": 2,
+                "revision": 0,
+                **changes,
+            }
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"session_pk": 10**9}, "other"),
+        ({"seq": 10**9}, "ahead"),
+        ({"seq": 2**53}, "ahead"),
+        ({"epoch": 7}, "restored"),
+    ],
+)
+async def test_a_cursor_of_elsewhere_begins_anew_with_a_reason(ann, talk, changes, reason):
+    async with Tab(ann) as tab:
+        await tab.hello(cursor=old_cursor(talk, **changes))
+    resets = [frame for frame in tab.frames if frame["type"] == "reset"]
+    assert [(reset["reason"], reset["epoch"]) for reset in resets] == [(reason, talk.epoch)]
+    assert tab.texts() == list(SPOKEN)
+
+
+@pytest.mark.parametrize("cursor", ["garbage", "", f"1.1.{10**30}.1", "\ud800", "x" * 10_000])
+async def test_a_cursor_that_was_never_given_out_begins_anew(ann, talk, cursor):
+    async with Tab(ann) as tab:
+        await tab.hello(cursor=cursor)
+    assert tab.frames[1]["reason"] == "other"
+    assert tab.texts() == list(SPOKEN)
+
+
+async def test_who_is_far_behind_begins_anew(ann, talk):
+    await append(ann, *map(str, range(feed.FAR_BEHIND)))
+    async with Tab(ann) as tab:
+        await tab.hello(cursor=old_cursor(talk))
+    assert tab.frames[1]["reason"] == "behind"
+    assert len(tab.texts()) == feed.NEWEST
+
+
+async def test_a_cursor_from_before_a_clear_begins_anew(ann, talk):
+    await clear(ann)
+    await append(ann, "fresh")
+    async with Tab(ann) as tab:
+        await tab.hello(cursor=old_cursor(talk))
+    assert tab.frames[1]["reason"] == "cleared"
+    assert tab.texts() == ["fresh"]
+
+
+@pytest.mark.parametrize(("keep", "texts"), [(0, []), (2, ["three", "four"])])
+async def test_a_cursor_from_before_a_trim_goes_on_behind_the_floor(ann, talk, keep, texts):
+    await trim(ann, keep)
+    async with Tab(ann) as tab:
+        await tab.hello(cursor=old_cursor(talk, seq=1))
+        assert (await tab.send("next"))["seq"] == 5
+        await tab.until("message", seq=5)
+    assert tab.texts()[: len(texts)] == texts
+
+
+# Said and answered
+
+
+async def test_ok_comes_after_the_commit_and_the_reply_follows(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        ok = await tab.send("good morning")
+        assert (ok["turn"], ok["seq"], ok["duplicate"]) == ("c1", 5, False)
+        assert ("user", "good morning") in await rows()
+        await tab.idle(6)
+    reply = next(frame for frame in tab.frames if frame.get("seq") == 6)
+    assert (reply["role"], reply["turn"], reply["status"]) == ("assistant", "c1", "complete")
+    assert reply["text"] == "good morning "
+
+
+async def test_text_streams_in_pieces_before_its_row(ann, talk, settings):
+    answered_by(settings, "slow")
+    async with greeted(tab := Tab(ann)):
+        await tab.send("hi")
+        await tab.until("snapshot", turn="c1", step=0, text="So far, ")
+        responders_for_tests.GO.set()
+        await tab.until("message", role="assistant", text="So far, so good.")
+
+
+async def test_a_list_of_text_blocks_is_a_message_too(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        content = [{"type": "text", "text": "good "}, {"type": "text", "text": "day"}]
+        await tab.ask("send", client_id="c1", content=content)
+        message = await tab.until("message", client_id="c1")
+    assert (message["text"], message["content"]) == ("good day", content)
+
+
+async def test_the_same_send_again_is_answered_alike_and_stored_once(ann, talk, settings):
+    answered_by(settings, "slow")
+    async with greeted(tab := Tab(ann)):
+        first = await tab.send("hi")
+        again = await tab.send("hi")
+        responders_for_tests.GO.set()
+        await tab.idle(6)
+        last = await tab.send("hi")
+    assert [a["duplicate"] for a in (first, again, last)] == [False, True, True]
+    assert [a["seq"] for a in (first, again, last)] == [5, 5, 5]
+    assert [again["status"], last["status"]] == ["running", "complete"]
+    assert await db(Message.stored.count)() == 6
+
+
+async def test_twenty_equal_sends_at_once_are_one_message(ann, talk):
+    tabs = [Tab(ann) for _ in range(4)]
+    async with greeted(*tabs):
+        answers = await asyncio.gather(
+            *[asyncio.gather(tab.send("hi")) for tab in tabs],
+        )
+        for tab in tabs:
+            for number in range(5):
+                await tab.say("send", id=number, client_id="c1", text="hi")
+        for tab in tabs:
+            for number in range(5):
+                ok = await tab.until("ok", id=number)
+                assert (ok["turn"], ok["seq"]) == ("c1", 5)
+    assert {answer["seq"] for [answer] in answers} == {5}
+    assert [text for role, text in await rows() if role == "user"].count("hi") == 1
+
+
+async def test_another_text_under_the_same_id_is_a_conflict(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        await tab.send("hi")
+        await tab.idle(6)
+        assert (await tab.send("ho"))["code"] == "conflict"
+    assert ("user", "ho") not in await rows()
+
+
+async def test_the_same_id_in_another_session_is_another_message(ann, talk):
+    await db(make_session)("other", owner=ann.user)
+    async with greeted(tab := Tab(ann), other := Tab(ann, "other")):
+        assert (await tab.send("hi"))["duplicate"] is False
+        assert (await other.send("ho"))["duplicate"] is False
+
+
+async def test_the_id_of_a_cleared_message_is_refused(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        await tab.send("hi")
+        await tab.idle(6)
+        await clear(ann)
+        await tab.until("reset", reason="cleared")
+        await tab.until("synced")
+        assert (await tab.send("hi"))["code"] == "history_cleared"
+        assert (await tab.send("ho", "c2"))["seq"] == 7
+
+
+async def test_a_second_send_while_one_runs_is_busy_and_names_the_turn(ann, talk, settings):
+    answered_by(settings, "slow")
+    async with greeted(tab := Tab(ann)):
+        await tab.send("hi")
+        busy = await tab.send("and", "c2")
+        assert (busy["code"], busy["retry"], busy["turn"]) == ("busy", True, "c1")
+
+
+async def test_sends_are_limited_for_each_person(ann, talk, settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SENDS_PER_MINUTE": 2}
+    async with greeted(tab := Tab(ann)):
+        answers = [await tab.send("hi") for _ in range(6)]
+    limited = [answer for answer in answers if answer["type"] == "error"]
+    assert len(limited) >= 2  # the minute may end once in between
+    assert {(a["code"], 0 < a["retry_after_ms"] <= 60_000) for a in limited} == {
+        ("rate_limited", True)
+    }
+
+
+# Stop
+
+
+async def test_a_stop_ends_a_running_turn_and_keeps_what_was_said(ann, talk, settings):
+    answered_by(settings, "endless")
+    async with greeted(tab := Tab(ann)):
+        await tab.send("hi")
+        await tab.until("snapshot")
+        assert (await tab.ask("stop", turn="c1"))["type"] == "ok"
+        await tab.idle(6)
+        assert (await tab.ask("stop", turn="c1"))["status"] == "interrupted"
+    reply = next(frame for frame in tab.frames if frame.get("seq") == 6)
+    assert reply["status"] == "interrupted"
+    assert reply["text"].startswith("word ")
+
+
+async def test_a_stop_cancels_a_waiting_turn(ann, talk):
+    await db(services.admit_turn)(**ann.talk, client_id="c1", content="hi")
+    async with greeted(tab := Tab(ann)):
+        assert tab.frames[-2]["waiting"] == [{"turn": "c1", "text": "hi"}]
+        assert (await tab.ask("stop", turn="c1"))["status"] == "cancelled"
+        assert (await tab.until("session"))["waiting"] == []
+
+
+async def test_a_stop_for_an_unknown_or_anothers_turn_is_refused_alike(ann, bob, talk):
+    await db(make_session)("bobs", owner=bob.user)
+    await db(services.admit_turn)(
+        session_key="bobs", by=Actor.user(bob.user), client_id="theirs", content="hi"
+    )
+    async with greeted(tab := Tab(ann)):
+        for turn in ("nobodys", "theirs"):
+            assert (await tab.ask("stop", turn=turn))["code"] == "unknown_turn"
+    assert (await db(Turn.objects.get)()).status == "waiting"
+
+
+# Fetch
+
+
+async def test_fetch_brings_older_rows_and_moves_no_cursor(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        answer = await tab.ask("fetch", before_seq=4, limit=2)
+        assert [row["text"] for row in answer["messages"]] == ["two", "three"]
+        assert (await tab.ask("fetch", before_seq=1))["messages"] == []
+        assert (await tab.ask("fetch", before_seq=2**53))["messages"][-1]["seq"] == 4
+        await append(ann, "five")
+        assert (await tab.until("message"))["seq"] == 5
+
+
+async def test_fetch_brings_the_newest_rows_that_fit_into_a_frame(ann, talk):
+    await append(ann, *["x" * 30_000] * 20)
+    async with greeted(tab := Tab(ann)):
+        answer = await tab.ask("fetch", before_seq=25, limit=100)
+    seqs = [row["seq"] for row in answer["messages"]]
+    assert seqs == list(range(seqs[0], 25))
+    assert 1 < seqs[0] < 24
+    assert len(json.dumps(answer)) < 512 * 1024
+
+
+async def test_fetch_cuts_a_row_that_is_larger_than_a_frame(ann, talk):
+    await append(ann, "hi", "x" * 900_000)
+    async with greeted(tab := Tab(ann)):
+        [row] = (await tab.ask("fetch", before_seq=7))["messages"]
+    assert (row["seq"], row["cut"], set(row["text"])) == (6, True, {"x"})
+
+
+# What happens meanwhile
+
+
+async def test_two_tabs_see_each_others_messages(ann, talk):
+    async with greeted(a := Tab(ann), b := Tab(ann)):
+        await a.send("from a")
+        await b.idle(6)
+        await b.send("from b", "c2")
+        await a.idle(8)
+        await b.idle(8)
+    for tab in (a, b):
+        assert tab.texts()[-4:] == ["from a", "from a ", "from b", "from b "]
+
+
+async def test_rows_of_the_servers_own_code_appear_at_once(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        await append(ann, "five", "six")
+        await tab.until("message", text="six")
+
+
+async def test_closing_a_tab_does_not_end_the_reply_and_a_reload_shows_it(ann, talk, settings):
+    answered_by(settings, "slow")
+    async with greeted(tab := Tab(ann)):
+        await tab.send("hi")
+        await tab.until("snapshot")
+    responders_for_tests.GO.set()
+    async with greeted(tab := Tab(ann)):
+        if tab.frames[-2]["running"]:
+            await tab.idle(6)
+    assert tab.texts()[-1] == "So far, so good."
+
+
+async def test_who_comes_in_the_middle_is_shown_the_text_so_far(ann, talk, settings):
+    answered_by(settings, "slow")
+    async with greeted(first := Tab(ann)):
+        await first.send("hi")
+        await first.until("snapshot")
+        async with greeted(second := Tab(ann)):
+            await second.until("snapshot", text="So far, ")
+
+
+async def test_a_trim_moves_the_floor_and_resets_nothing(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        await trim(ann, 2)
+        assert (await tab.until("session"))["first_seq"] == 3
+        await trim(ann, 0)
+        assert (await tab.until("session"))["first_seq"] == 5
+        await append(ann, "five")
+        assert (await tab.until("message"))["seq"] == 5
+    assert not [frame for frame in tab.frames if frame["type"] == "reset"]
+
+
+async def test_a_clear_resets_an_open_socket(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        await clear(ann)
+        reset = await tab.until("reset")
+        session = await tab.until("session")
+        assert (reset["reason"], reset["epoch"]) == ("cleared", session["epoch"])
+        assert session["epoch"] != talk.epoch
+        assert (await tab.send("hi"))["seq"] == 5
+
+
+async def test_a_purge_ends_an_open_socket(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        await purge(ann)
+        assert (await tab.until("reset"))["reason"] == "purged"
+        bye, code = await tab.closed()
+    assert (bye["reason"], code) == ("not_found", 4404)
+
+
+async def test_a_send_after_a_purge_reaches_no_new_session_of_the_key(ann, talk, monkeypatch):
+    async with greeted(tab := Tab(ann)):
+        monkeypatch.setattr(hub, "poke", lambda session_pk: None)
+        await purge(ann)
+        await db(make_session)(owner=ann.user)
+        assert (await tab.send("hi"))["code"] == "history_cleared"
+    assert await db(Message.objects.count)() == 0
+
+
+@pytest.mark.parametrize("how", ["logged out", "disabled", "expired"])
+async def test_a_sweep_expels_who_may_not_be_here_any_more(ann, bob, talk, monkeypatch, how):
+    monkeypatch.setattr("chatmemory.hub.SWEEP_SECONDS", 0.1)
+    await db(make_session)(owner=bob.user)
+    async with greeted(tab := Tab(ann), other := Tab(bob)):
+        past = timezone.now() - timedelta(seconds=1)
+        logins = Login.objects.filter(pk=ann.cookie)
+        match how:
+            case "logged out":
+                await db(logins.delete)()
+            case "expired":
+                await db(logins.update)(expire_date=past)
+            case "disabled":
+                await db(type(ann.user).objects.filter(pk=ann.user.pk).update)(is_active=False)
+        bye, code = await tab.closed()
+        assert (bye["reason"], code) == ("unauthenticated", 4401)
+        assert (await other.send("hi"))["type"] == "ok"
+
+
+async def test_a_lost_poke_is_made_good_by_the_sweep(ann, talk, monkeypatch):
+    monkeypatch.setattr("chatmemory.hub.SWEEP_SECONDS", 0.1)
+    async with greeted(tab := Tab(ann)):
+        monkeypatch.setattr(hub, "poke", lambda session_pk: None)
+        await append(ann, "five")
+        await tab.until("message", text="five")
+
+
+async def test_a_mistake_of_ours_while_writing_says_bye(ann, talk, monkeypatch):
+    async with greeted(tab := Tab(ann)):
+        monkeypatch.setattr(feed, "PULL", object())  # no number: the read raises
+        hub.poke(talk.pk)
+        bye, code = await tab.closed()
+    assert (bye["reason"], bye["reconnect"], code) == ("internal", True, 1011)
+
+
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one lock for all")
+async def test_a_stuck_session_holds_up_no_other_socket(ann, talk, settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "DB_THREADS": 2, "LOCK_TIMEOUT": 1}
+    await db(make_session)("other", owner=ann.user)
+    async with greeted(stuck := Tab(ann), free := Tab(ann, "other")):
+        await _while_locked(talk, stuck, free)
+
+
+async def _while_locked(session, stuck, free):
+    lock = held(session)
+    await db(lock.__enter__)()
+    try:
+        for number in range(4):
+            await stuck.say("send", id=number, client_id=f"s{number}", text="hi")
+        assert (await free.send("hi"))["type"] == "ok"
+        assert stuck.is_quiet()
+    finally:
+        await db(lock.__exit__)(None, None, None)
+
+
+# Credit
+
+
+async def test_who_confirms_gets_everything(ann, talk, settings):
+    answered_by(settings, "long")
+    async with greeted(tab := Tab(ann)):
+        await tab.send("hi")
+        await tab.idle(6)
+    assert len([frame for frame in tab.frames if frame["type"] == "ping"]) >= 2
+    assert await db(lambda: len(Message.objects.get(seq=6).text))() == 1_000_000
+
+
+async def fill(person):
+    await append(person, *["x" * 30_000] * 40)
+
+
+async def test_who_never_confirms_is_owed_a_bounded_amount_and_then_sent_away(
+    ann, talk, monkeypatch
+):
+    monkeypatch.setattr(credit, "PONG_SECONDS", 1.0)
+    await fill(ann)
+    async with Tab(ann) as tab:
+        tab.confirms = False
+        await tab.say("hello", v=1)
+        await tab.say("fetch", id=1, before_seq=3)
+        bye, code = await tab.closed()
+    size = sum(len(json.dumps(frame)) for frame in tab.frames)
+    assert credit.CREDIT <= size < credit.CREDIT + 2 * 30_000 + 2_000
+    assert (bye["reason"], bye["reconnect"], code) == ("no_pong", True, 4410)
+
+
+async def test_answers_that_nobody_confirms_don_t_keep_a_socket_open(ann, talk, monkeypatch):
+    monkeypatch.setattr(credit, "PONG_SECONDS", 1.0)
+    await fill(ann)
+    async with Tab(ann) as tab:
+        tab.confirms = False
+        await tab.say("hello", v=1)
+        for number in range(20):
+            await tab.say("fetch", id=number, before_seq=40)
+        assert (await tab.closed())[1] == 4410
+
+
+async def test_who_confirms_late_gets_the_rest(ann, talk):
+    await fill(ann)
+    async with Tab(ann) as tab:
+        tab.confirms = False
+        await tab.say("hello", v=1)
+        for _ in range(3):
+            ping = await tab.until("ping")
+        tab.confirms = True
+        await tab.say("pong", n=ping["n"])
+        await tab.until("synced")
+    assert len(tab.texts()) == 44
+
+
+async def test_a_silent_client_that_owes_nothing_is_asked_and_then_sent_away(
+    ann, talk, monkeypatch
+):
+    monkeypatch.setattr(credit, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(credit, "PONG_SECONDS", 0.5)
+    async with Tab(ann) as tab:
+        tab.confirms = False
+        await tab.hello()
+        bye, code = await tab.closed()
+    assert tab.frames[-2]["type"] == "ping"
+    assert (bye["reason"], code) == ("no_pong", 4408)
+
+
+async def test_a_client_that_answers_pings_stays(ann, talk, monkeypatch):
+    monkeypatch.setattr(credit, "SILENCE_SECONDS", 0.05)
+    async with greeted(tab := Tab(ann)):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await tab.next()
+        assert (await tab.ask("fetch", before_seq=2))["type"] == "ok"
+    assert len([frame for frame in tab.frames if frame["type"] == "ping"]) >= 3
+
+
+def test_only_confirmed_bytes_give_credit_back():
+    account = Credit()
+    while account.is_left():
+        if account.spend(10_000):
+            last = account.ping()
+    assert not account.is_overdue(time.monotonic())
+    assert account.is_overdue(time.monotonic() + credit.PONG_SECONDS)
+    account.confirm(1)
+    assert account.is_left()
+    account.confirm(last)
+    assert not account.is_overdue(time.monotonic() + credit.PONG_SECONDS)
+
+
+# Origins
+
+
+SAME_HOST = {
+    "same": ("http://testserver", "ws", True),
+    "its port said": ("http://testserver:80", "ws", True),
+    "capitals": ("http://TestServer", "ws", True),
+    "secure": ("https://testserver", "wss", True),
+    "missing": ("", "ws", False),
+    "null": ("null", "ws", False),
+    "other port": ("http://testserver:8000", "ws", False),
+    "https page, ws socket": ("https://testserver", "ws", False),
+    "http page, wss socket": ("http://testserver", "wss", False),
+    "suffix": ("http://testserver.evil.example", "ws", False),
+    "prefix": ("http://eviltestserver", "ws", False),
+    "user": ("http://testserver@evil.example", "ws", False),
+    "port trick": ("http://testserver:80.evil.example", "ws", False),
+    "no scheme": ("testserver", "ws", False),
+    "star": ("*", "ws", False),
+    "broken": ("http://[::1", "ws", False),
+    "file": ("file://", "ws", False),
+}
+
+
+@pytest.mark.parametrize(("origin", "scheme", "is_let_in"), SAME_HOST.values(), ids=SAME_HOST)
+async def test_only_pages_of_the_same_host_may_open_a_socket(ann, talk, origin, scheme, is_let_in):
+    async with Tab(ann, headers={"origin": origin}, scheme=scheme) as tab:
+        assert tab.is_accepted == is_let_in
+
+
+def test_a_missing_header_is_a_foreign_origin():
+    assert not is_allowed_origin({"headers": [(b"host", b"testserver")]})
+    assert not is_allowed_origin({"headers": []})
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_let_in"),
+    [
+        ("https://chat.example", True),
+        ("https://chat.example:443", True),
+        ("http://localhost:3000", True),
+        ("http://chat.example", False),
+        ("https://chat.example:8443", False),
+        ("https://www.chat.example", False),
+        ("http://localhost", False),
+        ("http://testserver", False),
+        ("", False),
+    ],
+)
+def test_the_origins_of_the_setting_and_no_others_are_let_in(settings, origin, is_let_in):
+    settings.CHATMEMORY = {"ALLOWED_ORIGINS": ["https://chat.example", "http://localhost:3000"]}
+    headers = [(b"host", b"testserver"), (b"origin", origin.encode())]
+    assert is_allowed_origin({"headers": headers}) == is_let_in
+
+
+async def test_a_refused_socket_is_told_nothing_and_is_not_known(ann, talk, settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "ALLOWED_ORIGINS": []}
+    async with Tab(ann) as tab:
+        assert not tab.is_accepted
+        assert tab.is_quiet()
+    assert not hub._sockets

@@ -1,0 +1,113 @@
+"""What is built and installed elsewhere works there, by the lines of the README."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.servers import chat_once, serving
+
+ROOT = Path(__file__).resolve().parent.parent
+SETTINGS = """
+from pathlib import Path
+SECRET_KEY = "of a test"
+DEBUG = True
+ALLOWED_HOSTS = ["127.0.0.1"]
+ROOT_URLCONF = "urls"
+STATIC_URL = "static/"
+USE_TZ = True
+DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": {name!r},
+                         "OPTIONS": {{"transaction_mode": "IMMEDIATE"}}}}}}
+INSTALLED_APPS = ["django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes",
+                  "django.contrib.sessions", "django.contrib.messages",
+                  "django.contrib.staticfiles"]
+MIDDLEWARE = ["django.contrib.sessions.middleware.SessionMiddleware",
+              "django.middleware.csrf.CsrfViewMiddleware",
+              "django.contrib.auth.middleware.AuthenticationMiddleware",
+              "django.contrib.messages.middleware.MessageMiddleware"]
+TEMPLATES = [{{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True,
+              "OPTIONS": {{"context_processors": [
+                  "django.template.context_processors.request",
+                  "django.contrib.auth.context_processors.auth",
+                  "django.contrib.messages.context_processors.messages"]}}}}]
+"""
+
+
+def readme_block(first_line: str) -> str:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return next(block for block in blocks if block.startswith(first_line + "\n"))
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The wheel in a folder of its own."""
+    source, built, target = (tmp_path_factory.mktemp(name) for name in ("source", "built", "site"))
+    shutil.copytree(ROOT / "chatmemory", source / "chatmemory")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    alone = ["--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "wheel", *alone, "-w", built, source], check=True)  # noqa: S603
+    (wheel,) = built.glob("*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", target, wheel], check=True)  # noqa: S603
+    return target
+
+
+@pytest.fixture
+def empty_project(installed, tmp_path):
+    """A new project with the README's lines, and the environment to run it in."""
+    parts = [SETTINGS.format(name=str(tmp_path / "db.sqlite3")), readme_block("# settings.py")]
+    (tmp_path / "settings.py").write_text("".join(parts))
+    (tmp_path / "urls.py").write_text(readme_block("# urls.py"))
+    (tmp_path / "asgi.py").write_text(readme_block("# asgi.py"))
+    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    path = os.pathsep.join([str(tmp_path), str(installed)])
+    return tmp_path, {**environment, "PYTHONPATH": path, "DJANGO_SETTINGS_MODULE": "settings"}
+
+
+def manage(project, *arguments: str) -> str:
+    folder, environment = project
+    command = [sys.executable, "-m", "django", *arguments]
+    done = subprocess.run(  # noqa: S603
+        command, cwd=folder, env=environment, check=True, capture_output=True, text=True
+    )
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_wheel_has_all_that_travels_with_the_app(installed):
+    for name in (
+        "py.typed",
+        "migrations/0001_initial.py",
+        "static/chatmemory/chatmemory-client.js",
+        "templates/chatmemory/session.html",
+    ):
+        assert (installed / "chatmemory" / name).is_file(), name
+
+
+@pytest.mark.slow
+def test_a_new_project_with_the_lines_of_the_readme_chats(empty_project, installed):
+    where = manage(empty_project, "shell", "-c", "import chatmemory; print(chatmemory.__file__)")
+    assert str(installed) in where
+    assert "no issues" in manage(empty_project, "check")
+    manage(empty_project, "migrate", "-v0")
+    login = manage(
+        empty_project,
+        "shell",
+        "-v0",
+        "-c",
+        "from django.contrib.auth.models import User\n"
+        "from django.test import Client\n"
+        "client = Client(); client.force_login(User.objects.create_user('ann'))\n"
+        "print(client.cookies['sessionid'].value)",
+    ).strip()
+    folder, environment = empty_project
+    with serving("asgi:application", folder, environment) as port:
+        reply = chat_once(port, login, "My order number is 4711.", "What is my order number?")
+    assert "4711" in reply

@@ -1,0 +1,160 @@
+"""Real processes that write at the same time, one of them killed in the middle."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from django.conf import settings
+
+from chatmemory.models import Message, Session
+from tests.factories import make_session
+from tests.writer import MAX_BATCH, Ack, StoredRow, texts_of, violations
+
+pytestmark = [
+    pytest.mark.database,
+    pytest.mark.slow,
+    pytest.mark.django_db(transaction=True),
+]
+
+
+class Writers:
+    """Processes that append to sessions, and what they said."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self.env = env
+        self.processes: list[Any] = []
+        self.acks: list[Ack] = []
+
+    def start(self, count: int, *, batches: int, keys: Sequence[str], how: str = "services"):
+        """Start them, and let them write once all are ready."""
+        begun: list[Any] = [
+            subprocess.Popen(  # noqa: S603  # our own module
+                [sys.executable, "-m", "tests.writer", f"w{name}", how, str(batches), *keys],
+                env=self.env,
+                cwd=settings.BASE_DIR,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for name in range(count)
+        ]
+        self.processes += begun
+        for process in begun:
+            assert process.stdout.readline() == "ready\n"
+        for process in begun:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        return begun
+
+    def hear(self, process: Any) -> None:
+        """Take down what it says until its end."""
+        lines = process.stdout.readlines()
+        self.acks += [Ack(*json.loads(line)) for line in lines if line.endswith("\n")]
+
+    def wait(self) -> None:
+        """Hear all who still speak, and see them end well or killed."""
+        for process in self.processes:
+            self.hear(process)
+            assert process.wait() in (0, -signal.SIGKILL)
+
+    def violations(self) -> set[str]:
+        rows: dict[str, list[StoredRow]] = {}
+        counters: dict[str, int] = {}
+        for session in Session.objects.all():
+            stored = Message.stored.filter(session=session).order_by("seq")
+            rows[session.key] = [StoredRow(*row) for row in stored.values_list("seq", "text")]
+            counters[session.key] = session.last_seq
+        return violations(rows, counters, self.acks)
+
+
+@pytest.fixture
+def writers(live_database_env):
+    found = Writers(live_database_env)
+    yield found
+    for process in found.processes:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def open_sessions(count: int) -> list[str]:
+    return [make_session(f"s{number}").key for number in range(count)]
+
+
+def messages_of(batches: int) -> int:
+    return sum(len(texts_of("w", number)) for number in range(batches))
+
+
+@pytest.mark.parametrize("sessions", [1, 64])
+def test_eight_processes_lose_double_misorder_and_split_nothing(writers, sessions):
+    keys = open_sessions(sessions)
+    writers.start(8, batches=64, keys=keys)
+    writers.wait()
+    assert writers.violations() == set()
+    assert len(writers.acks) == 8 * 64
+    assert Message.stored.count() == 8 * messages_of(64)
+
+
+def test_a_writer_killed_in_the_middle_and_started_again_stores_each_batch_once(writers):
+    keys = open_sessions(2)
+    first, *_ = writers.start(4, batches=60, keys=keys)
+    for _ in range(20):
+        writers.acks.append(Ack(*json.loads(first.stdout.readline())))
+    first.kill()
+    writers.hear(first)
+    assert len(writers.acks) < 60
+    writers.start(1, batches=60, keys=keys)
+    writers.wait()
+    assert writers.violations() == set()
+    assert {ack.client_id for ack in writers.acks} == {
+        f"w{name}.{number}" for name in range(4) for number in range(60)
+    }
+    assert Message.stored.count() == 4 * messages_of(60)
+
+
+@pytest.mark.parametrize(
+    ("how", "violation"),
+    [("unlocked", "split"), ("rewriting", "lost"), ("retrying", "doubled")],
+)
+def test_the_check_sees_what_careless_writers_do(writers, how, violation):
+    keys = open_sessions(1)
+    writers.start(3, batches=4 * MAX_BATCH, keys=keys, how=how)
+    writers.wait()
+    assert violation in writers.violations()
+
+
+A_BATCH = [StoredRow(1, "w0.2.0"), StoredRow(2, "w0.2.1"), StoredRow(3, "w0.2.2")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "counter", "ack", "expected"),
+    [
+        (A_BATCH, 3, (1, 3), set()),
+        (A_BATCH, 3, (2, 4), {"lost"}),
+        (A_BATCH[:2], 2, (1, 3), {"lost"}),
+        (A_BATCH, 4, (1, 3), {"counter"}),
+        ([*A_BATCH, StoredRow(5, "w1.0.0")], 4, (1, 3), {"gap"}),
+        ([*A_BATCH, StoredRow(4, "w0.0.0")], 4, (1, 3), {"misordered"}),
+        ([*A_BATCH, StoredRow(4, "w1.0.0"), StoredRow(5, "w1.0.0")], 5, (1, 3), {"doubled"}),
+        (
+            [
+                *A_BATCH,
+                *(StoredRow(4 + n, t) for n, t in enumerate(["w1.1.0", "w2.0.0", "w1.1.1"])),
+            ],
+            6,
+            (1, 3),
+            {"split"},
+        ),
+    ],
+    ids=["right", "elsewhere", "partly", "counter", "gap", "misordered", "doubled", "split"],
+)
+def test_the_check_names_each_violation(rows, counter, ack, expected):
+    acks = [Ack("s0", "w0.2", *ack)]
+    assert violations({"s0": rows}, {"s0": counter}, acks) == expected

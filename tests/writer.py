@@ -1,0 +1,177 @@
+"""A process that appends, and the check of what many of them left behind.
+
+`python -m tests.writer NAME HOW BATCHES KEY…` waits for a line on its input, appends batches of one
+to three messages to the sessions in turn, and prints a line of JSON for each that it was told is
+stored.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import django
+
+MAX_BATCH = 3
+
+
+@dataclass(frozen=True)
+class Ack:
+    """What a writer was told."""
+
+    key: str
+    client_id: str
+    first_seq: int
+    last_seq: int
+
+
+@dataclass(frozen=True)
+class StoredRow:
+    """What stands in a session: the text says who wrote it, `writer.batch.place`."""
+
+    seq: int
+    text: str
+
+
+def texts_of(name: str, number: int) -> list[str]:
+    return [f"{name}.{number}.{place}" for place in range(1 + number % MAX_BATCH)]
+
+
+def violations(
+    rows: Mapping[str, Sequence[StoredRow]], counters: dict[str, int], acks: Iterable[Ack]
+) -> set[str]:
+    """What is wrong, by name: lost, doubled, misordered, split, gap, counter."""
+    found = set()
+    at: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for key, stored in rows.items():
+        seqs = [row.seq for row in stored]
+        if seqs != list(range(1, len(seqs) + 1)):
+            found.add("gap")
+        if counters[key] != len(seqs):
+            found.add("counter")
+        if any(count > 1 for count in Counter(row.text for row in stored).values()):
+            found.add("doubled")
+        latest: dict[str, int] = {}
+        for row in stored:
+            name, number, _ = row.text.split(".")
+            at[key, f"{name}.{number}"].append(row.seq)
+            if latest.setdefault(name, int(number)) > int(number):
+                found.add("misordered")
+            latest[name] = int(number)
+    for seqs in at.values():
+        if seqs != list(range(seqs[0], seqs[0] + len(seqs))):
+            found.add("split")
+    for ack in acks:
+        name, number = ack.client_id.split(".")
+        expected = list(range(ack.first_seq, ack.first_seq + len(texts_of(name, int(number)))))
+        if at.get((ack.key, ack.client_id)) != expected or expected[-1] != ack.last_seq:
+            found.add("lost")
+    return found
+
+
+def append(key: str, client_id: str, messages: list[dict[str, object]]) -> tuple[int, int]:
+    from chatmemory.services import SERVER, Actor, append_messages
+
+    by = Actor.server("writer")
+    done = append_messages(
+        session_key=key, by=by, scope=SERVER, messages=messages, client_id=client_id
+    )
+    return done.first_seq, done.last_seq
+
+
+def columns(message: dict[str, object]) -> dict[str, Any]:
+    text = message["content"]
+    return {"role": "user", "text": text, "error": "", "model": "", "tokens": 0}
+
+
+def append_unlocked(key: str, client_id: str, messages: list[dict[str, object]]) -> tuple[int, int]:
+    """What not to do: the next number is the highest so far and one, tried until it is free."""
+    from django.db import IntegrityError, OperationalError
+    from django.db.models import F, Max
+
+    from chatmemory.models import Message, Session
+
+    session = Session.objects.get(key=key)
+    seqs: list[int] = []
+    for message in messages:
+        while len(seqs) < len(messages):
+            highest = Message.stored.filter(session=session).aggregate(Max("seq"))["seq__max"]
+            try:
+                Message.stored.create(session=session, seq=(highest or 0) + 1, **columns(message))
+            except (IntegrityError, OperationalError):
+                continue
+            Session.objects.filter(pk=session.pk).update(last_seq=F("last_seq") + 1)
+            seqs.append((highest or 0) + 1)
+            break
+    return seqs[0], seqs[-1]
+
+
+def append_rewriting(
+    key: str, client_id: str, messages: list[dict[str, object]]
+) -> tuple[int, int]:
+    """What not to do: read the whole history, add to it, write the whole history."""
+    from django.db import IntegrityError, OperationalError, transaction
+
+    from chatmemory.models import Message, Session
+
+    session = Session.objects.get(key=key)
+    while True:
+        texts = list(Message.stored.filter(session=session).order_by("seq").values_list("text"))
+        time.sleep(0.005)  # the model thinks
+        said = [*(text for (text,) in texts), *(message["content"] for message in messages)]
+        rows = [
+            Message(session=session, seq=seq, **columns({"content": text}))
+            for seq, text in enumerate(said, 1)
+        ]
+        try:
+            with transaction.atomic():
+                Message.stored.filter(session=session).delete()
+                Message.stored.bulk_create(rows)
+                Session.objects.filter(pk=session.pk).update(last_seq=len(said))
+        except (IntegrityError, OperationalError):
+            continue
+        return len(said) - len(messages) + 1, len(said)
+
+
+def append_retrying(key: str, client_id: str, messages: list[dict[str, object]]) -> tuple[int, int]:
+    """What not to do: try again under another id, as if the first try had failed."""
+    append(key, f"{client_id}.first", messages)
+    return append(key, client_id, messages)
+
+
+HOW: dict[str, Callable[[str, str, list[dict[str, object]]], tuple[int, int]]] = {
+    "services": append,
+    "unlocked": append_unlocked,
+    "rewriting": append_rewriting,
+    "retrying": append_retrying,
+}
+
+
+def main(name: str, how: str, batches: int, keys: Sequence[str]) -> None:
+    from django.db import connection
+
+    connection.ensure_connection()
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+    for number in range(batches):
+        key = keys[number % len(keys)]
+        client_id = f"{name}.{number}"
+        messages: list[dict[str, object]] = [
+            {"role": "user", "content": text} for text in texts_of(name, number)
+        ]
+        first, last = HOW[how](key, client_id, messages)
+        sys.stdout.write(json.dumps([key, client_id, first, last]) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
+    django.setup()
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:])
