@@ -130,8 +130,9 @@ def test_the_list_shows_living_sessions_until_others_are_asked_for(admin):
 def test_the_list_is_filtered_by_activity_and_scope(admin):
     talk_of(make_user("ann"), key="today")
     make_session("silent")
-    make_session("old", last_active_day=LONG_AGO.date())
-    assert listed(admin, active="today") == listed(admin, active="month") == ["today"]
+    make_session("old", last_active_day=LONG_AGO.date(), last_message_at=LONG_AGO)
+    for active in ("today", "month"):
+        assert set(listed(admin, active=active)) == {"today", "silent"}
     assert listed(admin, active="older") == listed(admin, active="oldest") == ["old"]
     assert listed(admin, active="never") == ["silent"]
     assert listed(admin, scope_kind="user") == ["today"]
@@ -489,6 +490,17 @@ def test_each_page_has_its_right(talk, right):
     if right not in ("trim_history", "purge_history"):
         assert client.post(addresses["purge"], {"reason": "x", "count": 4}).status_code == 403
         assert client.post(addresses["trim"], {"reason": "x", "count": 4}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("address", "permission"),
+    [(at, "view_transcript"), (ask, "trim_history"), (ask, "purge_history")],
+)
+def test_who_tries_without_the_right_leaves_a_trace(talk, address, permission):
+    name = {"view_transcript": "transcript"}.get(permission, permission.removesuffix("_history"))
+    assert operator("view_session").get(address(name, talk)).status_code == 403
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.reason, entry.session_pk) == ("refused", permission, talk.pk)
 
 
 def test_a_right_that_is_taken_away_counts_at_the_confirmation(talk):

@@ -290,6 +290,17 @@ def test_anothers_session_can_not_be_removed(remove):
 
 
 @pytest.mark.parametrize("remove", REMOVALS, ids=["trim", "clear", "purge"])
+def test_a_newer_session_under_the_same_key_is_spared(remove):
+    seen = make_session()
+    purge_session(**TALK, reason="")
+    make_session()
+    append("a")
+    with pytest.raises(NotFound):
+        remove(session_pk=seen.pk)
+    assert left() == [1]
+
+
+@pytest.mark.parametrize("remove", REMOVALS, ids=["trim", "clear", "purge"])
 def test_act_and_entry_are_one_transaction(remove):
     make_session()
     append("a", "b")

@@ -17,6 +17,7 @@ from chatmemory.models import Message, Session, Turn
 from chatmemory.runner import runner
 from tests import responders_for_tests
 from tests.factories import make_session, said
+from tests.locking import held
 from tests.servers import DEADLINE, Tab, greeted, own_threads, sign_in, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -121,7 +122,8 @@ def test_a_stop_ends_an_endless_reply_with_what_was_said(ann, settings):
 
 
 @pytest.mark.parametrize("name", ["stubborn", "blocking"])
-def test_a_stop_does_not_wait_for_the_responder(ann, settings, name):
+def test_a_stop_does_not_wait_for_the_responder(ann, settings, monkeypatch, name):
+    monkeypatch.setattr(responders_for_tests, "BLOCK_SECONDS", 1.0)
     answered_by(settings, name)
     begin(ann)
     begun()
@@ -199,7 +201,7 @@ async def test_a_responder_that_blocks_delays_no_other_socket(ann, settings):
     async with greeted(tab := Tab(ann), other := Tab(ann, "other")):
         await tab.send("hi")
         assert await db(responders_for_tests.BEGUN.wait)(DEADLINE)
-        await other.send("from the other")
+        await other.send("from the other", "c2")
         assert (await other.ask("fetch", before_seq=9))["messages"][0]["seq"] == 1
         await tab.ask("fetch", before_seq=9)
         assert (await db(turn)()).status == "running"
@@ -308,8 +310,6 @@ def test_a_run_of_a_dead_process_is_ended_by_the_sweep_and_not_run_again(ann):
 
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one lock for all")
 def test_an_end_that_can_not_be_stored_is_tried_again(ann, settings, monkeypatch):
-    from tests.locking import held
-
     monkeypatch.setattr(runner_module, "FINISH_AGAIN_SECONDS", 0.05)
     answered_by(settings, "slow", LOCK_TIMEOUT=0.1)
     begin(ann)

@@ -76,7 +76,7 @@ class ActivityFilter(ChoiceFilter):
             "month": (_("Past 30 days"), Q(last_active_day__gte=ago(30))),
             "older": (_("More than 30 days ago"), Q(last_active_day__lt=ago(30))),
             "oldest": (_("More than a year ago"), Q(last_active_day__lt=ago(365))),
-            "never": (_("Never"), Q(last_active_day__isnull=True)),
+            "never": (_("Never"), Q(last_message_at__isnull=True)),
         }
 
 

@@ -27,7 +27,7 @@ from chatmemory.admin.readonly import operator
 from chatmemory.admin.states import KEEPS_ALL, State, state_of
 from chatmemory.admin.text import visible
 from chatmemory.errors import ChatMemoryError, NotFound
-from chatmemory.models import AuditEntry, Session
+from chatmemory.models import AuditEntry, Session, SessionQuerySet
 
 MOST_AT_ONCE = 100
 KEEP_LAST = 50
@@ -90,6 +90,10 @@ class RemovalView(View):
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         if not request.user.has_perm(f"chatmemory.{self.permission}"):
+            for session in self.named():
+                services.record_refusal(
+                    session=session, by=operator(request), permission=self.permission
+                )
             raise PermissionDenied
         return super().dispatch(request, *args, **kwargs)
 
@@ -131,9 +135,7 @@ class RemovalView(View):
 
     def doomed(self, given: Mapping[str, Any]) -> list[Doomed]:
         """The sessions that the query names, and what will go of each."""
-        named = self.request.GET.getlist("session")
-        pks = [int(pk) for pk in named if pk.isascii() and pk.isdecimal() and len(pk) < 19]
-        sessions = Session.objects.filter(pk__in=pks[:MOST_AT_ONCE]).select_related("owner")
+        sessions = self.named()
         if not sessions:
             raise Http404
         return [
@@ -145,6 +147,12 @@ class RemovalView(View):
             )
             for session in sessions
         ]
+
+    def named(self) -> SessionQuerySet:
+        """The sessions that the query names; not more than can be removed at once."""
+        named = self.request.GET.getlist("session")
+        pks = [int(pk) for pk in named if pk.isascii() and pk.isdecimal() and len(pk) < 19]
+        return Session.objects.filter(pk__in=pks[:MOST_AT_ONCE]).select_related("owner")
 
     def goes(self, session: Session, given: Mapping[str, Any]) -> int | None:
         """How many of a session's messages will go."""
@@ -160,7 +168,12 @@ class RemovalView(View):
         gone: list[int] = []
         refused: Counter[str] = Counter()
         for session in (row.session for row in doomed):
-            address = {"session_key": session.key, "scope": session.scope, "by": by}
+            address = {
+                "session_key": session.key,
+                "scope": session.scope,
+                "session_pk": session.pk,
+                "by": by,
+            }
             try:
                 entry = self.remove(given, reason=given["reason"], **address)
             except NotFound:
@@ -204,6 +217,12 @@ class TrimView(RemovalView):
     permission = "trim_history"
     title = _("Trim")
     explanation = _("The oldest messages go; the last ones stay.")
+
+    def named(self) -> SessionQuerySet:
+        """The sessions that the query names; not more than can be removed at once."""
+        named = self.request.GET.getlist("session")
+        pks = [int(pk) for pk in named if pk.isascii() and pk.isdecimal() and len(pk) < 19]
+        return Session.objects.filter(pk__in=pks[:MOST_AT_ONCE]).select_related("owner")
 
     def goes(self, session: Session, given: Mapping[str, Any]) -> int | None:
         keep_last = given.get("keep_last")

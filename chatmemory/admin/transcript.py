@@ -51,6 +51,10 @@ class Reading(View):
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         if not request.user.has_perm("chatmemory.view_transcript"):
+            for session in Session.objects.filter(pk=kwargs["pk"]):
+                services.record_refusal(
+                    session=session, by=operator(request), permission="view_transcript"
+                )
             raise PermissionDenied
         return super().dispatch(request, *args, **kwargs)
 

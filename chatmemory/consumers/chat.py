@@ -302,7 +302,12 @@ class Client:
                 if self._bye is None:
                     self._say_bye("internal", close_code=1011, reconnect=True)
                 await self._send({"type": "websocket.send", "text": self._bye})
-                await self._send({"type": "websocket.close", "code": self._close_code})
+                try:
+                    await self._send({"type": "websocket.close", "code": self._close_code})
+                except OSError:
+                    raise
+                except Exception:  # of Daphne, which can't say 1009 or 1011; the bye has
+                    await self._send({"type": "websocket.close", "code": 1000})
 
     def _patience(self) -> float:
         until = self._credit.next_deadline()

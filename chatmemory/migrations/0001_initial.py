@@ -65,7 +65,7 @@ class Migration(migrations.Migration):
                 ('fence', models.BigIntegerField(db_default=0)),
                 ('tokens', models.BigIntegerField(db_default=0, verbose_name='tokens')),
                 ('last_message_at', models.DateTimeField(null=True, verbose_name='last message at')),
-                ('last_active_day', models.DateField(db_index=True, null=True)),
+                ('last_active_day', models.DateField(db_default=chatmemory.models.fields.DatabaseToday(), db_index=True)),
                 ('expires_at', models.DateTimeField(blank=True, db_index=True, null=True, verbose_name='expires at')),
                 ('archived_at', models.DateTimeField(null=True, verbose_name='archived at')),
                 ('held_at', models.DateTimeField(null=True, verbose_name='on hold since')),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chatmemory.models.audit import AuditEntry
-from chatmemory.models.fields import CLOCK, DatabaseNow, KeyField
+from chatmemory.models.fields import CLOCK, TODAY, DatabaseNow, DatabaseToday, KeyField
 from chatmemory.models.messages import Message, MessageQuerySet
 from chatmemory.models.sessions import Session, SessionQuerySet
 from chatmemory.models.turns import Turn, TurnQuerySet
@@ -11,8 +11,10 @@ from chatmemory.models.values import Head, Page, StoredMessage
 
 __all__ = [
     "CLOCK",
+    "TODAY",
     "AuditEntry",
     "DatabaseNow",
+    "DatabaseToday",
     "Head",
     "KeyField",
     "Message",

@@ -34,6 +34,31 @@ class DatabaseNow(models.Func):
         return CLOCK[connection.vendor].replace("%", "%%"), ()
 
 
+TODAY = {
+    "postgresql": "(CLOCK_TIMESTAMP() AT TIME ZONE 'UTC')::date",
+    "mysql": "UTC_DATE()",
+    "sqlite": "DATE('NOW')",
+}
+"""The day on the database's clock, in UTC, by vendor."""
+
+
+class DatabaseToday(models.Func):
+    """The day on the database's clock, in UTC."""
+
+    output_field = models.DateField()
+
+    def as_sql(
+        self,
+        compiler: SQLCompiler,
+        connection: BaseDatabaseWrapper,
+        function: str | None = None,
+        template: str | None = None,
+        arg_joiner: str | None = None,
+        **extra_context: Any,
+    ) -> tuple[str, tuple[str | int, ...]]:
+        return TODAY[connection.vendor], ()
+
+
 class KeyField(models.CharField):  # type: ignore[type-arg]  # has no runtime generics
     """A short text that is compared byte by byte on every database.
 

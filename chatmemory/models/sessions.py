@@ -12,7 +12,7 @@ from django.db.models import F, FilteredRelation, OuterRef, Q, QuerySet, Subquer
 from django.db.models.functions import Greatest, Least
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory.models.fields import DatabaseNow, KeyField
+from chatmemory.models.fields import DatabaseNow, DatabaseToday, KeyField
 from chatmemory.models.values import (
     HEAD_COLUMNS,
     STORED_COLUMNS,
@@ -130,7 +130,7 @@ class Session(models.Model):
     tokens = models.BigIntegerField(_("tokens"), db_default=0)
 
     last_message_at = models.DateTimeField(_("last message at"), null=True)
-    last_active_day = models.DateField(null=True, db_index=True)
+    last_active_day = models.DateField(db_default=DatabaseToday(), db_index=True)
     expires_at = models.DateTimeField(_("expires at"), null=True, blank=True, db_index=True)
     archived_at = models.DateTimeField(_("archived at"), null=True)
     held_at = models.DateTimeField(_("on hold since"), null=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chatmemory.services.actors import SERVER, Actor, scope_for, user_scope
-from chatmemory.services.audit import arecord_reading, record_reading
+from chatmemory.services.audit import arecord_reading, arecord_refusal, record_reading, record_refusal
 from chatmemory.services.limits import acheck_rate, check_rate
 from chatmemory.services.messages import Appended, aappend_messages, append_messages
 from chatmemory.services.removal import (
@@ -76,6 +76,7 @@ __all__ = [
     "aread_history",
     "aread_page",
     "arecord_reading",
+    "arecord_refusal",
     "asave_partial",
     "astart_turn",
     "astop_turn",
@@ -93,6 +94,7 @@ __all__ = [
     "read_history",
     "read_page",
     "record_reading",
+    "record_refusal",
     "running",
     "save_partial",
     "scope_for",

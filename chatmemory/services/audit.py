@@ -57,9 +57,15 @@ def record_reading(*, session: Session, by: Actor) -> None:
         record(session, "read", by, "")
 
 
+def record_refusal(*, session: Session, by: Actor, permission: str) -> None:
+    """Write down that an operator tried what they have no right to."""
+    record(session, "refused", by, permission)
+
+
 def key_hash(key: str) -> str:
     """A session's key as the audit keeps it: recognisable to who knows the key, else not."""
     return salted_hmac("chatmemory.audit", key, algorithm="sha256").hexdigest()
 
 
 arecord_reading = in_pool(record_reading)
+arecord_refusal = in_pool(record_refusal)

@@ -22,9 +22,15 @@ def unit() -> transaction.Atomic:
     return transaction.atomic(using=database().alias)
 
 
-def lock(session_key: str, by: Actor, scope: str | None) -> Session:
-    """Take the lock of a living session. Needs a transaction. Raises NotFound."""
-    return _lock(Session.objects.at(scope_for(by, scope), session_key))
+def lock(
+    session_key: str, by: Actor, scope: str | None, session_pk: int | None = None
+) -> Session:
+    """Take the lock of a living session; with a `session_pk` only if it is this one.
+
+    Needs a transaction. Raises NotFound.
+    """
+    sessions = Session.objects.at(scope_for(by, scope), session_key)
+    return _lock(sessions if session_pk is None else sessions.filter(pk=session_pk))
 
 
 def lock_pk(session_pk: int) -> Session:

@@ -19,18 +19,25 @@ LIVE = (Turn.Status.WAITING, Turn.Status.RUNNING)
 
 
 def trim_session(
-    *, session_key: str, keep_last: int, by: Actor, reason: str, scope: str | None = None
+    *,
+    session_key: str,
+    keep_last: int,
+    by: Actor,
+    reason: str,
+    scope: str | None = None,
+    session_pk: int | None = None,
 ) -> AuditEntry | None:
     """Hide all but the last `keep_last` messages; return what went, None if nothing did.
 
-    Never cuts inside a turn, nor into one that runs, so it may keep a few more.
+    Never cuts inside a turn, nor into one that runs, so it may keep a few more. With a
+    `session_pk` it is not done to a newer session under the same key.
     Raises NotFound, Held, BadInput.
     """
     _check_keep(keep_last)
 
     def work() -> AuditEntry | None:
         with unit():
-            session = lock(session_key, by, scope)
+            session = lock(session_key, by, scope, session_pk)
             _check_held(session)
             floor = _floor_for(session, keep_last)
             if floor == session.first_seq:
@@ -47,17 +54,22 @@ def preview_trim(session: Session, keep_last: int) -> int:
 
 
 def clear_session(
-    *, session_key: str, by: Actor, reason: str, scope: str | None = None
+    *,
+    session_key: str,
+    by: Actor,
+    reason: str,
+    scope: str | None = None,
+    session_pk: int | None = None,
 ) -> AuditEntry:
     """Hide all messages; whoever began to write before this can't write any more.
 
-    A running turn ends as interrupted without a row, waiting ones are cancelled.
-    Raises NotFound, Held.
+    A running turn ends as interrupted without a row, waiting ones are cancelled. `session_pk` is
+    as in `trim_session`. Raises NotFound, Held.
     """
 
     def work() -> AuditEntry:
         with unit():
-            session = lock(session_key, by, scope)
+            session = lock(session_key, by, scope, session_pk)
             _check_held(session)
             _move_epoch(session)
             return _move_floor(session, session.last_seq + 1, "clear", by, reason)
@@ -66,17 +78,22 @@ def clear_session(
 
 
 def purge_session(
-    *, session_key: str, by: Actor, reason: str, scope: str | None = None
+    *,
+    session_key: str,
+    by: Actor,
+    reason: str,
+    scope: str | None = None,
+    session_pk: int | None = None,
 ) -> AuditEntry:
     """Remove the session and all its messages; its key is free at once.
 
-    Nothing that was begun for it can reach a new session under the same key.
-    Raises NotFound, Held.
+    Nothing that was begun for it can reach a new session under the same key. `session_pk` is as
+    in `trim_session`. Raises NotFound, Held.
     """
 
     def work() -> AuditEntry:
         with unit():
-            session = lock(session_key, by, scope)
+            session = lock(session_key, by, scope, session_pk)
             _check_held(session)
             return _purge(session, by, reason)
 

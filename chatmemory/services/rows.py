@@ -18,7 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from chatmemory.codec import Row
 from chatmemory.conf import settings
-from chatmemory.models import CLOCK, Message, Session
+from chatmemory.models import CLOCK, TODAY, Message, Session
 from chatmemory.services.faults import database
 
 OPEN: Final[Mapping[str, object]] = {"removed_at": None, "archived_at": None}
@@ -48,13 +48,6 @@ _COLUMNS = (
     "model",
     "tokens",
 )
-_LATEST_DAY = {
-    "postgresql": "GREATEST({day}, (CLOCK_TIMESTAMP() AT TIME ZONE 'UTC')::date)",
-    "mysql": "GREATEST(COALESCE({day}, UTC_DATE()), UTC_DATE())",
-    "sqlite": "MAX(COALESCE({day}, ''), DATE('now'))",
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
     """Where rows came to lie, and the session row after it."""
@@ -167,7 +160,8 @@ class _Write:
         return " AND ".join(parts), [v for v in conditions.values() if v is not None]
 
     def changes(self, put: Mapping[str, object], add: dict[str, int]) -> tuple[str, list[object]]:
-        latest_day = _LATEST_DAY[self.connection.vendor].format(day="last_active_day")
+        greatest = "MAX" if self.connection.vendor == "sqlite" else "GREATEST"
+        latest_day = f"{greatest}(last_active_day, {TODAY[self.connection.vendor]})"
         growth = {"last_seq": len(self.rows), "tokens": sum(row.tokens for row in self.rows)} | add
         parts = [f"{name} = {name} + %s" for name in growth]
         parts += [f"{name} = %s" for name in put]

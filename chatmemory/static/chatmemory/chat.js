@@ -189,7 +189,10 @@ export class ChatMemory extends HTMLElement {
       event.preventDefault();
       this.#send();
     });
-    stop.addEventListener("click", () => this.#client.stop());
+    stop.addEventListener("click", () => {
+      this.#client.stop();
+      if (!isTouch()) text.focus(); // the button goes with the run
+    });
     older.addEventListener("click", () => this.#loadOlder());
     newer.addEventListener("click", () => this.#toNewest());
     banner.querySelector("button").addEventListener("click", () => this.#mend());

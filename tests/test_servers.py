@@ -1,0 +1,262 @@
+"""The chat on real servers: Daphne and Uvicorn, two processes, one killed, and Redis gone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import uuid
+
+import pytest
+import websockets
+from asgiref.sync import sync_to_async as db
+
+from chatmemory import services
+from chatmemory.models import Message, Turn
+from tests.conftest import missing
+from tests.factories import make_session
+from tests.servers import (
+    Closed,
+    Connection,
+    Server,
+    answers,
+    eventually,
+    free_port,
+    greeted,
+    sign_in,
+    wait_for,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def ann(transactional_db):
+    person = sign_in()
+    make_session(owner=person.user)
+    return person
+
+
+@pytest.fixture
+def serve(live_database_env, tmp_path):
+    """Start servers, which are killed at the end."""
+    begun = []
+
+    def start(number=1, **options):
+        found = [
+            Server(live_database_env, tmp_path / f"{len(begun) + n}.log", **options)
+            for n in range(number)
+        ]
+        begun.extend(found)
+        return [server.start() for server in found]
+
+    yield start
+    for server in begun:
+        server.kill()
+
+
+@pytest.fixture
+def own_redis(tmp_path):
+    """The URL of a Redis of this test's own, and what kills it."""
+    program = shutil.which("redis-server") or missing("redis-server is not installed")
+    port = free_port()
+    process = subprocess.Popen(
+        [program, "--port", str(port), "--save", "", "--dir", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for(lambda: answers(port), "redis-server does not start")
+
+    def kill() -> None:
+        process.kill()
+        process.wait()
+
+    yield f"redis://127.0.0.1:{port}/0", kill
+    kill()
+
+
+@db
+def rows():
+    return list(Message.objects.in_order().values_list("role", "text", "status"))
+
+
+@pytest.mark.parametrize("program", ["daphne", "uvicorn"])
+async def test_a_chat_works_on_each_server(ann, serve, program):
+    [server] = await db(serve)(program=program)
+    async with greeted(tab := Connection(server, ann)):
+        await tab.send("good morning")
+        await tab.idle(2)
+        await tab.send("count 100", "c2")
+        await tab.until("snapshot", turn="c2")
+        await tab.ask("stop", turn="c2")
+        await tab.idle(4)
+    assert (await rows())[1] == ("assistant", "good morning", "complete")
+    assert (await rows())[3][2] == "interrupted"
+
+
+@pytest.mark.parametrize("program", ["daphne", "uvicorn"])
+async def test_each_server_tells_why_it_closes(ann, serve, program):
+    [server] = await db(serve)(program=program)
+    async with Connection(server, ann, "nope") as tab:
+        await tab.say("hello", v=1)
+        bye, code = await tab.closed()
+        assert (bye["reason"], code) == ("not_found", 4404)
+    async with Connection(server, None) as tab:
+        assert (await tab.closed())[1] == 4401
+    async with greeted(tab := Connection(server, ann)):
+        await tab.put("x" * 300 * 1024)
+        bye, code = await tab.closed()
+        # Daphne's library refuses to say 1009 by itself.
+        assert (bye["code"], code) == (1009, 1000 if program == "daphne" else 1009)
+    for origin in (None, "null", "http://evil.example", f"http://127.0.0.1:{server.port + 1}"):
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            await websockets.connect(
+                f"ws://127.0.0.1:{server.port}/ws/chat/talk/",
+                additional_headers=({"Origin": origin} if origin else {}),
+                proxy=None,
+            )
+        assert refused.value.response.status_code == 403
+
+
+def _masked(opcode: int, payload: bytes) -> bytes:
+    """A frame as a client sends it, with a mask of zeros."""
+    return bytes([0x80 | opcode, 0x80 | len(payload), 0, 0, 0, 0]) + payload
+
+
+BROKEN = {
+    "invalid UTF-8": _masked(1, b"\xff\xfe"),
+    "unmasked": b"\x81\x02hi",
+    "reserved opcode": _masked(3, b"hi"),
+    "126-byte ping": bytes([0x89, 0xFE, 0, 126, 0, 0, 0, 0]) + b"x" * 126,
+}
+
+
+@pytest.mark.parametrize("program", ["daphne", "uvicorn"])
+async def test_what_breaks_the_rules_of_websockets_ends_that_socket_alone(ann, serve, program):
+    [server] = await db(serve)(program=program)
+    async with greeted(other := Connection(server, ann)):
+        for data in BROKEN.values():
+            async with Connection(server, ann) as tab:
+                tab.socket.transport.write(data)
+                assert (await tab.closed())[1] in (1002, 1006, 1007)
+        async with greeted(tab := Connection(server, ann)):
+            await tab.put(json.dumps({"type": "x" * 2 * 1024 * 1024}))
+            assert (await tab.closed())[1] in (1006, 1009)
+        await other.send("hi")
+        await other.idle(2)
+
+
+@pytest.mark.redis
+async def test_two_tabs_on_two_processes_live_together(ann, serve, redis_url):
+    here, there = await db(serve)(2, redis_url=redis_url)
+    async with greeted(a := Connection(here, ann), b := Connection(there, ann)):
+        await a.send("count 20")
+        await b.until("snapshot", turn="c1")
+        await b.until("delta", turn="c1")
+        await b.idle(2)
+        await b.send("from b", "c2")
+        await a.idle(4)
+        await b.idle(4)
+    counted = "".join(f"{n} " for n in range(1, 21))
+    for tab in (a, b):
+        assert tab.texts() == ["count 20", counted, "from b", "from b"]
+        assert counted.startswith(tab.streamed()) or tab.streamed() == "from b"
+
+
+@pytest.mark.redis
+async def test_closing_the_tab_ends_nothing_and_the_other_process_shows_it_live(
+    ann, serve, redis_url
+):
+    here, there = await db(serve)(2, redis_url=redis_url)
+    async with greeted(tab := Connection(here, ann)):
+        await tab.send("count 40")
+        await tab.until("snapshot")
+    async with greeted(tab := Connection(there, ann)):
+        assert (await tab.until("snapshot"))["text"].startswith("1 2 ")
+        await tab.until("delta")
+        await tab.idle(2)
+    assert tab.texts()[-1] == "".join(f"{n} " for n in range(1, 41))
+
+
+@pytest.mark.redis
+async def test_a_stop_is_heard_by_the_process_that_runs_the_turn(ann, serve, redis_url):
+    here, there = await db(serve)(2, redis_url=redis_url)
+    async with greeted(a := Connection(here, ann), b := Connection(there, ann)):
+        await a.send("count 300")
+        await b.until("snapshot")
+        await b.ask("stop", turn="c1")
+        await b.idle(2)
+    assert (await rows())[1][2] == "interrupted"
+
+
+async def test_a_reply_whose_server_is_killed_ends_with_what_was_kept(ann, serve):
+    [server] = await db(serve)(LEASE=1)
+    async with greeted(tab := Connection(server, ann)):
+        await tab.send("count 300")
+        await eventually(lambda: Turn.objects.get().partial)
+        await db(server.kill)()
+        with pytest.raises((Closed, OSError)):
+            await tab.idle(2)
+    await db(server.start)()
+    async with greeted(tab := Connection(server, ann)):
+        if tab.frames[-2]["running"]:
+            await tab.idle(2)
+        assert (await tab.send("good morning", "c2"))["type"] == "ok"
+        await tab.idle(4)
+    _, reply, _, _ = await rows()
+    assert reply[2] == "interrupted"
+    assert reply[1].startswith("1 2 3 ")
+    assert "300" not in reply[1]
+
+
+async def test_a_dead_servers_turn_is_ended_by_another_that_merely_runs(ann, serve):
+    dying, living = await db(serve)(2, LEASE=1)
+    async with greeted(tab := Connection(dying, ann)):
+        await tab.send("count 300")
+        await eventually(lambda: Turn.objects.get().partial)
+        await db(dying.kill)()
+        with pytest.raises((Closed, OSError)):
+            await tab.idle(2)
+    async with greeted(Connection(living, ann)):
+        await eventually(lambda: Turn.objects.get().status == "interrupted")
+
+
+async def test_without_redis_sockets_connect_and_turns_end(ann, serve, own_redis):
+    url, kill = own_redis
+    [server] = await db(serve)(redis_url=url)
+    async with greeted(tab := Connection(server, ann)):
+        await tab.send("count 20")
+        await tab.until("snapshot")
+        await db(kill)()
+        async with greeted(late := Connection(server, ann)):
+            await late.until("snapshot")
+            await tab.idle(2)
+            await late.idle(2)
+        await tab.send("good morning", "c2")
+        await tab.idle(4)
+    [cold] = await db(serve)(redis_url=url)
+    async with greeted(tab := Connection(cold, ann)):
+        await tab.send("good evening", "c3")
+        await tab.idle(6)
+
+
+async def test_without_redis_other_processes_catch_up_by_their_sweep(ann, serve, own_redis):
+    url, kill = own_redis
+    here, there = await db(serve)(2, redis_url=url)
+    async with greeted(a := Connection(here, ann), b := Connection(there, ann)):
+        await db(kill)()
+        await a.send("good morning")
+        await b.idle(2)
+    assert b.texts() == ["good morning", "good morning"]
+
+
+async def test_a_new_session_is_made_and_nobody_else_can_reach_it(ann, serve):
+    [server] = await db(serve)()
+    key = str(uuid.uuid4())
+    async with Connection(server, ann, key) as tab:
+        await tab.hello(create=True)
+    async with Connection(server, await db(sign_in)(), key) as tab:
+        await tab.say("hello", v=1, create=True)
+        await tab.until("synced")
+        assert tab.texts() == []
+    assert await db(services.sessions_of(ann.talk["by"]).filter(key=key).count)() == 1
