@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from django.contrib import admin
+from django.contrib.auth.views import LoginView
 from django.urls import include, path
 from django.views.generic import TemplateView
 
+from chatmemory.pages.views import with_policy
+
+home = TemplateView.as_view(template_name="home.html")
+
 urlpatterns = [
-    path("", TemplateView.as_view(template_name="home.html"), name="home"),
+    path("", with_policy(home), name="home"),
+    path("accounts/login/", with_policy(LoginView.as_view()), name="login"),
     path("accounts/", include("django.contrib.auth.urls")),
     path("chat/", include("chatmemory.urls")),
     path("api/", include("chatmemory.api.urls")),

@@ -1,13 +1,14 @@
-"""The demo's settings, for servers that tests start."""
+"""The settings of the servers that tests start: the project's, with CHATMEMORY from outside."""
 
 from __future__ import annotations
 
-from project.settings import *  # noqa: F403
+import json
+import os
 
-DEBUG = True  # which serves the static files
+from project.settings import *  # noqa: F403  # the same project, but for what follows
+from project.settings import CACHES, CHANNEL_LAYERS
 
-CHATMEMORY = {
-    "RESPONDER": "tests.speaker.answer",
-    "LEASE": 3,  # type: ignore[dict-item]  # the demo sets nothing but texts
-    "SENDS_PER_MINUTE": None,  # type: ignore[dict-item]
-}
+CHATMEMORY = {"SENDS_PER_MINUTE": None, **json.loads(os.environ["CHATMEMORY"])}
+if os.environ.get("REDIS_URL"):  # which others may use
+    CHANNEL_LAYERS["default"]["CONFIG"]["prefix"] = os.environ["TEST_NAME"]
+    CACHES["default"]["KEY_PREFIX"] = os.environ["TEST_NAME"]

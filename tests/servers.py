@@ -270,6 +270,7 @@ class Server:
             **env,
             "DJANGO_SETTINGS_MODULE": "tests.server_settings",
             "REDIS_URL": redis_url,
+            "TEST_NAME": str(log.parent.name),
             "CHATMEMORY": json.dumps({"RESPONDER": "tests.speaker.answer", **chatmemory}),
         }
         self.log = log

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
 import subprocess
 import sys
+import uuid
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests.servers import chat_once, serving
+from tests.servers import Connection, answers, free_port, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = """
@@ -40,7 +44,9 @@ TEMPLATES = [{{"BACKEND": "django.template.backends.django.DjangoTemplates", "AP
 
 
 def readme_block(first_line: str) -> str:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    blocks: list[str] = re.findall(
+        r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    )
     return next(block for block in blocks if block.startswith(first_line + "\n"))
 
 
@@ -80,6 +86,36 @@ def manage(project, *arguments: str) -> str:
     return done.stdout
 
 
+@contextmanager
+def served(project):
+    """The project under Daphne; its address."""
+    folder, environment = project
+    port, log = free_port(), folder / "server.log"
+    command = [sys.executable, "-m", "daphne", "-p", str(port), "asgi:application"]
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(  # noqa: S603
+            command, cwd=folder, env=environment, stdout=out, stderr=out
+        ) as process,
+    ):
+        try:
+            wait_for(lambda: answers(port), "Daphne does not start", log)
+            yield SimpleNamespace(port=port, address=f"http://127.0.0.1:{port}")
+        finally:
+            process.kill()
+
+
+async def talk(server, login) -> str:
+    """Tell an order number, ask for it, and return what is answered."""
+    async with Connection(server, SimpleNamespace(cookie=login), str(uuid.uuid4())) as chat:
+        await chat.hello(create=True)
+        await chat.send("My order number is 4711.", "c1")
+        await chat.idle(2)
+        await chat.send("What is my order number?", "c2")
+        await chat.idle(4)
+        return chat.texts()[-1]
+
+
 @pytest.mark.slow
 def test_the_wheel_has_all_that_travels_with_the_app(installed):
     for name in (
@@ -107,7 +143,6 @@ def test_a_new_project_with_the_lines_of_the_readme_chats(empty_project, install
         "client = Client(); client.force_login(User.objects.create_user('ann'))\n"
         "print(client.cookies['sessionid'].value)",
     ).strip()
-    folder, environment = empty_project
-    with serving("asgi:application", folder, environment) as port:
-        reply = chat_once(port, login, "My order number is 4711.", "What is my order number?")
+    with served(empty_project) as server:
+        reply = asyncio.run(talk(server, login))
     assert "4711" in reply
