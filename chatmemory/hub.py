@@ -421,9 +421,12 @@ class _Layer:
     async def run(self) -> None:
         if not self.is_shared:
             return
+        # Asked for once: threads that ask at the same time are given layers of their own, and
+        # what one receives the other can't join to a group.
+        layer = get_channel_layer()
         self._wake = asyncio.Event()
         self._wake.set()
-        receiver = asyncio.ensure_future(self._receive_for_ever())
+        receiver = asyncio.ensure_future(self._receive_for_ever(layer))
         try:
             while True:
                 # Not wait_for: before Python 3.12 it swallows a cancellation that meets its result.
@@ -432,13 +435,12 @@ class _Layer:
                         await self._wake.wait()
                 self._wake.clear()
                 if self._channel:
-                    await self._work_off()
+                    await self._work_off(layer)
         finally:
             receiver.cancel()
             await asyncio.gather(receiver, return_exceptions=True)
 
-    async def _work_off(self) -> None:
-        layer = get_channel_layer()
+    async def _work_off(self, layer: Any) -> None:
         for group in self._wanted - self._joined:
             if not await self._bounded(layer.group_add(group, self._channel)):
                 return
@@ -473,8 +475,7 @@ class _Layer:
             logger.info("the channel layer works again")
         self._is_failing = error is not None
 
-    async def _receive_for_ever(self) -> None:
-        layer = get_channel_layer()
+    async def _receive_for_ever(self, layer: Any) -> None:
         while True:
             try:
                 self._channel = await layer.new_channel()

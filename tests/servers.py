@@ -278,7 +278,7 @@ class Server:
 
     def start(self) -> Self:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = subprocess.Popen(  # noqa: S603  # our own command line
                 [sys.executable, *SERVERS[self.program], str(self.port)],
                 cwd=settings.BASE_DIR,
                 env=self.env,

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
-import subprocess
-import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,53 +28,14 @@ from chatmemory.services import Actor
 from tests.browsers import Chat, launched
 from tests.factories import make_user, said
 from tests.payloads import PAYLOADS
+from tests.servers import SERVERS, Server
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
-START_SECONDS = 30
 FORBIDDEN = (
     "chat-memory :is(script, style, link, meta, base, img, iframe, svg:not(button svg), math, form"
     ":not(.cm-composer), object, embed, [style], [onerror], [onload], a[href^='javascript' i])"
 )
-APPLICATION = "project.asgi:application"
-SERVERS = {
-    "uvicorn": ("uvicorn", APPLICATION, "--log-level", "warning", "--port"),
-    "daphne": ("daphne", APPLICATION, "-v", "0", "-p"),
-}
-
-
-class Server:
-    """A process that serves the test's database; it can be killed and started again."""
-
-    def __init__(self, env: dict[str, str], log: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.port = listener.getsockname()[1]
-        self.address = f"http://127.0.0.1:{self.port}"
-        self.env = {**env, "DJANGO_SETTINGS_MODULE": "tests.server_settings"}
-        self.log = log
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self, program: str = "uvicorn") -> None:
-        with self.log.open("ab") as log:
-            command = [sys.executable, "-m", *SERVERS[program], str(self.port)]
-            self.process = subprocess.Popen(  # noqa: S603  # of the lines above
-                command, cwd=settings.BASE_DIR, env=self.env, stdout=log, stderr=log
-            )
-        until = time.monotonic() + START_SECONDS
-        while self.process.poll() is None and time.monotonic() < until:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-            except OSError:
-                time.sleep(0.05)
-            else:
-                return
-        pytest.fail(f"the server did not start: {self.log.read_text()}")
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
 
 
 class Desk:
@@ -143,7 +100,7 @@ class Desk:
 
 @pytest.fixture
 def server(live_database_env: dict[str, str], tmp_path: Path) -> Iterator[Server]:
-    server = Server(live_database_env, tmp_path / "server.log")
+    server = Server(live_database_env, tmp_path / "server.log", LEASE=3)
     yield server
     server.kill()
 
@@ -192,7 +149,8 @@ def desk_with_long_talk(long_talk: None, desk: Desk) -> Desk:
 
 @pytest.mark.parametrize("program", SERVERS)
 def test_a_reply_is_streamed_and_a_reload_shows_it_whole(server, browser, login, program):
-    server.start(program)
+    server.program = program
+    server.start()
     desk = Desk(server, browser, login)
     chat = desk.open()
     chat.send("count 12")

@@ -216,9 +216,10 @@ def test_a_server_that_only_reads_is_the_wrong_one(own_connection):
 
 def test_a_full_disk_is_full(own_connection, only):
     only("sqlite")
-    [[pages]] = execute("PRAGMA page_count")
+    [[pages]], [[free]] = execute("PRAGMA page_count"), execute("PRAGMA freelist_count")
+    [[size]] = execute("PRAGMA page_size")
     execute(f"PRAGMA max_page_count = {pages}")
-    assert fault_in(lambda: make_session(instructions="a" * 1_000_000)) is Fault.FULL
+    assert fault_in(lambda: make_session(instructions="a" * (free + 1) * size)) is Fault.FULL
 
 
 def test_a_missing_table_is_none_of_the_known():

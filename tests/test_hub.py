@@ -35,7 +35,7 @@ class FakeLayer:
     async def _carry(self) -> None:
         if self.is_cut:
             raise ConnectionError("cut")
-        while self.is_frozen:
+        while self.is_frozen:  # noqa: ASYNC110  # the test sets it in another thread
             await asyncio.sleep(0.01)
 
     async def new_channel(self) -> str:
@@ -49,6 +49,8 @@ class FakeLayer:
 
     async def group_add(self, group, channel) -> None:
         await self._carry()
+        if channel not in self.queues:
+            raise RuntimeError("this channel is another layer's")
         self.groups.setdefault(group, set()).add(channel)
 
     async def group_discard(self, group, channel) -> None:
@@ -280,6 +282,14 @@ def test_a_layer_that_fails_holds_up_nobody_here_and_is_used_again(hubs, wire, f
 
         wait_for(heard, "the layer is not used again")
         assert caplog.text.count("channel layer fails") == 1
+
+
+def test_layers_made_by_several_threads_at_once_do_not_cut_off_the_hub(monkeypatch):
+    monkeypatch.setattr(hub_module, "get_channel_layer", FakeLayer)
+    hub = Hub()
+    hub.join(7, ear := Ear())
+    wait_for(lambda: ear.pokes, "the group can't be joined")
+    hub.shut_down()
 
 
 def test_without_a_shared_layer_nothing_is_kept_for_it():

@@ -20,6 +20,7 @@ from chatmemory.errors import (
 )
 from chatmemory.protocol import Cursor, Fetch, Hello, Pong, Send, Stop
 
+NO_TEXTS: list[object] = [None, 5, True, [], {}]
 SEND = {"type": "send", "id": 1, "client_id": "c1", "text": "hi"}
 FETCH = {"type": "fetch", "id": 1, "before_seq": 9}
 
@@ -54,8 +55,8 @@ def test_a_frame_is_what_it_says(frame, parsed):
 @pytest.mark.parametrize(
     ("frame", "code", "field"),
     [
-        *[(root, "bad_shape", "") for root in ([], None, "x", 5, True)],
-        *[({"type": kind}, "bad_field", "type") for kind in (None, 5, [], {}, True)],
+        *[(root, "bad_shape", "") for root in [*NO_TEXTS, "x"] if root != {}],
+        *[({"type": kind}, "bad_field", "type") for kind in NO_TEXTS],
         ({}, "bad_field", "type"),
         *[
             ({"type": kind}, "unknown_type", "type")
@@ -78,7 +79,7 @@ def test_a_frame_is_what_it_says(frame, parsed):
             for value in (None, "", True, 1.5, [], "x" * 65)
         ],
         *[(SEND | {"id": value}, "bad_field", "id") for value in ("\ud800", "\0", "\n")],
-        *[(SEND | {"text": value}, "bad_field", "text") for value in (None, 5, True, [], {})],
+        *[(SEND | {"text": value}, "bad_field", "text") for value in NO_TEXTS],
         ({"type": "send", "id": 1, "client_id": "c1"}, "bad_field", "text"),
         *[
             (SEND | {"client_id": value}, "bad_field", "client_id")
@@ -140,18 +141,22 @@ names = st.sampled_from(["id", "v", "cursor", "create", "client_id", "text", "tu
     )
 )
 def test_whatever_comes_is_parsed_or_refused_and_the_answer_can_be_sent(frame):
+    answer = ""
     try:
         protocol.parse(frame)
     except ChatMemoryError as error:
-        assert protocol.dump_error(error, id=protocol.id_of(frame)).encode()
+        answer = protocol.dump_error(error, id=protocol.id_of(frame))
+    assert answer.encode() is not None
 
 
 @given(st.text() | st.binary())
 def test_any_text_is_read_or_refused(data):
+    said = ""
     try:
         codec.parse_json(data)
     except BadInput as error:
-        assert len(str(error)) < 300
+        said = str(error)
+    assert len(said) < 300
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,8 @@ def test_the_responder_is_given_the_window_with_the_new_message_last(ann):
     services.append_messages(**ann.talk, messages=said("a", "b"))
     begin(ann, "c")
     ended()
-    assert responders_for_tests.SEEN == [said("a", "b", "c")]
+    [window] = responders_for_tests.SEEN
+    assert window == said("a", "b", "c")
 
 
 def test_a_responder_that_fails_leaves_a_row_with_the_text_so_far(ann, settings, caplog):

@@ -60,7 +60,7 @@ def own_redis(tmp_path):
     """The URL of a Redis of this test's own, and what kills it."""
     program = shutil.which("redis-server") or missing("redis-server is not installed")
     port = free_port()
-    process = subprocess.Popen(
+    process = subprocess.Popen(  # noqa: S603  # our own command line
         [program, "--port", str(port), "--save", "", "--dir", str(tmp_path)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -34,7 +34,9 @@ SPOKEN = ("one", "two", "three", "four")
 
 
 @pytest.fixture(autouse=True)
-def _live(transactional_db, settings):
+def _live(transactional_db, settings, monkeypatch):
+    # So that no sweep makes good what a poke should have done.
+    monkeypatch.setattr("chatmemory.hub.SWEEP_SECONDS", 60)
     settings.CHATMEMORY = {"RESPONDER": f"{HERE}.echo", "SENDS_PER_MINUTE": None}
     with own_threads():
         yield
@@ -639,6 +641,18 @@ async def test_who_comes_in_the_middle_is_shown_the_text_so_far(ann, talk, setti
         await first.until("snapshot")
         async with greeted(second := Tab(ann)):
             await second.until("snapshot", text="So far, ")
+
+
+async def test_the_text_of_a_turn_that_ended_is_shown_to_nobody(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        cursor = tab.frames[-1]["cursor"]
+        text = {"turn": "c0", "step": 0, "from": 0, "to": 1, "text": "a ghost"}
+        hub._hear("text", {"session": talk.pk, **text})
+        async with Tab(ann) as late:
+            await late.hello(cursor=cursor)
+            await late.ask("fetch", before_seq=1)
+            await tab.ask("fetch", before_seq=1)
+    assert tab.texts("snapshot") == late.texts("snapshot") == []
 
 
 async def test_a_trim_moves_the_floor_and_resets_nothing(ann, talk):
