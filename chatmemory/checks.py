@@ -112,3 +112,20 @@ def check_channel_layer(
             id="chatmemory.W002",
         )
     ]
+
+
+@checks.register
+def check_atomic_requests(
+    app_configs: Sequence[AppConfig] | None, **_: Any
+) -> list[checks.CheckMessage]:
+    """No request is one transaction: it would hold a session's lock until its answer is sent."""
+    return [
+        checks.Warning(
+            f"DATABASES[{alias!r}] has ATOMIC_REQUESTS.",
+            hint="A view of yours that writes to a session holds its lock until the view ends; "
+            "mark it with transaction.non_atomic_requests. The app's own views are.",
+            id="chatmemory.W003",
+        )
+        for alias, database in django_settings.DATABASES.items()
+        if database.get("ATOMIC_REQUESTS")
+    ]

@@ -15,6 +15,7 @@ import math
 import re
 import reprlib
 import unicodedata
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from typing import Any, NoReturn
 from django.utils.module_loading import import_string
 
 from chatmemory.conf import settings
-from chatmemory.errors import BadInput
+from chatmemory.errors import BadInput, NotFound
 
 logger = logging.getLogger(__name__)
 
@@ -221,6 +222,22 @@ def check_key(value: object, *, field: str = "key") -> str:
     if not isinstance(value, str) or not _KEY.fullmatch(value):
         raise BadInput(f"{field} must be 1 to 200 characters of A-Z a-z 0-9 - _ . : @", field=field)
     return value
+
+
+def key_of_address(text: str) -> str:
+    """Return the key in an address as it is; what can't be one is NotFound, as if it were free."""
+    if not _KEY.fullmatch(text):
+        raise NotFound
+    return text
+
+
+def is_new_key(key: str) -> bool:
+    """Whether nobody can have had this key by chance: a version-4 UUID as text."""
+    try:
+        parsed = uuid.UUID(key)
+    except ValueError:
+        return False
+    return parsed.version == 4 and str(parsed) == key.lower()
 
 
 class _Walk:

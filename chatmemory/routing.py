@@ -7,4 +7,4 @@ from django.urls import re_path
 from chatmemory.consumers import ChatConsumer
 
 # Any key is taken: what can't be one is answered like one that isn't there.
-websocket_urlpatterns = [re_path(r"^ws/chat/(?P<key>.+)/$", ChatConsumer.as_asgi())]
+websocket_urlpatterns = [re_path(r"^ws/chat/(?P<key>(?s:.+))/$", ChatConsumer.as_asgi())]

@@ -8,7 +8,7 @@ import os
 from project.settings import *  # noqa: F403  # the same project, but for what follows
 from project.settings import CACHES, CHANNEL_LAYERS
 
-CHATMEMORY = {"SENDS_PER_MINUTE": None, **json.loads(os.environ["CHATMEMORY"])}
+CHATMEMORY = json.loads(os.environ["CHATMEMORY"])
 if os.environ.get("REDIS_URL"):  # which others may use
     CHANNEL_LAYERS["default"]["CONFIG"]["prefix"] = os.environ["TEST_NAME"]
     CACHES["default"]["KEY_PREFIX"] = os.environ["TEST_NAME"]

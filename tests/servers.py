@@ -271,7 +271,9 @@ class Server:
             "DJANGO_SETTINGS_MODULE": "tests.server_settings",
             "REDIS_URL": redis_url,
             "TEST_NAME": str(log.parent.name),
-            "CHATMEMORY": json.dumps({"RESPONDER": "tests.speaker.answer", **chatmemory}),
+            "CHATMEMORY": json.dumps(
+                {"RESPONDER": "tests.speaker.answer", "SENDS_PER_MINUTE": None, **chatmemory}
+            ),
         }
         self.log = log
         self.process: subprocess.Popen[bytes] | None = None

@@ -14,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from chatmemory import services
+from chatmemory.admin.states import state_of
 from chatmemory.models import AuditEntry, Message, Session, Turn
 from chatmemory.services import SERVER, Actor
 from tests.factories import make_session, make_user, said
@@ -125,6 +126,14 @@ def test_the_list_shows_living_sessions_until_others_are_asked_for(admin):
     assert set(listed(admin)) == {"living", "archived", "held", "running"}
     for state in ("archived", "held", "expired", "running", "purged"):
         assert listed(admin, state=state) == [state]
+
+
+def test_a_session_past_its_end_goes_on_while_it_is_held_or_replies(admin):
+    for key, column in (("held", {"held_at": LONG_AGO}), ("running", {"running": "c1"})):
+        make_session(key, owner=make_user(key), expires_at=LONG_AGO, **column)
+    assert set(listed(admin)) == {"held", "running"}
+    assert listed(admin, state="expired") == []
+    assert {str(state_of(session)) for session in Session.objects.all()} == {"held", "running"}
 
 
 def test_the_list_is_filtered_by_activity_and_scope(admin):

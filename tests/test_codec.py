@@ -23,10 +23,12 @@ from chatmemory.codec import (
     decode,
     dump_json,
     encode,
+    is_new_key,
+    key_of_address,
     parse_json,
     text_of,
 )
-from chatmemory.errors import BadInput
+from chatmemory.errors import BadInput, NotFound
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -244,6 +246,27 @@ def test_refuses_a_key(value):
 def test_takes_client_ids_and_keys_unchanged():
     assert check_client_id("Az09-_.:") == "Az09-_.:"
     assert check_key("user@example.com:1") == "user@example.com:1"
+    assert key_of_address("user@example.com:1") == "user@example.com:1"
+
+
+@pytest.mark.parametrize("text", ["", "a" * 201, "a b", "..%2f", "a/b", "a\n"])
+def test_what_cannot_be_a_key_is_not_found(text):
+    with pytest.raises(NotFound):
+        key_of_address(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "is_new"),
+    [
+        ("1b4e28ba-2fa1-41d2-883f-0016d3cca427", True),
+        ("1b4e28ba-2fa1-11d2-883f-0016d3cca427", False),  # version 1
+        ("1b4e28ba2fa141d2883f0016d3cca427", False),
+        ("{1b4e28ba-2fa1-41d2-883f-0016d3cca427}", False),
+        ("x", False),
+    ],
+)
+def test_only_a_version_4_uuid_is_a_new_key(key, is_new):
+    assert is_new_key(key) is is_new
 
 
 @given(MESSAGES)

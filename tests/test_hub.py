@@ -199,6 +199,7 @@ def test_text_reaches_sockets_of_other_processes_in_order(hubs, wire):
 def test_who_runs_a_turn_needs_no_socket_to_be_asked_for_the_whole_text(hubs, wire):
     here, there = hubs
     runs(here, wire)
+    wait_for(lambda: (_group(7), "text") in wire.sent, "the text is not told")
     assert not here._sockets
     joined(there, wire)
     wait_for(lambda: seen(there) == ("c1", 0, "So far"), "nobody asked, or nobody answered")

@@ -524,7 +524,10 @@ def test_the_callers_block_is_rolled_back_even_if_the_error_is_caught():
 def test_news_are_told_after_the_commit_alone(django_capture_on_commit_callbacks):
     session = make_session()
     told = []
-    listen = lambda session_pk, **_: told.append(session_pk)  # noqa: E731
+
+    def listen(session_pk, **_):
+        told.append(session_pk)
+
     signals.session_changed.connect(listen)
     try:
         with django_capture_on_commit_callbacks() as callbacks:
@@ -586,7 +589,7 @@ def test_an_append_that_waited_obeys_what_the_other_did(change, error):
     with second_connection() as other, thread() as call:
         other.set_autocommit(False)
         with other.cursor() as cursor:
-            cursor.execute(f"UPDATE chatmemory_session SET {change}")  # noqa: S608
+            cursor.execute(f"UPDATE chatmemory_session SET {change}")  # noqa: S608  # ours
         waiting = call(append, "a", epoch=session.epoch)
         time.sleep(0.1)
         assert not waiting.done()

@@ -13,11 +13,11 @@ from django.db import OperationalError
 from django.test import Client
 from django.urls import reverse
 
-from chatmemory import services
+from chatmemory import codec, services
 from chatmemory.models import Session
 from chatmemory.pages import rendering
 from chatmemory.pages.rendering import first_words, has_markup, markdown, visible
-from chatmemory.pages.views import LISTED, POLICY, RENDERED_CHARS, SHOWN_CHARS, is_new_key
+from chatmemory.pages.views import LISTED, POLICY, RENDERED_CHARS, SHOWN_CHARS
 from chatmemory.services import Actor
 from tests.factories import make_session, make_user, said
 from tests.payloads import ELSEWHERE, PAYLOADS
@@ -172,24 +172,10 @@ def test_anothers_new_key_opens_an_empty_chat_of_ones_own(web):
     assert " create>" in page
 
 
-@pytest.mark.parametrize(
-    ("key", "is_new"),
-    [
-        ("1b4e28ba-2fa1-41d2-883f-0016d3cca427", True),
-        ("1b4e28ba-2fa1-11d2-883f-0016d3cca427", False),  # version 1
-        ("1b4e28ba2fa141d2883f0016d3cca427", False),
-        ("{1b4e28ba-2fa1-41d2-883f-0016d3cca427}", False),
-        ("x", False),
-    ],
-)
-def test_only_a_version_4_uuid_is_a_new_key(key, is_new):
-    assert is_new_key(key) is is_new
-
-
 def test_a_new_chat_has_an_address_of_its_own(web):
     addresses = {web.get("/chat/~new/")["Location"] for _ in range(2)}
     assert len(addresses) == 2
-    assert all(is_new_key(address.split("/")[-2]) for address in addresses)
+    assert all(codec.is_new_key(address.split("/")[-2]) for address in addresses)
 
 
 def test_a_page_reads_and_never_writes(web, ann):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from django.test import override_settings
@@ -20,7 +21,8 @@ from chatmemory.errors import (
 )
 from chatmemory.protocol import Cursor, Fetch, Hello, Pong, Send, Stop
 
-NO_TEXTS: list[object] = [None, 5, True, [], {}]
+NO_TEXTS: list[Any] = [None, 5, True, [], {}]
+ODD_IDS: list[Any] = [None, "", True, 1.5, [], "x" * 65, "\ud800", "\0", "\n"]
 SEND = {"type": "send", "id": 1, "client_id": "c1", "text": "hi"}
 FETCH = {"type": "fetch", "id": 1, "before_seq": 9}
 
@@ -74,11 +76,7 @@ def test_a_frame_is_what_it_says(frame, parsed):
         *[({"type": "hello", "v": v}, "bad_field", "v") for v in ("1", 1.0, True, -1, None)],
         ({"type": "hello", "v": 1, "cursor": 5}, "bad_field", "cursor"),
         ({"type": "hello", "v": 1, "create": 1}, "bad_field", "create"),
-        *[
-            (SEND | {"id": value}, "bad_field", "id")
-            for value in (None, "", True, 1.5, [], "x" * 65)
-        ],
-        *[(SEND | {"id": value}, "bad_field", "id") for value in ("\ud800", "\0", "\n")],
+        *[(SEND | {"id": value}, "bad_field", "id") for value in ODD_IDS],
         *[(SEND | {"text": value}, "bad_field", "text") for value in NO_TEXTS],
         ({"type": "send", "id": 1, "client_id": "c1"}, "bad_field", "text"),
         *[

@@ -234,7 +234,10 @@ def test_turns_that_a_clear_ends_are_told_of(django_capture_on_commit_callbacks)
     make_session()
     run_a_turn()
     told = []
-    listen = lambda client_id, status, **_: told.append((client_id, status))  # noqa: E731
+
+    def listen(client_id, status, **_):
+        told.append((client_id, status))
+
     signals.turn_finished.connect(listen)
     try:
         with django_capture_on_commit_callbacks(execute=True):

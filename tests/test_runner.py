@@ -177,7 +177,7 @@ def test_who_lost_the_lease_can_not_write_any_more(ann, settings, monkeypatch):
 
 
 def test_the_keeper_drops_a_run_that_another_ended(ann, settings):
-    answered_by(settings, "endless")
+    answered_by(settings, "slow")
     begin(ann)
     begun()
     Turn.objects.update(lease_owner="another", lease_until=LONG_AGO)

@@ -629,7 +629,10 @@ def test_the_runner_is_told_of_a_stop():
     make_session()
     claim = run()
     told = []
-    listen = lambda turn_pk, **_: told.append(turn_pk)  # noqa: E731
+
+    def listen(turn_pk, **_):
+        told.append(turn_pk)
+
     signals.stop_requested.connect(listen)
     try:
         stop_turn(**TALK, turn="run")

@@ -12,6 +12,7 @@ import uuid
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -59,9 +60,9 @@ def installed(tmp_path_factory):
         shutil.copy(ROOT / name, source)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     alone = ["--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*pip, "wheel", *alone, "-w", built, source], check=True)  # noqa: S603
+    subprocess.run([*pip, "wheel", *alone, "-w", built, source], check=True)  # noqa: S603  # our own command line
     (wheel,) = built.glob("*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--target", target, wheel], check=True)  # noqa: S603
+    subprocess.run([*pip, "install", "--no-deps", "--target", target, wheel], check=True)  # noqa: S603  # our own command line
     return target
 
 
@@ -80,7 +81,7 @@ def empty_project(installed, tmp_path):
 def manage(project, *arguments: str) -> str:
     folder, environment = project
     command = [sys.executable, "-m", "django", *arguments]
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(  # noqa: S603  # our own command line
         command, cwd=folder, env=environment, check=True, capture_output=True, text=True
     )
     return done.stdout
@@ -94,7 +95,7 @@ def served(project):
     command = [sys.executable, "-m", "daphne", "-p", str(port), "asgi:application"]
     with (
         log.open("wb") as out,
-        subprocess.Popen(  # noqa: S603
+        subprocess.Popen(  # noqa: S603  # our own command line
             command, cwd=folder, env=environment, stdout=out, stderr=out
         ) as process,
     ):
@@ -107,7 +108,8 @@ def served(project):
 
 async def talk(server, login) -> str:
     """Tell an order number, ask for it, and return what is answered."""
-    async with Connection(server, SimpleNamespace(cookie=login), str(uuid.uuid4())) as chat:
+    person: Any = SimpleNamespace(cookie=login)  # all that a connection asks of one
+    async with Connection(server, person, str(uuid.uuid4())) as chat:
         await chat.hello(create=True)
         await chat.send("My order number is 4711.", "c1")
         await chat.idle(2)

@@ -12,7 +12,7 @@ from django.db.models import Q
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory.models import DatabaseNow
+from chatmemory.models import UNEXPIRED
 from chatmemory.services import SERVER
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class StateFilter(ChoiceFilter):
         "running": (_("Replying now"), Q(running__isnull=False)),
         "archived": (_("Archived"), Q(archived_at__isnull=False)),
         "held": (_("On hold"), Q(held_at__isnull=False)),
-        "expired": (_("Expired"), Q(expires_at__lte=DatabaseNow(), removed_at__isnull=True)),
+        "expired": (_("Expired"), ~UNEXPIRED & Q(removed_at__isnull=True)),
         "purged": (_("Purged"), Q(removed_at__isnull=False)),
     }
 
@@ -104,5 +104,6 @@ class ActionFilter(ChoiceFilter):
             ("trim", _("Trimmed")),
             ("clear", _("Cleared")),
             ("purge", _("Purged")),
+            ("refused", _("Refused")),
         )
     }

@@ -218,12 +218,6 @@ class TrimView(RemovalView):
     title = _("Trim")
     explanation = _("The oldest messages go; the last ones stay.")
 
-    def named(self) -> SessionQuerySet:
-        """The sessions that the query names; not more than can be removed at once."""
-        named = self.request.GET.getlist("session")
-        pks = [int(pk) for pk in named if pk.isascii() and pk.isdecimal() and len(pk) < 19]
-        return Session.objects.filter(pk__in=pks[:MOST_AT_ONCE]).select_related("owner")
-
     def goes(self, session: Session, given: Mapping[str, Any]) -> int | None:
         keep_last = given.get("keep_last")
         return None if keep_last is None else services.preview_trim(session, keep_last)

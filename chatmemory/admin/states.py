@@ -27,9 +27,11 @@ KEEPS_ALL = (State.PURGED, State.EXPIRED, State.HELD)
 
 def state_of(session: Session) -> State:
     """The first of the states that holds."""
+    has_ended = session.expires_at is not None and session.expires_at <= timezone.now()
+    is_kept = session.held_at or session.running or session.waiting
     holds = {
         State.PURGED: session.removed_at is not None,
-        State.EXPIRED: session.expires_at is not None and session.expires_at <= timezone.now(),
+        State.EXPIRED: has_ended and not is_kept,
         State.HELD: session.held_at is not None,
         State.ARCHIVED: session.archived_at is not None,
         State.RUNNING: session.running is not None,

@@ -33,7 +33,7 @@ from chatmemory.api.serializers import (
     Shape,
     session_fields,
 )
-from chatmemory.errors import BadInput, NotFound, Unauthenticated
+from chatmemory.errors import NotFound, Unauthenticated
 from chatmemory.models import Session, StoredMessage, Turn
 from chatmemory.runner import runner
 from chatmemory.services import Actor, Admitted
@@ -107,7 +107,7 @@ class SessionDetail(View):
     """One session, without its messages."""
 
     def get(self, request: Request, key: str) -> Response:
-        session = services.get_session(session_key=_known(key), by=self.actor)
+        session = services.get_session(session_key=codec.key_of_address(key), by=self.actor)
         return Response(_fields(session))
 
 
@@ -116,7 +116,7 @@ class MessageList(View):
 
     def get(self, request: Request, key: str) -> Response:
         query = MessageQuery.read(request.query_params.dict())
-        page = services.read_page(session_key=_known(key), by=self.actor, **query)
+        page = services.read_page(session_key=codec.key_of_address(key), by=self.actor, **query)
         return Response(
             {
                 "epoch": page.head.epoch,
@@ -134,7 +134,7 @@ class MessageList(View):
         services.check_rate(self.actor)
         send = self.read(Send)
         wait = send.pop("wait")
-        admitted = services.admit_turn(session_key=_known(key), by=self.actor, **send)
+        admitted = services.admit_turn(session_key=codec.key_of_address(key), by=self.actor, **send)
         turn = _waited_for(admitted, wait) if wait else _turn(admitted)
         return Response(
             {
@@ -164,19 +164,13 @@ class MessageDetail(View):
     def get(self, request: Request, key: str, seq: int) -> Response:
         if seq > codec.MAX_SAFE_INTEGER:
             raise NotFound(NO_MESSAGE)
-        page = services.read_page(session_key=_known(key), by=self.actor, after=seq - 1, limit=1)
+        page = services.read_page(
+            session_key=codec.key_of_address(key), by=self.actor, after=seq - 1, limit=1
+        )
         found = [row.public() for row in page.rows if row.seq == seq]
         if not found:
             raise NotFound(NO_MESSAGE)
         return Response(found[0])
-
-
-def _known(key: str) -> str:
-    """A key that a session can have over HTTP; any other is not found."""
-    try:
-        return codec.check_key(key)
-    except BadInput:
-        raise NotFound from None
 
 
 def _fields(session: Session) -> dict[str, object]:

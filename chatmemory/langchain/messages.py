@@ -77,7 +77,7 @@ def to_plain(message: object, *, field: str = "message") -> dict[str, object]:
         if value is not None if default is None else value != default:
             plain[key] = value
     extras = {**_undeclared(whole, cls), **(message.model_extra or {})}
-    if clashing := {key: extras.pop(key) for key in _KEYS.intersection(extras)}:
+    if clashing := {key: extras.pop(key) for key in tuple(extras) if key in _KEYS}:
         plain["langchain_extra"] = clashing
     return {**plain, **extras}
 

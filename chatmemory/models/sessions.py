@@ -35,6 +35,7 @@ UNEXPIRED = (
     | Q(waiting__gt=0)
     | Q(held_at__isnull=False)
 )
+"""Its end has not come, or it has a live turn or is held, and so goes on."""
 
 
 class SessionQuerySet(QuerySet["Session"]):

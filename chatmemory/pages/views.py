@@ -138,11 +138,11 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
     rows: list[StoredMessage] = []
     archived, has_older, is_new = False, False, False
     try:
-        found = services.read_page(session_key=_known(key), by=actor, limit=PAGE_ROWS)
+        found = services.read_page(session_key=codec.key_of_address(key), by=actor, limit=PAGE_ROWS)
     except NotFound:
-        if not is_new_key(key):
+        if not codec.is_new_key(key):
             raise
-        is_new = True
+        is_new = True  # the socket makes the session
     else:
         rows, archived = found.rows, found.head.archived
         has_older = bool(rows) and rows[0].seq > found.head.first_seq
@@ -171,7 +171,7 @@ def rendered(request: HttpRequest, key: str) -> HttpResponse:
     """
     after, before = _number(request, "after", 0), _number(request, "before", None)
     rows = services.read_page(
-        session_key=_known(key), by=_actor(request), after=after, limit=RENDERED_ROWS
+        session_key=codec.key_of_address(key), by=_actor(request), after=after, limit=RENDERED_ROWS
     ).rows
     messages = []
     upto, left = after, RENDERED_CHARS
@@ -193,22 +193,13 @@ def message(request: HttpRequest, key: str, seq: int) -> HttpResponse:
     if not 1 <= seq <= codec.MAX_SAFE_INTEGER:
         raise NotFound
     found = services.read_page(
-        session_key=_known(key), by=_actor(request), after=seq - 1, limit=1
+        session_key=codec.key_of_address(key), by=_actor(request), after=seq - 1, limit=1
     ).rows
     if not found or found[0].seq != seq:
         raise NotFound
     answer = HttpResponse(found[0].text, content_type="text/plain; charset=utf-8")
     answer["X-Content-Type-Options"] = "nosniff"
     return answer
-
-
-def is_new_key(key: str) -> bool:
-    """Whether the socket makes a session under this key: a version-4 UUID as text."""
-    try:
-        value = uuid.UUID(key)
-    except ValueError:
-        return False
-    return value.version == 4 and str(value) == key.lower()
 
 
 def listed(
@@ -276,14 +267,6 @@ def _actor(request: HttpRequest) -> Actor:
     if not isinstance(request.user, AbstractBaseUser):
         raise Unauthenticated
     return Actor.user(request.user)
-
-
-def _known(key: str) -> str:
-    """A key that a session can have over HTTP; any other is not found."""
-    try:
-        return codec.check_key(key)
-    except BadInput:
-        raise NotFound from None
 
 
 def _number(request: HttpRequest, name: str, default: int | None) -> int | None:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from chatmemory.services.actors import SERVER, Actor, scope_for, user_scope
-from chatmemory.services.audit import arecord_reading, arecord_refusal, record_reading, record_refusal
+from chatmemory.services.admission import Admitted, aadmit_turn, admit_turn
+from chatmemory.services.audit import (
+    arecord_reading,
+    arecord_refusal,
+    record_reading,
+    record_refusal,
+)
 from chatmemory.services.limits import acheck_rate, check_rate
 from chatmemory.services.messages import Appended, aappend_messages, append_messages
 from chatmemory.services.removal import (
@@ -28,14 +34,11 @@ from chatmemory.services.sessions import (
     sessions_of,
 )
 from chatmemory.services.turns import (
-    Admitted,
     Claim,
     Ended,
     aadd_rows,
-    aadmit_turn,
     aclaim_next,
     add_rows,
-    admit_turn,
     aend_overdue,
     afinish_turn,
     asave_partial,

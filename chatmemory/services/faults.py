@@ -17,6 +17,7 @@ from django.db import (
     DatabaseError,
     InterfaceError,
     NotSupportedError,
+    OperationalError,
     ProgrammingError,
     router,
     transaction,
@@ -34,6 +35,7 @@ T = TypeVar("T")
 DEADLINE = 8.0
 """How long one call goes on trying, in seconds."""
 
+FIRST_PAUSE = 0.01
 LONGEST_PAUSE = 0.5
 WAITS = 2
 """How often a call waits for a lock in vain before it gives up."""
@@ -128,9 +130,7 @@ def fault_of(error: DatabaseError | InterfaceError) -> Fault:
     if hasattr(cause, "sqlstate"):
         state = getattr(cause, "sqlstate", None)
         if state is None:
-            is_lost = (
-                isinstance(error, InterfaceError) or type(error).__name__ == "OperationalError"
-            )
+            is_lost = isinstance(error, InterfaceError | OperationalError)
             return Fault.LOST if is_lost else Fault.BAD_DATA
         return _SQLSTATES.get(state) or _SQLSTATE_CLASSES.get(state[:2], Fault.OTHER)
     arguments = getattr(cause, "args", ())
@@ -170,7 +170,8 @@ def durably(work: Callable[[], T], *, is_repeatable: bool) -> T:
                 raise MemoryUnavailable(_inside_hint(connection)) from error
             if fault is Fault.LOST:
                 connection.close()
-            pause = random.uniform(0, min(LONGEST_PAUSE, 0.01 * 2 ** min(attempt, 10)))  # noqa: S311
+            longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(attempt, 10))
+            pause = random.uniform(0, longest)  # noqa: S311  # no secret
             may_retry = (
                 fault in (Fault.CONFLICT, Fault.CROWDED)
                 or (fault is Fault.WAITED and waits < WAITS)

@@ -9,7 +9,6 @@ from typing import Any
 from django.db import transaction
 from django.db.models import F
 
-from chatmemory import signals
 from chatmemory.conf import settings
 from chatmemory.errors import NotFound
 from chatmemory.models import Session, SessionQuerySet
@@ -22,9 +21,7 @@ def unit() -> transaction.Atomic:
     return transaction.atomic(using=database().alias)
 
 
-def lock(
-    session_key: str, by: Actor, scope: str | None, session_pk: int | None = None
-) -> Session:
+def lock(session_key: str, by: Actor, scope: str | None, session_pk: int | None = None) -> Session:
     """Take the lock of a living session; with a `session_pk` only if it is this one.
 
     Needs a transaction. Raises NotFound.
@@ -72,23 +69,3 @@ def _prefix(words: str) -> Callable[..., Any]:
         return execute(words + sql, params, many, context)
 
     return wrapper
-
-
-def tell(session_pk: int) -> None:
-    """After the commit, say that the session has news."""
-    transaction.on_commit(
-        lambda: signals.session_changed.send_robust(None, session_pk=session_pk),
-        using=database().alias,
-        robust=True,
-    )
-
-
-def tell_finished(session_pk: int, client_id: str, status: str, error: str) -> None:
-    """After the commit, say that a turn ended."""
-    transaction.on_commit(
-        lambda: signals.turn_finished.send_robust(
-            None, session_pk=session_pk, client_id=client_id, status=status, error=error
-        ),
-        using=database().alias,
-        robust=True,
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,22 +10,17 @@ from django.db import IntegrityError
 
 from chatmemory import codec
 from chatmemory.codec import Row
-from chatmemory.errors import BadInput, Busy, HistoryCleared, MemoryUnavailable, NotFound
+from chatmemory.errors import BadInput, Busy
 from chatmemory.services.actors import Actor, scope_for
-from chatmemory.services.faults import Fault, durably, fault_of
-from chatmemory.services.locks import tell
-from chatmemory.services.pool import in_pool
+from chatmemory.services.faults import Fault, fault_of
+from chatmemory.services.news import tell
+from chatmemory.services.pool import address_lane, in_pool
 from chatmemory.services.refusals import explain
-from chatmemory.services.removal import lane
 from chatmemory.services.rows import OPEN, store
-from chatmemory.services.sessions import check_session_key, open_session
+from chatmemory.services.sessions import check_session_key, write_at
 from chatmemory.services.turns import end_overdue
 
-logger = logging.getLogger(__name__)
-
 MAX_BATCH = 1_000
-TRIES = 3
-"""How often a refusal that nothing explains is tried again: what refused it has just gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,23 +69,14 @@ def append_messages(
         for place, message in enumerate(messages)
     ]
 
-    def work() -> Appended:
-        for _ in range(TRIES):
-            appended = _append(scope, session_key, rows, client_id, epoch)
-            if appended is not None:
-                return appended
-        logger.critical("append refused without a reason; is the counter of a session damaged?")
-        raise MemoryUnavailable
-
-    try:
-        return durably(work, is_repeatable=True)
-    except NotFound:
-        if epoch is not None:
-            raise HistoryCleared from None
-        if not create:
-            raise
-    open_session(session_key=session_key, by=by, scope=scope)
-    return durably(work, is_repeatable=True)
+    return write_at(
+        lambda: _append(scope, session_key, rows, client_id, epoch),
+        session_key=session_key,
+        by=by,
+        scope=scope,
+        epoch=epoch,
+        create=create,
+    )
 
 
 def _append(
@@ -136,4 +121,4 @@ def _append(
     return None
 
 
-aappend_messages = in_pool(append_messages, lane=lane)
+aappend_messages = in_pool(append_messages, lane=address_lane)

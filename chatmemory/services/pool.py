@@ -13,11 +13,13 @@ from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 
 from chatmemory.conf import settings
+from chatmemory.services.actors import Actor
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 Lane = tuple[object, ...]
+"""What only one call of the pool may work on at a time."""
 
 _executors: dict[int, ThreadPoolExecutor] = {}
 _lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[Lane, asyncio.Lock]] = (
@@ -53,6 +55,11 @@ def in_pool(
         return await asyncio.shield(running)
 
     return twin
+
+
+def address_lane(*, session_key: str, by: Actor, scope: str | None = None, **_: object) -> Lane:
+    """The lane of calls that name a session by its address."""
+    return (scope or f"{by.kind}:{by.id}", session_key)
 
 
 def _with_fresh_connection(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

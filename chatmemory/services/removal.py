@@ -12,8 +12,9 @@ from chatmemory.models import AuditEntry, DatabaseNow, Message, Session, Turn
 from chatmemory.services.actors import Actor
 from chatmemory.services.audit import record
 from chatmemory.services.faults import durably
-from chatmemory.services.locks import bounded_wait, lock, tell, tell_finished, unit
-from chatmemory.services.pool import Lane, in_pool
+from chatmemory.services.locks import bounded_wait, lock, unit
+from chatmemory.services.news import tell, tell_finished
+from chatmemory.services.pool import address_lane, in_pool
 
 LIVE = (Turn.Status.WAITING, Turn.Status.RUNNING)
 
@@ -185,12 +186,7 @@ def _move_epoch(session: Session) -> None:
     )
 
 
-def lane(*, session_key: str, by: Actor, scope: str | None = None, **_: object) -> Lane:
-    """Calls about one session, for the pool."""
-    return (scope or f"{by.kind}:{by.id}", session_key)
-
-
 apreview_trim = in_pool(preview_trim)
-atrim_session = in_pool(trim_session, lane=lane)
-aclear_session = in_pool(clear_session, lane=lane)
-apurge_session = in_pool(purge_session, lane=lane)
+atrim_session = in_pool(trim_session, lane=address_lane)
+aclear_session = in_pool(clear_session, lane=address_lane)
+apurge_session = in_pool(purge_session, lane=address_lane)

@@ -48,6 +48,8 @@ _COLUMNS = (
     "model",
     "tokens",
 )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
     """Where rows came to lie, and the session row after it."""
@@ -224,7 +226,7 @@ class _Write:
         where_params: list[object],
         at: Mapping[str, object],
     ) -> tuple[int, int, int, int, int] | None:
-        update = f"UPDATE {self.session} SET {changes} WHERE {where}"  # noqa: S608
+        update = f"UPDATE {self.session} SET {changes} WHERE {where}"  # noqa: S608  # names only
         wanted = "id, last_seq, epoch, fence, waiting"
         if self.connection.vendor == "sqlite":
             cursor.execute(f"{update} RETURNING {wanted}", [*change_params, *where_params])
@@ -239,7 +241,7 @@ class _Write:
             if cursor.rowcount:
                 address, address_params = self.where(at, unexpired=False)
                 cursor.execute(
-                    f"SELECT {wanted} FROM {self.session} WHERE {address}",  # noqa: S608
+                    f"SELECT {wanted} FROM {self.session} WHERE {address}",  # noqa: S608  # names only
                     address_params,
                 )
                 found = cursor.fetchone()
@@ -250,7 +252,7 @@ class _Write:
         turn = before + 1 if self.turn == OWN_TURN else self.turn
         row = "(" + ", ".join(["%s"] * (3 + len(_COLUMNS))) + ")"
         cursor.execute(
-            f"INSERT INTO {self.message} "  # noqa: S608
+            f"INSERT INTO {self.message} "  # noqa: S608  # names only
             f"(session_id, seq, turn, {', '.join(_COLUMNS)}) "
             f"VALUES {', '.join([row] * len(self.rows))}",
             [

@@ -1,17 +1,26 @@
-"""Sessions: found and opened."""
+"""Sessions: found, opened and written to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from chatmemory.codec import check_value
-from chatmemory.errors import BadInput, MemoryUnavailable, NotFound
+from chatmemory.errors import BadInput, HistoryCleared, MemoryUnavailable, NotFound
 from chatmemory.models import Page, Session, SessionQuerySet
 from chatmemory.services.actors import Actor, owner_of, scope_for
 from chatmemory.services.faults import durably
 from chatmemory.services.locks import bounded_wait, unit
-from chatmemory.services.pool import in_pool
-from chatmemory.services.removal import lane, purge_expired
+from chatmemory.services.pool import address_lane, in_pool
+from chatmemory.services.removal import purge_expired
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+TRIES = 3
+"""How often a refusal that nothing explains is tried again: what refused it has just gone."""
 
 MAX_KEY_CHARS = 200
 MAX_TITLE_CHARS = 200
@@ -79,6 +88,41 @@ def open_session(
     return durably(work, is_repeatable=True)
 
 
+def write_at(
+    write: Callable[[], T | None],
+    *,
+    session_key: str,
+    by: Actor,
+    scope: str,
+    epoch: int | None,
+    create: bool,
+) -> T:
+    """Return what `write` does to the session under this key, made first with `create`.
+
+    None from it says that nothing stands in its way any more: it is called again, three times at
+    most. With an `epoch` there was a session once, so none is made. Raises HistoryCleared if that
+    is gone, and MemoryUnavailable.
+    """
+
+    def work() -> T:
+        for _ in range(TRIES):
+            done = write()
+            if done is not None:
+                return done
+        logger.critical("refused without a reason; is the row of a session damaged?")
+        raise MemoryUnavailable
+
+    try:
+        return durably(work, is_repeatable=True)
+    except NotFound:
+        if epoch is not None:
+            raise HistoryCleared from None
+        if not create:
+            raise
+    open_session(session_key=session_key, by=by, scope=scope)
+    return durably(work, is_repeatable=True)
+
+
 def read_page(
     *,
     session_key: str,
@@ -136,6 +180,6 @@ def _check_length(field: str, value: str, least: int, most: int) -> None:
 
 
 aget_session = in_pool(get_session)
-aopen_session = in_pool(open_session, lane=lane)
+aopen_session = in_pool(open_session, lane=address_lane)
 aread_page = in_pool(read_page)
 aread_history = in_pool(read_history)

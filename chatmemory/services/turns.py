@@ -1,13 +1,11 @@
-"""Turns: admitted, claimed, run under a lease and a fence, ended.
+"""Turns: claimed, run under a lease and a fence, ended.
 
-Admitting and running are two things. A turn is admitted as waiting, or as claimed where the caller
-can run it and the session is idle; `claim_next` is the only other way into running. Whoever ends a
-turn only ends it. A run that lost its fence can't write any more: another ended its turn.
+Whoever ends a turn only ends it: `claim_next` begins the next one. A run that lost its fence can't
+write any more: another ended its turn.
 """
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,35 +14,23 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.db.models import F
 from django.db.models.functions import Coalesce
 
-from chatmemory import codec, signals
+from chatmemory import codec
 from chatmemory.codec import Row
 from chatmemory.conf import settings
-from chatmemory.errors import (
-    BadInput,
-    Busy,
-    Conflict,
-    HistoryCleared,
-    MemoryUnavailable,
-    NotFound,
-    UnknownTurn,
-)
+from chatmemory.errors import Conflict, NotFound, UnknownTurn
 from chatmemory.models import DatabaseNow, Message, Session, Turn
-from chatmemory.services.actors import Actor, scope_for
-from chatmemory.services.faults import Fault, database, durably, fault_of
-from chatmemory.services.locks import bounded_wait, lock_pk, tell, tell_finished, unit
-from chatmemory.services.pool import Lane, in_pool
-from chatmemory.services.refusals import Found, explain
-from chatmemory.services.removal import lane
-from chatmemory.services.rows import OPEN, OWN_TURN, store
-from chatmemory.services.sessions import check_session_key, get_session, open_session
+from chatmemory.services.actors import Actor
+from chatmemory.services.faults import Fault, durably, fault_of
+from chatmemory.services.locks import lock_pk, unit
+from chatmemory.services.news import tell, tell_finished, tell_stop, tell_waiting
+from chatmemory.services.pool import Lane, address_lane, in_pool
+from chatmemory.services.rows import OWN_TURN, store
+from chatmemory.services.sessions import get_session
 
-logger = logging.getLogger(__name__)
-
-TRIES = 3
 UNKNOWN_OUTCOME = "The outcome is unknown: the run ended before the tool answered."
 
 _run_of: ContextVar[tuple[str, str] | None] = ContextVar("chatmemory_run_of", default=None)
@@ -66,21 +52,6 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
-    """A turn after its admission, or as it is now if it was admitted before."""
-
-    session_pk: int
-    turn: str
-    """Its client_id."""
-    status: str
-    seq: int | None
-    """The number of the user's message; None while it waits."""
-    is_duplicate: bool
-    claim: Claim | None = None
-    """Set where the caller shall run it now."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """What `finish_turn` leaves behind."""
 
@@ -88,200 +59,8 @@ class Ended:
     waiting: int
 
 
-def admit_turn(
-    *,
-    session_key: str,
-    client_id: str,
-    content: object,
-    by: Actor,
-    scope: str | None = None,
-    epoch: int | None = None,
-    create: bool = False,
-    owner: str = "",
-) -> Admitted:
-    """Commit a user's message, a text or text blocks, and the turn that shall answer it.
-
-    With an `owner`, the name of a process that can run it now, the turn is claimed for it if the
-    session is idle; without one it waits for somebody. The same `client_id` again admits nothing
-    and returns the turn as it is.
-
-    Raises BadInput, NotFound, Conflict, HistoryCleared, Archived, Busy, MemoryUnavailable.
-    """
-    scope = scope_for(by, scope)
-    check_session_key(session_key)
-    client_id = codec.check_client_id(client_id)
-    row = codec.encode({"role": "user", "content": check_content(content)})
-
-    def work() -> Admitted:
-        for _ in range(TRIES):
-            admitted = _admit(scope, session_key, row, client_id, epoch, owner)
-            if admitted is not None:
-                return admitted
-        raise MemoryUnavailable
-
-    try:
-        return durably(work, is_repeatable=True)
-    except NotFound:
-        if epoch is not None:
-            raise HistoryCleared from None
-        if not create:
-            raise
-    open_session(session_key=session_key, by=by, scope=scope)
-    return durably(work, is_repeatable=True)
-
-
-def check_content(content: object) -> str | list[dict[str, object]]:
-    """What a person says: a text, or a list of text blocks; unchanged. Raises BadInput."""
-    if isinstance(content, str):
-        return codec.check_text(content)
-    if not isinstance(content, Sequence) or not content:
-        raise BadInput("Say a text or a list of text blocks.", field="content")
-    blocks: list[dict[str, object]] = []
-    for place, block in enumerate(content):
-        if not isinstance(block, Mapping) or block.get("type") != "text" or len(block) != 2:
-            raise BadInput("Only text blocks are taken.", field=f"content[{place}]")
-        text = codec.check_text(block.get("text"), field=f"content[{place}].text")
-        blocks.append({"type": "text", "text": text})
-    codec.check_text(codec.text_of(blocks), field="content")
-    return blocks
-
-
-def _admit(
-    scope: str, key: str, row: Row, client_id: str, epoch: int | None, owner: str
-) -> Admitted | None:
-    """Admit or say why not; None if what was in the way has just gone."""
-    idle = {**OPEN, "running": None, "waiting": 0} | ({} if epoch is None else {"epoch": epoch})
-    try:
-        with unit():
-            if owner:
-                admitted = _claim_at_once(scope, key, row, client_id, idle, owner)
-            else:
-                admitted = _let_wait(scope, key, row, client_id, idle)
-    except IntegrityError as error:
-        if fault_of(error) is not Fault.DUPLICATE:
-            raise
-        admitted = None
-    if admitted is not None:
-        return admitted
-    found = explain(scope, key, client_id)
-    if found.turn is not None:
-        if found.running == client_id and found.is_overdue and end_overdue(found.session_pk):
-            return None
-        return _replay(found, row, client_id, epoch)
-    if found.rows:
-        raise Conflict
-    found.check_open(epoch)
-    if found.running is not None and not (found.is_overdue and end_overdue(found.session_pk)):
-        raise Busy(turn=found.running)
-    if found.waiting:
-        waiting = Turn.objects.filter(session=found.session_pk).waiting()
-        raise Busy(turn=waiting.values_list("client_id", flat=True).first())
-    return None
-
-
-def _claim_at_once(
-    scope: str, key: str, row: Row, client_id: str, idle: Mapping[str, object], owner: str
-) -> Admitted | None:
-    stored = store(
-        [row],
-        at={"scope": scope, "key": key},
-        only_if=idle,
-        unexpired=True,
-        client_id=client_id,
-        turn=OWN_TURN,
-        put={"running": client_id},
-        add={"fence": 1, "revision": 1},
-        in_unit=True,
-    )
-    if stored is None:
-        return None
-    turn = Turn.objects.create(
-        session_id=stored.session_pk,
-        client_id=client_id,
-        status=Turn.Status.RUNNING,
-        user_seq=stored.first_seq,
-        epoch=stored.epoch,
-        fence=stored.fence,
-        **_lease(owner),
-    )
-    tell(stored.session_pk)
-    claim = Claim(
-        turn_pk=turn.pk,
-        client_id=client_id,
-        session_pk=stored.session_pk,
-        scope=scope,
-        key=key,
-        epoch=stored.epoch,
-        fence=stored.fence,
-        user_seq=stored.first_seq,
-        owner=owner,
-    )
-    return Admitted(
-        session_pk=stored.session_pk,
-        turn=client_id,
-        status=Turn.Status.RUNNING,
-        seq=stored.first_seq,
-        is_duplicate=False,
-        claim=claim,
-    )
-
-
-def _let_wait(
-    scope: str, key: str, row: Row, client_id: str, idle: Mapping[str, object]
-) -> Admitted | None:
-    sessions = Session.objects.at(scope, key)
-    no, values = (
-        [n for n, v in idle.items() if v is None],
-        {n: v for n, v in idle.items() if v is not None},
-    )
-    free = sessions.filter(**values, **{f"{name}__isnull": True for name in no})
-    with bounded_wait():
-        found = free.update(waiting=F("waiting") + 1, revision=F("revision") + 1)
-    if not found:
-        return None
-    session = sessions.get()
-    turn = Turn.objects.create(
-        session=session,
-        client_id=client_id,
-        status=Turn.Status.WAITING,
-        asked=row.body or codec.dump_json({"role": row.role, "content": row.text}),
-        epoch=session.epoch,
-    )
-    if Message.stored.filter(session=session, client_id=client_id).exists():
-        raise Conflict
-    Turn.objects.filter(pk=turn.pk).update(place=turn.pk)
-    tell(session.pk)
-    _tell_waiting(session.pk, client_id)
-    return Admitted(
-        session_pk=session.pk,
-        turn=client_id,
-        status=Turn.Status.WAITING,
-        seq=None,
-        is_duplicate=False,
-    )
-
-
-def _replay(found: Found, row: Row, client_id: str, epoch: int | None) -> Admitted:
-    """A send that was admitted before, as it is now."""
-    turn = found.turn
-    assert turn is not None  # noqa: S101  # the caller looked
-    if turn.status != Turn.Status.CANCELLED:
-        if found.rows:
-            found.check_replay([row])
-        elif turn.asked and _asked(turn.asked) != codec.decode(row.role, row.text, row.body):
-            raise Conflict
-        if epoch is not None and epoch != found.epoch:
-            raise HistoryCleared
-    return Admitted(
-        session_pk=found.session_pk,
-        turn=client_id,
-        status=turn.status,
-        seq=turn.user_seq,
-        is_duplicate=True,
-    )
-
-
-def _asked(stored: str) -> dict[str, object]:
+def asked(stored: str) -> dict[str, object]:
+    """The plain message of a turn that waits."""
     return codec.decode("user", "", stored)
 
 
@@ -314,7 +93,7 @@ def _claim_again(session: Session, owner: str) -> Claim | None:
         return None
     Session.objects.filter(pk=session.pk).update(fence=F("fence") + 1, revision=F("revision") + 1)
     Turn.objects.filter(pk=turn.pk).update(
-        status=Turn.Status.RUNNING, fence=session.fence + 1, **_lease(owner)
+        status=Turn.Status.RUNNING, fence=session.fence + 1, **lease(owner)
     )
     tell(session.pk)
     return _claim(session, turn, session.epoch, session.fence + 1, turn.user_seq or 0, owner)
@@ -324,7 +103,7 @@ def _claim_waiting(session: Session, turn: Turn, owner: str) -> Claim | None:
     """Needs the lock. None if the turn failed at it."""
     try:
         stored = store(
-            [codec.encode(_asked(turn.asked))],
+            [codec.encode(asked(turn.asked))],
             at={"id": session.pk},
             only_if={"running": None},
             client_id=turn.client_id,
@@ -351,7 +130,7 @@ def _claim_waiting(session: Session, turn: Turn, owner: str) -> Claim | None:
         asked="",
         user_seq=stored.first_seq,
         fence=stored.fence,
-        **_lease(owner),
+        **lease(owner),
     )
     tell(session.pk)
     return _claim(session, turn, stored.epoch, stored.fence, stored.first_seq, owner)
@@ -383,7 +162,7 @@ def start_turn(*, claim: Claim) -> bool:
     )
 
     def work() -> bool:
-        begun = turn.update(started_at=DatabaseNow(), **_lease(claim.owner))
+        begun = turn.update(started_at=DatabaseNow(), **lease(claim.owner))
         if begun:
             tell(claim.session_pk)
         return bool(begun)
@@ -539,7 +318,7 @@ def _give_back(session: Session, turn: Turn) -> None:
     )
     Session.objects.filter(pk=session.pk).update(fence=F("fence") + 1, revision=F("revision") + 1)
     tell(session.pk)
-    _tell_waiting(session.pk, turn.client_id)
+    tell_waiting(session.pk, turn.client_id)
 
 
 def _interrupt(session: Session, turn: Turn) -> None:
@@ -575,19 +354,19 @@ def stop_turn(*, session_key: str, turn: str, by: Actor, scope: str | None = Non
     session = get_session(session_key=session_key, by=by, scope=scope)
 
     def work() -> str:
-        asked = session.turns.filter(client_id=turn)
+        found = session.turns.filter(client_id=turn)
         try:
-            status = asked.get().status
+            status = found.get().status
         except Turn.DoesNotExist:
             raise UnknownTurn from None
         if status == Turn.Status.WAITING and _cancel(session.pk, turn):
             return Turn.Status.CANCELLED
-        if asked.overdue().exists() and end_overdue(session.pk):
+        if found.overdue().exists() and end_overdue(session.pk):
             _cancel(session.pk, turn)
-        running = asked.filter(status=Turn.Status.RUNNING)
+        running = found.filter(status=Turn.Status.RUNNING)
         if running.update(stop_requested_at=Coalesce("stop_requested_at", DatabaseNow())):
-            _tell_stop(session.pk, asked.get().pk)
-        return asked.get().status
+            tell_stop(session.pk, found.get().pk)
+        return found.get().status
 
     return durably(work, is_repeatable=True)
 
@@ -636,7 +415,8 @@ _ENDED: dict[str, Any] = {
 }
 
 
-def _lease(owner: str) -> dict[str, Any]:
+def lease(owner: str) -> dict[str, Any]:
+    """The columns of a turn that `owner` takes, from now on."""
     return {
         "lease_owner": owner,
         "lease_until": DatabaseNow() + timedelta(seconds=settings.LEASE),
@@ -647,35 +427,18 @@ def _standing(claim: Claim) -> dict[str, object]:
     return {"epoch": claim.epoch, "running": claim.client_id, "fence": claim.fence}
 
 
-def _tell_waiting(session_pk: int, client_id: str) -> None:
-    transaction.on_commit(
-        lambda: signals.turn_waiting.send_robust(None, session_pk=session_pk, client_id=client_id),
-        using=database().alias,
-        robust=True,
-    )
-
-
-def _tell_stop(session_pk: int, turn_pk: int) -> None:
-    transaction.on_commit(
-        lambda: signals.stop_requested.send_robust(None, session_pk=session_pk, turn_pk=turn_pk),
-        using=database().alias,
-        robust=True,
-    )
-
-
-def _lane_of(*, claim: Claim, **_: object) -> Lane:
+def _claim_lane(*, claim: Claim, **_: object) -> Lane:
     return (claim.scope, claim.key)
 
 
-def _lane_by_pk(session_pk: int, **_: object) -> Lane:
+def _pk_lane(session_pk: int, **_: object) -> Lane:
     return (session_pk,)
 
 
-aadmit_turn = in_pool(admit_turn, lane=lane)
-aclaim_next = in_pool(claim_next, lane=_lane_by_pk)
-astart_turn = in_pool(start_turn, lane=_lane_of)
-asave_partial = in_pool(save_partial, lane=_lane_of)
-aadd_rows = in_pool(add_rows, lane=_lane_of)
-afinish_turn = in_pool(finish_turn, lane=_lane_of)
-aend_overdue = in_pool(end_overdue, lane=_lane_by_pk)
-astop_turn = in_pool(stop_turn, lane=lane)
+aclaim_next = in_pool(claim_next, lane=_pk_lane)
+astart_turn = in_pool(start_turn, lane=_claim_lane)
+asave_partial = in_pool(save_partial, lane=_claim_lane)
+aadd_rows = in_pool(add_rows, lane=_claim_lane)
+afinish_turn = in_pool(finish_turn, lane=_claim_lane)
+aend_overdue = in_pool(end_overdue, lane=_pk_lane)
+astop_turn = in_pool(stop_turn, lane=address_lane)
