@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any
+from urllib.parse import urlsplit
 
 from channels.exceptions import InvalidChannelLayerError
 from channels.layers import channel_layers
@@ -54,7 +55,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
         if isinstance(vars(Settings)[name], Duration) and not _is_positive(name):
             message = f"CHATMEMORY[{name!r}] must be a number of seconds above 0, or a timedelta."
             found.append(checks.Error(message, id="chatmemory.E003"))
-    return found
+    return [*found, *_check_token_counter(), *_check_origins()]
 
 
 def _is_positive(name: str) -> bool:
@@ -64,13 +65,8 @@ def _is_positive(name: str) -> bool:
         return False
 
 
-@checks.register
-def check_token_counter(
-    app_configs: Sequence[AppConfig] | None, **_: Any
-) -> list[checks.CheckMessage]:
+def _check_token_counter() -> list[checks.CheckMessage]:
     """The token counter can be imported and called."""
-    if not isinstance(getattr(django_settings, "CHATMEMORY", {}), dict):
-        return []  # said by check_settings
     name = settings.TOKEN_COUNTER
     if name == "approximate":
         return []
@@ -103,14 +99,53 @@ def check_channel_layer(
         return []
     config = django_settings.CHANNEL_LAYERS["default"].get("CONFIG", {})
     hosts = config.get("hosts", [])
-    if all(isinstance(host, dict) and "socket_timeout" in host for host in hosts) and hosts:
+    if hosts and all(isinstance(host, dict) and "socket_timeout" in host for host in hosts):
         return []
     return [
-        checks.Warning(
+        checks.Error(
             "The channel layer's Redis hosts have no socket_timeout.",
             hint='redis-py 8 gives up after 5 s. Use {"address": …, "socket_timeout": None}.',
+            id="chatmemory.E006",
+        )
+    ]
+
+
+def _check_origins() -> list[checks.CheckMessage]:
+    """Each allowed origin is one, and none is all."""
+    given: object = settings.ALLOWED_ORIGINS
+    if given is None:
+        return []
+    origins = given if isinstance(given, list | tuple) else [given]
+    wrong = [origin for origin in origins if not _is_origin(origin)]
+    if not wrong and origins is given:
+        return []
+    message = "CHATMEMORY['ALLOWED_ORIGINS'] must be a list of scheme://host[:port]."
+    hint = "It has " + ", ".join(map(repr, wrong)) + "." if origins is given else None
+    return [checks.Error(message, hint=hint, id="chatmemory.E007")]
+
+
+def _is_origin(origin: object) -> bool:
+    if not isinstance(origin, str):
+        return False
+    parts = urlsplit(origin)
+    is_bare = not (parts.path or parts.query or parts.fragment)
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and is_bare
+
+
+@checks.register
+def check_sqlite(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+    """SQLite's transactions begin as writers."""
+    return [
+        checks.Warning(
+            f"DATABASES[{alias!r}] is SQLite without transaction_mode IMMEDIATE.",
+            hint='Writers that meet would fail at once. Set "OPTIONS": '
+            '{"transaction_mode": "IMMEDIATE"}.',
             id="chatmemory.W002",
         )
+        for alias, database in django_settings.DATABASES.items()
+        if database.get("ENGINE") == "django.db.backends.sqlite3"
+        and str(database.get("OPTIONS", {}).get("transaction_mode")).upper()
+        not in ("IMMEDIATE", "EXCLUSIVE")
     ]
 
 

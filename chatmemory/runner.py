@@ -16,6 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Coroutine, Mapping
+from concurrent.futures import CancelledError as FutureCancelled
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -129,14 +130,23 @@ class Runner:
         if turn_pk in self._runs:
             self._look.set()
 
-    def run(self, session_pk: int) -> None:
-        """Run the turn that waits in this session to its end, in the caller.
+    def run(self, session_pk: int, *, timeout_seconds: float | None = None) -> None:
+        """Run the turn that waits in this session, and wait for its end.
 
-        Does nothing if none waits, or another process has begun it.
+        After `timeout_seconds` only the waiting ends, not the run. Does nothing if no turn waits,
+        or another process has begun it.
         """
         claim = services.claim_next(session_pk=session_pk, owner=self.name)
-        if claim is not None:
+        if claim is None:
+            return
+        if not settings.DB_THREADS:
             async_to_sync(self._run)(claim)
+            return
+        # Not in the caller's loop: in a view of an ASGI server that is the server's own, and a
+        # responder that blocks would stop its sockets.
+        running = asyncio.run_coroutine_threadsafe(self._run(claim), self._running_loop())
+        with contextlib.suppress(TimeoutError, FutureCancelled):
+            running.result(timeout_seconds)
 
     def shut_down(self) -> None:
         """End the threads. Turns that run here are left to the sweeps of others.
@@ -212,9 +222,13 @@ class Runner:
             await self._stream(run, request)
         except _FenceLost:
             return
+        except MemoryUnavailable:
+            if not run.is_started:
+                return  # the sweep gives it back
+            status = INTERRUPTED
         except TimeoutError:
             status, error = FAILED, ModelTimeout.code
-        except ChatMemoryError as problem:
+        except ModelError as problem:
             status, error = FAILED, problem.code
             logger.warning("turn %s: %s", run.claim.client_id, error)
         except Exception:
@@ -260,12 +274,13 @@ class Runner:
             await self._store_held(run)
 
     async def _store_held(self, run: Run) -> None:
-        last, run.last = run.last, None
+        last = run.last
         if last is None:
             return
         step = run.text.step if last.get("role") == "assistant" else None
         if not await services.aadd_rows(claim=run.claim, messages=[last], step=step):
             raise _FenceLost
+        run.last = None
         if step is not None:
             claim = run.claim
             run.text = hub.begin_text(claim.session_pk, claim.client_id, step + 1)

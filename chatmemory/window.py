@@ -11,6 +11,9 @@ from chatmemory.models import Message, Session
 CHUNK = 200
 """Rows read at a time, from the newest back."""
 
+LONGEST_TURN = 1_000
+"""Rows after which the beginning of a turn is looked for no more, once the limits are passed."""
+
 _HIDDEN = re.compile("[\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 """Characters that turn the direction of text or that no person sees: instructions hide there."""
 
@@ -20,7 +23,7 @@ def read_window(session: Session) -> list[dict[str, object]]:
 
     Begins where a user's message does, so no tool call is torn from its result; a last turn that
     alone is over the limits is given whole. The session's instructions come first, outside the
-    limits. Empty replies are left out.
+    limits. Empty replies and results of unknown tool calls are left out.
     """
     rows: list[tuple[str, dict[str, object]]] = []
     complete = 0
@@ -28,7 +31,7 @@ def read_window(session: Session) -> list[dict[str, object]]:
         rows.append((role, plain))
         if role == Message.Role.USER:
             complete = len(rows)
-    messages = [plain for _, plain in reversed(rows[:complete] or rows)]
+    messages = _with_known_calls([plain for _, plain in reversed(rows[:complete] or rows)])
     if session.instructions:
         messages.insert(0, {"role": "system", "content": session.instructions})
     return messages
@@ -44,7 +47,7 @@ def _within_limits(session: Session) -> Iterator[tuple[str, dict[str, object]]]:
         is_over = (max_tokens is not None and tokens > max_tokens) or (
             max_messages is not None and count > max_messages
         )
-        if is_over and has_user:
+        if is_over and (has_user or count > LONGEST_TURN):
             return
         has_user = has_user or row.role == Message.Role.USER
         plain = row.plain()
@@ -63,6 +66,19 @@ def _newest_first(session: Session) -> Iterator[Message]:
         if len(chunk) < CHUNK:
             return
         before = chunk[-1].seq
+
+
+def _with_known_calls(messages: list[dict[str, object]]) -> list[dict[str, object]]:
+    """The messages without tool results whose call isn't among them: no provider takes those."""
+    called: set[object] = set()
+    kept = []
+    for plain in messages:
+        calls = plain.get("tool_calls")
+        if isinstance(calls, list):
+            called.update(call.get("id") for call in calls if isinstance(call, dict))
+        if plain["role"] != "tool" or plain.get("kind") or plain.get("tool_call_id") in called:
+            kept.append(plain)
+    return kept
 
 
 def _is_empty(plain: dict[str, object]) -> bool:

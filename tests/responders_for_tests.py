@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 from langchain_core.messages import AIMessage, HumanMessage
 
 from chatmemory.codec import text_of
+from chatmemory.errors import NotFound
 from chatmemory.langchain import DjangoChatMessageHistory
 from chatmemory.models import Session
 from chatmemory.services import in_run
@@ -20,6 +21,8 @@ SEEN: list[Messages] = []
 """What the responders were given, newest last."""
 IN_RUN: list[bool] = []
 """What `in_run` said to them of their session."""
+LOOPS: list[asyncio.AbstractEventLoop] = []
+"""In which they ran."""
 BEGUN = threading.Event()
 """One that waits has begun to."""
 GO = threading.Event()
@@ -31,6 +34,7 @@ def reset() -> None:
     """Forget what earlier tests did."""
     SEEN.clear()
     IN_RUN.clear()
+    LOOPS.clear()
     BEGUN.clear()
     GO.clear()
 
@@ -47,6 +51,18 @@ async def echo(messages: Messages, session: Session) -> AsyncGenerator[str, None
     IN_RUN.append(in_run(session.scope, session.key))
     for word in text_of(messages[-1]["content"]).split(" "):
         yield f"{word} "
+
+
+async def where(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Note the event loop."""
+    LOOPS.append(asyncio.get_running_loop())
+    yield "Here."
+
+
+async def looking_in_vain(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Break off with an error of the app's own."""
+    yield "So far, "
+    raise NotFound
 
 
 async def slow(messages: Messages, session: Session) -> AsyncGenerator[str, None]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from unittest.mock import patch
 
 import pytest
+from django.conf import settings as django_settings
 from django.core.checks import run_checks
 from django.test import override_settings
+
+from chatmemory.checks import check_atomic_requests, check_sqlite
 
 PUBSUB = "channels_redis.pubsub.RedisPubSubChannelLayer"
 MEMORY = "channels.layers.InMemoryChannelLayer"
@@ -30,6 +34,7 @@ def layer(backend=PUBSUB, **config):
         {"WINDOW_TOKENS": None, "WINDOW_MESSAGES": 1, "SENDS_PER_MINUTE": None},
         {"DB_THREADS": 0, "LEASE": 0.5, "TURN_TIMEOUT": timedelta(minutes=1)},
         {"TOKEN_COUNTER": "tests.test_checks.found"},
+        {"ALLOWED_ORIGINS": ["https://example.org", "http://127.0.0.1:8000"]},
     ],
 )
 def test_right_settings_pass(right):
@@ -53,6 +58,10 @@ def test_right_settings_pass(right):
         ({"TURN_TIMEOUT": "soon"}, "E003", "TURN_TIMEOUT"),
         ({"LOCK_TIMEOUT": None}, "E003", "LOCK_TIMEOUT"),
         ({"LEASE": timedelta(seconds=-1)}, "E003", "LEASE"),
+        ({"ALLOWED_ORIGINS": "https://example.org"}, "E007", "list"),
+        ({"ALLOWED_ORIGINS": ["example.org"]}, "E007", "'example.org'"),
+        ({"ALLOWED_ORIGINS": ["https://example.org/chat"]}, "E007", "/chat"),
+        ({"ALLOWED_ORIGINS": ["*"]}, "E007", "'*'"),
         ({"TOKEN_COUNTER": "nowhere.count"}, "E004", "nowhere.count"),
         ({"TOKEN_COUNTER": "tests.test_checks.PUBSUB"}, "E004", "PUBSUB"),
     ],
@@ -80,8 +89,8 @@ def test_a_channel_layer_that_can_not_be_built_is_shown_with_its_error(wrong, wo
         [{"address": "redis://127.0.0.1"}],
     ],
 )
-def test_a_redis_layer_that_gives_up_after_5_seconds_is_warned_of(hosts):
-    assert "socket_timeout" in found(**layer(hosts=hosts))["chatmemory.W002"]
+def test_a_redis_layer_that_gives_up_after_5_seconds_is_refused(hosts):
+    assert "socket_timeout" in found(**layer(hosts=hosts))["chatmemory.E006"]
 
 
 @pytest.mark.parametrize(
@@ -94,3 +103,19 @@ def test_a_redis_layer_that_gives_up_after_5_seconds_is_warned_of(hosts):
 )
 def test_a_layer_that_works_passes(right):
     assert found(**right) == {}
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected", "word"),
+    [
+        ({"ENGINE": "django.db.backends.sqlite3"}, "W002", "IMMEDIATE"),
+        ({"ENGINE": "django.db.backends.postgresql", "ATOMIC_REQUESTS": True}, "W003", "lock"),
+    ],
+)
+def test_a_database_that_makes_writers_wait_is_warned_of(entry, expected, word):
+    check = {"W002": check_sqlite, "W003": check_atomic_requests}[expected]
+    # Django warns of DATABASES that are changed while it runs, as these are not meant to be used.
+    with patch.object(django_settings._wrapped, "DATABASES", {"default": entry}):
+        [message] = check(None)
+    assert message.id == f"chatmemory.{expected}"
+    assert word in f"{message.msg} {message.hint}"

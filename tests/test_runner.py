@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from datetime import UTC, datetime
@@ -260,6 +261,30 @@ def test_a_caller_without_a_runner_runs_the_turn_to_its_end(ann):
     runner.run(Session.objects.get().pk)
     assert turn().status == "complete"
     assert rows()[-1] == ("assistant", "hi ", "complete")
+
+
+def test_a_caller_that_waited_long_enough_goes_on_and_so_does_the_run(ann, settings):
+    answered_by(settings, "slow")
+    services.admit_turn(**ann.talk, client_id="c1", content="hi")
+    runner.run(Session.objects.get().pk, timeout_seconds=0.1)
+    begun()
+    assert turn().status == "running"
+    responders_for_tests.GO.set()
+    assert ended().status == "complete"
+
+
+async def test_a_caller_in_an_event_loop_does_not_give_the_run_that_loop(ann, settings):
+    answered_by(settings, "where")
+    await db(services.admit_turn)(**ann.talk, client_id="c1", content="hi")
+    await db(runner.run)((await Session.objects.aget()).pk)
+    [loop] = responders_for_tests.LOOPS
+    assert loop is not asyncio.get_running_loop()
+
+
+def test_an_error_of_our_own_in_a_responder_is_the_models(ann, settings):
+    answered_by(settings, "looking_in_vain")
+    begin(ann)
+    assert (ended().status, turn().error) == ("failed", "model_error")
 
 
 def test_a_caller_finds_nothing_to_run_where_another_runs_it(ann, settings):

@@ -8,7 +8,7 @@ from django.test import override_settings
 from chatmemory.codec import count_tokens
 from chatmemory.models import Session
 from chatmemory.services import SERVER, Actor, append_messages, trim_session
-from chatmemory.window import CHUNK, read_window
+from chatmemory.window import CHUNK, LONGEST_TURN, read_window
 from tests.factories import make_session, said
 
 pytestmark = pytest.mark.django_db
@@ -76,6 +76,17 @@ def test_a_tool_call_is_never_torn_from_its_result(most):
 def test_a_last_turn_that_alone_is_over_the_limits_is_given_whole():
     with limits(tokens=1, messages=1):
         assert told(*said("a", "b"), *TOOL_TURN) == TOOL_TURN
+
+
+def test_a_history_without_a_users_message_is_not_read_to_its_end():
+    notes = [{"role": "assistant", "content": "note"}] * (LONGEST_TURN + CHUNK)
+    with limits(messages=1):
+        assert len(told(*notes)) == LONGEST_TURN
+
+
+def test_a_result_of_no_known_call_is_left_out():
+    orphan = {"role": "tool", "content": "yes", "tool_call_id": "unknown"}
+    assert told(*said("a"), orphan, *TOOL_TURN) == [*said("a"), *TOOL_TURN]
 
 
 def test_no_limits_are_the_whole_history():

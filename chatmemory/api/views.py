@@ -186,7 +186,8 @@ def _turn(admitted: Admitted) -> Turn:
 def _waited_for(admitted: Admitted, seconds: float) -> Turn:
     """Run the turn here, or wait for whoever runs it, at most so long."""
     deadline = time.monotonic() + seconds
-    runner.run(admitted.session_pk)
+    if _turn(admitted).status == Turn.Status.WAITING:
+        runner.run(admitted.session_pk, timeout_seconds=seconds)
     while True:
         turn = _turn(admitted)
         if turn.ended_at or time.monotonic() > deadline:

@@ -56,7 +56,8 @@ class ChatConsumer(AsyncConsumer):
         if not is_allowed_origin(scope):
             await send({"type": "websocket.close"})
             return
-        await send({"type": "websocket.accept"})
+        spoken = "chatmemory.v1" if "chatmemory.v1" in scope.get("subprotocols", ()) else None
+        await send({"type": "websocket.accept", "subprotocol": spoken})
         runner.enable()
         client = Client(scope, send)
         reader = asyncio.ensure_future(client.read(receive))
@@ -205,14 +206,11 @@ class Client:
 
     async def _session(self, *, create: bool) -> Session:
         """The session of the address. Unknown, another's, and no key at all are alike."""
-        try:
-            key = codec.check_key(self._key)
-        except BadInput:
-            raise NotFound from None
+        key = codec.key_of_address(self._key)
         try:
             return await services.aget_session(session_key=key, by=self._by)
         except NotFound:
-            if not create or not _is_new_key(key):
+            if not create or not codec.is_new_key(key):
                 raise
         return await services.aopen_session(session_key=key, by=self._by)
 
@@ -351,12 +349,3 @@ def _frame_text(text: str | None) -> str:
     if len(text) > limit or len(text.encode(errors="surrogatepass")) > limit:
         raise BadInput("This frame is too large.", code="too_large", limit=limit)
     return text
-
-
-def _is_new_key(key: str) -> bool:
-    """Whether nobody can have had this key by chance: a version-4 UUID as text."""
-    try:
-        parsed = uuid.UUID(key)
-    except ValueError:
-        return False
-    return parsed.version == 4 and str(parsed) == key.lower()
