@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -55,7 +56,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
         if isinstance(vars(Settings)[name], Duration) and not _is_positive(name):
             message = f"CHATMEMORY[{name!r}] must be a number of seconds above 0, or a timedelta."
             found.append(checks.Error(message, id="chatmemory.E003"))
-    return [*found, *_check_token_counter(), *_check_origins()]
+    return [*found, *_check_token_counter(), *_check_origins(), *_check_responder()]
 
 
 def _is_positive(name: str) -> bool:
@@ -122,6 +123,30 @@ def _check_origins() -> list[checks.CheckMessage]:
     message = "CHATMEMORY['ALLOWED_ORIGINS'] must be a list of scheme://host[:port]."
     hint = "It has " + ", ".join(map(repr, wrong)) + "." if origins is given else None
     return [checks.Error(message, hint=hint, id="chatmemory.E007")]
+
+
+def _check_responder() -> list[checks.CheckMessage]:
+    """Where the responder is to be found is there; it isn't imported, which can take seconds."""
+    name: object = settings.RESPONDER
+    if name == "demo":
+        return []
+    if isinstance(name, str) and ":" in name:
+        if find_spec("langchain"):
+            return []
+        hint = "Model strings need LangChain: pip install 'django-chatmemory[models]'."
+    else:
+        if isinstance(name, str) and _has_module(name.rpartition(".")[0]):
+            return []
+        hint = "It must be demo, a model string provider:model, or the path of what answers."
+    message = f"CHATMEMORY['RESPONDER'] is {name!r}, which can't be found."
+    return [checks.Error(message, hint=hint, id="chatmemory.E008")]
+
+
+def _has_module(name: str) -> bool:
+    try:
+        return bool(name) and find_spec(name) is not None
+    except ImportError:
+        return False
 
 
 def _is_origin(origin: object) -> bool:

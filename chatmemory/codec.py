@@ -29,6 +29,9 @@ from chatmemory.errors import BadInput, NotFound
 
 logger = logging.getLogger(__name__)
 
+KEY_PATTERN = "^[A-Za-z0-9_.:@-]+$"
+"""A key that an address can hold, as databases look for it."""
+
 ROLES = ("system", "user", "assistant", "tool")
 
 MAX_INPUT_DEPTH = 32

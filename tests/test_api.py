@@ -481,6 +481,18 @@ def test_a_post_needs_the_token(ann, talk, address):
     assert not talk.turns.exists()
 
 
+@pytest.mark.parametrize(
+    ("address", "body", "expected"),
+    [(SESSIONS, {"key": "new"}, 201), (MESSAGES, {"client_id": "c1", "text": "hi"}, 202)],
+)
+def test_a_post_with_the_token_is_read(ann, talk, address, body, expected):
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(ann)
+    client.cookies["csrftoken"] = token = "a" * 32
+    sent = {"content_type": "application/json", "headers": {"X-CSRFToken": token}}
+    assert client.post(address, json.dumps(body), **sent).status_code == expected
+
+
 @pytest.mark.parametrize("address", [TALK, MESSAGES, f"{MESSAGES}1/"])
 @pytest.mark.parametrize("verb", ["get", "post", "put", "patch", "delete"])
 def test_another_persons_session_is_like_none(api, verb, address):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.db import connection
 from django.test import Client
 from playwright.sync_api import (
     Browser,
@@ -24,6 +26,7 @@ from playwright.sync_api import (
 )
 
 from chatmemory import services
+from chatmemory.models import Session
 from chatmemory.services import Actor
 from tests.browsers import Chat, launched
 from tests.factories import make_user, said
@@ -281,6 +284,26 @@ def test_a_sign_out_elsewhere_ends_the_page_and_keeps_what_was_written(desk):
 
 
 # What is shown
+
+
+def test_a_purge_empties_an_open_page(desk):
+    chat = desk.open()
+    chat.send("say a secret")
+    expect(chat.rows).to_have_count(2, timeout=10_000)
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(_purge_all).result()
+    expect(chat.rows).to_have_count(0, timeout=20_000)
+    expect(chat.banner).to_contain_text("removed")
+
+
+def _purge_all() -> None:
+    try:
+        for session in Session.objects.living():
+            services.purge_session(
+                session_key=session.key, scope=session.scope, by=Actor.server("tests"), reason=""
+            )
+    finally:
+        connection.close()
 
 
 def test_payloads_stay_inert_while_streamed_when_finished_and_after_a_reload(desk):

@@ -34,6 +34,8 @@ def layer(backend=PUBSUB, **config):
         {"WINDOW_TOKENS": None, "WINDOW_MESSAGES": 1, "SENDS_PER_MINUTE": None},
         {"DB_THREADS": 0, "LEASE": 0.5, "TURN_TIMEOUT": timedelta(minutes=1)},
         {"TOKEN_COUNTER": "tests.test_checks.found"},
+        {"RESPONDER": "tests.responders_for_tests.echo"},
+        {"RESPONDER": "openai:gpt-5"},
         {"ALLOWED_ORIGINS": ["https://example.org", "http://127.0.0.1:8000"]},
     ],
 )
@@ -62,6 +64,9 @@ def test_right_settings_pass(right):
         ({"ALLOWED_ORIGINS": ["example.org"]}, "E007", "'example.org'"),
         ({"ALLOWED_ORIGINS": ["https://example.org/chat"]}, "E007", "/chat"),
         ({"ALLOWED_ORIGINS": ["*"]}, "E007", "'*'"),
+        ({"RESPONDER": "nonsense"}, "E008", "provider:model"),
+        ({"RESPONDER": "nowhere.bot"}, "E008", "nowhere.bot"),
+        ({"RESPONDER": None}, "E008", "None"),
         ({"TOKEN_COUNTER": "nowhere.count"}, "E004", "nowhere.count"),
         ({"TOKEN_COUNTER": "tests.test_checks.PUBSUB"}, "E004", "PUBSUB"),
     ],

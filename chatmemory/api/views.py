@@ -9,6 +9,7 @@ from itertools import takewhile
 from typing import Any
 
 from django.contrib.auth.base_user import AbstractBaseUser
+from django.core.handlers.asgi import ASGIRequest
 from django.db import close_old_connections, connection, transaction
 from django.utils.decorators import method_decorator
 from django.views.decorators.cache import cache_control
@@ -47,11 +48,19 @@ LONGEST_TURN = 1_000
 """How many rows of a turn an answer holds at most."""
 
 
+class SessionLogin(SessionAuthentication):
+    """Django's login; the token against forged requests in its header."""
+
+    def enforce_csrf(self, request: Request) -> None:
+        # Of Django's request: REST framework's would read the body as a form, and leave none.
+        super().enforce_csrf(request._request)  # type: ignore[arg-type]  # noqa: SLF001  # it is what Django checks
+
+
 @method_decorator([transaction.non_atomic_requests, cache_control(no_store=True)], name="dispatch")
 class View(APIView):
     """What all views here share, whatever the host's REST_FRAMEWORK says."""
 
-    authentication_classes = (SessionAuthentication,)
+    authentication_classes = (SessionLogin,)
     permission_classes = (IsAuthenticated,)
     throttle_classes = ()
     parser_classes = (StrictJSONParser,)
@@ -134,6 +143,8 @@ class MessageList(View):
         services.check_rate(self.actor)
         send = self.read(Send)
         wait = send.pop("wait")
+        if isinstance(self.request._request, ASGIRequest):  # noqa: SLF001  # as above
+            runner.enable()  # a server of sockets too; a WSGI server leaves the turn to one
         admitted = services.admit_turn(session_key=codec.key_of_address(key), by=self.actor, **send)
         turn = _waited_for(admitted, wait) if wait else _turn(admitted)
         return Response(

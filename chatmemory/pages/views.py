@@ -210,7 +210,8 @@ def listed(
         session=OuterRef("pk"), seq__gte=OuterRef("first_seq"), role=Message.Role.USER
     ).in_order()
     if not every:
-        sessions = sessions.filter(
+        # Code may give a session a key that no address can hold.
+        sessions = sessions.filter(key__regex=codec.KEY_PATTERN).filter(
             Q(last_seq__gte=F("first_seq")) | Q(waiting__gt=0) | ~Q(title="")
         )
     found = sessions.most_recent_first().values_list(

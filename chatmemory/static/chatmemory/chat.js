@@ -24,7 +24,7 @@ export const words = {
   loading: "Loading…",
   newer: "Newest messages",
   empty: "What would you like to talk about?",
-  tooLong: (by) => `Too long by ${by.toLocaleString()} characters`,
+  tooLong: (by) => `Too long by ${by.toLocaleString()} ${by === 1 ? "character" : "characters"}`,
   length: (length, most) => `${length.toLocaleString()} of ${most.toLocaleString()} characters`,
   whole: "Show the whole message",
   redacted: "This message was removed by an operator.",
@@ -276,7 +276,8 @@ export class ChatMemory extends HTMLElement {
     const {rows, tail, older, empty, stop, text} = this.#parts;
     const client = this.#client;
     // While it catches up the client has holes; till then the old rows stay.
-    const isKnown = client.session !== null && client.state === "live";
+    const isGone = client.state === "ended" && client.ending?.code === 4404;
+    const isKnown = isGone || (client.session !== null && client.state === "live");
     if (isKnown) {
       const seqs = [...client.rows.keys()].sort((a, b) => a - b);
       const said = seqs.map((seq) => this.#rowNode(client.rows.get(seq)));
@@ -286,7 +287,7 @@ export class ChatMemory extends HTMLElement {
     }
     arrange(tail, this.#pending());
     this.#forgetNodes();
-    empty.hidden = !isKnown || rows.childElementCount + tail.childElementCount > 0;
+    empty.hidden = isGone || !isKnown || rows.childElementCount + tail.childElementCount > 0;
     this.#drawBanner();
     const running = client.session?.running?.turn;
     stop.hidden = !running;

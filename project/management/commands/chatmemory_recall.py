@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
@@ -96,6 +97,8 @@ class Command(BaseCommand):
         limit: int | None,
         **options: object,
     ) -> None:
+        if find_spec("uvicorn") is None or find_spec("websockets") is None:
+            raise CommandError("Uvicorn and websockets are missing; `make test` installs them.")
         dialogues = _dialogues(file, limit)
         number = servers or (2 if os.environ.get("REDIS_URL") else 1)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through all that cleans up

@@ -50,6 +50,7 @@ class Command(BaseCommand):
                 f"         user {operator}, password {operator_password}\n\n"
                 "The passwords are new at each start.\nCtrl-C ends the demo.\n"
             )
+            self.stdout.flush()  # a log is no terminal, and would hold it back
             Server(application, endpoints=[f"fd:fileno={listener.fileno()}"]).run()
 
 
