@@ -19,6 +19,8 @@ from django.core.cache import caches
 from django.db import connection
 from django.test import override_settings
 
+from chatmemory.hub import hub
+from chatmemory.runner import runner
 from project import environment
 
 hypothesis.settings.register_profile("chatmemory", deadline=None)
@@ -69,6 +71,9 @@ def _apart(
     if _rolls_back(request):
         settings.CHATMEMORY = {**settings.CHATMEMORY, "DB_THREADS": 0}
     yield
+    if runner.owner:  # or it would run the next test's turns
+        runner.shut_down()
+        hub.shut_down()
     caches["default"].clear()
     channel_layers.backends.clear()
 
