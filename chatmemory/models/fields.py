@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -17,23 +18,6 @@ CLOCK = {
 began: before the wait for the lock."""
 
 
-class DatabaseNow(models.Func):
-    """The time on the database's clock, in UTC, at the moment the row is written."""
-
-    output_field = models.DateTimeField()
-
-    def as_sql(
-        self,
-        compiler: SQLCompiler,
-        connection: BaseDatabaseWrapper,
-        function: str | None = None,
-        template: str | None = None,
-        arg_joiner: str | None = None,
-        **extra_context: Any,
-    ) -> tuple[str, tuple[str | int, ...]]:
-        return CLOCK[connection.vendor].replace("%", "%%"), ()
-
-
 TODAY = {
     "postgresql": "(CLOCK_TIMESTAMP() AT TIME ZONE 'UTC')::date",
     "mysql": "UTC_DATE()",
@@ -42,10 +26,10 @@ TODAY = {
 """The day on the database's clock, in UTC, by vendor."""
 
 
-class DatabaseToday(models.Func):
-    """The day on the database's clock, in UTC."""
+class _Clock(models.Func):
+    """What the database's clock says, by vendor."""
 
-    output_field = models.DateField()
+    says: ClassVar[Mapping[str, str]]
 
     def as_sql(
         self,
@@ -56,7 +40,21 @@ class DatabaseToday(models.Func):
         arg_joiner: str | None = None,
         **extra_context: Any,
     ) -> tuple[str, tuple[str | int, ...]]:
-        return TODAY[connection.vendor], ()
+        return self.says[connection.vendor].replace("%", "%%"), ()
+
+
+class DatabaseNow(_Clock):
+    """The time on the database's clock, in UTC, at the moment the row is written."""
+
+    says = CLOCK
+    output_field = models.DateTimeField()
+
+
+class DatabaseToday(_Clock):
+    """The day on the database's clock, in UTC."""
+
+    says = TODAY
+    output_field = models.DateField()
 
 
 class KeyField(models.CharField):  # type: ignore[type-arg]  # has no runtime generics
