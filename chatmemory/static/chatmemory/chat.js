@@ -458,7 +458,7 @@ export class ChatMemory extends HTMLElement {
     if (state === "ended") {
       said = words.ended[ending.code] ?? words.ended.other;
       action = {4401: words.signIn, 4409: words.here}[ending.code] ?? words.reload;
-    } else if (!navigator.onLine) said = words.offline;
+    } else if (!navigator.onLine && state !== "live") said = words.offline; // a live socket knows better
     else if (state === "waiting" || (state === "connecting" && session)) said = words.lost;
     else if (state === "connecting") said = words.connecting;
     else if (session?.archived) said = words.archived;
