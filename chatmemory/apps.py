@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.apps import AppConfig
+from django.conf import settings
+from django.db import transaction
+from django.db.models.signals import post_delete
 from django.utils.translation import gettext_lazy as _
 
 
 class ChatMemoryConfig(AppConfig):
-    """Connects the signals of the services to hub and runner."""
+    """Connects the signals of the services to hub and runner, and those of accounts to them."""
 
     name = "chatmemory"
     verbose_name = _("Chat memory")
@@ -15,7 +20,7 @@ class ChatMemoryConfig(AppConfig):
 
     def ready(self) -> None:
         from chatmemory import checks as checks
-        from chatmemory import signals
+        from chatmemory import services, signals
         from chatmemory.hub import hub
         from chatmemory.runner import runner
 
@@ -32,6 +37,18 @@ class ChatMemoryConfig(AppConfig):
             runner.stop(turn_pk)
             hub.call_stop(turn_pk)
 
+        def forget(instance: Any, using: str, **_: object) -> None:
+            scope = services.user_scope(instance)
+            transaction.on_commit(
+                lambda: services.forget_person(scope=scope), using=using, robust=True
+            )
+
         signals.session_changed.connect(poke, weak=False, dispatch_uid="chatmemory.poke")
         signals.turn_waiting.connect(begin, weak=False, dispatch_uid="chatmemory.begin")
         signals.stop_requested.connect(stop, weak=False, dispatch_uid="chatmemory.stop")
+        post_delete.connect(
+            forget,
+            sender=settings.AUTH_USER_MODEL,
+            weak=False,
+            dispatch_uid="chatmemory.forget",
+        )

@@ -15,7 +15,8 @@ from django.conf import settings as django_settings
 from django.core import checks
 from django.utils.module_loading import import_string
 
-from chatmemory.conf import Duration, Setting, Settings, settings
+from chatmemory.conf import Duration, OptionalDuration, Setting, Settings, settings
+from chatmemory.services import retention_rules
 
 NUMBERS = {
     "WINDOW_TOKENS": (1, True),
@@ -24,6 +25,7 @@ NUMBERS = {
     "MAX_REPLY_CHARS": (1, False),
     "DB_THREADS": (0, False),
     "SENDS_PER_MINUTE": (1, True),
+    "UNDO_DAYS": (0, False),
 }
 """The least value of a setting that is a number, and whether it may be None."""
 
@@ -53,15 +55,23 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
                 checks.Error(f"CHATMEMORY[{name!r}] must be {what}.", id="chatmemory.E002")
             )
     for name in known:
-        if isinstance(vars(Settings)[name], Duration) and not _is_positive(name):
+        if isinstance(vars(Settings)[name], Duration | OptionalDuration) and not _is_positive(name):
             message = f"CHATMEMORY[{name!r}] must be a number of seconds above 0, or a timedelta."
             found.append(checks.Error(message, id="chatmemory.E003"))
-    return [*found, *_check_token_counter(), *_check_origins(), *_check_responder()]
+    return [
+        *found,
+        *_check_token_counter(),
+        *_check_retention(),
+        *_check_origins(),
+        *_check_responder(),
+    ]
 
 
 def _is_positive(name: str) -> bool:
+    may_be_none = isinstance(vars(Settings)[name], OptionalDuration)
     try:
-        return bool(getattr(settings, name) > 0)
+        value = getattr(settings, name)
+        return may_be_none if value is None else bool(value > 0)
     except (TypeError, ValueError):
         return False
 
@@ -109,6 +119,19 @@ def check_channel_layer(
             id="chatmemory.E006",
         )
     ]
+
+
+def _check_retention() -> list[checks.CheckMessage]:
+    """Each rule can be read, and what becomes of a deleted user's sessions is known."""
+    found: list[checks.CheckMessage] = []
+    try:
+        retention_rules()
+    except ValueError as error:
+        found.append(checks.Error(f"CHATMEMORY: {error}.", id="chatmemory.E009"))
+    if settings.USER_DELETED not in ("purge", "erase", "keep"):
+        message = "CHATMEMORY['USER_DELETED'] must be purge, erase or keep."
+        found.append(checks.Error(message, id="chatmemory.E010"))
+    return found
 
 
 def _check_origins() -> list[checks.CheckMessage]:

@@ -34,6 +34,11 @@ KEY_PATTERN = "^[A-Za-z0-9_.:@-]+$"
 
 ROLES = ("system", "user", "assistant", "tool")
 
+HIDDEN = "\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f"
+"""Ranges of characters that turn the direction of text, or that no person sees."""
+
+UNKNOWN_OUTCOME = "The outcome is unknown: the run ended before the tool answered."
+
 MAX_INPUT_DEPTH = 32
 """How deep JSON from people may be nested."""
 
@@ -43,7 +48,9 @@ MAX_DEPTH = 64
 MAX_SAFE_INTEGER = 2**53
 """The largest integer that browsers don't round."""
 
+_MAX_TOKENS = 2**31 - 1  # what the column holds
 _MAX_INTEGER_BITS = 14_000  # Python refuses to read or write integers of over 4,300 digits
+_MAX_INTEGER_DIGITS = 4_300
 _MAX_SHOWN = 80  # characters of somebody's input in a message of ours
 _MAX_REPAIRED = 50
 _MAX_MODEL = 100  # the width of the column
@@ -83,10 +90,11 @@ class Row:
     step: int | None = None
 
 
-def parse_json(data: str | bytes) -> object:
+def parse_json(data: str | bytes, *, is_ours: bool = False) -> object:
     """Read JSON that somebody sent, in linear time; stricter than the standard asks.
 
-    Bytes are UTF-8. Strings are not looked into: see `check_text` and `check_value`.
+    Bytes are UTF-8. Strings are not looked into: see `check_text` and `check_value`. In what the
+    app itself wrote, integers may be larger than browsers can read.
     Raises BadInput (bad_json, bad_number, too_deep).
     """
     if isinstance(data, bytes):
@@ -96,7 +104,7 @@ def parse_json(data: str | bytes) -> object:
             raise BadInput(f"Not UTF-8 at byte {error.start}.", code="bad_json") from error
     _check_depth(data, MAX_INPUT_DEPTH)
     try:
-        return _INPUT_READER.decode(data)
+        return (_OWN_READER if is_ours else _INPUT_READER).decode(data)
     except json.JSONDecodeError as error:
         message = f"Not JSON: {error.msg} (character {error.pos})."
         raise BadInput(message, code="bad_json") from error
@@ -144,8 +152,8 @@ def encode(
         body=None if plain else dump_json(clean),
         tokens=count_tokens(clean),
         status=status,
-        error=_UNSTORABLE.sub("\ufffd", error),
-        model=_UNSTORABLE.sub("\ufffd", model)[:_MAX_MODEL],
+        error=storable(error),
+        model=storable(model)[:_MAX_MODEL],
         client_id=client_id,
         step=step,
     )
@@ -153,11 +161,43 @@ def encode(
 
 def decode(role: str, text: str, body: str | None) -> dict[str, object]:
     """Turn a row's columns back into the plain message; what can't be read is `quarantined`."""
+    if body is None and role in ROLES:
+        return {"role": role, "content": text}
     try:
-        return _read(role, text, body)
+        return _read(role, body)
     except (BadInput, ValueError) as error:
         _warn_once(error.code if isinstance(error, BadInput) else "bad_json")
         return {"role": role, "content": text, "quarantined": True}
+
+
+def redacted(role: str, text: str, body: str | None) -> Row:
+    """A row's columns without what was said: only the frame of tool calls and results stays."""
+    if role not in ROLES:
+        return Row(role=role, text="", body=None, tokens=0)
+    plain = decode(role, text, body)
+    frame: dict[str, object] = {"role": role, "content": ""}
+    frame |= {name: plain[name] for name in ("kind", "tool_call_id") if name in plain}
+    if calls := calls_of(plain):
+        frame["tool_calls"] = [
+            {"id": call.get("id"), "name": call.get("name"), "args": {}} for call in calls
+        ]
+    return encode(frame, lenient=True)
+
+
+def unknown_outcome(call_id: str) -> dict[str, object]:
+    """The plain message that stands for the result of a tool call that has none."""
+    return {
+        "role": "tool",
+        "content": UNKNOWN_OUTCOME,
+        "tool_call_id": call_id,
+        "tool_status": "error",
+    }
+
+
+def calls_of(message: Mapping[str, object], key: str = "tool_calls") -> list[Mapping[str, object]]:
+    """The tool calls of a plain message, in order; what stands there and is none is left out."""
+    calls = message.get(key)
+    return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
 
 
 def text_of(content: object) -> str:
@@ -171,8 +211,17 @@ def text_of(content: object) -> str:
             return ""
 
 
+def storable(text: str) -> str:
+    """The text with U+FFFD for what no database holds, NUL and lone surrogates."""
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
 def count_tokens(message: Mapping[str, object]) -> int:
-    """Count what a message costs the model, by TOKEN_COUNTER; tool calls and blocks included."""
+    """Count what a message costs the model, by TOKEN_COUNTER; tool calls and blocks included.
+
+    Where the counter fails, or returns what is no count, the approximate one stands in, and that
+    is logged once: no message is lost for its count.
+    """
     content = message.get("content")
     given = text_of(content)
     if isinstance(content, list):
@@ -182,9 +231,16 @@ def count_tokens(message: Mapping[str, object]) -> int:
     if calls := message.get("tool_calls"):
         given += dump_json(calls)
     counter = settings.TOKEN_COUNTER
-    if counter == "approximate":
-        return math.ceil(len(given) / 4) + 3
-    return int(import_string(counter)(given))
+    if counter != "approximate":
+        try:
+            count = int(import_string(counter)(given))
+        except Exception as error:  # the host's code may raise anything
+            _complain_once(str(counter), f"failed with {type(error).__name__}")
+        else:
+            if 0 <= count <= _MAX_TOKENS:
+                return count
+            _complain_once(str(counter), "returned what is no count")
+    return math.ceil(len(given) / 4) + 3
 
 
 def check_text(text: object, *, field: str = "text", max_chars: int | None = None) -> str:
@@ -211,6 +267,13 @@ def check_value(value: object, field: str) -> None:
     TAB, LF and CR are allowed. Raises BadInput (bad_text; bad_field for what JSON can't say).
     """
     _Walk(refused=_CONTROL, repairs=False, lenient=False, root=field).value(value)
+
+
+def check_storable(text: str, field: str) -> str:
+    """Return a text as it is if every database can hold it, or refuse it with BadInput."""
+    if found := _UNSTORABLE.search(text):
+        raise _bad_text(found, field)
+    return text
 
 
 def check_client_id(value: object, *, field: str = "client_id") -> str:
@@ -268,11 +331,24 @@ class _Walk:
         elif not isinstance(content, str):
             self.wrong("must be a text or a list of blocks", "content")
             clean["content"] = "" if content is None else _written(content)
+        if clean.get("tool_calls") and not self.lenient:
+            self.check_calls(clean["tool_calls"])
         if self.repaired:
             before = clean.get("repaired")
             before = before if isinstance(before, list) else []
             clean["repaired"] = [*before, *self.repaired]
         return clean
+
+    def check_calls(self, calls: object) -> None:
+        """Refuse calls that nobody could answer, such as those in the form of one provider."""
+        for index, call in enumerate(calls if isinstance(calls, list) else [calls]):
+            match call:
+                case {"name": str(), "args": dict()}:
+                    pass
+                case _:
+                    at = _path(self.root, "tool_calls", index)
+                    message = f"{at} must be an object with a name and args, themselves an object."
+                    raise BadInput(message, field=at)
 
     def block(self, block: object, index: int) -> object:
         """Return a block of the content; a text stands in for one that may not be."""
@@ -369,12 +445,10 @@ def _path(*parts: str | int) -> str:
     return "".join(shown).removeprefix(".")[:_MAX_SHOWN]
 
 
-def _read(role: str, text: str, body: str | None) -> dict[str, object]:
-    """Read a row, or raise BadInput or ValueError."""
-    if role not in ROLES:
+def _read(role: str, body: str | None) -> dict[str, object]:
+    """Read a row's body, or raise BadInput or ValueError."""
+    if role not in ROLES or body is None:
         raise BadInput(code="bad_field")
-    if body is None:
-        return {"role": role, "content": text}
     _check_depth(body, MAX_DEPTH)
     message: object = _BODY_READER.decode(body)
     if not isinstance(message, dict) or message.get("role") != role:
@@ -389,6 +463,11 @@ def _read(role: str, text: str, body: str | None) -> dict[str, object]:
     if _SURROGATE_ESCAPE.search(body):
         _Walk(refused=_UNSTORABLE, repairs=False, lenient=False, root="").value(message)
     return message
+
+
+@cache
+def _complain_once(counter: str, what: str) -> None:
+    logger.error("TOKEN_COUNTER %s %s; tokens are counted approximately.", counter, what)
 
 
 @cache
@@ -423,6 +502,12 @@ def _safe_integer(digits: str) -> int:
     return int(digits)
 
 
+def _readable_integer(digits: str) -> int:
+    if len(digits) > _MAX_INTEGER_DIGITS:
+        _refuse_number(digits)
+    return int(digits)
+
+
 def _finite(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
@@ -437,6 +522,12 @@ def _refuse_number(digits: str) -> NoReturn:
 _INPUT_READER = json.JSONDecoder(
     object_pairs_hook=_unique_keys,
     parse_int=_safe_integer,
+    parse_float=_finite,
+    parse_constant=_refuse_number,
+)
+_OWN_READER = json.JSONDecoder(
+    object_pairs_hook=_unique_keys,
+    parse_int=_readable_integer,
     parse_float=_finite,
     parse_constant=_refuse_number,
 )

@@ -30,6 +30,11 @@ class Setting(Generic[T]):
         return value
 
 
+def seconds(value: object) -> float:
+    """A duration in seconds, given as a number or a `timedelta`. Raises ValueError."""
+    return value.total_seconds() if isinstance(value, timedelta) else float(str(value))
+
+
 class Duration(Setting[float]):
     """A setting in seconds that may be written as a `timedelta`."""
 
@@ -41,7 +46,23 @@ class Duration(Setting[float]):
         if instance is None:
             return self
         value: object = super().__get__(instance, owner)
-        return value.total_seconds() if isinstance(value, timedelta) else float(str(value))
+        return seconds(value)
+
+
+class OptionalDuration(Setting[float | None]):
+    """The same, or None."""
+
+    @overload
+    def __get__(self, instance: None, owner: type[Settings]) -> Setting[float | None]: ...
+    @overload
+    def __get__(self, instance: Settings, owner: type[Settings]) -> float | None: ...
+    def __get__(
+        self, instance: Settings | None, owner: type[Settings]
+    ) -> Setting[float | None] | float | None:
+        if instance is None:
+            return self
+        value: object = super().__get__(instance, owner)
+        return None if value is None else seconds(value)
 
 
 class Settings:
@@ -68,7 +89,7 @@ class Settings:
 
     MAX_REPLY_CHARS = Setting(1_000_000)
     """Longest text kept of what a model or tool sends, in characters; the rest is cut, and
-    the message says so."""
+    the message says so. A reply that streams more is not listened to any longer."""
 
     TURN_TIMEOUT = Duration(300)
     """How long a run may take, in seconds; then it ends as failed with what was said so far."""
@@ -76,6 +97,27 @@ class Settings:
     LEASE = Duration(15)
     """How long a process owns a run without renewing, in seconds. After it, a dead process's
     run is ended by the next that looks."""
+
+    SESSION_TTL = OptionalDuration(None)
+    """How long after its last message a session expires, in seconds; None for never. It doesn't
+    while a turn waits or runs, nor on hold; one with an `expires_at` of its own expires then
+    instead."""
+
+    RETENTION = Setting[list[dict[str, object]]]([])
+    """What `chatmemory_expire` removes by age: a list of rules, of which the first that fits a
+    session applies. A rule is a dict with any of `tag` (fits only sessions that have it in the
+    list `metadata["tags"]`), `max_age` (messages older than this are trimmed), `max_idle`
+    (sessions without a message for so long are purged), both in seconds, and `max_messages`
+    (the rest is trimmed). One with a tag alone exempts; one without a tag fits all, and must
+    be the last. Nothing on hold is removed."""
+
+    UNDO_DAYS = Setting(30)
+    """For how many days what was removed can be restored; then `chatmemory_vacuum` deletes
+    it."""
+
+    USER_DELETED = Setting("purge")
+    """What becomes of a user's sessions when the account is deleted: `purge` (they can be
+    restored for `UNDO_DAYS`), `erase` (at once, for good) or `keep`. Those on hold are kept."""
 
     ALLOWED_ORIGINS = Setting[list[str] | None](None)
     """Origins that may open a websocket, each `scheme://host[:port]`. None is the page's own

@@ -333,8 +333,12 @@ def _sweep(
 ) -> _Found:
     overdue = Turn.objects.overdue().values_list("session_id", flat=True)[:MAX_SWEPT_TURNS]
     for session_pk in set(overdue):
-        with contextlib.suppress(MemoryUnavailable):  # this session's lock is held; go on
+        try:
             services.end_overdue(session_pk)
+        except MemoryUnavailable:
+            pass  # its lock is held; go on
+        except Exception:  # one damaged session must not keep all others from their sweep
+            logger.exception("the overdue turn of session %s can't be ended", session_pk)
     waiting = Turn.objects.filter(status=Turn.Status.WAITING).values_list("session_id", flat=True)
     return _Found(
         heads=Session.objects.heads(session_pks) if session_pks else {},

@@ -24,7 +24,7 @@ from typing import Any
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, InterfaceError, close_old_connections
 
-from chatmemory import responders, services
+from chatmemory import codec, responders, services
 from chatmemory.conf import settings
 from chatmemory.errors import ChatMemoryError, MemoryUnavailable, ModelError, ModelTimeout
 from chatmemory.hub import LiveText, hub
@@ -93,7 +93,8 @@ class Runner:
         self._is_over = False
         self._look = threading.Event()
         self._runs: dict[int, Run] = {}
-        self._beat = time.monotonic()
+        self._asked_at: float | None = None
+        """When the loop was asked whether it is alive, if it has not answered."""
         self._is_enabled = False
 
     def enable(self) -> None:
@@ -112,7 +113,8 @@ class Runner:
     @property
     def _is_stuck(self) -> bool:
         """The loop has not answered for as long as a lease: a responder blocks it."""
-        return bool(self._runs) and time.monotonic() - self._beat > settings.LEASE
+        asked_at = self._asked_at
+        return asked_at is not None and time.monotonic() - asked_at > settings.LEASE
 
     # Called from any thread.
 
@@ -164,25 +166,47 @@ class Runner:
             self._look.set()
             keeper.join(timeout=5)
         self._runs.clear()
+        self._asked_at = None
         self._is_over = False
 
     # The loop.
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(_logged(work), self._running_loop())
+        self._ask()
+
+    def _ask(self) -> None:
+        """Ask the loop whether it is alive, if it has answered the last time."""
+        loop = self._loop
+        if loop is not None and self._asked_at is None:
+            self._asked_at = time.monotonic()
+            with contextlib.suppress(RuntimeError):  # it has ended
+                loop.call_soon_threadsafe(self._answer)
+
+    def _answer(self) -> None:
+        self._asked_at = None
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
-                    target=_run_until_stopped,
+                    target=self._run_for_ever,
                     args=(self._loop,),
                     name="chatmemory-runner",
                     daemon=True,
                 )
                 self._thread.start()
             return self._loop
+
+    def _run_for_ever(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the loop until `shut_down`, whatever a responder does to it."""
+        while self._loop is loop:
+            try:
+                loop.run_forever()
+            except BaseException:  # a task's SystemExit ends the loop, and with it all runs
+                logger.exception("a task of a responder ended the runner's loop; it goes on")
+        loop.close()
 
     async def _claim_and_run(self, session_pk: int) -> None:
         try:
@@ -197,12 +221,10 @@ class Runner:
         run = Run(claim, LiveText(claim.client_id, 0))
         run.loop, run.task = asyncio.get_running_loop(), asyncio.current_task()
         self._runs[claim.turn_pk] = run
-        if len(self._runs) == 1:
-            self._beat = time.monotonic()
         self._keep()
         try:
             with services.running(claim):
-                await self._answer(run)
+                await self._respond(run)
         except asyncio.CancelledError:
             if not run.is_ending:
                 raise
@@ -211,7 +233,7 @@ class Runner:
             if self._runs.get(claim.turn_pk) is run and not run.is_ending:
                 del self._runs[claim.turn_pk]
 
-    async def _answer(self, run: Run) -> None:
+    async def _respond(self, run: Run) -> None:
         """Begin, stream, end; whatever the responder does."""
         status, error = COMPLETE, ""
         try:
@@ -219,6 +241,8 @@ class Runner:
                 return
             run.is_started = True
             request = await _arequest(claim=run.claim)
+            if not request.messages or request.messages[-1]["role"] != Message.Role.USER:
+                return  # cleared meanwhile: there is nothing to answer
             await self._stream(run, request)
         except _FenceLost:
             return
@@ -231,7 +255,11 @@ class Runner:
         except ModelError as problem:
             status, error = FAILED, problem.code
             logger.warning("turn %s: %s", run.claim.client_id, error)
-        except Exception:
+        except GeneratorExit:
+            raise  # nothing may be awaited any more
+        except BaseException:  # SystemExit and CancelledError too, if the responder raised them
+            if run.is_ending or self._is_over:
+                raise
             status, error = FAILED, ModelError.code
             logger.exception("turn %s: the responder failed", run.claim.client_id)
         if run.take_end():
@@ -253,7 +281,7 @@ class Runner:
                         if run.last is not None:
                             await self._store_held(run)
                             chars = saved_chars = 0
-                        run.text.pieces.append(text)
+                        run.text.pieces.append(codec.storable(text))
                         chars += len(text)
                         hub.grew(claim.session_pk)
                         is_due = time.monotonic() - saved >= PARTIAL_SECONDS
@@ -261,6 +289,8 @@ class Runner:
                             saved, saved_chars = time.monotonic(), chars
                             if not await _asave_text(run):
                                 raise _FenceLost
+                        if chars > settings.MAX_REPLY_CHARS:
+                            return  # the rest would be cut, and may never end
                     case Finished(message):
                         await self._hold_back(run, message)
                         chars = saved_chars = 0
@@ -303,13 +333,9 @@ class Runner:
 
     def _keep_for_ever(self) -> None:
         while not self._is_over:
-            self._look.wait(KEEPER_SECONDS if self._runs else None)
+            self._look.wait(min(KEEPER_SECONDS, settings.LEASE / 3) if self._runs else None)
             self._look.clear()
-            loop = self._loop
-            if loop is None:
-                self._answer_beat()
-            else:
-                loop.call_soon_threadsafe(self._answer_beat)
+            self._ask()
             try:
                 self._look_after(list(self._runs.values()))
             except (DatabaseError, InterfaceError) as error:
@@ -318,9 +344,6 @@ class Runner:
                 logger.exception("the keeper failed; it looks again in %s s", KEEPER_SECONDS)
             finally:
                 close_old_connections()
-
-    def _answer_beat(self) -> None:
-        self._beat = time.monotonic()
 
     def _look_after(self, runs: list[Run]) -> None:
         started = {run.claim.turn_pk: run for run in runs if run.is_started}
@@ -363,7 +386,7 @@ class Runner:
 def _request(*, claim: Claim) -> Request:
     # With the owner: a responder is async, and could not read it.
     session = Session.objects.select_related("owner").get(pk=claim.session_pk)
-    return Request(session=session, turn=claim.client_id, messages=read_window(session))
+    return Request(session=session, turn=claim.client_id, messages=read_window(session).messages)
 
 
 def _save_text(run: Run) -> bool:
@@ -405,11 +428,6 @@ def _finish(run: Run, status: str, error: str) -> bool:
 
 def _lane(run: Run, *_: object) -> tuple[str, str]:
     return (run.claim.scope, run.claim.key)
-
-
-def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()
-    loop.close()
 
 
 async def _logged(work: Coroutine[Any, Any, None]) -> None:

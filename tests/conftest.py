@@ -41,6 +41,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of the contract that start processes are slow; it can't know the name of our mark."""
+    for item in items:
+        if "workers" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _settings() -> Iterator[None]:
     # Redis is for the tests that ask for it, and for the servers that tests start.
@@ -87,6 +95,11 @@ def _rolls_back(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture
 def live_database_env(transactional_db: None) -> dict[str, str]:
     """The environment in which another process of the project opens this test's database."""
+    return database_environment()
+
+
+def database_environment() -> dict[str, str]:
+    """The same for whoever keeps the database by itself."""
     name = connection.settings_dict["NAME"]
     if connection.vendor == "sqlite":
         url = f"sqlite:///{name}"

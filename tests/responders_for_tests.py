@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator
@@ -23,6 +24,8 @@ IN_RUN: list[bool] = []
 """What `in_run` said to them of their session."""
 LOOPS: list[asyncio.AbstractEventLoop] = []
 """In which they ran."""
+LEFT: list[asyncio.Task[None]] = []
+"""Tasks that they left behind."""
 BEGUN = threading.Event()
 """One that waits has begun to."""
 GO = threading.Event()
@@ -35,6 +38,7 @@ def reset() -> None:
     SEEN.clear()
     IN_RUN.clear()
     LOOPS.clear()
+    LEFT.clear()
     BEGUN.clear()
     GO.clear()
 
@@ -91,6 +95,35 @@ async def failing(messages: Messages, session: Session) -> AsyncGenerator[str, N
     """Break off."""
     yield "So far, "
     raise RuntimeError("secret words")
+
+
+async def quitting(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """End the process, as the main function of a script does."""
+    yield "So far, "
+    sys.exit(1)
+
+
+async def cancelling(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Break off as if it had been told to, as a cancel scope that leaks does."""
+    yield "So far, "
+    raise asyncio.CancelledError
+
+
+async def leaving_one_that_quits(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Begin a task that ends the process after the reply."""
+
+    async def quit_later() -> None:
+        await _wait()
+        sys.exit(1)
+
+    LEFT.append(asyncio.ensure_future(quit_later()))
+    yield "Good bye."
+
+
+async def unstorable(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Say what no database holds, and stop in the middle until the test says GO."""
+    yield "a\0b\ud800c"
+    await _wait()
 
 
 async def endless(messages: Messages, session: Session) -> AsyncGenerator[str, None]:

@@ -7,15 +7,20 @@ from typing import Any
 
 import pytest
 
-from chatmemory.models import AuditEntry
+from chatmemory.models import AuditEntry, Session
 from chatmemory.services import (
     SERVER,
     Actor,
     append_messages,
+    check_integrity,
     clear_session,
+    open_session,
     purge_session,
     record_reading,
+    record_refusal,
+    seal_audit,
     trim_session,
+    verify_audit,
 )
 from chatmemory.services.audit import key_hash
 from tests.factories import make_session, make_user, said
@@ -82,3 +87,34 @@ def test_a_reading_more_than_an_hour_later_is_written_down_again():
     AuditEntry.objects.update(created_at=datetime.now(UTC) - timedelta(minutes=61))
     record_reading(session=session, by=olga)
     assert AuditEntry.objects.count() == 2
+
+
+ACTS = {
+    "open": lambda by: open_session(session_key="new", scope=SERVER, by=by),
+    "append": lambda by: append_messages(**TALK, by=by, messages=said("e", "f")),
+    "read": lambda by: record_reading(session=Session.objects.get(key="talk"), by=by),
+    "refuse": lambda by: record_refusal(
+        session=Session.objects.get(key="talk"), by=by, permission="x"
+    ),
+    "repair": lambda by: list(check_integrity(repair_by=by)),
+    "seal": lambda by: seal_audit(),
+    "verify": lambda by: list(verify_audit()),
+    "trim": lambda by: trim_session(**TALK, by=by, keep_last=2, reason=""),
+    "clear": lambda by: clear_session(**TALK, by=by, reason=""),
+    "purge": lambda by: purge_session(**TALK, by=by, reason=""),
+}
+
+
+def test_whatever_is_done_entries_are_only_added():
+    make_session()
+    olga = Actor.operator(make_user("olga"))
+    append_messages(**TALK, by=olga, messages=said(*"abcd"))
+    before: list[Any] = []
+    for name, act in ACTS.items():
+        Session.objects.filter(key="talk").update(waiting=int(name == "repair"))
+        act(olga)
+        after = list(AuditEntry.objects.order_by("pk").values())
+        assert after[: len(before)] == before, name
+        before = after
+    actions = [entry["action"] for entry in before]
+    assert actions == ["read", "refused", "repair", "trim", "clear", "purge"]

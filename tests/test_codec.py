@@ -17,6 +17,7 @@ from chatmemory import codec
 from chatmemory.codec import (
     check_client_id,
     check_key,
+    check_storable,
     check_text,
     check_value,
     count_tokens,
@@ -123,6 +124,19 @@ def test_says_where_the_json_breaks():
 )
 def test_reads_strict_json_as_the_standard_reader_does(sent):
     assert parse_json(sent) == parse_json(sent.encode()) == json.loads(sent)
+
+
+def test_what_the_app_wrote_may_hold_larger_integers():
+    assert parse_json(str(2**70), is_ours=True) == 2**70
+    assert refused(parse_json, str(2**70)).code == "bad_number"
+    for sent in ("9" * 5_000, "NaN", "1e999"):
+        assert refused(lambda sent: parse_json(sent, is_ours=True), sent).code == "bad_number"
+
+
+def test_a_text_is_storable_if_it_has_neither_nul_nor_half_a_pair():
+    assert check_storable("\x07\ud7ff\U0001f600", "text") == "\x07\ud7ff\U0001f600"
+    for text in ("\0", "\ud800"):
+        assert refused(lambda text: check_storable(text, "body"), text).field == "body"
 
 
 @given(st.binary() | st.text())
@@ -524,3 +538,56 @@ def count_words(text: str) -> int:
 def test_counts_with_the_function_of_the_setting(settings):
     settings.CHATMEMORY = {"TOKEN_COUNTER": f"{__name__}.count_words"}
     assert encode({"role": "user", "content": "one two three"}).tokens == 3
+
+
+@pytest.mark.parametrize(
+    "counter",
+    [
+        lambda text: 1 / 0,
+        lambda text: None,
+        lambda text: "many",
+        lambda text: -1,
+        lambda text: math.nan,
+        lambda text: 2**31,
+        None,
+    ],
+    ids=["raising", "none", "text", "negative", "nan", "too_large", "no_function"],
+)
+@pytest.mark.parametrize("lenient", [False, True])
+def test_a_counter_that_fails_loses_no_message_and_is_named_once(
+    settings, caplog, monkeypatch, counter, lenient
+):
+    codec._complain_once.cache_clear()
+    settings.CHATMEMORY = {"TOKEN_COUNTER": f"{__name__}.count_words"}
+    monkeypatch.setitem(globals(), "count_words", counter)
+    for _ in range(2):
+        assert encode({"role": "user", "content": "secret words"}, lenient=lenient).tokens == 6
+    [record] = caplog.records
+    assert "count_words" in record.getMessage()
+    assert "secret" not in caplog.text
+
+
+def test_the_largest_count_that_the_column_holds_is_taken(settings, monkeypatch):
+    settings.CHATMEMORY = {"TOKEN_COUNTER": f"{__name__}.count_words"}
+    monkeypatch.setitem(globals(), "count_words", lambda text: 2**31 - 1)
+    assert encode({"role": "user", "content": "x"}).tokens == 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [{"id": "c", "type": "function", "function": {"name": "pay", "arguments": "{}"}}],
+        [{"name": "pay", "args": "{}"}],
+        [{"name": None, "args": {}}],
+        ["pay"],
+        "pay",
+        {"name": 5},
+    ],
+)
+def test_refuses_from_code_a_tool_call_in_another_form_and_keeps_it_out_of_a_run(calls):
+    message = {"role": "assistant", "content": "", "tool_calls": calls}
+    with pytest.raises(BadInput) as caught:
+        encode(message, field="messages[2]")
+    assert caught.value.field == "messages[2].tool_calls[0]"
+    row = encode(message, lenient=True)
+    assert decode(row.role, row.text, row.body)["tool_calls"] == calls

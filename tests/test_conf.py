@@ -18,6 +18,10 @@ DEFAULTS = {
     "MAX_REPLY_CHARS": 1_000_000,
     "TURN_TIMEOUT": 300,
     "LEASE": 15,
+    "SESSION_TTL": None,
+    "RETENTION": [],
+    "UNDO_DAYS": 30,
+    "USER_DELETED": "purge",
     "ALLOWED_ORIGINS": None,
     "DB_THREADS": 4,
     "LOCK_TIMEOUT": 2,
@@ -52,8 +56,8 @@ def test_settings_are_read_at_each_access():
 @pytest.mark.parametrize("name", DURATIONS)
 @pytest.mark.parametrize("value", [1.5, timedelta(seconds=1, milliseconds=500)])
 def test_a_duration_is_seconds_or_a_timedelta(name, value):
-    with override_settings(CHATMEMORY={name: value}):
-        assert getattr(settings, name) == 1.5
+    with override_settings(CHATMEMORY={name: value, "SESSION_TTL": value}):
+        assert getattr(settings, name) == settings.SESSION_TTL == 1.5
 
 
 @pytest.mark.parametrize("value", ["soon", None, [1]])

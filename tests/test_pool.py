@@ -22,7 +22,17 @@ from tests.factories import make_session, said
 commits = pytest.mark.django_db(transaction=True)
 TALK: dict[str, Any] = {"session_key": "talk", "by": Actor.server("tests"), "scope": SERVER}
 
-WITHOUT_DATABASE = {"in_run", "running", "scope_for", "sessions_of", "user_scope"}
+LAZY = {"check_integrity", "sessions_of", "verify_audit"}
+PURE = {
+    "importing",
+    "in_run",
+    "preview_removal",
+    "retention_rules",
+    "running",
+    "scope_for",
+    "user_scope",
+}
+WITHOUT_DATABASE = LAZY | PURE
 
 
 def test_each_service_that_works_with_the_database_has_a_twin():
@@ -106,6 +116,17 @@ def test_a_call_that_fails_lets_the_next_one_go_on():
     for _ in range(2):
         with pytest.raises(ValueError, match="a"):
             gather(twin, "a")
+
+
+@commits
+@override_settings(CHATMEMORY={"DB_THREADS": 1}, DEBUG=True)
+def test_the_queries_that_django_keeps_for_debugging_do_not_pile_up():
+    def look(_: str) -> tuple[int, bool]:
+        before = len(connection.queries)
+        Message.objects.count()
+        return before, bool(connection.queries)
+
+    assert gather(in_pool(look), "abc") == [(0, True)] * 3
 
 
 @override_settings(CHATMEMORY={"DB_THREADS": 0})

@@ -99,7 +99,7 @@ def test_a_trim_never_cuts_inside_a_turn(keep, floor):
     messages = [{"role": role, "content": "x"} for role in roles]
     append_messages(**TALK, messages=messages)
     session.refresh_from_db()
-    assert preview_trim(session, keep) == floor - 1
+    assert preview_trim(session, keep_last=keep).messages == floor - 1
     trim(keep)
     session.refresh_from_db()
     assert session.first_seq == floor
@@ -348,3 +348,22 @@ def test_of_many_who_purge_at_once_one_acts():
 
     assert sum(at_once(*[purge] * 4)) == 1
     assert AuditEntry.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_clear_amid_appends_is_before_or_after_each_of_them():
+    before = make_session()
+
+    def talk() -> None:
+        for _ in range(8):
+            append("a", "b", "c")
+
+    def clear() -> None:
+        for _ in range(4):
+            clear_session(**TALK, reason="")
+
+    at_once(talk, clear, talk)
+    session = Session.objects.get()
+    assert (session.epoch - before.epoch, session.last_seq) == (4, 48)
+    assert (session.first_seq - 1) % 3 == 0
+    assert left() == list(range(session.first_seq, 49))

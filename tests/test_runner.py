@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from asgiref.sync import sync_to_async as db
 from django.db import connection
 
+from chatmemory import hub as hub_module
 from chatmemory import runner as runner_module
 from chatmemory import services
 from chatmemory.langchain import DjangoChatMessageHistory
@@ -104,6 +105,53 @@ def test_a_responder_that_fails_leaves_a_row_with_the_text_so_far(ann, settings,
     assert "secret" not in str(list(Turn.objects.values()) + list(Message.objects.values()))
 
 
+@pytest.mark.parametrize("name", ["quitting", "cancelling"])
+def test_a_responder_that_ends_more_than_itself_fails_its_turn_alone(ann, settings, name):
+    answered_by(settings, name)
+    begin(ann)
+    assert (ended().status, turn().error) == ("failed", "model_error")
+    assert rows()[-1] == ("assistant", "So far, ", "failed")
+    answered_by(settings, "echo")
+    begin(ann, "again", "c2")
+    assert ended("c2").status == "complete"
+
+
+def test_a_task_that_a_responder_left_ends_no_other_run(ann, settings, caplog):
+    answered_by(settings, "leaving_one_that_quits")
+    begin(ann)
+    ended()
+    answered_by(settings, "slow")
+    begin(ann, "again", "c2")
+    begun()
+    responders_for_tests.GO.set()
+    assert ended("c2").status == "complete"
+    wait_for(lambda: responders_for_tests.LEFT[0].done(), "it does not quit")
+    begin(ann, "and again", "c3")
+    assert ended("c3").status == "complete"
+    assert "ended the runner's loop" in caplog.text
+
+
+@pytest.mark.slow
+def test_while_the_loop_is_blocked_nothing_is_claimed(ann, settings, monkeypatch):
+    answered_by(settings, "blocking", LEASE=0.5, TURN_TIMEOUT=0.2)
+    begin(ann)
+    assert ended().error == "model_timeout"
+    wait_for(lambda: not runner.owner, "it still claims")
+    assert not runner._runs
+    wait_for(lambda: runner.owner, "it claims no more")
+
+
+def test_the_text_so_far_of_what_no_database_holds_is_kept(ann, settings, monkeypatch):
+    monkeypatch.setattr(runner_module, "PARTIAL_SECONDS", 0.0)
+    answered_by(settings, "unstorable")
+    begin(ann)
+    wait_for(lambda: turn().partial == "a\ufffdb\ufffdc", "nothing is kept")
+    responders_for_tests.GO.set()
+    assert ended().status == "complete"
+    message = Message.objects.get(role="assistant")
+    assert (message.text, message.plain()["repaired"]) == ("a\ufffdb\ufffdc", ["content"])
+
+
 @pytest.mark.parametrize("name", ["nothing_here", "HERE", "_wait"])
 def test_a_responder_that_can_not_be_used_fails_the_turn(ann, settings, name):
     answered_by(settings, name)
@@ -112,7 +160,7 @@ def test_a_responder_that_can_not_be_used_fails_the_turn(ann, settings, name):
     assert rows()[-1] == ("assistant", "", "failed")
 
 
-def test_a_stop_ends_an_endless_reply_with_what_was_said(ann, settings):
+def test_a_stop_ends_an_endless_reply_with_what_was_said(ann, settings, caplog):
     answered_by(settings, "endless")
     begin(ann)
     begun()
@@ -121,6 +169,15 @@ def test_a_stop_ends_an_endless_reply_with_what_was_said(ann, settings):
     role, text, status = rows()[-1]
     assert (role, status) == ("assistant", "interrupted")
     assert text.startswith("word ")
+    assert "the responder failed" not in caplog.text
+
+
+def test_of_an_endless_reply_no_more_is_awaited_than_is_stored(ann, settings):
+    answered_by(settings, "endless", MAX_REPLY_CHARS=12)
+    begin(ann)
+    assert ended().status == "complete"
+    message = Message.objects.get(role="assistant")
+    assert (message.text, message.plain()["cut"]) == ("word word wo", 15)
 
 
 @pytest.mark.parametrize("name", ["stubborn", "blocking"])
@@ -164,6 +221,28 @@ def test_what_is_removed_while_the_model_thinks_does_not_come_back(ann, settings
     assert Message.stored.count() == 1
 
 
+@pytest.mark.parametrize("instructions", ["", "Be kind."])
+def test_what_is_cleared_before_the_window_is_read_is_not_answered(
+    ann, monkeypatch, caplog, instructions
+):
+    Session.objects.update(instructions=instructions)
+    start, has_run = services.astart_turn, threading.Event()
+
+    async def start_and_clear(**given):
+        begun = await start(**given)
+        await services.aclear_session(**ann.talk, reason="test")
+        has_run.set()
+        return begun
+
+    monkeypatch.setattr(services, "astart_turn", start_and_clear)
+    begin(ann)
+    assert has_run.wait(DEADLINE)
+    wait_for(lambda: not runner._runs, "the run goes on")
+    assert turn().status == "interrupted"
+    assert responders_for_tests.SEEN == []
+    assert "failed" not in caplog.text
+
+
 def test_who_lost_the_lease_can_not_write_any_more(ann, settings, monkeypatch):
     monkeypatch.setattr(runner_module, "KEEPER_SECONDS", 60)
     answered_by(settings, "slow")
@@ -194,6 +273,18 @@ def test_the_keeper_renews_the_lease_of_a_responder_that_blocks(ann, settings):
     begun()
     assert ended().status == "complete"
     assert rows()[-1] == ("assistant", "So far, so good.", "complete")
+
+
+@pytest.mark.slow
+def test_a_lease_is_renewed_in_time_however_short_it_is(ann, settings, monkeypatch):
+    monkeypatch.setattr(runner_module, "KEEPER_SECONDS", 60)
+    answered_by(settings, "slow", LEASE=1)
+    begin(ann)
+    begun()
+    later = Turn.objects.filter(lease_until__gt=turn().lease_until + timedelta(seconds=1))
+    wait_for(later.exists, "it is not renewed")
+    responders_for_tests.GO.set()
+    assert ended().status == "complete"
 
 
 @pytest.mark.slow
@@ -334,6 +425,17 @@ def test_a_run_of_a_dead_process_is_ended_by_the_sweep_and_not_run_again(ann):
     assert responders_for_tests.SEEN == []
 
 
+def test_a_turn_that_can_not_be_ended_does_not_stop_the_sweep(ann, settings, caplog):
+    admitted = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="dead")
+    services.start_turn(claim=admitted.claim)
+    Turn.objects.update(lease_until=LONG_AGO)
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "MAX_REPLY_CHARS": "many"}
+    pk = Session.objects.get().pk
+    found = hub_module._sweep(session_pks=[pk], user_pks={ann.talk["by"].id}, login_keys=())
+    assert (list(found.heads), found.user_pks) == ([pk], {ann.talk["by"].id})
+    assert f"the overdue turn of session {pk} can't be ended" in caplog.text
+
+
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one lock for all")
 def test_an_end_that_can_not_be_stored_is_tried_again(ann, settings, monkeypatch):
     monkeypatch.setattr(runner_module, "FINISH_AGAIN_SECONDS", 0.05)
@@ -370,6 +472,14 @@ def test_what_breaks_off_a_run_is_logged(ann, monkeypatch, caplog):
     services.admit_turn(**ann.talk, client_id="c1", content="hi")
     with caplog.at_level(logging.ERROR):
         wait_for(lambda: "a run broke off" in caplog.text, "nothing is logged")
+
+
+def test_a_process_that_ends_leaves_its_turns_to_others(ann, settings):
+    answered_by(settings, "slow")
+    begin(ann)
+    begun()
+    runner.shut_down()
+    assert turn().status == "running"
 
 
 def test_threads_end_when_told_and_begin_again(ann):

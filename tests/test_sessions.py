@@ -11,12 +11,13 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from chatmemory.errors import BadInput, HistoryCleared, NotFound
-from chatmemory.models import AuditEntry, Session
+from chatmemory.models import AuditEntry, Message, Session
 from chatmemory.services import (
     SERVER,
     Actor,
     admit_turn,
     append_messages,
+    check_integrity,
     clear_session,
     get_session,
     open_session,
@@ -85,6 +86,14 @@ def test_anothers_session_is_not_found_like_an_unknown_one(call, key):
     assert type(caught.value) is NotFound
 
 
+@pytest.mark.parametrize("key", ["", "a" * 201, "a\0", "\ud800"])
+@pytest.mark.parametrize("call", [get_session, read_page, read_history, clear_session])
+def test_a_key_that_no_database_holds_is_refused_alike_on_all(call, key):
+    more = {"reason": ""} if call is clear_session else {}
+    with pytest.raises(BadInput):
+        call(session_key=key, by=BY, scope=SERVER, **more)
+
+
 def test_two_users_open_one_key_as_two_sessions():
     ann, bob = make_user(), make_user()
     one = open_session(session_key="talk", by=Actor.user(ann))
@@ -92,6 +101,23 @@ def test_two_users_open_one_key_as_two_sessions():
     assert one.pk != two.pk
     assert (one.owner, two.owner) == (ann, bob)
     assert list(sessions_of(Actor.user(ann))) == [one]
+
+
+@pytest.mark.parametrize("scope", ["user:\ud800", "server\0"], ids=ascii)
+def test_a_scope_that_no_database_holds_is_refused(scope):
+    with pytest.raises(BadInput):
+        scope_for(BY, scope)
+    with pytest.raises(BadInput):
+        next(check_integrity(scope=scope))
+
+
+@pytest.mark.parametrize("scope", ["removed:7", "importing:user:7"])
+def test_nobody_opens_a_session_where_purged_and_half_imported_ones_lie(scope):
+    with pytest.raises(BadInput):
+        open_session(session_key="talk", by=BY, scope=scope)
+    with pytest.raises(BadInput):
+        append_messages(**TALK | {"scope": scope}, messages=said("hi"), create=True)
+    assert not Session.objects.exists()
 
 
 def test_an_operator_reaches_the_scope_that_is_named():
@@ -249,6 +275,24 @@ def test_a_page_of_an_empty_session_still_has_its_head():
 def test_a_page_has_one_to_a_thousand_messages(limit):
     with pytest.raises(BadInput):
         read_page(**TALK, limit=limit)
+
+
+@pytest.mark.parametrize("side", ["after", "before"])
+@pytest.mark.parametrize("number", [10**30, -(10**30)])
+def test_a_number_that_no_database_holds_is_refused(side, number):
+    make_session()
+    with pytest.raises(BadInput):
+        read_page(**TALK, **{side: number})
+    assert read_page(**TALK, **{side: 2**62}).rows == []
+
+
+def test_order_is_by_number_whatever_the_clock_says():
+    make_session()
+    append_messages(**TALK, messages=said("a", "b", "c"))
+    Message.stored.filter(seq=3).update(created_at=LONG_AGO)
+    Message.stored.filter(seq=1).update(created_at=FAR_OFF)
+    assert [row.seq for row in read_history(**TALK).rows] == [1, 2, 3]
+    assert [row.seq for row in read_page(**TALK, limit=2).rows] == [2, 3]
 
 
 @pytest.mark.parametrize("read", [read_page, read_history])

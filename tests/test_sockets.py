@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 import uuid
 from datetime import timedelta
 
 import pytest
 from asgiref.sync import sync_to_async as db
+from autobahn.exception import Disconnected
 from django.contrib.sessions.models import Session as Login
 from django.db import connection
 from django.utils import timezone
@@ -714,6 +716,23 @@ async def test_a_sweep_expels_who_may_not_be_here_any_more(ann, bob, talk, monke
         bye, code = await tab.closed()
         assert (bye["reason"], code) == ("unauthenticated", 4401)
         assert (await other.send("hi"))["type"] == "ok"
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError, Disconnected])
+async def test_a_client_that_went_without_a_word_is_no_error(ann, talk, caplog, error):
+    tab = Tab(ann)
+    put, is_gone = tab._outbox.put, threading.Event()
+
+    async def put_or_fail(event):
+        if is_gone.is_set():
+            raise error("gone")
+        await put(event)
+
+    tab._outbox.put = put_or_fail
+    async with greeted(tab):
+        is_gone.set()
+        await tab.say("fetch", id="f1", before_seq=9)
+    assert "failed" not in caplog.text
 
 
 async def test_a_lost_poke_is_made_good_by_the_sweep(ann, talk, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from contextvars import copy_context
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -695,7 +696,10 @@ def test_code_knows_in_whose_run_it_is():
     with running(claim):
         assert in_run(SERVER, "talk")
         assert not in_run(SERVER, "other")
+        left_behind = copy_context()
+        assert left_behind.run(in_run, SERVER, "talk")
     assert not in_run(SERVER, "talk")
+    assert not left_behind.run(in_run, SERVER, "talk")
 
 
 # All orders of events

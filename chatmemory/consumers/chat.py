@@ -90,7 +90,7 @@ class Client:
         self.user_pk = self._actor.id if self._actor else ""
         self.login_key: str | None = login.session_key if login is not None else None
         self._key: str = scope["url_route"]["kwargs"]["key"]
-        self._send = send
+        self._send_event = send
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._answers: deque[str] = deque()
@@ -333,6 +333,15 @@ class Client:
                 self._say_bye("not_found", reconnect=False)
         if self._bye is None and self._credit.is_ping_due():
             await self._put(protocol.dump("ping", n=self._credit.ping()))
+
+    async def _send(self, event: Mapping[str, Any]) -> None:
+        """Hand an event to the server. Raises OSError if the client is gone."""
+        try:
+            await self._send_event(event)
+        except Exception as error:
+            if type(error).__name__ == "Disconnected":  # as Daphne's library says it
+                raise ConnectionResetError from error
+            raise
 
     async def _put(self, frame: str) -> None:
         await self._send({"type": "websocket.send", "text": frame})

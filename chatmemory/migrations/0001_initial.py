@@ -33,7 +33,7 @@ class Migration(migrations.Migration):
                 ('actor_id', models.CharField(max_length=150)),
                 ('actor_label', models.CharField(max_length=200)),
                 ('action', models.CharField(max_length=16)),
-                ('session_pk', models.BigIntegerField(db_index=True)),
+                ('session_pk', models.BigIntegerField(db_index=True, null=True)),
                 ('key_hash', models.CharField(max_length=64)),
                 ('reason', models.CharField(max_length=500)),
                 ('from_seq', models.BigIntegerField(null=True)),
@@ -44,6 +44,20 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'audit entry',
                 'verbose_name_plural': 'audit entries',
+            },
+        ),
+        migrations.CreateModel(
+            name='AuditSeal',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('number', models.BigIntegerField(unique=True)),
+                ('entry_pk', models.BigIntegerField(unique=True)),
+                ('digest', models.CharField(max_length=64)),
+                ('created_at', models.DateTimeField(db_default=chatmemory.models.fields.DatabaseNow())),
+            ],
+            options={
+                'verbose_name': 'audit seal',
+                'verbose_name_plural': 'audit seals',
             },
         ),
         migrations.CreateModel(
@@ -70,7 +84,7 @@ class Migration(migrations.Migration):
                 ('archived_at', models.DateTimeField(null=True, verbose_name='archived at')),
                 ('held_at', models.DateTimeField(null=True, verbose_name='on hold since')),
                 ('removed_at', models.DateTimeField(null=True, verbose_name='purged at')),
-                ('removed_scope', chatmemory.models.fields.KeyField(db_default='', max_length=150)),
+                ('removed_scope', chatmemory.models.fields.KeyField(db_default='', db_index=True, max_length=150)),
                 ('created_at', models.DateTimeField(db_default=chatmemory.models.fields.DatabaseNow(), verbose_name='created at')),
                 ('owner', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='owner')),
             ],

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from chatmemory.models.audit import AuditEntry
+from chatmemory.models.audit import AuditEntry, AuditSeal
 from chatmemory.models.fields import CLOCK, TODAY, DatabaseNow, DatabaseToday, KeyField
 from chatmemory.models.messages import Message, MessageQuerySet
-from chatmemory.models.sessions import UNEXPIRED, Session, SessionQuerySet
+from chatmemory.models.sessions import Session, SessionQuerySet, unexpired, unexpired_sql
 from chatmemory.models.turns import Turn, TurnQuerySet
 from chatmemory.models.values import Head, Page, StoredMessage
 
 __all__ = [
     "CLOCK",
     "TODAY",
-    "UNEXPIRED",
     "AuditEntry",
+    "AuditSeal",
     "DatabaseNow",
     "DatabaseToday",
     "Head",
@@ -26,4 +26,6 @@ __all__ = [
     "StoredMessage",
     "Turn",
     "TurnQuerySet",
+    "unexpired",
+    "unexpired_sql",
 ]

@@ -15,7 +15,7 @@ class AuditEntry(models.Model):
     actor_id = models.CharField(max_length=150)
     actor_label = models.CharField(max_length=200)
     action = models.CharField(max_length=16)
-    session_pk = models.BigIntegerField(db_index=True)
+    session_pk = models.BigIntegerField(null=True, db_index=True)  # null is "of a person"
     key_hash = models.CharField(max_length=64)
     reason = models.CharField(max_length=500)
     from_seq = models.BigIntegerField(null=True)
@@ -28,4 +28,21 @@ class AuditEntry(models.Model):
         verbose_name_plural = _("audit entries")
 
     def __str__(self) -> str:
-        return f"{self.action} of session {self.session_pk} by {self.actor_label}"
+        of = "a person" if self.session_pk is None else f"session {self.session_pk}"
+        return f"{self.action} of {of} by {self.actor_label}"
+
+
+class AuditSeal(models.Model):
+    """A link of the chain over the entries: whoever changes one breaks all that come after."""
+
+    number = models.BigIntegerField(unique=True)
+    entry_pk = models.BigIntegerField(unique=True)
+    digest = models.CharField(max_length=64)
+    created_at = models.DateTimeField(db_default=DatabaseNow())
+
+    class Meta:
+        verbose_name = _("audit seal")
+        verbose_name_plural = _("audit seals")
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.digest}"

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection
+from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
-from django.conf import settings
-from django.db import models
+from django.conf import settings as django_settings
+from django.db import connections, models
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, FilteredRelation, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Greatest, Least
+from django.db.models.sql import Query
 from django.utils.translation import gettext_lazy as _
 
+from chatmemory.conf import settings
 from chatmemory.models.fields import DatabaseNow, DatabaseToday, KeyField
 from chatmemory.models.values import (
     HEAD_COLUMNS,
@@ -28,14 +33,32 @@ def random_epoch() -> int:
     return secrets.randbits(40)
 
 
-UNEXPIRED = (
-    Q(expires_at__isnull=True)
-    | Q(expires_at__gt=DatabaseNow())
-    | Q(running__isnull=False)
-    | Q(waiting__gt=0)
-    | Q(held_at__isnull=False)
-)
-"""Its end has not come, or it has a live turn or is held, and so goes on."""
+def unexpired() -> Q:
+    """Its end has not come; one that has a live turn or is on hold has none.
+
+    The end is `expires_at`, or else `SESSION_TTL` after the last message.
+    """
+    goes_on = Q(running__isnull=False) | Q(waiting__gt=0) | Q(held_at__isnull=False)
+    if settings.SESSION_TTL is None:
+        is_recent = Q()
+    else:
+        since = DatabaseNow() - timedelta(seconds=settings.SESSION_TTL)
+        is_recent = Q(last_message_at__gt=since)
+        is_recent |= Q(last_message_at__isnull=True, created_at__gt=since)
+    return goes_on | Q(expires_at__gt=DatabaseNow()) | (Q(expires_at__isnull=True) & is_recent)
+
+
+def unexpired_sql(connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
+    """The same in SQL, its columns without the table's name, and its parameters."""
+    return _unexpired_sql(connection.alias, settings.SESSION_TTL)
+
+
+@cache
+def _unexpired_sql(alias: str, ttl: float | None) -> tuple[str, tuple[Any, ...]]:
+    query = Query(Session, alias_cols=False)
+    where = query.build_where(unexpired())
+    sql, params = where.as_sql(query.get_compiler(using=alias), connections[alias])
+    return f"({sql})", tuple(params)
 
 
 class SessionQuerySet(QuerySet["Session"]):
@@ -43,15 +66,20 @@ class SessionQuerySet(QuerySet["Session"]):
 
     def living(self) -> SessionQuerySet:
         """Those neither removed nor expired."""
-        return self.filter(UNEXPIRED, removed_at__isnull=True)
+        return self.filter(unexpired(), removed_at__isnull=True)
 
     def expired(self) -> SessionQuerySet:
         """Those whose end has come; one that is held or has a live turn goes on."""
-        return self.filter(~UNEXPIRED)
+        return self.filter(~unexpired())
 
     def at(self, scope: str, key: str) -> SessionQuerySet:
         """The one living session of this address, or none."""
         return self.living().filter(scope=scope, key=key)
+
+    def of_scopes(self, *scopes: str) -> SessionQuerySet:
+        """All that are or were in these scopes: living, expired and purged ones."""
+        named = [scope for scope in scopes if scope]  # those not purged have an empty one
+        return self.filter(Q(scope__in=named) | Q(removed_scope__in=named))
 
     def most_recent_first(self) -> SessionQuerySet:
         """In order of the last message, newest first; those without one last."""
@@ -109,7 +137,7 @@ class Session(models.Model):
     scope = KeyField(_("scope"), max_length=150)
     key = KeyField(_("key"), max_length=200)
     owner = models.ForeignKey(
-        settings.AUTH_USER_MODEL,
+        django_settings.AUTH_USER_MODEL,
         verbose_name=_("owner"),
         null=True,
         blank=True,
@@ -136,7 +164,7 @@ class Session(models.Model):
     archived_at = models.DateTimeField(_("archived at"), null=True)
     held_at = models.DateTimeField(_("on hold since"), null=True)
     removed_at = models.DateTimeField(_("purged at"), null=True)
-    removed_scope = KeyField(max_length=150, db_default="")
+    removed_scope = KeyField(max_length=150, db_default="", db_index=True)
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
 
     objects = SessionQuerySet.as_manager()
@@ -174,3 +202,10 @@ class Session(models.Model):
     def message_count(self) -> int:
         """How many rows stand above the floor."""
         return self.last_seq - self.first_seq + 1
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When it expires if nothing more is said, and nothing runs or holds it; None for never."""
+        if self.expires_at is not None or settings.SESSION_TTL is None:
+            return self.expires_at
+        return (self.last_message_at or self.created_at) + timedelta(seconds=settings.SESSION_TTL)

@@ -24,6 +24,12 @@ class TurnQuerySet(QuerySet["Turn"]):
         """Those that wait for somebody to run them, the oldest first."""
         return self.filter(status=Turn.Status.WAITING).order_by("place", "pk")
 
+    def superseded(self) -> list[tuple[int, int]]:
+        """The ranges of numbers, ends included, that those with a row of their own supersede."""
+        begun = self.filter(user_seq__isnull=False, replaces_from__isnull=False)
+        ranges = begun.values_list("replaces_from", "replaces_to")
+        return [(low, high) for low, high in ranges if low is not None and high is not None]
+
     def renew(self, owner: str, lease_seconds: float) -> int:
         """Prolong the leases of an owner's started runs; return how many."""
         return self.filter(

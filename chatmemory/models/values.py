@@ -36,6 +36,11 @@ class StoredMessage:
         """The message as it was handed in; a placeholder if it can't be decoded."""
         return codec.decode(self.role, self.text, self.body)
 
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether it can't be decoded, marked as such or not; its text can be shown."""
+        return self.quarantined or "quarantined" in self.plain()
+
     def public(self) -> dict[str, object]:
         """What whoever may read the session is shown of it, in frames and over REST alike."""
         plain = self.plain()

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from django.contrib.auth.base_user import AbstractBaseUser
 
+from chatmemory.codec import check_value
+
 SERVER = "server"
 """The scope of sessions that belong to no person."""
 
@@ -45,7 +47,8 @@ def scope_for(by: Actor, scope: str | None) -> str:
     """The key space in which `by` finds sessions.
 
     Raises TypeError where an operator or server code names none, or a person names another's:
-    both are mistakes of the calling code, never of the person.
+    both are mistakes of the calling code, never of the person. Raises BadInput for a scope that no
+    database can hold.
     """
     if by.kind in ("user", "visitor"):
         own = f"{by.kind}:{by.id}"
@@ -54,12 +57,32 @@ def scope_for(by: Actor, scope: str | None) -> str:
         return own
     if not scope:
         raise TypeError(f'{by.kind}s must name the scope, such as "user:1" or "{SERVER}"')
+    check_value(scope, "scope")
     return scope
 
 
 def user_scope(user: AbstractBaseUser) -> str:
     """The scope of a user's sessions, for operators and server code."""
     return f"user:{user.pk}"
+
+
+def importing(scope: str) -> str:
+    """Where a session of this scope lies while it is being imported."""
+    return f"importing:{scope}"
+
+
+def removed(session_pk: int | str) -> str:
+    """Where a session lies once it is purged, so that its key is free."""
+    return f"removed:{session_pk}"
+
+
+NOBODYS = (importing(""), removed(""))
+"""How scopes begin in which nobody opens a session."""
+
+
+def spaces_of(scope: str) -> tuple[str, str]:
+    """Every scope under which sessions of this one's person lie; for those purged, lay."""
+    return (scope, importing(scope))
 
 
 def owner_of(scope: str) -> str | None:

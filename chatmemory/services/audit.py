@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from django.utils.crypto import salted_hmac
 
@@ -23,25 +24,45 @@ def record(
     *,
     from_seq: int | None = None,
     to_seq: int | None = None,
-    **counts: int,
+    **counts: int | str,
 ) -> AuditEntry:
-    """Write down an act, in the transaction of the act. A long reason is cut.
+    """Write down an act, in the transaction of the act. A long reason is cut."""
+    of = {"session_pk": session.pk, "key_hash": key_hash(session.key)}
+    return _record(action, by, reason, counts, from_seq=from_seq, to_seq=to_seq, **of)
 
-    Raises BadInput for a reason with control characters.
+
+def record_person(
+    scope: str, action: str, by: Actor, reason: str, **counts: int | str
+) -> AuditEntry:
+    """Write down what was done to all sessions of a scope; of all scopes, if it is empty.
+
+    Otherwise as `record`; what stands in for the key is a hash of the scope.
     """
-    check_value(reason, "reason")
+    return _record(action, by, reason, counts, key_hash=key_hash(scope) if scope else "")
+
+
+def _record(
+    action: str, by: Actor, reason: str, counts: dict[str, int | str], **of: Any
+) -> AuditEntry:
     return AuditEntry.objects.create(
         actor_kind=by.kind,
         actor_id=by.id[:150],
         actor_label=by.label[:200],
         action=action,
-        session_pk=session.pk,
-        key_hash=key_hash(session.key),
         reason=reason[:MAX_REASON_CHARS],
-        from_seq=from_seq,
-        to_seq=to_seq,
         counts=counts,
+        **of,
     )
+
+
+def check_reason(reason: str) -> None:
+    """See that a reason can be written down. Raises BadInput for control characters."""
+    check_value(reason, "reason")
+
+
+def is_erased(session_pk: int) -> bool:
+    """Whether the erasure of this session was begun; what is left of it goes at once."""
+    return AuditEntry.objects.filter(session_pk=session_pk, action="erase").exists()
 
 
 def record_reading(*, session: Session, by: Actor) -> None:
@@ -63,7 +84,7 @@ def record_refusal(*, session: Session, by: Actor, permission: str) -> None:
 
 
 def key_hash(key: str) -> str:
-    """A session's key as the audit keeps it: recognisable to who knows the key, else not."""
+    """A session's key, or a person's scope, as the audit keeps it: who knows it can tell."""
     return salted_hmac("chatmemory.audit", key, algorithm="sha256").hexdigest()
 
 

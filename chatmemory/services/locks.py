@@ -13,6 +13,7 @@ from chatmemory.conf import settings
 from chatmemory.errors import NotFound
 from chatmemory.models import Session, SessionQuerySet
 from chatmemory.services.actors import Actor, scope_for
+from chatmemory.services.addresses import check_session_key
 from chatmemory.services.faults import database
 
 
@@ -24,10 +25,19 @@ def unit() -> transaction.Atomic:
 def lock(session_key: str, by: Actor, scope: str | None, session_pk: int | None = None) -> Session:
     """Take the lock of a living session; with a `session_pk` only if it is this one.
 
-    Needs a transaction. Raises NotFound.
+    Needs a transaction. Raises NotFound, BadInput.
     """
+    check_session_key(session_key)
     sessions = Session.objects.at(scope_for(by, scope), session_key)
     return _lock(sessions if session_pk is None else sessions.filter(pk=session_pk))
+
+
+def lock_stored(session_pk: int, by: Actor, scope: str | None) -> Session:
+    """Take the lock of a session that is or was in this scope: living, expired or purged.
+
+    Needs a transaction. Raises NotFound.
+    """
+    return _lock(Session.objects.of_scopes(scope_for(by, scope)).filter(pk=session_pk))
 
 
 def lock_pk(session_pk: int) -> Session:

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from asgiref.sync import sync_to_async
-from django.db import close_old_connections
+from django.db import close_old_connections, reset_queries
 
 from chatmemory.conf import settings
 from chatmemory.services.actors import Actor
@@ -64,6 +64,7 @@ def address_lane(*, session_key: str, by: Actor, scope: str | None = None, **_: 
 
 def _with_fresh_connection(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     close_old_connections()
+    reset_queries()  # which Django keeps while DEBUG is on, until a request begins
     try:
         return function(*args, **kwargs)
     finally:

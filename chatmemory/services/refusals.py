@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chatmemory.codec import Row
-from chatmemory.errors import Archived, Conflict, HistoryCleared, NotFound
-from chatmemory.models import CLOCK, Message, Session, Turn
+from chatmemory.errors import Archived, Conflict, HistoryCleared, MemoryUnavailable, NotFound
+from chatmemory.models import CLOCK, Message, Session, Turn, unexpired_sql
 from chatmemory.services.faults import database
-from chatmemory.services.rows import UNEXPIRED
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +82,22 @@ def explain(scope: str, key: str, client_id: str) -> Found:
     quote = connection.ops.quote_name
     clock = CLOCK[connection.vendor].replace("%", "%%")
     session, message, turn = (quote(m._meta.db_table) for m in (Session, Message, Turn))
+    goes_on, params = unexpired_sql(connection)
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT s.id, s.epoch, s.first_seq, s.archived_at IS NOT NULL, s.running, s.waiting, "  # noqa: S608  # names only
             f"now.status = 'running' AND now.lease_until < {clock}, "
             "own.id, own.status, own.asked, own.user_seq, own.epoch, "
             "m.seq, m.role, m.text, m.body, m.redacted "
-            f"FROM {session} s "
+            f"FROM (SELECT * FROM {session} WHERE scope = %s AND {quote('key')} = %s "
+            f"AND removed_at IS NULL AND {goes_on}) s "
             f"LEFT JOIN {message} f ON f.session_id = s.id AND f.client_id = %s "
             f"LEFT JOIN {message} m ON m.session_id = s.id "
             "AND m.seq >= f.seq AND m.seq < f.seq + f.batch "
             f"LEFT JOIN {turn} own ON own.session_id = s.id AND own.client_id = %s "
             f"LEFT JOIN {turn} now ON now.session_id = s.id AND now.client_id = s.running "
-            f"WHERE s.scope = %s AND s.{quote('key')} = %s AND s.removed_at IS NULL "
-            f"AND {UNEXPIRED.format(clock=clock)} ORDER BY m.seq",
-            [client_id, client_id, scope, key],
+            "ORDER BY m.seq",
+            [scope, key, *params, client_id, client_id],
         )
         found = cursor.fetchall()
     if not found:
@@ -111,3 +114,22 @@ def explain(scope: str, key: str, client_id: str) -> Found:
         turn=None if head[7] is None else FoundTurn(*head[7:12]),
         rows=[FoundRow(*row[12:17]) for row in found if row[12] is not None],
     )
+
+
+def is_stored(session_pk: int, client_id: str) -> bool:
+    """Whether a duplicate is of this client_id; if not, it is of a number."""
+    return Message.stored.filter(session=session_pk, client_id=client_id).exists()
+
+
+def damaged(session_pk: int) -> MemoryUnavailable:
+    """The error for a session that refuses rows though nothing is in their way; sounds the alarm.
+
+    Its counter has fallen behind its rows, most likely. Trying again is in vain.
+    """
+    logger.critical(
+        "session %s takes no rows though nothing is in their way; "
+        "`manage.py chatmemory_check --session %s --fix` repairs what can be",
+        session_pk,
+        session_pk,
+    )
+    return MemoryUnavailable("The session is damaged; chatmemory_check tells an operator how.")

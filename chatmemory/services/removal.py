@@ -2,56 +2,67 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Unpack
 
 from django.db.models import F
-from django.db.models.functions import Coalesce
 
-from chatmemory.errors import BadInput, Held
-from chatmemory.models import AuditEntry, DatabaseNow, Message, Session, Turn
+from chatmemory.models import AuditEntry, Session
 from chatmemory.services.actors import Actor
-from chatmemory.services.audit import record
+from chatmemory.services.audit import check_reason
+from chatmemory.services.cuts import Cut, check_cut, floor_after
 from chatmemory.services.faults import durably
+from chatmemory.services.floor import check_held, mark_removed, move_epoch, move_floor
 from chatmemory.services.locks import bounded_wait, lock, unit
-from chatmemory.services.news import tell, tell_finished
 from chatmemory.services.pool import address_lane, in_pool
 
-LIVE = (Turn.Status.WAITING, Turn.Status.RUNNING)
+EXPIRED = "expired"
+"""The reason of a purge because the session's end had come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What a removal would do now."""
+
+    messages: int
+    """How many it hides."""
+    waiting: int = 0
+    """How many waiting turns it cancels."""
+    ends_run: bool = False
+    """Whether it ends a reply that is being written."""
+    is_held: bool
+    """The session is on hold: it would be refused."""
 
 
 def trim_session(
     *,
     session_key: str,
-    keep_last: int,
     by: Actor,
     reason: str,
     scope: str | None = None,
     session_pk: int | None = None,
+    **cut: Unpack[Cut],
 ) -> AuditEntry | None:
-    """Hide all but the last `keep_last` messages; return what went, None if nothing did.
+    """Hide the oldest messages; return what went, None if nothing did.
 
-    Never cuts inside a turn, nor into one that runs, so it may keep a few more. With a
-    `session_pk` it is not done to a newer session under the same key.
-    Raises NotFound, Held, BadInput.
+    The cut is one of `keep_last` (messages), `keep_turns`, `keep_tokens`, `before` (an aware
+    time) and `before_seq`. It is never made inside a turn, nor into one that runs, so a few more
+    may stay. With a `session_pk` it is not done to a newer session under the same key.
+    Raises BadInput, NotFound, Held, MemoryUnavailable.
     """
-    _check_keep(keep_last)
+    check_cut(cut)
+    check_reason(reason)
 
     def work() -> AuditEntry | None:
         with unit():
             session = lock(session_key, by, scope, session_pk)
-            _check_held(session)
-            floor = _floor_for(session, keep_last)
+            check_held(session)
+            floor = floor_after(session, cut)
             if floor == session.first_seq:
                 return None
-            return _move_floor(session, floor, "trim", by, reason)
+            return move_floor(session, floor, "trim", by, reason)
 
     return durably(work, is_repeatable=False)
-
-
-def preview_trim(session: Session, keep_last: int) -> int:
-    """How many messages a trim would hide now. Raises BadInput."""
-    _check_keep(keep_last)
-    return _floor_for(session, keep_last) - session.first_seq
 
 
 def clear_session(
@@ -65,15 +76,16 @@ def clear_session(
     """Hide all messages; whoever began to write before this can't write any more.
 
     A running turn ends as interrupted without a row, waiting ones are cancelled. `session_pk` is
-    as in `trim_session`. Raises NotFound, Held.
+    as in `trim_session`. Raises BadInput, NotFound, Held, MemoryUnavailable.
     """
+    check_reason(reason)
 
     def work() -> AuditEntry:
         with unit():
             session = lock(session_key, by, scope, session_pk)
-            _check_held(session)
-            _move_epoch(session)
-            return _move_floor(session, session.last_seq + 1, "clear", by, reason)
+            check_held(session)
+            move_epoch(session)
+            return move_floor(session, session.last_seq + 1, "clear", by, reason)
 
     return durably(work, is_repeatable=False)
 
@@ -89,16 +101,34 @@ def purge_session(
     """Remove the session and all its messages; its key is free at once.
 
     Nothing that was begun for it can reach a new session under the same key. `session_pk` is as
-    in `trim_session`. Raises NotFound, Held.
+    in `trim_session`. Raises BadInput, NotFound, Held, MemoryUnavailable.
     """
+    check_reason(reason)
 
     def work() -> AuditEntry:
         with unit():
             session = lock(session_key, by, scope, session_pk)
-            _check_held(session)
-            return _purge(session, by, reason)
+            check_held(session)
+            return purge(session, by, reason)
 
     return durably(work, is_repeatable=False)
+
+
+def preview_trim(session: Session, **cut: Unpack[Cut]) -> Preview:
+    """What a trim would hide now. Raises BadInput."""
+    check_cut(cut)
+    messages = floor_after(session, cut) - session.first_seq
+    return Preview(messages=messages, is_held=session.held_at is not None)
+
+
+def preview_removal(session: Session) -> Preview:
+    """What a clear or a purge would hide and end now."""
+    return Preview(
+        messages=session.message_count,
+        waiting=session.waiting,
+        ends_run=session.running is not None,
+        is_held=session.held_at is not None,
+    )
 
 
 def purge_expired(scope: str, key: str) -> None:
@@ -107,83 +137,14 @@ def purge_expired(scope: str, key: str) -> None:
     with bounded_wait():
         found = expired.update(fence=F("fence"))
     if found:
-        _purge(expired.get(), Actor.server("expiry"), "expired")
+        purge(expired.get(), Actor.server("expiry"), EXPIRED)
 
 
-def _purge(session: Session, by: Actor, reason: str) -> AuditEntry:
-    _move_epoch(session)
-    session.removed_scope, session.scope = session.scope, f"removed:{session.pk}"
-    Session.objects.filter(pk=session.pk).update(
-        removed_scope=session.removed_scope, scope=session.scope, removed_at=DatabaseNow()
-    )
-    return _move_floor(session, session.last_seq + 1, "purge", by, reason)
-
-
-def _check_held(session: Session) -> None:
-    if session.held_at is not None:
-        raise Held
-
-
-def _check_keep(keep_last: int) -> None:
-    if keep_last < 0:
-        raise BadInput("Keep none or more messages.", field="keep_last", limit=0)
-
-
-def _floor_for(session: Session, keep_last: int) -> int:
-    """The number at which a trim would put the floor: that of a turn's first row."""
-    floor = session.last_seq - keep_last + 1
-    if floor <= session.first_seq:
-        return session.first_seq
-    if floor > session.last_seq and session.running is None:
-        return floor
-    begun = Message.stored.filter(
-        session=session, role=Message.Role.USER, seq__range=(session.first_seq, floor)
-    ).order_by("-seq")
-    running = session.turns.filter(client_id=session.running, user_seq__isnull=False).values_list(
-        "user_seq", flat=True
-    )
-    # A run may store rows of a user too: the turn begins with its own user's row.
-    begin = begun.values_list(Coalesce("turn", "seq"), flat=True).first()
-    starts = [seq for seq in (begin, *running) if seq]
-    return min(starts, default=session.first_seq)
-
-
-def _move_floor(session: Session, floor: int, action: str, by: Actor, reason: str) -> AuditEntry:
-    """Hide what is below `floor`. Needs the lock."""
-    entry = record(
-        session,
-        action,
-        by,
-        reason,
-        from_seq=session.first_seq,
-        to_seq=floor - 1,
-        messages=floor - session.first_seq,
-    )
-    session.first_seq = floor
-    Session.objects.filter(pk=session.pk).update(first_seq=floor, revision=F("revision") + 1)
-    tell(session.pk)
-    return entry
-
-
-def _move_epoch(session: Session) -> None:
-    """Fence off who began before: the running turn ends, the waiting ones too. Needs the lock."""
-    ended: dict[str, Any] = {
-        "ended_at": DatabaseNow(),
-        "asked": "",
-        "partial": "",
-        "lease_owner": "",
-        "lease_until": None,
-        "fence": F("fence") + 1,
-    }
-    turns = session.turns.filter(status__in=LIVE)
-    for client_id, status in turns.values_list("client_id", "status"):
-        was_running = status == Turn.Status.RUNNING
-        status = Turn.Status.INTERRUPTED if was_running else Turn.Status.CANCELLED
-        turns.filter(client_id=client_id).update(status=status, **ended)
-        tell_finished(session.pk, client_id, status, "")
-    Session.objects.filter(pk=session.pk).update(
-        epoch=F("epoch") + 1, fence=F("fence") + 1, running=None, waiting=0
-    )
+def purge(session: Session, by: Actor, reason: str) -> AuditEntry:
+    """Remove the session. Needs the lock."""
+    move_epoch(session)
+    mark_removed(session)
+    return move_floor(session, session.last_seq + 1, "purge", by, reason)
 
 
 apreview_trim = in_pool(preview_trim)

@@ -18,17 +18,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from chatmemory.codec import Row
 from chatmemory.conf import settings
-from chatmemory.models import CLOCK, TODAY, Message, Session
+from chatmemory.models import CLOCK, TODAY, Message, Session, unexpired_sql
 from chatmemory.services.faults import database
 
 OPEN: Final[Mapping[str, object]] = {"removed_at": None, "archived_at": None}
 """What every session that takes messages has, besides not being expired."""
-
-UNEXPIRED: Final = (
-    "(expires_at IS NULL OR expires_at > {clock} "
-    "OR running IS NOT NULL OR waiting > 0 OR held_at IS NOT NULL)"
-)
-"""What `SessionQuerySet.living` asks besides `removed_at`, in SQL."""
 
 OWN_TURN: Final = -1
 """As `turn` of `store`: the row begins a turn, so its own number is the turn's."""
@@ -157,9 +151,12 @@ class _Write:
             f"{self.quote(name)} IS NULL" if value is None else f"{self.quote(name)} = %s"
             for name, value in conditions.items()
         ]
+        params = [value for value in conditions.values() if value is not None]
         if unexpired:
-            parts.append(UNEXPIRED.format(clock=self.clock))
-        return " AND ".join(parts), [v for v in conditions.values() if v is not None]
+            goes_on, more = unexpired_sql(self.connection)
+            parts.append(goes_on)
+            params += more
+        return " AND ".join(parts), params
 
     def changes(self, put: Mapping[str, object], add: dict[str, int]) -> tuple[str, list[object]]:
         greatest = "MAX" if self.connection.vendor == "sqlite" else "GREATEST"

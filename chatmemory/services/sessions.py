@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
 from typing import TypeVar
+
+from django.utils import timezone
+from django.utils.timezone import is_naive
 
 from chatmemory.codec import check_value
 from chatmemory.errors import BadInput, HistoryCleared, MemoryUnavailable, NotFound
-from chatmemory.models import Page, Session, SessionQuerySet
-from chatmemory.services.actors import Actor, owner_of, scope_for
+from chatmemory.models import Page, Session, SessionQuerySet, Turn
+from chatmemory.services.actors import NOBODYS, Actor, owner_of, scope_for
+from chatmemory.services.addresses import MAX_SEQ, check_length, check_session_key
 from chatmemory.services.faults import durably
 from chatmemory.services.locks import bounded_wait, unit
 from chatmemory.services.pool import address_lane, in_pool
+from chatmemory.services.refusals import damaged
 from chatmemory.services.removal import purge_expired
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 TRIES = 3
 """How often a refusal that nothing explains is tried again: what refused it has just gone."""
 
-MAX_KEY_CHARS = 200
 MAX_TITLE_CHARS = 200
 MAX_PAGE = 1_000
 
@@ -35,8 +38,9 @@ def sessions_of(by: Actor, scope: str | None = None) -> SessionQuerySet:
 def get_session(*, session_key: str, by: Actor, scope: str | None = None) -> Session:
     """The living session under this key.
 
-    Raises NotFound, for an unknown session and for another's alike.
+    Raises BadInput, and NotFound for an unknown session and for another's alike.
     """
+    check_session_key(session_key)
     found = sessions_of(by, scope).filter(key=session_key)
     session = durably(found.first, is_repeatable=True)
     if session is None:
@@ -52,18 +56,24 @@ def open_session(
     title: str = "",
     instructions: str = "",
     metadata: Mapping[str, object] | None = None,
+    expires_at: datetime | None = None,
 ) -> Session:
     """The session under this key, made if there is none.
 
-    `title`, `instructions` and `metadata` are those of a new one; an existing one keeps its own.
-    A key is text of 1 to 200 characters, a title up to 200. Raises BadInput.
+    `title`, `instructions`, `metadata` and `expires_at` (its end, an aware time, instead of
+    `SESSION_TTL`) are those of a new one; an existing one keeps its own. A key is text of 1 to
+    200 characters, a title up to 200. Raises BadInput.
     """
     scope = scope_for(by, scope)
     check_session_key(session_key)
-    _check_length("title", title, 0, MAX_TITLE_CHARS)
+    if scope.startswith(NOBODYS):
+        raise BadInput("No session can be opened in this scope.", field="scope")
+    check_length("title", title, 0, MAX_TITLE_CHARS)
     check_value(title, "title")
     check_value(instructions, "instructions")
     check_value(dict(metadata or {}), "metadata")
+    if expires_at is not None and (is_naive(expires_at) or expires_at <= timezone.now()):
+        raise BadInput("expires_at must be to come, with a time zone.", field="expires_at")
     new = Session(
         scope=scope,
         key=session_key,
@@ -71,6 +81,7 @@ def open_session(
         title=title,
         instructions=instructions,
         metadata=dict(metadata or {}),
+        expires_at=expires_at,
     )
 
     def work() -> Session:
@@ -109,7 +120,8 @@ def write_at(
             done = write()
             if done is not None:
                 return done
-        logger.critical("refused without a reason; is the row of a session damaged?")
+        for session_pk in Session.objects.at(scope, session_key).values_list("pk", flat=True):
+            raise damaged(session_pk)
         raise MemoryUnavailable
 
     try:
@@ -135,19 +147,37 @@ def read_page(
     """A session's head and some of its rows, in order of seq, as of one moment.
 
     `after` gives the oldest rows above that number, `before` the newest below it, neither the
-    newest of all; 1 to 1,000 of them. Raises NotFound.
+    newest of all; 1 to 1,000 of them. Raises BadInput, NotFound.
     """
     if not 1 <= limit <= MAX_PAGE:
         raise BadInput("A page has 1 to 1,000 messages.", field="limit", limit=MAX_PAGE)
+    for field, number in {"after": after, "before": before}.items():
+        if number is not None and abs(number) > MAX_SEQ:
+            raise BadInput(f"{field} is no number of a message.", code="bad_number", field=field)
     return _page(session_key, by, scope, after=after, before=before, limit=limit)
 
 
-def read_history(*, session_key: str, by: Actor, scope: str | None = None) -> Page:
+def read_history(
+    *, session_key: str, by: Actor, scope: str | None = None, superseded: bool = True
+) -> Page:
     """A session's head and all of its rows from the floor on, in order of seq.
 
-    Raises NotFound.
+    Without `superseded` those are left out that a later turn superseded. Raises BadInput,
+    NotFound.
     """
-    return _page(session_key, by, scope, after=0, before=None, limit=None)
+    page = _page(session_key, by, scope, after=0, before=None, limit=None)
+    return page if superseded else _without_superseded(page)
+
+
+def _without_superseded(page: Page) -> Page:
+    # What a turn supersedes is fixed with its own row, so this is of the page's moment too.
+    begun = [row.seq for row in page.rows if row.turn == row.seq]
+    if not begun:
+        return page
+    turns = Turn.objects.filter(session=page.head.pk, user_seq__range=(begun[0], begun[-1]))
+    ranges = durably(turns.superseded, is_repeatable=True)
+    gone = {seq for low, high in ranges for seq in range(low, high + 1)}
+    return replace(page, rows=[row for row in page.rows if row.seq not in gone])
 
 
 def _page(
@@ -159,24 +189,12 @@ def _page(
     before: int | None,
     limit: int | None,
 ) -> Page:
+    check_session_key(session_key)
     found = sessions_of(by, scope).filter(key=session_key)
     page = durably(lambda: found.page(after=after, before=before, limit=limit), is_repeatable=True)
     if page is None:
         raise NotFound
     return page
-
-
-def check_session_key(key: str) -> None:
-    """See that every database can hold this key. Raises BadInput; TypeError if it is no text."""
-    _check_length("key", key, 1, MAX_KEY_CHARS)
-    check_value(key, "key")
-
-
-def _check_length(field: str, value: str, least: int, most: int) -> None:
-    if not isinstance(value, str):
-        raise TypeError(f"{field} is text, not {type(value).__name__}")
-    if not least <= len(value) <= most:
-        raise BadInput(f"A {field} has {least} to {most} characters.", field=field, limit=most)
 
 
 aget_session = in_pool(get_session)

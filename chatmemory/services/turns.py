@@ -28,12 +28,21 @@ from chatmemory.services.faults import Fault, durably, fault_of
 from chatmemory.services.locks import lock_pk, unit
 from chatmemory.services.news import tell, tell_finished, tell_stop, tell_waiting
 from chatmemory.services.pool import Lane, address_lane, in_pool
+from chatmemory.services.refusals import damaged, is_stored
 from chatmemory.services.rows import OWN_TURN, store
 from chatmemory.services.sessions import get_session
 
-UNKNOWN_OUTCOME = "The outcome is unknown: the run ended before the tool answered."
 
-_run_of: ContextVar[tuple[str, str] | None] = ContextVar("chatmemory_run_of", default=None)
+@dataclass(slots=True)
+class _Running:
+    """What a run tells the code that it calls, and the tasks that this leaves behind."""
+
+    scope: str
+    key: str
+    is_over: bool = False
+
+
+_run_of: ContextVar[_Running | None] = ContextVar("chatmemory_run_of", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +123,8 @@ def _claim_waiting(session: Session, turn: Turn, owner: str) -> Claim | None:
     except IntegrityError as error:
         if fault_of(error) is not Fault.DUPLICATE:
             raise
+        if not is_stored(session.pk, turn.client_id):
+            raise damaged(session.pk) from error
         stored = None
     if stored is None:
         Turn.objects.filter(pk=turn.pk).update(
@@ -196,6 +207,8 @@ def add_rows(*, claim: Claim, messages: Sequence[Mapping[str, object]], step: in
         except IntegrityError as error:
             if fault_of(error) is not Fault.DUPLICATE:
                 raise
+            if not is_stored(claim.session_pk, batch_id):
+                raise damaged(claim.session_pk) from error
             return True
         if stored is not None:
             tell(claim.session_pk)
@@ -224,25 +237,33 @@ def finish_turn(
 
     def work() -> Ended | None:
         results = _results_for_open_calls(claim.session_pk, claim.user_seq)
-        with unit():
-            stored = store(
-                [*results, last],
-                at={"id": claim.session_pk},
-                only_if=_standing(claim),
-                client_id=batch_id,
-                turn=claim.user_seq,
-                put={"running": None},
-                add={"revision": 1},
-                in_unit=True,
-            )
-            if stored is None:
-                return _finished_before(claim.session_pk, batch_id)
-            Turn.objects.filter(pk=claim.turn_pk).update(
-                status=status, error=last.error, model=last.model, usage=usage_text, **_ENDED
-            )
-            tell(claim.session_pk)
-            tell_finished(claim.session_pk, claim.client_id, status, error)
-            return Ended(last_seq=stored.last_seq, waiting=stored.waiting)
+        try:
+            with unit():
+                return finish([*results, last])
+        except IntegrityError as error:
+            if fault_of(error) is not Fault.DUPLICATE:
+                raise
+            raise damaged(claim.session_pk) from error
+
+    def finish(rows: list[Row]) -> Ended | None:
+        stored = store(
+            rows,
+            at={"id": claim.session_pk},
+            only_if=_standing(claim),
+            client_id=batch_id,
+            turn=claim.user_seq,
+            put={"running": None},
+            add={"revision": 1},
+            in_unit=True,
+        )
+        if stored is None:
+            return _finished_before(claim.session_pk, batch_id)
+        Turn.objects.filter(pk=claim.turn_pk).update(
+            status=status, error=last.error, model=last.model, usage=usage_text, **_ENDED
+        )
+        tell(claim.session_pk)
+        tell_finished(claim.session_pk, claim.client_id, status, error)
+        return Ended(last_seq=stored.last_seq, waiting=stored.waiting)
 
     return durably(work, is_repeatable=True)
 
@@ -268,21 +289,11 @@ def _results_for_open_calls(session_pk: int, user_seq: int) -> list[Row]:
     called: dict[str, None] = {}
     for role, text, body in rows.values_list("role", "text", "body"):
         plain = codec.decode(role, text, body)
-        calls = plain.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
-            if isinstance(call, dict):
-                called[str(call.get("id"))] = None
+        for call in codec.calls_of(plain):
+            called[str(call.get("id"))] = None
         called.pop(str(plain.get("tool_call_id")), None)
     return [
-        codec.encode(
-            {
-                "role": "tool",
-                "content": UNKNOWN_OUTCOME,
-                "tool_call_id": call_id,
-                "tool_status": "error",
-            },
-            status=Message.Status.INTERRUPTED,
-        )
+        codec.encode(codec.unknown_outcome(call_id), status=Message.Status.INTERRUPTED)
         for call_id in called
     ]
 
@@ -302,13 +313,40 @@ def end_overdue(session_pk: int) -> bool:
             turn = turns.select_for_update().first()
             if turn is None:
                 return False
-            if turn.started_at is None:
-                _give_back(session, turn)
-            else:
-                _interrupt(session, turn)
+            _end(session, turn)
             return True
 
     return durably(work, is_repeatable=True)
+
+
+def end_stray(session: Session, turn: Turn) -> None:
+    """End a running turn that its session doesn't name; its run can't write. Needs the lock.
+
+    While its rows are the last ones of an idle session it ends as an overdue one does. Later it
+    gets no row, which would stand between others' rows; what was kept of its text stays with it.
+    """
+    begin = turn.user_seq or 0
+    rows = Message.stored.filter(session=session, seq__gte=begin)
+    has_rows = rows.filter(seq=begin).exists() and not rows.exclude(turn=begin).exists()
+    is_last = session.running is None and has_rows
+    if is_last and session.epoch == turn.epoch:
+        session.running = turn.client_id
+        Session.objects.filter(pk=session.pk).update(running=turn.client_id)
+        _end(session, turn)
+        return
+    kept = turn.partial if session.epoch == turn.epoch else ""
+    Turn.objects.filter(pk=turn.pk).update(
+        status=Turn.Status.INTERRUPTED, **{**_ENDED, "partial": kept, "fence": F("fence") + 1}
+    )
+    tell_finished(session.pk, turn.client_id, Turn.Status.INTERRUPTED, "")
+
+
+def _end(session: Session, turn: Turn) -> None:
+    """Needs the lock."""
+    if turn.started_at is None:
+        _give_back(session, turn)
+    else:
+        interrupt(session, turn)
 
 
 def _give_back(session: Session, turn: Turn) -> None:
@@ -321,8 +359,8 @@ def _give_back(session: Session, turn: Turn) -> None:
     tell_waiting(session.pk, turn.client_id)
 
 
-def _interrupt(session: Session, turn: Turn) -> None:
-    """Needs the lock."""
+def interrupt(session: Session, turn: Turn) -> None:
+    """End the running turn with the text that was kept. Needs the lock."""
     user_seq = turn.user_seq or 0
     last = codec.encode(
         {"role": "assistant", "content": turn.partial},
@@ -393,17 +431,20 @@ def _cancel(session_pk: int, client_id: str) -> bool:
 
 @contextmanager
 def running(claim: Claim) -> Iterator[None]:
-    """In this context, `in_run` is true of the claim's session."""
-    token = _run_of.set((claim.scope, claim.key))
+    """In this context, and in copies of it, `in_run` is true of the claim's session."""
+    run = _Running(claim.scope, claim.key)
+    token = _run_of.set(run)
     try:
         yield
     finally:
+        run.is_over = True  # a task that outlives the run has a copy of the context
         _run_of.reset(token)
 
 
 def in_run(scope: str, key: str) -> bool:
     """Whether this code is called by the responder that answers in this session."""
-    return _run_of.get() == (scope, key)
+    run = _run_of.get()
+    return run is not None and not run.is_over and (run.scope, run.key) == (scope, key)
 
 
 _ENDED: dict[str, Any] = {

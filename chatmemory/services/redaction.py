@@ -1,0 +1,67 @@
+"""Redact: one message's content, gone for good; its number and place stay."""
+
+from __future__ import annotations
+
+from django.db.models import F
+
+from chatmemory import codec
+from chatmemory.errors import BadInput
+from chatmemory.models import AuditEntry, Message, Session
+from chatmemory.services.actors import Actor
+from chatmemory.services.audit import check_reason, record
+from chatmemory.services.faults import durably
+from chatmemory.services.floor import check_held
+from chatmemory.services.locks import lock, unit
+from chatmemory.services.news import tell
+from chatmemory.services.pool import address_lane, in_pool
+
+
+def redact_message(
+    *,
+    session_key: str,
+    seq: int,
+    by: Actor,
+    reason: str,
+    scope: str | None = None,
+    session_pk: int | None = None,
+) -> AuditEntry | None:
+    """Delete what a message says, for good; return None if that was done before.
+
+    Its number, role, time, model and the ids and names of its tool calls stay; so does its
+    client_id, under which a resend is a duplicate. A trimmed message can be redacted too.
+    `session_pk` is as in `trim_session`. Raises BadInput (there is no such message), NotFound,
+    Held, MemoryUnavailable.
+    """
+    check_reason(reason)
+
+    def work() -> AuditEntry | None:
+        with unit():
+            session = lock(session_key, by, scope, session_pk)
+            check_held(session)
+            message = Message.stored.filter(session=session, seq=seq).first()
+            if message is None:
+                raise BadInput("There is no such message.", code="bad_number", field="seq")
+            return None if message.redacted else _redact(session, message, by, reason)
+
+    return durably(work, is_repeatable=True)
+
+
+def _redact(session: Session, message: Message, by: Actor, reason: str) -> AuditEntry:
+    """Needs the lock."""
+    row = codec.redacted(message.role, message.text, message.body)
+    Message.stored.filter(pk=message.pk).update(
+        text=row.text,
+        body=row.body,
+        tokens=row.tokens,
+        redacted=True,
+        quarantined=False,
+        revision=session.revision + 1,
+    )
+    Session.objects.filter(pk=session.pk).update(revision=F("revision") + 1)
+    tell(session.pk)
+    return record(
+        session, "redact", by, reason, from_seq=message.seq, to_seq=message.seq, messages=1
+    )
+
+
+aredact_message = in_pool(redact_message, lane=address_lane)

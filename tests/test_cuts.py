@@ -1,0 +1,165 @@
+"""Where a trim cuts: by messages, turns, tokens, time and number, and never inside a turn."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from chatmemory.errors import BadInput
+from chatmemory.models import AuditEntry, Message, Session
+from chatmemory.services import (
+    SERVER,
+    Actor,
+    admit_turn,
+    append_messages,
+    preview_trim,
+    read_history,
+    trim_session,
+)
+from tests.factories import make_session, said
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+TALK: dict[str, Any] = {"session_key": "talk", "by": Actor.server("tests"), "scope": SERVER}
+NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
+TURNS = ["user", "tool", "assistant", "user", "assistant", "user", "tool", "assistant", "assistant"]
+"""Three turns, which begin at 1, 4 and 6."""
+
+
+def make_turns() -> Session:
+    session = make_session()
+    append_messages(**TALK, messages=[{"role": role, "content": "x" * 4} for role in TURNS])
+    for row in Message.stored.all():
+        Message.stored.filter(pk=row.pk).update(created_at=NOON + timedelta(hours=row.seq))
+    session.refresh_from_db()
+    return session
+
+
+def hour(number: int) -> datetime:
+    return NOON + timedelta(hours=number)
+
+
+CUTS = [
+    ({"keep_last": 4}, 6),
+    ({"keep_last": 5}, 4),
+    ({"keep_last": 9}, 1),
+    ({"keep_last": 0}, 10),
+    ({"keep_turns": 0}, 10),
+    ({"keep_turns": 1}, 6),
+    ({"keep_turns": 2}, 4),
+    ({"keep_turns": 3}, 1),
+    ({"keep_turns": 4}, 1),
+    ({"keep_turns": 10**40}, 1),
+    ({"keep_tokens": 3}, 10),
+    ({"keep_tokens": 4}, 6),
+    ({"keep_tokens": 4 * 4}, 6),
+    ({"keep_tokens": 4 * 5 - 1}, 6),
+    ({"keep_tokens": 4 * 5}, 4),
+    ({"keep_tokens": 4 * 9}, 1),
+    ({"before": hour(1)}, 1),
+    ({"before": hour(4)}, 4),
+    ({"before": hour(5)}, 4),
+    ({"before": hour(6)}, 6),
+    ({"before": hour(10)}, 10),
+    ({"before_seq": 0}, 1),
+    ({"before_seq": 5}, 4),
+    ({"before_seq": 6}, 6),
+    ({"before_seq": 10**30}, 10),
+]
+
+
+@pytest.mark.parametrize(("cut", "floor"), CUTS, ids=[str(cut) for cut, _ in CUTS])
+def test_a_cut_is_made_where_a_turn_begins(cut, floor):
+    session = make_turns()
+    assert preview_trim(session, **cut).messages == floor - 1
+    trim_session(**TALK, reason="", **cut)
+    session.refresh_from_db()
+    assert session.first_seq == floor
+
+
+def test_a_date_cuts_up_to_the_first_row_that_is_not_older_whatever_comes_after():
+    session = make_turns()
+    Message.stored.filter(seq__gte=6).update(created_at=NOON - timedelta(days=9))
+    assert preview_trim(session, before=hour(4)).messages == 3
+
+
+@pytest.mark.parametrize("cut", [cut for cut, floor in CUTS if floor == 10], ids=str)
+def test_no_cut_reaches_into_a_turn_that_runs(cut):
+    session = make_turns()
+    admit_turn(**TALK, client_id="run", content="hi", owner="me")
+    Message.stored.filter(seq=10).update(created_at=hour(-9))
+    trim_session(**TALK, reason="", **cut)
+    session.refresh_from_db()
+    assert session.first_seq == 10
+    assert [row.seq for row in read_history(**TALK).rows] == [10]
+
+
+def test_a_cut_never_puts_the_floor_lower():
+    session = make_turns()
+    trim_session(**TALK, reason="", keep_turns=1)
+    for cut, _ in CUTS:
+        trim_session(**TALK, reason="", **cut)
+        session.refresh_from_db()
+        assert session.first_seq in (6, 10)
+        Session.objects.update(first_seq=6)
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        {"keep_last": -1},
+        {"keep_turns": -1},
+        {"keep_tokens": -1},
+        {"before_seq": -1},
+        {"before": NOON.replace(tzinfo=None)},
+        {"before": datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))},
+        {"before": datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))},
+    ],
+    ids=str,
+)
+def test_a_cut_that_can_not_be_made_is_refused(cut):
+    session = make_turns()
+    with pytest.raises(BadInput):
+        trim_session(**TALK, reason="", **cut)
+    with pytest.raises(BadInput):
+        preview_trim(session, **cut)
+    assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        {},
+        {"keep_last": 1, "keep_turns": 1},
+        {"keep": 1},
+        {"keep_last": "1"},
+        {"keep_last": 1.5},
+        {"keep_last": True},
+        {"keep_last": None},
+        {"before": 5},
+    ],
+    ids=str,
+)
+def test_what_is_no_cut_is_a_mistake_of_the_caller(cut):
+    session = make_turns()
+    with pytest.raises(TypeError):
+        trim_session(**TALK, reason="", **cut)
+    with pytest.raises(TypeError):
+        preview_trim(session, **cut)
+
+
+@pytest.mark.parametrize("cut", [{"keep_last": 3}, {"keep_turns": 1}, {"before_seq": 6}], ids=str)
+def test_a_cut_takes_no_more_statements_in_a_longer_session(cut):
+    session = make_session()
+    counts = []
+    for _ in range(2):
+        append_messages(**TALK, messages=said(*["a"] * 200))
+        session.refresh_from_db()
+        with CaptureQueriesContext(connection) as queries:
+            preview_trim(session, **cut)
+        counts.append(len(queries))
+    assert counts[0] == counts[1] <= 3

@@ -1,0 +1,350 @@
+"""Restore: what was removed is there again, exactly; and when it can't be."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import override_settings
+from django.utils import timezone
+
+from chatmemory.errors import BadInput, Busy, Conflict, HistoryCleared, NotFound
+from chatmemory.models import AuditEntry, Session, Turn
+from chatmemory.services import (
+    SERVER,
+    Actor,
+    Restoration,
+    admit_turn,
+    append_messages,
+    clear_session,
+    erase_person,
+    expire_sessions,
+    finish_turn,
+    preview_restore,
+    purge_session,
+    read_history,
+    restore_session,
+    trim_session,
+    vacuum,
+)
+from tests.factories import make_session, make_user, said
+from tests.locking import at_once
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+BY = Actor.server("tests")
+OURS: dict[str, Any] = {"by": BY, "scope": SERVER}
+TALK: dict[str, Any] = {"session_key": "talk", **OURS}
+
+
+def append(*texts: str) -> None:
+    append_messages(**TALK, messages=said(*texts))
+
+
+def restore(entry: AuditEntry | None, **changes: Any) -> AuditEntry:
+    assert entry is not None
+    return restore_session(**{**OURS, "entry_pk": entry.pk, "reason": "", **changes})
+
+
+def preview(entry: AuditEntry, **changes: Any) -> Restoration:
+    return preview_restore(**{**OURS, "entry_pk": entry.pk, **changes})
+
+
+def trim(keep_last: int) -> AuditEntry:
+    entry = trim_session(**TALK, keep_last=keep_last, reason="")
+    assert entry is not None
+    return entry
+
+
+def left() -> list[int]:
+    return [row.seq for row in read_history(**TALK).rows]
+
+
+def state() -> Session:
+    return Session.objects.get(key="talk", removed_at=None)
+
+
+@pytest.mark.parametrize("act", ["trim", "clear", "purge"])
+def test_a_restore_brings_back_exactly_what_was_there(act):
+    make_session()
+    append("a", "b", "c", "d")
+    before = read_history(**TALK).rows
+    removed = {
+        "trim": lambda: trim(0),
+        "clear": lambda: clear_session(**TALK, reason=""),
+        "purge": lambda: purge_session(**TALK, reason=""),
+    }[act]()
+    plan = preview(removed)
+    assert (plan.messages, plan.undoes, plan.refusal) == (4, [removed], None)
+    entry = restore(removed)
+    assert read_history(**TALK).rows == before
+    assert (entry.from_seq, entry.to_seq) == (1, 4)
+    assert entry.counts == {"messages": 4, "undoes": removed.pk}
+    append("e")
+    assert left() == [1, 2, 3, 4, 5]
+
+
+def test_a_restore_undoes_what_came_after_too():
+    make_session()
+    append(*"abcdef")
+    first, second = trim(4), clear_session(**TALK, reason="")
+    assert [entry.pk for entry in preview(first).undoes] == [first.pk, second.pk]
+    assert preview(first).messages == 6
+    restore(first)
+    assert left() == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_later_removal_alone_can_be_undone():
+    make_session()
+    append(*"abcdef")
+    trim(4)
+    restore(trim(2))
+    assert left() == [3, 4, 5, 6]
+
+
+def test_what_was_restored_can_not_be_restored_again():
+    make_session()
+    append("a", "b")
+    entry = trim(0)
+    restore(entry)
+    assert isinstance(preview(entry).refusal, Conflict)
+    assert preview(entry).messages == 0
+    with pytest.raises(Conflict):
+        restore(entry)
+
+
+def test_an_undone_entry_stands_for_a_removal_that_came_later():
+    make_session()
+    append(*"abcd")
+    first = trim(2)
+    restore(first)
+    trim(0)
+    restore(first)
+    assert left() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("act", [trim_session, clear_session, purge_session])
+def test_only_the_undoing_of_a_clear_or_purge_moves_the_epoch(act):
+    make_session()
+    append("a", "b")
+    entry = act(**TALK, reason="", **({"keep_last": 0} if act is trim_session else {}))
+    before = Session.objects.get()
+    assert preview(entry).moves_epoch == (act is not trim_session)
+    restore(entry)
+    assert (state().epoch != before.epoch) == (act is not trim_session)
+    assert state().revision > before.revision
+
+
+def test_who_began_between_purge_and_restore_can_not_write():
+    make_session()
+    append("a", "b")
+    entry = clear_session(**TALK, reason="")
+    seen = read_history(**TALK).head.epoch
+    restore(entry)
+    with pytest.raises(HistoryCleared):
+        append_messages(**TALK, messages=said("late"), epoch=seen)
+
+
+def test_a_clear_can_not_be_undone_while_a_turn_runs_but_a_trim_can():
+    make_session()
+    append("a", "b")
+    trimmed = trim(0)
+    cleared = clear_session(**TALK, reason="")
+    claim = admit_turn(**TALK, client_id="run", content="hi", owner="me").claim
+    for entry in (trimmed, cleared):  # the first would undo the second too
+        assert isinstance(preview(entry).refusal, Busy)
+        with pytest.raises(Busy) as caught:
+            restore(entry)
+        assert caught.value.turn == "run"
+    assert finish_turn(claim=claim, status="complete", message=said("", "done")[1])
+    later = trim(0)
+    admit_turn(**TALK, client_id="again", content="hi", owner="me")
+    restore(later)
+    assert left() == [3, 4, 5]
+    assert state().running == "again"
+
+
+def test_a_restore_that_moves_the_epoch_cancels_waiting_turns():
+    session = make_session()
+    append("a", "b")
+    entry = clear_session(**TALK, reason="")
+    admit_turn(**TALK, client_id="next", content="hi")
+    restore(entry)
+    assert Turn.objects.get(session=session).status == "cancelled"
+    assert state().waiting == 0
+
+
+def test_a_purged_session_whose_key_is_taken_stays_away():
+    make_session()
+    append("a", "b")
+    entry = purge_session(**TALK, reason="")
+    make_session()
+    assert isinstance(preview(entry).refusal, Conflict)
+    with pytest.raises(Conflict):
+        restore(entry)
+    purge_session(**TALK, reason="")
+    restore(entry)
+    assert left() == [1, 2]
+
+
+def test_a_key_that_an_expired_session_has_is_free():
+    make_session()
+    append("a", "b")
+    entry = purge_session(**TALK, reason="")
+    heir = make_session(expires_at=timezone.now() - timedelta(days=1))
+    restore(entry)
+    assert left() == [1, 2]
+    assert AuditEntry.objects.get(session_pk=heir.pk).reason == "expired"
+
+
+def test_a_restore_that_is_refused_leaves_the_expired_session_under_its_key():
+    gone = make_session()
+    append("a", "b")
+    entry = purge_session(**TALK, reason="")
+    Session.objects.filter(pk=gone.pk).update(stored_from=3)
+    heir = make_session(expires_at=timezone.now() - timedelta(days=1))
+    with pytest.raises(Conflict, match="for good"):
+        restore(entry)
+    heir.refresh_from_db()
+    assert heir.removed_at is None
+
+
+def test_a_purged_session_without_messages_comes_back():
+    make_session()
+    restore(purge_session(**TALK, reason=""))
+    assert left() == []
+
+
+def test_rows_that_were_deleted_for_good_do_not_come_back():
+    make_session()
+    append("a", "b", "c")
+    first = trim(1)
+    AuditEntry.objects.update(created_at=timezone.now() - timedelta(days=31))
+    vacuum()
+    assert isinstance(preview(first).refusal, Conflict)
+    with pytest.raises(Conflict, match="for good"):
+        restore(first)
+    assert left() == [3]
+
+
+def test_an_erasure_that_was_cut_short_can_not_be_undone(monkeypatch):
+    make_session()
+    append("a", "b")
+    entry = purge_session(**TALK, reason="")
+    monkeypatch.setattr("chatmemory.services.erasure.vacuum_session", lambda _pk: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        erase_person(by=BY, scope=SERVER, reason="")
+    with pytest.raises(Conflict, match="for good"):
+        restore(entry)
+
+
+def test_a_restored_session_whose_end_has_come_gets_a_new_one():
+    make_session(expires_at=timezone.now() - timedelta(days=1), last_seq=0)
+    Session.objects.update(held_at=timezone.now())
+    append("a")
+    Session.objects.update(held_at=None)
+    expire_sessions()
+    restore(AuditEntry.objects.get(action="purge"))
+    assert left() == [1]
+    end = state().expires_at
+    assert end is not None
+    assert timedelta(days=29) < end - timezone.now() < timedelta(days=31)
+
+
+@override_settings(CHATMEMORY={"SESSION_TTL": timedelta(hours=1)})
+def test_a_restored_session_is_not_at_once_too_old():
+    make_session()
+    append("a")
+    entry = purge_session(**TALK, reason="")
+    Session.objects.update(last_message_at=timezone.now() - timedelta(hours=2))
+    restore(entry)
+    assert left() == [1]
+
+
+def test_a_restored_session_that_has_not_ended_has_no_end():
+    make_session()
+    restore(purge_session(**TALK, reason=""))
+    assert state().expires_at is None
+
+
+def test_nobody_restores_anothers_session():
+    ann, bob = make_user("ann"), make_user("bob")
+    make_session(owner=ann)
+    entry = purge_session(session_key="talk", by=Actor.user(ann), reason="")
+    for who in ({"by": Actor.user(bob), "scope": None}, {"scope": SERVER}):
+        with pytest.raises(NotFound):
+            preview(entry, **who)
+        with pytest.raises(NotFound):
+            restore(entry, **who)
+    restore(entry, by=Actor.user(ann), scope=None)
+    assert read_history(session_key="talk", by=Actor.user(ann)).rows == []
+
+
+def test_what_is_no_removal_is_not_found():
+    make_session()
+    append("a")
+    entry = restore(trim(0))
+    for pk in (entry.pk, entry.pk + 1_000):
+        with pytest.raises(NotFound):
+            restore_session(entry_pk=pk, by=BY, scope=SERVER, reason="")
+
+
+def test_a_reason_that_can_not_be_written_down_is_refused():
+    make_session()
+    entry = purge_session(**TALK, reason="")
+    with pytest.raises(BadInput):
+        restore_session(entry_pk=entry.pk, by=BY, scope=SERVER, reason="\0")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_many_who_restore_at_once_one_acts():
+    make_session()
+    append("a", "b")
+    entry = purge_session(**TALK, reason="")
+
+    def act() -> bool:
+        try:
+            return bool(restore(entry))
+        except Conflict:
+            return False
+
+    assert sum(at_once(*[act] * 4)) == 1
+    assert left() == [1, 2]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_restore_and_a_new_session_under_its_key_do_not_both_live():
+    make_session()
+    append("a", "b")
+    entry = purge_session(**TALK, reason="")
+
+    def act() -> None:
+        with suppress(Conflict):
+            restore(entry)
+
+    def talk() -> None:
+        append_messages(**TALK, messages=said("new"), create=True)
+
+    at_once(act, talk)
+    assert left() in ([1], [1, 2, 3])
+    assert Session.objects.filter(scope=SERVER, key="talk").count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_restore_amid_appends_and_clears_leaves_no_hole():
+    make_session()
+    append("a", "b")
+
+    def talk() -> None:
+        for _ in range(6):
+            append("x", "y")
+
+    def undo() -> None:
+        for _ in range(4):
+            entry = clear_session(**TALK, reason="")
+            restore(entry)
+
+    at_once(talk, undo, talk)
+    assert left() == list(range(1, 27))
