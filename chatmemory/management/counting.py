@@ -1,0 +1,11 @@
+"""How commands say a number of things."""
+
+from __future__ import annotations
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 session`, `2,000 sessions`, `2 entries`."""
+    if number == 1:
+        return f"1 {noun}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {plural}"

@@ -1,0 +1,229 @@
+"""Retention: what goes by age, by the settings `SESSION_TTL`, `RETENTION` and `USER_DELETED`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from functools import partial
+
+from django.db.models import Exists, F, OuterRef, Q
+
+from chatmemory.conf import seconds, settings
+from chatmemory.errors import MemoryUnavailable, NotFound
+from chatmemory.models import DatabaseNow, Message, Session, SessionQuerySet, unexpired
+from chatmemory.services.actors import Actor
+from chatmemory.services.cuts import floor_after, floor_by_age
+from chatmemory.services.erasure import begin_erasure, erase_person
+from chatmemory.services.faults import durably
+from chatmemory.services.floor import move_floor
+from chatmemory.services.locks import lock_pk, unit
+from chatmemory.services.pool import in_pool
+from chatmemory.services.removal import EXPIRED, purge
+from chatmemory.services.walk import walk
+
+OWNER_DELETED = "owner deleted"
+
+ACTOR = Actor.server("retention")
+
+NOBODY = Q(pk__in=())
+
+OWNERLESS = Q(owner__isnull=True, scope__startswith="user:", expires_at__isnull=True)
+"""Its user's account was deleted, and nobody has restored it since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """An entry of `RETENTION`; durations are in seconds."""
+
+    tag: str | None = None
+    max_age: float | None = None
+    max_idle: float | None = None
+    max_messages: int | None = None
+
+    @classmethod
+    def parse(cls, given: object) -> Rule:
+        """Read one as it is set. Raises ValueError."""
+        if not isinstance(given, Mapping) or not given:
+            raise ValueError("a rule is a dict with at least one key")
+        known = {field.name for field in fields(cls)}
+        if unknown := given.keys() - known:
+            raise ValueError(f"unknown {', '.join(map(repr, sorted(map(str, unknown))))}")
+        tag, most = given.get("tag"), given.get("max_messages")
+        if tag is not None and not isinstance(tag, str):
+            raise ValueError("tag must be a text")
+        if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+            raise ValueError("max_messages must be a whole number from 1 on")
+        ages = {name: seconds(given[name]) for name in ("max_age", "max_idle") if name in given}
+        if any(age <= 0 for age in ages.values()):
+            raise ValueError("an age must be above 0")
+        return cls(tag=tag, max_messages=most, **ages)
+
+    def fits(self, session: Session) -> bool:
+        """Whether it is meant for this session."""
+        metadata: object = session.metadata
+        tags = metadata.get("tags") if isinstance(metadata, Mapping) else None
+        return self.tag is None or (isinstance(tags, list) and self.tag in tags)
+
+    def concerns(self) -> Q:
+        """The sessions that may have something to remove by this rule, whatever their tags."""
+        concerned = self.is_idle()
+        if self.max_messages is not None:
+            concerned |= Q(last_seq__gte=F("first_seq") + self.max_messages)
+        if self.max_age is not None:
+            oldest = Message.stored.filter(session=OuterRef("pk"), seq=OuterRef("first_seq"))
+            since = DatabaseNow() - timedelta(seconds=self.max_age)
+            concerned |= Q(Exists(oldest.filter(created_at__lt=since)))
+        return concerned
+
+    def is_idle(self) -> Q:
+        """Nothing was said for too long; a session with an end of its own has that instead."""
+        if self.max_idle is None:
+            return NOBODY
+        since = DatabaseNow() - timedelta(seconds=self.max_idle)
+        last = Q(last_message_at__lte=since)
+        last |= Q(last_message_at__isnull=True, created_at__lte=since)
+        return last & Q(running__isnull=True, waiting=0, expires_at__isnull=True)
+
+    def floor(self, session: Session, limit: str) -> int:
+        """Where the floor goes by `max_age` or `max_messages`."""
+        if limit == "max_messages" and self.max_messages is not None:
+            return floor_after(session, {"keep_last": self.max_messages})
+        if limit == "max_age" and self.max_age is not None:
+            return floor_by_age(session, timedelta(seconds=self.max_age))
+        return session.first_seq
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Went:
+    """How much went for one reason."""
+
+    sessions: int = 0
+    messages: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expired:
+    """What one call removed."""
+
+    went: dict[str, Went]
+    """By reason: `expired`, `owner deleted`, or the name of the limit in `RETENTION`."""
+    left: int
+    """Sessions that could not be reached; they wait for the next time."""
+
+
+def retention_rules() -> list[Rule]:
+    """The rules that are set. Raises ValueError, which names the rule."""
+    given: object = settings.RETENTION
+    if not isinstance(given, list | tuple):
+        raise ValueError("RETENTION must be a list of rules")  # noqa: TRY004  # a wrong setting
+    found: list[Rule] = []
+    for place, rule in enumerate(given):
+        if found and found[-1].tag is None:
+            raise ValueError(f"RETENTION[{place}] never applies: the one before it fits all")
+        try:
+            found.append(Rule.parse(rule))
+        except ValueError as error:
+            raise ValueError(f"RETENTION[{place}]: {error}") from error
+    return found
+
+
+def expire_sessions(*, dry_run: bool = False) -> Expired:
+    """Remove what is due by age: purge expired sessions and deleted users', apply `RETENTION`.
+
+    Session by session, each in a transaction in which the condition is looked at again under the
+    lock. It can be stopped at any moment; a second call finds nothing more. What is on hold
+    stays. With `dry_run` nothing is removed, and the counts are what would be now.
+    Raises ValueError for a wrong setting, MemoryUnavailable where not even the sessions can be
+    looked at.
+    """
+    plan = retention_rules()
+    went: dict[str, Went] = {}
+    left = 0
+    for session_pk in walk(_concerned(plan)):
+        try:
+            done = durably(partial(_settle, session_pk, plan, dry_run), is_repeatable=True)
+        except MemoryUnavailable:
+            left += 1
+            continue
+        if done is not None:
+            so_far = went.get(done.reason, Went())
+            went[done.reason] = Went(
+                sessions=so_far.sessions + 1, messages=so_far.messages + done.messages
+            )
+    return Expired(went=went, left=left)
+
+
+def forget_person(*, scope: str) -> None:
+    """Do what `USER_DELETED` says with the sessions of a user whose account is gone.
+
+    Where this is cut short, `expire_sessions` goes on with it. Raises MemoryUnavailable.
+    """
+    if settings.USER_DELETED == "erase":
+        erase_person(by=ACTOR, reason=OWNER_DELETED, scope=scope)
+    elif settings.USER_DELETED == "purge":
+        for session_pk in walk(Session.objects.filter(OWNERLESS, scope=scope)):
+            durably(partial(_settle, session_pk, (), False), is_repeatable=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Due:
+    """What is due of a session."""
+
+    reason: str
+    messages: int
+    floor: int | None = None
+    """Where a trim puts the floor; None where all goes."""
+
+
+def _concerned(plan: Sequence[Rule]) -> SessionQuerySet:
+    """The sessions of which something may be due."""
+    concerned = ~unexpired()
+    if settings.USER_DELETED != "keep":
+        concerned |= OWNERLESS
+    for rule in plan:
+        concerned |= rule.concerns()
+    return Session.objects.filter(concerned, removed_at__isnull=True, held_at__isnull=True)
+
+
+def _settle(session_pk: int, plan: Sequence[Rule], is_dry: bool) -> _Due | None:
+    """Remove what is due of a session; return what that is."""
+    if is_dry:
+        found = Session.objects.filter(pk=session_pk).first()
+        return None if found is None else _due(found, plan)
+    try:
+        with unit():
+            session = lock_pk(session_pk)
+            due = _due(session, plan)
+            if due is None:
+                return None
+            if due.floor is not None:
+                move_floor(session, due.floor, "trim", ACTOR, due.reason)
+            elif due.reason == OWNER_DELETED and settings.USER_DELETED == "erase":
+                begin_erasure(session, ACTOR, due.reason)
+            else:
+                purge(session, ACTOR, due.reason)
+    except NotFound:
+        return None
+    return due
+
+
+def _due(session: Session, plan: Sequence[Rule]) -> _Due | None:
+    if session.held_at is not None or session.removed_at is not None:
+        return None
+    same = Session.objects.filter(pk=session.pk)
+    rule = next((rule for rule in plan if rule.fits(session)), Rule())
+    ends = {EXPIRED: ~unexpired(), "max_idle": rule.is_idle()}
+    if settings.USER_DELETED != "keep":
+        ends[OWNER_DELETED] = OWNERLESS
+    for reason, has_ended in ends.items():
+        if same.filter(has_ended).exists():
+            return _Due(reason=reason, messages=session.message_count)
+    floors = {name: rule.floor(session, name) for name in ("max_age", "max_messages")}
+    reason = max(floors, key=floors.__getitem__)
+    messages = floors[reason] - session.first_seq
+    return _Due(reason=reason, messages=messages, floor=floors[reason]) if messages else None
+
+
+aexpire_sessions = in_pool(expire_sessions)
+aforget_person = in_pool(forget_person)

@@ -1,0 +1,270 @@
+"""Erasure: everything of a person is gone from the database, at once, with a receipt."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from chatmemory.errors import BadInput
+from chatmemory.models import AuditEntry, Message, Session, Turn
+from chatmemory.services import (
+    SERVER,
+    Actor,
+    add_rows,
+    admit_turn,
+    append_messages,
+    erase_person,
+    finish_turn,
+    importing,
+    open_session,
+    preview_erasure,
+    purge_session,
+    read_history,
+    save_partial,
+    trim_session,
+    user_scope,
+    vacuum,
+)
+from chatmemory.services.audit import key_hash
+from chatmemory.services.walk import walk
+from tests.factories import make_session, make_user, said
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+BY = Actor.server("tests")
+CANARY = "canary"
+
+
+def fill(user: Any) -> None:
+    """Everything that can be of a person: living, trimmed, purged, archived, running, waiting."""
+    by = Actor.user(user)
+    for key in ("talk", "purged", "archived", "expired", "runs", "waits"):
+        open_session(
+            session_key=f"{key}-{CANARY}",
+            by=by,
+            title=CANARY,
+            instructions=CANARY,
+            metadata={"note": CANARY},
+        )
+        append_messages(
+            session_key=f"{key}-{CANARY}", by=by, messages=said(CANARY, CANARY), client_id="first"
+        )
+    trim_session(session_key=f"talk-{CANARY}", by=by, keep_last=0, reason="")
+    purge_session(session_key=f"purged-{CANARY}", by=by, reason="")
+    Session.objects.filter(key__startswith="archived").update(archived_at=timezone.now())
+    Session.objects.filter(key__startswith="expired").update(expires_at=timezone.now())
+    claim = admit_turn(
+        session_key=f"runs-{CANARY}", by=by, client_id="run", content=CANARY, owner="me"
+    ).claim
+    assert claim is not None
+    save_partial(claim=claim, text=CANARY, step=1)
+    admit_turn(session_key=f"waits-{CANARY}", by=by, client_id="next", content=CANARY)
+
+
+def everything_stored() -> str:
+    return "".join(
+        repr(list(model._base_manager.values()))
+        for model in apps.get_app_config("chatmemory").get_models()
+    )
+
+
+def test_nothing_of_the_person_stays():
+    ann, bob = make_user("ann"), make_user("bob")
+    fill(ann)
+    make_session("bobs", owner=bob)
+    append_messages(session_key="bobs", by=Actor.user(bob), messages=said("hi"))
+    would = preview_erasure(by=BY, scope=user_scope(ann))
+    erased = erase_person(by=BY, scope=user_scope(ann), reason="asked for it")
+    assert CANARY not in everything_stored()
+    assert (erased.sessions, erased.messages, erased.turns, erased.held) == (6, 13, 2, [])
+    assert (would.sessions, would.messages, would.turns, would.entry) == (6, 13, 2, None)
+    assert Session.objects.get().key == "bobs"
+    assert Message.stored.count() == 1
+    assert not Turn.objects.exists()
+
+
+def test_the_receipt_says_who_when_why_and_how_much():
+    ann = make_user("ann")
+    fill(ann)
+    erased = erase_person(by=BY, scope=user_scope(ann), reason="asked for it")
+    assert erased.entry is not None
+    receipt = AuditEntry.objects.get(pk=erased.entry.pk)
+    assert (receipt.action, receipt.reason, receipt.actor_label) == (
+        "erase",
+        "asked for it",
+        "tests",
+    )
+    assert receipt.session_pk is None
+    assert receipt.key_hash == key_hash(user_scope(ann))
+    assert receipt.counts == {"sessions": 6, "messages": 13, "turns": 2, "held": 0}
+    assert AuditEntry.objects.filter(action="erase", session_pk__isnull=False).count() == 6
+
+
+def test_a_person_can_erase_themselves_and_nobody_else():
+    ann, bob = make_user("ann"), make_user("bob")
+    fill(ann)
+    make_session("bobs", owner=bob)
+    erase_person(by=Actor.user(ann), reason="")
+    assert Session.objects.get().key == "bobs"
+    with pytest.raises(TypeError):
+        erase_person(by=Actor.user(ann), scope=user_scope(bob), reason="")
+
+
+def test_a_session_on_hold_stays_and_is_listed():
+    ann = make_user("ann")
+    fill(ann)
+    kept = make_session("kept", owner=ann, held_at=timezone.now())
+    gone = Session.objects.get(removed_at__isnull=False)
+    Session.objects.filter(pk=gone.pk).update(held_at=timezone.now())
+    assert preview_erasure(by=BY, scope=user_scope(ann)).held == [gone.pk, kept.pk]
+    erased = erase_person(by=BY, scope=user_scope(ann), reason="")
+    assert erased.held == [gone.pk, kept.pk]
+    assert erased.entry is not None
+    assert erased.entry.counts["held"] == 2
+    assert set(Session.objects.values_list("pk", flat=True)) == {gone.pk, kept.pk}
+    assert Message.stored.count() == 2
+
+
+def test_a_run_that_was_under_way_writes_nothing_back():
+    ann = make_user("ann")
+    make_session(owner=ann)
+    claim = admit_turn(
+        session_key="talk", by=Actor.user(ann), client_id="run", content="hi", owner="me"
+    ).claim
+    assert claim is not None
+    erase_person(by=BY, scope=user_scope(ann), reason="")
+    assert not add_rows(claim=claim, messages=said("late"), step=None)
+    assert finish_turn(claim=claim, status="complete", message=said("", "late")[1]) is None
+    assert not save_partial(claim=claim, text="late", step=1)
+    assert not Message.stored.exists()
+
+
+def test_what_was_cut_short_is_hidden_and_goes_at_the_next_vacuum(monkeypatch):
+    ann = make_user("ann")
+    fill(ann)
+    monkeypatch.setattr("chatmemory.services.erasure.vacuum_session", lambda _pk: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        erase_person(by=BY, scope=user_scope(ann), reason="")
+    monkeypatch.undo()
+    begun = AuditEntry.objects.get(action="erase")
+    row = Session.objects.get(pk=begun.session_pk)
+    assert (row.title, row.instructions, row.metadata, row.message_count) == ("", "", {}, 0)
+    vacuum()
+    assert not Session.objects.filter(pk=begun.session_pk).exists()
+    erased = erase_person(by=BY, scope=user_scope(ann), reason="")
+    assert erased.sessions == 5
+    assert CANARY not in everything_stored()
+    assert AuditEntry.objects.filter(session_pk=begun.session_pk, action="erase").count() == 1
+
+
+def test_a_run_writes_nothing_into_what_is_being_erased(monkeypatch):
+    ann = make_user("ann")
+    make_session(owner=ann)
+    claim = admit_turn(
+        session_key="talk", by=Actor.user(ann), client_id="run", content="hi", owner="me"
+    ).claim
+    assert claim is not None
+    monkeypatch.setattr("chatmemory.services.erasure.vacuum_session", lambda _pk: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        erase_person(by=BY, scope=user_scope(ann), reason="")
+    assert not add_rows(claim=claim, messages=said("late"), step=None)
+    monkeypatch.undo()
+    erase_person(by=BY, scope=user_scope(ann), reason="")
+    assert AuditEntry.objects.filter(action="erase", session_pk__isnull=False).count() == 1
+    assert not Message.stored.exists()
+
+
+def test_who_goes_on_opening_sessions_is_erased_up_to_now():
+    first = make_session("first")
+    pks = walk(Session.objects.all())
+    assert next(pks) == first.pk
+    make_session("second")
+    assert list(pks) == []
+
+
+def test_it_can_be_done_again():
+    ann = make_user("ann")
+    fill(ann)
+    erase_person(by=BY, scope=user_scope(ann), reason="")
+    again = erase_person(by=BY, scope=user_scope(ann), reason="")
+    assert (again.sessions, again.messages) == (0, 0)
+
+
+def test_what_was_half_imported_goes_too():
+    ann = make_user("ann")
+    half = importing(user_scope(ann))
+    make_session("half", scope=half)
+    append_messages(session_key="half", by=BY, scope=half, messages=said(CANARY))
+    assert preview_erasure(by=BY, scope=user_scope(ann)).messages == 1
+    assert erase_person(by=BY, scope=user_scope(ann), reason="").messages == 1
+    assert CANARY not in everything_stored()
+
+
+def test_the_key_is_free_at_once():
+    ann = make_user("ann")
+    make_session(owner=ann)
+    erase_person(by=BY, scope=user_scope(ann), reason="")
+    append_messages(session_key="talk", by=Actor.user(ann), messages=said("new"), create=True)
+    assert len(read_history(session_key="talk", by=Actor.user(ann)).rows) == 1
+
+
+def test_a_reason_that_can_not_be_written_down_is_refused_before_anything_goes():
+    make_session()
+    with pytest.raises(BadInput):
+        erase_person(by=BY, scope=SERVER, reason="\0")
+    assert Session.objects.exists()
+
+
+def told(*args: str) -> str:
+    out = StringIO()
+    call_command("chatmemory_erase", *args, stdout=out)
+    return out.getvalue()
+
+
+def test_the_command_prints_the_receipt():
+    ann = make_user("ann")
+    fill(ann)
+    args = ("--user", "ann", "--reason", "asked for it")
+    assert told(*args, "--dry-run") == ("6 sessions, 13 messages, 2 turns\nNothing was deleted.\n")
+    said = told(*args)
+    receipt = AuditEntry.objects.get(session_pk=None)
+    assert said == (f"6 sessions, 13 messages, 2 turns\nThe receipt is audit entry {receipt.pk}.\n")
+    assert (receipt.actor_label, receipt.reason) == ("chatmemory_erase", "asked for it")
+
+
+def test_the_command_reaches_a_user_who_is_gone():
+    scope = "user:4711"
+    Session.objects.create(scope=scope, key="talk")
+    told("--scope", scope, "--reason", "x")
+    assert not Session.objects.exists()
+
+
+def test_the_command_fails_with_what_was_kept():
+    ann = make_user("ann")
+    kept = make_session(owner=ann, held_at=timezone.now())
+    with pytest.raises(CommandError, match=str(kept.pk)):
+        told("--user", "ann", "--reason", "x")
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (("--user", "nobody", "--reason", "x"), "nobody"),
+        (("--user", "ann\udc80", "--reason", "x"), "can't be kept"),
+        (("--scope", "user:7\udc80", "--reason", "x"), "can't be kept"),
+        (("--scope", "", "--reason", "x"), "--scope is empty"),
+        (("--scope", SERVER, "--reason", " "), "--reason is empty"),
+    ],
+    ids=ascii,
+)
+def test_what_the_command_can_not_erase_is_said(args, why):
+    make_session()
+    with pytest.raises(CommandError, match=why):
+        told(*args)
+    assert Session.objects.exists()
+    assert not AuditEntry.objects.exists()
