@@ -1,0 +1,487 @@
+"""The chain over the audit: whatever is done to an entry or a seal shows."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.core.management import CommandError, call_command
+from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.db.models import F
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+
+from chatmemory.errors import BadInput
+from chatmemory.models import AuditEntry, AuditSeal
+from chatmemory.services import audit_state, seal_audit, seals, verify_audit
+from tests.locking import at_once, second_connection, thread
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+commits = pytest.mark.django_db(transaction=True)
+
+KEY, OTHER_KEY = "k" * 60, "o" * 60
+CHANGES = {
+    "actor_kind": "server",
+    "actor_id": "8",
+    "actor_label": "omar",
+    "action": "clear",
+    "session_pk": None,
+    "key_hash": "f" * 64,
+    "reason": "Spam",
+    "from_seq": None,
+    "to_seq": 8,
+    "counts": {"messages": 8},
+    "created_at": F("created_at") + timedelta(microseconds=1),
+}
+
+
+def record(count: int = 1, **columns: Any) -> list[AuditEntry]:
+    """Entries as acts leave them."""
+    common = {
+        "actor_kind": "operator",
+        "actor_id": "7",
+        "actor_label": "olga",
+        "action": "trim",
+        "session_pk": 3,
+        "key_hash": "a" * 64,
+        "reason": "spam",
+        "from_seq": 1,
+        "to_seq": 9,
+        "counts": {"messages": 9, "b": 1},
+    }
+    return [AuditEntry.objects.create(**{**common, **columns}) for _ in range(count)]
+
+
+def sealed(count: int) -> list[AuditEntry]:
+    entries = record(count)
+    assert seal_audit() == count
+    return entries
+
+
+def found(**options: Any) -> list[tuple[str, int]]:
+    return [(finding.code, finding.number) for finding in verify_audit(**options)]
+
+
+def entry(row: AuditEntry) -> Any:
+    return AuditEntry.objects.filter(pk=row.pk)
+
+
+def seal(number: int) -> Any:
+    return AuditSeal.objects.filter(number=number)
+
+
+# Sealing
+
+
+def test_each_entry_gets_one_seal_in_order():
+    entries = sealed(3)
+    assert seal_audit() == 0
+    assert list(AuditSeal.objects.order_by("number").values_list("number", "entry_pk")) == [
+        (number, row.pk) for number, row in enumerate(entries, 1)
+    ]
+    assert found() == []
+
+
+def test_an_entry_that_is_committed_late_is_sealed_late():
+    [first] = record(pk=50)
+    seal_audit()
+    [late] = record(pk=20)
+    assert seal_audit() == 1
+    assert list(AuditSeal.objects.order_by("number").values_list("entry_pk", flat=True)) == [
+        first.pk,
+        late.pk,
+    ]
+    assert found() == []
+
+
+def test_the_seals_are_made_in_chunks(monkeypatch):
+    monkeypatch.setattr(seals, "CHUNK", 4)
+    sealed(10)
+    assert list(AuditSeal.objects.order_by("pk").values_list("number", flat=True)) == [
+        *range(1, 11)
+    ]
+    assert found() == []
+
+
+@commits
+def test_who_is_interrupted_keeps_the_chunks_that_were_sealed(monkeypatch):
+    monkeypatch.setattr(seals, "CHUNK", 4)
+    record(10)
+    inserts = []
+
+    def interrupt(execute, sql, params, many, context):
+        if sql.startswith("INSERT INTO"):
+            inserts.append(sql)
+            if len(inserts) == 2:
+                raise KeyboardInterrupt
+        return execute(sql, params, many, context)
+
+    with pytest.raises(KeyboardInterrupt), connection.execute_wrapper(interrupt):
+        seal_audit()
+    assert AuditSeal.objects.count() == 4
+    assert seal_audit() == 6
+    assert found() == []
+
+
+@commits
+def test_the_seals_are_not_left_to_a_callers_transaction():
+    record()
+    with transaction.atomic(), pytest.raises(RuntimeError):
+        seal_audit()
+    assert not AuditSeal.objects.exists()
+
+
+@pytest.mark.parametrize("column", ["number", "entry_pk"])
+def test_the_database_refuses_a_fork(column):
+    sealed(2)
+    again = {"number": 3, "entry_pk": 0, column: getattr(seal(2).get(), column)}
+    with pytest.raises(IntegrityError), transaction.atomic():
+        AuditSeal.objects.create(**again, digest="")
+
+
+@commits
+def test_many_who_seal_at_once_make_one_chain(monkeypatch):
+    monkeypatch.setattr(seals, "CHUNK", 7)
+    entries = record(100)
+    assert sum(at_once(*[seal_audit] * 4)) == 100
+    assert found() == []
+    numbers = list(AuditSeal.objects.order_by("number").values_list("number", flat=True))
+    assert numbers == [*range(1, 101)]
+    assert set(AuditSeal.objects.values_list("entry_pk", flat=True)) == {row.pk for row in entries}
+
+
+@commits
+def test_who_read_the_same_last_seal_and_comes_second_reads_again():
+    first, second = record(2)
+    with second_connection() as other, other.cursor() as cursor, thread() as call:
+        other.set_autocommit(False)
+        cursor.execute(
+            "INSERT INTO chatmemory_auditseal (number, entry_pk, digest, created_at) "
+            "VALUES (1, %s, 'x', '2026-01-01 00:00:00')",
+            [second.pk],
+        )
+        sealer = call(seal_audit)
+        with pytest.raises(TimeoutError):
+            sealer.result(timeout=0.5)
+        other.commit()
+        assert sealer.result(timeout=15) == 1
+    assert list(AuditSeal.objects.order_by("number").values_list("number", "entry_pk")) == [
+        (1, second.pk),
+        (2, first.pk),
+    ]
+
+
+# Verifying
+
+
+def test_every_column_of_an_entry_is_sealed():
+    assert {field.attname for field in AuditEntry._meta.concrete_fields} == set(seals.SEALED)
+    assert {*CHANGES, "id"} == set(seals.SEALED)
+
+
+@pytest.mark.parametrize("column", CHANGES)
+def test_an_edited_entry_is_found_and_named(column):
+    rows = sealed(3)
+    entry(rows[1]).update(**{column: CHANGES[column]})
+    [finding] = verify_audit()
+    assert (finding.code, finding.number) == ("changed", 2)
+    assert f"Entry {rows[1].pk} " in finding.sentence
+
+
+def test_the_order_of_the_keys_in_the_counts_is_no_edit():
+    [row] = sealed(1)
+    entry(row).update(counts={"b": 1, "messages": 9})
+    assert found() == []
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_deleted_entry_is_found_and_named(place):
+    rows = sealed(3)
+    entry(rows[place]).delete()
+    [finding] = verify_audit()
+    assert (finding.code, finding.number) == ("deleted", place + 1)
+    assert f"Entry {rows[place].pk}," in finding.sentence
+
+
+def test_an_entry_under_another_number_is_a_deleted_one():
+    rows = sealed(3)
+    entry(rows[1]).update(id=rows[2].pk + 1)
+    assert found() == [("deleted", 2)]
+    assert audit_state().unsealed == 1
+
+
+def test_two_entries_that_changed_places_are_found():
+    rows = sealed(5)
+    entry(rows[1]).update(reason="one")
+    entry(rows[3]).update(reason="two")
+    AuditSeal.objects.all().delete()
+    seal_audit()
+    entry(rows[1]).update(reason="two", created_at=rows[3].created_at)
+    entry(rows[3]).update(reason="one", created_at=rows[1].created_at)
+    assert found() == [("changed", 2), ("changed", 4)]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([1], ("seals_missing", 1)),
+        ([3], ("seals_missing", 3)),
+        ([2, 3], ("seals_missing", 2)),
+    ],
+)
+def test_deleted_seals_are_found(numbers, expected):
+    sealed(5)
+    AuditSeal.objects.filter(number__in=numbers).delete()
+    assert found() == [expected]
+    assert audit_state().unsealed == len(numbers)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "code"),
+    [
+        ("digest", "0" * 64, "seal_changed"),
+        ("created_at", datetime(2020, 1, 1, tzinfo=UTC), "changed"),
+        ("entry_pk", 0, "deleted"),
+    ],
+)
+def test_an_edited_seal_is_found(column, value, code):
+    sealed(5)
+    seal(3).update(**{column: value})
+    assert found() == [(code, 3)]
+
+
+def test_of_the_last_seal_nobody_can_tell_which_of_the_two_was_edited():
+    rows = sealed(3)
+    seal(3).update(digest="0" * 64)
+    [finding] = verify_audit()
+    assert (finding.code, finding.number) == ("unproven", 3)
+    assert f"entry {rows[2].pk} and its seal 3" in finding.sentence
+
+
+def test_seals_that_changed_places_are_found():
+    sealed(5)
+    seal(2).update(number=100)
+    seal(4).update(number=2)
+    seal(100).update(number=4)
+    assert found() == [("unproven", 2)]
+
+
+def test_renumbered_seals_are_found():
+    sealed(3)
+    AuditSeal.objects.filter(number=3).update(number=10)
+    assert found() == [("seals_missing", 3)]
+
+
+def test_a_seal_that_took_the_number_of_a_deleted_one_is_found():
+    sealed(4)
+    seal(3).delete()
+    seal(4).update(number=3)
+    assert found() == [("unproven", 3)]
+
+
+def test_a_seal_outside_the_chain_is_found():
+    sealed(2)
+    [forged] = record()
+    AuditSeal.objects.create(number=0, entry_pk=forged.pk, digest="0" * 64)
+    assert audit_state().unsealed == 0
+    assert found() == [("seal_changed", 0)]
+
+
+def test_one_edit_among_many_is_one_finding(monkeypatch):
+    monkeypatch.setattr(seals, "CHUNK", 10)
+    rows = sealed(60)
+    for place in (9, 30):  # the last of a chunk, and one in the middle
+        entry(rows[place]).update(reason="mine")
+    assert found() == [("changed", 10), ("changed", 31)]
+
+
+def test_edits_side_by_side_are_one_finding_that_names_them():
+    rows = sealed(40)
+    entry(rows[0]).update(reason="mine")
+    AuditEntry.objects.filter(pk__gt=rows[9].pk, pk__lte=rows[29].pk).update(reason="mine")
+    first, second = verify_audit()
+    assert (first.code, first.number) == ("changed", 1)
+    assert (second.code, second.number) == ("unproven", 11)
+    assert f"entries {rows[10].pk}, " in second.sentence
+    assert "seals 11 to 30" in second.sentence
+
+
+def test_a_cut_end_shows_against_a_head_that_was_kept():
+    rows = sealed(5)
+    head = audit_state().head
+    assert head == f"5:{seal(5).get().digest}"
+    assert found(head=head) == []
+    entry(rows[4]).delete()
+    seal(5).delete()
+    assert found() == []
+    assert found(head=head) == [("cut", 5)]
+
+
+def test_an_end_that_was_cut_and_sealed_anew_shows_against_the_head():
+    rows = sealed(5)
+    head = audit_state().head
+    AuditSeal.objects.filter(number__gt=3).delete()
+    entry(rows[4]).update(reason="mine")
+    seal_audit()
+    assert found() == []
+    assert found(head=head) == [("replaced", 5)]
+
+
+def test_a_head_of_former_days_still_stands():
+    sealed(3)
+    head = audit_state().head
+    sealed(3)
+    assert found(head=head) == []
+
+
+def test_without_any_seal_a_head_shows_that_all_was_cut():
+    sealed(3)
+    head = audit_state().head
+    AuditSeal.objects.all().delete()
+    assert found(head=head) == [("cut", 1)]
+
+
+@pytest.mark.parametrize("head", ["1", "0:" + "a" * 64, "1:" + "A" * 64, "x", "1:" + "a" * 63])
+def test_what_is_no_head_is_refused(head):
+    with pytest.raises(BadInput):
+        verify_audit(head=head)
+
+
+# Keys
+
+
+def test_who_has_not_the_key_can_not_seal():
+    with override_settings(SECRET_KEY=KEY):
+        sealed(3)
+        AuditSeal.objects.filter(number__gt=2).delete()
+    with override_settings(SECRET_KEY=OTHER_KEY):
+        seal_audit()
+    with override_settings(SECRET_KEY=KEY):
+        assert found() == [("unproven", 3)]
+
+
+def test_a_changed_key_verifies_as_long_as_the_former_one_is_known():
+    with override_settings(SECRET_KEY=KEY):
+        sealed(3)
+    with override_settings(SECRET_KEY=OTHER_KEY, SECRET_KEY_FALLBACKS=["x", KEY]):
+        sealed(3)
+        assert found() == []
+    with override_settings(SECRET_KEY=OTHER_KEY):
+        assert found(former_keys=[KEY]) == []
+        assert found() == [("unproven", 1)]
+
+
+# The state
+
+
+def test_what_is_not_sealed_yet_is_counted():
+    assert audit_state().head == ""
+    sealed(1)
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+    record(2)
+    record(created_at=long_ago)
+    state = audit_state()
+    assert (state.unsealed, state.oldest_unsealed) == (3, long_ago)
+
+
+def test_verifying_costs_two_statements_for_each_chunk(monkeypatch):
+    monkeypatch.setattr(seals, "CHUNK", 10)
+    counts = []
+    for _ in range(2):
+        sealed(20)
+        with CaptureQueriesContext(connection) as queries:
+            assert found() == []
+        counts.append(len(queries))
+    assert counts == [5, 9]
+
+
+# The command
+
+
+def verify(capsys: Any, **options: Any) -> list[str]:
+    call_command("chatmemory_audit_verify", **options)
+    return str(capsys.readouterr().out).splitlines()
+
+
+def test_the_command_seals_what_is_new_and_prints_the_head(capsys):
+    assert verify(capsys) == ["0 sealed now", "no entry is sealed"]
+    record(2, created_at=datetime(2026, 1, 2, tzinfo=UTC))
+    assert verify(capsys) == [
+        "2 entries not sealed yet, the oldest of 2026-01-02T00:00:00+00:00",
+        "2 sealed now",
+        f"head {audit_state().head}",
+    ]
+    assert AuditSeal.objects.count() == 2
+
+
+def test_the_command_leaves_entries_unsealed_where_it_is_told(capsys):
+    record(created_at=datetime(2026, 1, 2, tzinfo=UTC))
+    assert verify(capsys, no_seal=True) == [
+        "1 entry not sealed yet, the oldest of 2026-01-02T00:00:00+00:00",
+        "no entry is sealed",
+    ]
+    assert not AuditSeal.objects.exists()
+
+
+def test_the_command_fails_with_a_finding_and_seals_nothing(capsys):
+    rows = sealed(2)
+    entry(rows[0]).delete()
+    record()
+    with pytest.raises(CommandError, match="1 finding") as failed:
+        verify(capsys)
+    assert failed.value.returncode == 1
+    assert f"Entry {rows[0].pk}, of seal 1, was deleted." in capsys.readouterr().out
+    assert audit_state().unsealed == 1
+
+
+def test_the_command_takes_a_head_and_former_keys(capsys, tmp_path):
+    file = tmp_path / "key"
+    file.write_text(f"{KEY}\n")
+    with override_settings(SECRET_KEY=KEY):
+        sealed(2)
+    head = audit_state().head
+    assert verify(capsys, head=head, former_key_file=[str(file)])[-1] == f"head {head}"
+    seal(2).delete()
+    with pytest.raises(CommandError, match="1 finding"):
+        verify(capsys, head=head, former_key_file=[str(file)])
+    with pytest.raises(CommandError, match="head"):
+        verify(capsys, head="x")
+    with pytest.raises(CommandError, match="can't be read"):
+        verify(capsys, former_key_file=[str(tmp_path / "none")])
+
+
+# The SQL in the documentation
+
+
+@commits
+def test_the_triggers_in_the_documentation_refuse_changes():
+    sql = dict(zip(("postgresql", "mysql", "sqlite"), _blocks_of_sql(), strict=False))
+    triggers = re.findall(r"^CREATE TRIGGER (\w+).* ON (\w+)", sql[connection.vendor], re.MULTILINE)
+    with connection.cursor() as cursor:
+        try:
+            for statement in _statements(sql[connection.vendor]):
+                cursor.execute(statement)
+            [row] = sealed(1)
+            for change in (entry(row).delete, seal(1).delete, lambda: seal(1).update(digest="")):
+                with pytest.raises(DatabaseError):
+                    change()
+            assert found() == []
+        finally:
+            for name, table in triggers:
+                of = f" ON {table}" if connection.vendor == "postgresql" else ""
+                cursor.execute(f"DROP TRIGGER {name}{of}")
+            if connection.vendor == "postgresql":
+                cursor.execute("DROP FUNCTION chatmemory_audit_refuse")
+    assert len(triggers) == (2 if connection.vendor == "postgresql" else 4)
+
+
+def _blocks_of_sql() -> list[str]:
+    text = (settings.BASE_DIR / "docs/audit.md").read_text()
+    return re.findall(r"^```sql\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def _statements(sql: str) -> list[str]:
+    return [text for text in re.split(r";\n(?=CREATE)", sql.rstrip(";\n") + ";") if text.strip()]
