@@ -11,17 +11,23 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
 from django.core.management import CommandError, call_command
+from django.db import connection, connections, transaction
 
 from chatmemory import services
-from chatmemory.errors import MemoryUnavailable
-from chatmemory.management.commands import chatmemory_import
-from chatmemory.models import Message, Session
+from chatmemory.errors import Archived, Busy, Conflict, MemoryUnavailable, NotFound
+from chatmemory.models import Message, Session, Turn
 from chatmemory.services import Actor, user_scope
+from chatmemory.services.erasure import begin_erasure
+from chatmemory.transfer import Target, dialogues, import_lines, importing
 from tests.factories import make_user
 
 BY = Actor.server("test")
@@ -115,7 +121,7 @@ def test_a_dry_run_stores_nothing_and_says_what_would_be(run):
     ],
 )
 def test_a_bad_line_is_named_and_the_good_ones_are_kept(run, capsys, bad, why):
-    with pytest.raises(CommandError, match="1 bad lines"):
+    with pytest.raises(CommandError, match="1 bad line"):
         run(line("1", "a"), "", bad, line("2", "b"))
     out, err = capsys.readouterr()
     assert out.strip() == "2 sessions, 2 messages; 2 new, 0 already there"
@@ -140,7 +146,7 @@ def test_what_was_cleared_does_not_come_back(run, owner, capsys):
 
 
 def test_a_long_dialogue_goes_on_where_it_stopped(run, owner, monkeypatch):
-    monkeypatch.setattr(chatmemory_import, "BATCH", 2)
+    monkeypatch.setattr(dialogues, "BATCH", 2)
     append = services.append_messages
     calls = []
 
@@ -154,9 +160,9 @@ def test_a_long_dialogue_goes_on_where_it_stopped(run, owner, monkeypatch):
     long = line("7", *"abcdef")
     with pytest.raises(CommandError, match=r"Line 1: .* Run it again to go on\."):
         run(long)
-    assert run(long, dry_run=True).startswith("1 sessions, 6 messages; 1 new")
-    assert run(long) == "1 sessions, 6 messages; 1 new, 0 already there"
-    assert run(long) == "1 sessions, 6 messages; 0 new, 1 already there"
+    assert run(long, dry_run=True).startswith("1 session, 6 messages; 1 new")
+    assert run(long) == "1 session, 6 messages; 1 new, 0 already there"
+    assert run(long) == "1 session, 6 messages; 0 new, 1 already there"
     assert "".join(text for _, text in texts_of(owner, "talks:7")) == "abcdef"
     assert calls[:3] == ["7", "7:2", "7:3"]
 
@@ -167,12 +173,12 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_harm(run):
 
 
 def test_a_line_that_is_too_long_is_passed_over(run, capsys, monkeypatch):
-    monkeypatch.setattr(chatmemory_import, "MAX_LINE", 100)
+    monkeypatch.setattr(importing, "MAX_LINE", 100)
     with pytest.raises(CommandError):
         run(line("7", "x" * 1_000), line("8", "hello"))
     out, err = capsys.readouterr()
     assert err == "Line 1: Longer than 100 bytes.\n"
-    assert out.startswith("1 sessions, 1 messages")
+    assert out.startswith("1 session, 1 message")
 
 
 def test_the_standard_input_is_a_file(owner, monkeypatch, capsys):
@@ -182,12 +188,24 @@ def test_the_standard_input_is_a_file(owner, monkeypatch, capsys):
     assert texts_of(owner, "import:7") == [("user", "hello")]
 
 
+@pytest.mark.parametrize("name", ["my talks (1).jsonl", "my-talks-1-.jsonl"])
+def test_any_name_of_a_file_makes_a_prefix(owner, tmp_path, name):
+    file = tmp_path / name
+    file.write_text(line("7", "hello"))
+    call_command("chatmemory_import", str(file), owner="mira")
+    assert texts_of(owner, "my-talks-1-:7") == [("user", "hello")]
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
         ({"owner": "nobody"}, "no user 'nobody'"),
+        ({"owner": "mira\udc80"}, "can't be kept"),
         ({"owner": "mira", "prefix": "a b"}, "--prefix must be"),
+        ({"owner": "mira", "reason": "\x07"}, r"--reason has U\+0007"),
+        ({"scope": ""}, "--scope is empty"),
         ({"owner": "mira", "file": "/nowhere.jsonl"}, "can't be read: No such file"),
+        ({"owner": "mira", "file": "."}, "can't be read: Is a directory"),
     ],
 )
 def test_what_cannot_be_imported_is_said_at_once(owner, arguments, why):
@@ -215,9 +233,617 @@ def test_it_is_resumed_after_a_kill_and_shows_its_progress(live_database_env, tm
     shown = os.read(terminal, 10_000).decode()
     os.close(terminal)
     os.close(inside)
-    assert "sessions, " in shown
-    before = Session.objects.count()
+    assert re.search(r"sessions?, ", shown)
+    # Not of sessions: the last one may have been made without its messages.
+    before = Message.objects.values("session").distinct().count()
     assert 10 <= before < total
     call_command("chatmemory_import", str(file), owner="mira")
     assert f"{total} sessions, 1,000 messages; {total - before} new" in capsys.readouterr().out
     assert Message.objects.count() == 2 * total
+
+
+TIME = "2026-03-01T12:30:15.123457+00:00"
+
+
+def head(key: str = "talk", messages: int = 2, **more: Any) -> dict[str, Any]:
+    """The first line of a session of our own form."""
+    numbers = {"first_seq": 1, "last_seq": messages, "stored_from": 1}
+    times = {"created_at": TIME, "last_active_day": "2026-03-01"}
+    return {
+        "type": "session",
+        "version": 1,
+        "scope": "user:0",
+        "key": key,
+        **numbers,
+        **times,
+    } | more
+
+
+def message(seq: int, **more: Any) -> dict[str, Any]:
+    role = ("assistant", "user")[seq % 2]
+    columns = {"seq": seq, "role": role, "text": f"text {seq}", "tokens": 3, "created_at": TIME}
+    return {"type": "message", **columns} | more
+
+
+def a_turn(**more: Any) -> dict[str, Any]:
+    columns = {"client_id": "t1", "status": "complete", "user_seq": 1, "created_at": TIME}
+    return {"type": "turn", **columns} | more
+
+
+def end(messages: int = 2, turns: int = 0, **more: Any) -> dict[str, Any]:
+    return {"type": "end", "turns": turns, "messages": messages, **more}
+
+
+def session_lines(key: str = "talk", messages: int = 2) -> list[str]:
+    lines = [head(key, messages), *map(message, range(1, messages + 1)), end(messages)]
+    return [json.dumps(line) for line in lines]
+
+
+def without(line: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in line.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("bad", "number", "why"),
+    [
+        ([head(version=2)], 1, "no version that can be read; 1 is"),
+        ([without(head(), "version")], 1, "no version"),
+        ([without(head(), "created_at")], 1, "created_at is missing"),
+        ([head(colour="red")], 1, "'colour' is unknown"),
+        ([head(created_at="2026-03-01T12:30:15")], 1, "created_at must be a time"),
+        ([head(created_at="0001-01-01T00:00:00+10:00")], 1, "created_at must be a time"),
+        ([head(created_at=5)], 1, "created_at must be a time"),
+        ([head(last_active_day="today")], 1, "last_active_day must be a day"),
+        ([head(title="x" * 201)], 1, "title must be a text of up to 200 ch"),
+        ([head(title="a\0")], 1, r"title has U\+0000"),
+        ([head(metadata=[])], 1, "metadata must be an object"),
+        ([head(metadata={"a\0": 1})], 1, r"U\+0000"),
+        ([head(metadata={"a": [[[[]]]]}, key="")], 1, "key has 1 to 200"),
+        ([head(scope="")], 1, "scope is empty"),
+        ([head(first_seq=4)], 1, "don't fit together"),
+        ([head(stored_from=2)], 1, "don't fit together"),
+        ([head(stored_from=0)], 1, "don't fit together"),
+        ([head(last_seq=2**53 + 1)], 1, "last_seq must be a whole number"),
+        ([head(last_seq=True)], 1, "last_seq must be a whole number"),
+        ([head(last_seq=2.0)], 1, "last_seq must be a whole number"),
+        ([head(), message(2)], 2, "seq is 2 where 1 must follow"),
+        ([head(), message(1), message(1)], 3, "seq is 1 where 2 must follow"),
+        ([head(), message(1), message(2), message(3)], 4, "seq is 3 where 3 must follow, up to 2"),
+        (
+            [head(), message(1, role="robot")],
+            2,
+            "role must be one of system, user, assistant, tool",
+        ),
+        ([head(), message(1, status="lost")], 2, "status must be one of"),
+        ([head(), message(1, text=None)], 2, "text must be a text"),
+        ([head(), message(1, text="a\0b")], 2, r"text has U\+0000 at 1"),
+        ([head(), message(1, body="\ud800")], 2, r"body has U\+D800"),
+        (
+            [head(), message(1, tokens=2**31)],
+            2,
+            "tokens must be a whole number from 0 to 2147483647",
+        ),
+        ([head(), message(1, redacted=1)], 2, "redacted must be true or false"),
+        ([head(), message(1, turn=2)], 2, "turn is no earlier message"),
+        ([head(), message(1, client_id="a b")], 2, "client_id must be"),
+        ([head(), message(1, client_id="a"), message(2, client_id="a"), end()], 4, "client_id a s"),
+        ([head(), a_turn(status="lost")], 2, "status must be one of"),
+        ([head(), a_turn(user_seq=3)], 2, "user_seq is no message"),
+        ([head(), a_turn(replaces_from=1)], 2, "replaces_from and replaces_to"),
+        ([head(), a_turn(replaces_from=2, replaces_to=1)], 2, "replaces_from and replaces_to"),
+        ([head(), a_turn(status="running"), a_turn(status="running")], 3, "Only one turn"),
+        (
+            [head(), a_turn(), a_turn(), message(1), message(2), end(turns=2)],
+            6,
+            "client_id t1 stands twice",
+        ),
+        ([head(), message(1), end(1)], 3, "Lines are missing: there were 0 turns, 1 messages"),
+        ([head(), message(1), message(2), end(3)], 4, "Lines are missing"),
+        ([head(), message(1), message(2), end(turns=1)], 4, "Lines are missing"),
+        ([head(), message(1), message(2), end(missing=1)], 4, "Lines are missing"),
+        ([head(), message(1), message(2)], 4, "The session of line 1 is cut off"),
+        ([message(1)], 1, "belongs to no session"),
+        ([end()], 1, "belongs to no session"),
+    ],
+)
+@pytest.mark.database
+def test_a_bad_session_is_named_and_leaves_nothing(run, capsys, bad, number, why):
+    lines = [*map(json.dumps, bad), *session_lines("good")]
+    with pytest.raises(CommandError, match="1 bad line"):
+        run(*lines)
+    out, err = capsys.readouterr()
+    assert err.startswith(f"Line {number}: ")
+    assert re.search(why, err)
+    assert out == "1 session, 2 messages; 1 new, 0 already there\n"
+    assert list(Session.objects.values_list("key", flat=True)) == ["good"]
+    assert Message.stored.count() == 2
+    assert not Turn.objects.exists()
+
+
+@pytest.mark.parametrize("bad", ["{oops", b'{"type": "message", "text": "\xff"}', "[" * 100])
+def test_a_line_of_a_session_that_is_no_json_leaves_nothing(run, bad):
+    first, one, *rest = session_lines()
+    with pytest.raises(CommandError):
+        run(first, one, bad, *rest)
+    assert not Session.objects.exists()
+
+
+def test_a_line_of_a_session_that_is_too_long_leaves_nothing(run, capsys, monkeypatch):
+    monkeypatch.setattr(importing, "MAX_LINE", 1_000)
+    first, _, *rest = session_lines()
+    with pytest.raises(CommandError):
+        run(first, json.dumps(message(1, text="x" * 2_000)), *rest)
+    assert capsys.readouterr().err == "Line 2: Longer than 1000 bytes.\n"
+    assert not Session.objects.exists()
+
+
+@pytest.mark.database
+def test_metadata_is_taken_as_deep_as_every_database_holds_it(run, capsys):
+    deep: Any = 2**70
+    for _ in range(30):
+        deep = [deep]
+    metadata = {"deep": deep}
+    run(json.dumps(head("deep", 0, metadata=metadata)), json.dumps(end(0)))
+    assert Session.objects.get().metadata == metadata
+    with pytest.raises(CommandError):
+        run(json.dumps(head("deeper", 0, metadata={"more": metadata})))
+    assert capsys.readouterr().err == "Line 1: Nested deeper than 32.\n"
+
+
+@pytest.mark.database
+def test_the_same_session_again_adds_nothing_whatever_became_of_it(run, owner):
+    lines = session_lines()
+    assert run(*lines) == "1 session, 2 messages; 1 new, 0 already there"
+    at: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": user_scope(owner)}
+    services.append_messages(**at, messages=[{"role": "user", "content": "more"}])
+    Message.stored.filter(seq=1).update(text="", redacted=True)
+    before = list(Message.stored.order_by("seq").values())
+    assert run(*lines) == "1 session, 2 messages; 0 new, 1 already there"
+    Message.stored.filter(seq=1).delete()
+    Session.objects.update(stored_from=2, first_seq=2)
+    assert run(*lines) == "1 session, 2 messages; 0 new, 1 already there"
+    assert list(Message.stored.order_by("seq").values()) == before[1:]
+
+
+@pytest.mark.database
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"text": "changed"},
+        {"role": "system"},
+        {"body": "{}"},
+        {"created_at": "2026-03-01T12:30:15.123458+00:00"},
+    ],
+)
+def test_a_session_with_other_messages_is_a_conflict(run, owner, capsys, change):
+    run(*session_lines())
+    before = list(Message.stored.order_by("seq").values())
+    lines = [head(), message(1), message(2, **change), end()]
+    with pytest.raises(CommandError):
+        run(*map(json.dumps, lines))
+    assert capsys.readouterr().err == "Line 4: There is another session under this key.\n"
+    assert list(Message.stored.order_by("seq").values()) == before
+
+
+@pytest.mark.database
+def test_a_session_that_lost_a_message_is_a_conflict(run, capsys):
+    run(*session_lines())
+    Message.stored.filter(seq=1).delete()
+    with pytest.raises(CommandError):
+        run(*session_lines())
+    assert capsys.readouterr().err == "Line 4: There is another session under this key.\n"
+
+
+def test_with_debug_no_statements_are_kept(run, settings, monkeypatch):
+    settings.DEBUG = True
+    monkeypatch.setattr(importing, "CHUNK_ROWS", 1)
+    run(*session_lines(messages=20))
+    assert len(connection.queries_log) < 30
+
+
+@pytest.mark.database
+def test_a_key_that_another_session_has_is_a_conflict(run, owner, capsys):
+    services.open_session(session_key="talk", by=BY, scope=user_scope(owner))
+    for options in ({}, {"dry_run": True}):
+        with pytest.raises(CommandError):
+            run(*session_lines(), **options)
+        assert capsys.readouterr().err == "Line 1: There is another session under this key.\n"
+    assert Session.objects.count() == 1
+    assert run(*session_lines(), prefix="moved").startswith("1 session, 2 messages; 1 new")
+    assert Session.objects.filter(scope=user_scope(owner), key="moved:talk").exists()
+
+
+@pytest.mark.database
+def test_a_longer_export_of_the_same_session_is_a_conflict(run, capsys):
+    run(*session_lines())
+    with pytest.raises(CommandError):
+        run(*session_lines(messages=3))
+    assert capsys.readouterr().err == "Line 5: There is another session under this key.\n"
+    assert Message.stored.count() == 2
+
+
+@pytest.mark.database
+def test_until_the_last_line_nobody_finds_it_and_it_takes_nothing(owner, monkeypatch):
+    monkeypatch.setattr(importing, "CHUNK_ROWS", 1)
+    at: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": user_scope(owner)}
+    lines = [line.encode() for line in session_lines()]
+    outcomes = import_lines(half_way(lines, at), target=Target(by=BY, scope=at["scope"]))
+    assert [one.is_new for one in outcomes] == [True]
+    assert services.read_history(**at).head.last_seq == 2
+    assert services.append_messages(**at, messages=[{"role": "user", "content": "x"}])
+
+
+def half_way(lines: list[bytes], at: dict[str, Any]) -> Any:
+    """Lines, of which the last comes when the session was looked for in vain."""
+    yield from enumerate(lines[:-1], 1)
+    assert Message.stored.count() == 2
+    for read in (services.get_session, services.read_history):
+        with pytest.raises(NotFound):
+            read(**at)
+    staged = Session.objects.get()
+    there = {"session_key": staged.key, "by": BY, "scope": staged.scope}
+    with pytest.raises(Archived):
+        services.append_messages(**there, messages=[{"role": "user", "content": "x"}])
+    yield len(lines), lines[-1]
+
+
+@pytest.mark.database
+def test_a_key_that_is_taken_in_the_meantime_is_a_conflict(owner):
+    scope = user_scope(owner)
+
+    def lines() -> Any:
+        *first, last = session_lines()
+        yield from enumerate((line.encode() for line in first), 1)
+        services.open_session(session_key="talk", by=BY, scope=scope)
+        yield 4, last.encode()
+
+    [outcome] = import_lines(lines(), target=Target(by=BY, scope=scope))
+    assert isinstance(outcome.error, Conflict)
+    assert Session.objects.count() == 1
+    assert not Message.stored.exists()
+
+
+@pytest.mark.database
+def test_a_session_goes_on_where_its_import_stopped(owner, monkeypatch):
+    monkeypatch.setattr(importing, "CHUNK_ROWS", 2)
+    target = Target(by=BY, scope=user_scope(owner))
+    lines = [json.dumps(head(messages=5)), json.dumps(a_turn())]
+    lines += [*map(json.dumps, map(message, range(1, 6))), json.dumps(end(5, 1))]
+    numbered = list(enumerate((line.encode() for line in lines), 1))
+
+    def breaks() -> Any:
+        yield from numbered[:7]
+        raise MemoryUnavailable
+
+    with pytest.raises(MemoryUnavailable):
+        list(import_lines(breaks(), target=target))
+    pks = list(Message.stored.values_list("pk", flat=True))
+    assert len(pks) == 4
+    assert [one.is_new for one in import_lines(numbered, target=target)] == [True]
+    assert set(pks) < set(Message.stored.values_list("pk", flat=True))
+    session = Session.objects.get(scope=target.scope)
+    assert (session.last_seq, session.messages.count(), session.turns.count()) == (5, 5, 1)
+
+
+@pytest.mark.database
+def test_an_unfinished_import_of_other_messages_is_in_nobodys_way(owner, monkeypatch):
+    monkeypatch.setattr(importing, "CHUNK_ROWS", 1)
+    target = Target(by=BY, scope=user_scope(owner))
+    first, *rest = enumerate((line.encode() for line in session_lines()), 1)
+
+    def breaks() -> Any:
+        yield first
+        yield 2, json.dumps(message(1, text="before it was mended")).encode()
+        raise MemoryUnavailable
+
+    with pytest.raises(MemoryUnavailable):
+        list(import_lines(breaks(), target=target))
+    tries = [list(import_lines([first, *rest], target=target))[-1] for _ in range(2)]
+    assert "broken off with other messages" in str(tries[0].error)
+    assert tries[1].is_new
+
+
+@pytest.mark.database
+def test_an_import_that_is_never_finished_expires(owner):
+    target = Target(by=BY, scope=user_scope(owner))
+    first, one, *_ = enumerate((line.encode() for line in session_lines()), 1)
+
+    def breaks() -> Any:
+        yield first
+        yield one
+        raise MemoryUnavailable
+
+    with pytest.raises(MemoryUnavailable):
+        list(import_lines(breaks(), target=target))
+    staged = Session.objects.get()
+    assert timedelta(days=6) < staged.expires_at - datetime.now(UTC) < timedelta(days=8)
+    Session.objects.update(expires_at=datetime.now(UTC) - timedelta(days=1))
+    lines = enumerate((line.encode() for line in session_lines()), 1)
+    assert [one.is_new for one in import_lines(lines, target=target)] == [True]
+    assert Session.objects.get(pk=staged.pk).removed_at is not None
+
+
+@pytest.mark.database
+@pytest.mark.django_db(transaction=True)
+def test_two_imports_of_the_same_file_store_it_once(monkeypatch):
+    monkeypatch.setattr(importing, "CHUNK_ROWS", 1)
+    scope = user_scope(make_user("mira"))
+    lines = list(enumerate((line.encode() for line in session_lines(messages=20)), 1))
+
+    def run() -> str:
+        try:
+            [one] = import_lines(lines, target=Target(by=BY, scope=scope))
+        except (Busy, MemoryUnavailable):
+            return "busy"
+        return "new" if one.is_new else str(one.error or "known")
+
+    def run_and_close() -> str:
+        try:
+            return run()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(3) as pool:
+        done = [one.result() for one in [pool.submit(run_and_close) for _ in range(3)]]
+    assert set(done) <= {"new", "known", "busy"}
+    assert run() in ("new", "known")
+    session = Session.objects.get()
+    assert (session.scope, session.last_seq) == (scope, 20)
+    assert [row.seq for row in Message.stored.order_by("seq")] == list(range(1, 21))
+
+
+@pytest.mark.database
+def test_a_session_that_was_purged_or_half_imported_is_left_out(run, owner):
+    purged = {"removed_at": TIME, "removed_scope": "user:0", "scope": "removed:7"}
+    lines = [head(**purged), message(1), message(2), end()]
+    half = [head(scope="importing:user:0"), message(1), end(1)]
+    out = run(*map(json.dumps, [*lines, *half]), *session_lines("good"))
+    assert out == "1 session, 2 messages; 1 new, 0 already there; 2 purged left out"
+    assert list(Session.objects.values_list("key", flat=True)) == ["good"]
+
+
+def test_each_session_may_go_to_the_scope_that_the_file_names(owner, tmp_path, capsys):
+    file = tmp_path / "all.jsonl"
+    of_user = [head("a", 0, scope=user_scope(owner)), end(0)]
+    of_server = [head("b", 0, scope="server"), end(0)]
+    of_nobody = [head("c", 0, scope="user:999999"), end(0), head("d", 0, scope="user:x"), end(0)]
+    file.write_text("\n".join(map(json.dumps, [*of_user, *of_server, *of_nobody])))
+    with pytest.raises(CommandError, match="2 bad lines"):
+        call_command("chatmemory_import", str(file), own_scopes=True, dry_run=True)
+    assert capsys.readouterr().err.count("There is no user of this scope.") == 2
+    with pytest.raises(CommandError, match="2 bad lines"):
+        call_command("chatmemory_import", str(file), own_scopes=True)
+    assert capsys.readouterr().err.splitlines() == [
+        "Line 5: There is no user of this scope.",
+        "Line 7: There is no user of this scope.",
+    ]
+    found = Session.objects.order_by("key").values_list("scope", "key", "owner")
+    assert list(found) == [(user_scope(owner), "a", owner.pk), ("server", "b", None)]
+
+
+def test_a_dialogue_from_elsewhere_needs_an_owner(owner, tmp_path, capsys):
+    file = tmp_path / "talks.jsonl"
+    file.write_text(line("7", "hello"))
+    with pytest.raises(CommandError):
+        call_command("chatmemory_import", str(file), own_scopes=True)
+    assert capsys.readouterr().err == "Line 1: A dialogue from elsewhere needs an owner.\n"
+
+
+def test_a_dry_run_knows_what_stands_in_the_file_twice(run, capsys):
+    out = run(
+        line("7", "hello"), line("7", "hello"), *session_lines(), *session_lines(), dry_run=True
+    )
+    assert out == "4 sessions, 6 messages; 2 new, 2 already there (nothing was stored)"
+    with pytest.raises(CommandError):
+        run(line("7", "hello"), line("7", "other"), dry_run=True)
+    assert capsys.readouterr().err == "Line 2: This id is there already, with other messages.\n"
+    assert not Session.objects.exists()
+
+
+def test_a_dry_run_looks_at_each_line_of_a_session(run, capsys):
+    with pytest.raises(CommandError):
+        run(json.dumps(head()), json.dumps(message(2)), dry_run=True)
+    assert capsys.readouterr().err.startswith("Line 2: seq is 2")
+
+
+@pytest.mark.parametrize(
+    ("dialogue", "texts"),
+    [
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": "hi"},
+                    {"role": "assistant", "content": "yo"},
+                ]
+            },
+            [("user", "hi"), ("assistant", "yo")],
+        ),
+        (
+            [
+                {"type": "human", "data": {"content": "hi"}},
+                {"type": "ai", "data": {"content": "yo", "id": "1"}},
+            ],
+            [("user", "hi"), ("assistant", "yo")],
+        ),
+    ],
+)
+def test_a_conversation_of_another_form_is_taken_once(run, owner, dialogue, texts):
+    text = json.dumps(dialogue)
+    assert run(text, text) == "2 sessions, 4 messages; 1 new, 1 already there"
+    [session] = Session.objects.all()
+    assert session.key.startswith("talks:")
+    assert texts_of(owner, session.key) == texts
+
+
+@pytest.mark.parametrize(
+    ("dialogue", "why"),
+    [
+        ({"messages": []}, "Not an object"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, r"messages\[0\] must have a role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "content"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "must have an id"),
+        ([{"type": "robot", "data": {}}], r"\[0\] is no message of LangChain's"),
+        ([{"type": "human"}], r"\[0\] is no message of LangChain's"),
+        (["x"], r"\[0\] is no message of LangChain's"),
+        ([{"type": "remove", "data": {"id": "1", "content": ""}}], r"\[0\] is a RemoveMessage"),
+        ([{"type": "human", "data": {"content": "a\0"}}], r"U\+0000"),
+    ],
+)
+def test_a_conversation_that_cannot_be_taken_is_named(run, capsys, dialogue, why):
+    with pytest.raises(CommandError):
+        run(json.dumps(dialogue))
+    assert re.search(why, capsys.readouterr().err)
+    assert not Session.objects.exists()
+
+
+@pytest.mark.parametrize("scope", ["importing:server", "removed:7", "x" * 141])
+def test_nothing_is_imported_into_a_scope_of_nobody(db, scope):
+    lines = enumerate((line.encode() for line in session_lines()), 1)
+    [outcome] = import_lines(lines, target=Target(by=BY, scope=scope))
+    assert str(outcome.error) == "Nothing can be imported into this scope."
+
+
+@pytest.mark.database
+@pytest.mark.parametrize(
+    "lost", [{"stored_from": 2, "first_seq": 2}, {"last_seq": 3}], ids=["first", "last"]
+)
+def test_a_session_that_lost_rows_while_it_was_imported_is_not_finished(owner, monkeypatch, lost):
+    monkeypatch.setattr(importing, "CHUNK_ROWS", 1)
+    scope = user_scope(owner)
+
+    def lines() -> Any:
+        *first, last = session_lines(messages=4)
+        yield from enumerate((line.encode() for line in first), 1)
+        Session.objects.update(**lost)
+        yield 6, last.encode()
+
+    [outcome] = import_lines(lines(), target=Target(by=BY, scope=scope))
+    assert str(outcome.error) == "Rows of this session are missing."
+    assert not Session.objects.exists()
+
+
+@pytest.mark.database
+def test_a_turn_that_stands_twice_far_apart_is_found(owner, monkeypatch):
+    monkeypatch.setattr(importing, "CHUNK_ROWS", 1)
+    lines = [head(messages=1), a_turn(), message(1), a_turn(), end(1, turns=2)]
+    numbered = enumerate((json.dumps(line).encode() for line in lines), 1)
+    [outcome] = import_lines(numbered, target=Target(by=BY, scope=user_scope(owner)))
+    assert str(outcome.error) == "A turn stands twice in the session."
+    assert not Session.objects.exists()
+
+
+@pytest.mark.database
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_a_long_session_goes_on_after_a_kill(live_database_env, tmp_path, capsys):
+    make_user("mira")
+    file = tmp_path / "talks.jsonl"
+    total = 8_000
+    file.write_text("\n".join(session_lines(messages=total)))
+    command = [sys.executable, "manage.py", "chatmemory_import", str(file), "--owner=mira"]
+    with subprocess.Popen(  # noqa: S603  # our own code
+        command, cwd=django_settings.BASE_DIR, env=live_database_env
+    ) as process:
+        deadline = time.monotonic() + 60
+        while Message.stored.count() < 1_000 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    stored = Message.stored.count()
+    assert 1_000 <= stored < total
+    first = Message.stored.earliest("seq").pk
+    assert Session.objects.get().scope.startswith("importing:")
+    call_command("chatmemory_import", str(file), owner="mira")
+    assert "1 session, 8,000 messages; 1 new" in capsys.readouterr().out
+    session = Session.objects.get()
+    assert (session.key, session.messages.count()) == ("talk", total)
+    assert Message.stored.earliest("seq").pk == first
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_lines(owner, monkeypatch):
+    monkeypatch.setattr(importing, "CHUNK_ROWS", 50)
+    peaks = {}
+    for total in (200, 2_000):
+        rows = (message(seq, text="x" * 2_000) for seq in range(1, total + 1))
+        lines = (
+            json.dumps(line).encode()
+            for line in chain([head(str(total), total)], rows, [end(total)])
+        )
+        target = Target(by=BY, scope=user_scope(owner))
+        outcomes = import_lines(enumerate(lines, 1), target=target)
+        tracemalloc.start()
+        [outcome] = outcomes
+        peaks[total] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert outcome.messages == total
+    assert peaks[2_000] < 2 * peaks[200]
+
+
+@pytest.mark.database
+def test_an_import_that_another_finished_stores_no_more(owner):
+    scope = user_scope(owner)
+    columns = {"first_seq": 1, "stored_from": 1, "last_seq": 1, "created_at": datetime.now(UTC)}
+    at: dict[str, Any] = {"session_key": "talk", "session": columns, "digest": "0", "scope": scope}
+    one, other = (services.begin_import(**at, by=BY) for _ in range(2))
+    rows = [{**message(seq), "created_at": columns["created_at"], "error": ""} for seq in (1, 2)]
+    for row in rows:
+        row |= {"body": None, "status": "complete", "model": ""}
+        row.pop("type")
+    services.import_rows(found=one, turns=[], rows=rows[:1])
+    assert services.finish_import(found=one, turns=0, running=None, by=BY, reason="")
+    with pytest.raises(Busy):
+        services.import_rows(found=other, turns=[], rows=rows[1:])
+    assert not services.finish_import(found=other, turns=0, running=None, by=BY, reason="")
+    services.discard_import(found=other)
+    assert Message.objects.count() == 1
+
+
+@pytest.mark.database
+def test_an_import_that_another_deleted_can_be_run_again(owner):
+    columns = {"first_seq": 1, "stored_from": 1, "last_seq": 0, "created_at": datetime.now(UTC)}
+    at: dict[str, Any] = {"session_key": "talk", "session": columns, "digest": "0"}
+    found = services.begin_import(**at, scope=user_scope(owner), by=BY)
+    services.discard_import(found=found)
+    with pytest.raises(MemoryUnavailable, match="deleted while"):
+        services.import_rows(found=found, turns=[], rows=[{"seq": 1}])
+    with pytest.raises(MemoryUnavailable, match="deleted while"):
+        services.finish_import(found=found, turns=0, running=None, by=BY, reason="")
+
+
+def staged(owner: Any, **more: Any) -> services.Import:
+    """A session of one message whose rows are all there, and whose import isn't finished."""
+    at = datetime.now(UTC)
+    columns = {"first_seq": 1, "stored_from": 1, "last_seq": 1, "created_at": at, **more}
+    there: dict[str, Any] = {"session_key": "talk", "session": columns, "digest": "0"}
+    found = services.begin_import(**there, scope=user_scope(owner), by=BY)
+    row = {"seq": 1, "role": "user", "text": "secret", "body": None, "created_at": at}
+    row |= {"tokens": 1, "status": "complete", "error": "", "model": "", "client_id": None}
+    services.import_rows(found=found, turns=[], rows=[row])
+    return found
+
+
+@pytest.mark.database
+def test_an_import_is_not_finished_after_its_erasure_was_begun(owner):
+    found = staged(owner)
+    with transaction.atomic():
+        begin_erasure(Session.objects.get(pk=found.session_pk), BY, "asked for")
+    with pytest.raises(MemoryUnavailable, match="deleted while"):
+        services.finish_import(found=found, turns=0, running=None, by=BY, reason="")
+    assert services.erase_person(by=BY, scope=found.scope, reason="asked for").messages == 1
+    assert not Session.objects.exists()
+
+
+@pytest.mark.database
+def test_an_import_on_hold_is_not_discarded(owner):
+    found = staged(owner)
+    Session.objects.update(held_at=datetime.now(UTC))
+    services.discard_import(found=found)
+    assert Message.stored.count() == 1
+
+
+@pytest.mark.database
+def test_an_import_on_hold_is_on_hold_when_it_is_finished(owner):
+    found = staged(owner, held_at=None)
+    Session.objects.update(held_at=datetime.now(UTC))
+    assert services.finish_import(found=found, turns=0, running=None, by=BY, reason="")
+    assert Session.objects.get().held_at is not None

@@ -1,0 +1,24 @@
+"""Sessions out of the memory and into it, as text in several forms, a piece at a time."""
+
+from __future__ import annotations
+
+from chatmemory.transfer.exporting import (
+    FORMS,
+    Form,
+    awrite_export,
+    export_sessions,
+    write_export,
+)
+from chatmemory.transfer.importing import Lines, Outcome, Target, import_lines
+
+__all__ = [
+    "FORMS",
+    "Form",
+    "Lines",
+    "Outcome",
+    "Target",
+    "awrite_export",
+    "export_sessions",
+    "import_lines",
+    "write_export",
+]

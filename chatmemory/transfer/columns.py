@@ -1,0 +1,214 @@
+"""The columns of our own form: what each line may hold, written and read by the same table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+from django.db import models
+
+from chatmemory import codec
+from chatmemory.errors import BadInput
+from chatmemory.models import Message, Session, Turn
+
+_REQUIRED = object()
+_HIGHEST = {"IntegerField": 2**31 - 1, "BigIntegerField": codec.MAX_SAFE_INTEGER}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a model, as a value of JSON. What equals its default is not written."""
+
+    field: models.Field[Any, Any]
+    default: object
+
+    @property
+    def name(self) -> str:
+        return self.field.name
+
+    def write(self, value: Any) -> object:
+        """The value as JSON says it; times in UTC with microseconds."""
+        if isinstance(value, datetime):
+            return value.astimezone(UTC).isoformat(timespec="microseconds")
+        if isinstance(value, date):
+            return value.isoformat()
+        return _sorted(value) if isinstance(self.field, models.JSONField) else value
+
+    def read(self, value: object) -> Any:
+        """The value of the column. Raises BadInput."""
+        if value is None and self.field.null:
+            return None
+        match self.field, value:
+            case models.BooleanField(), bool():
+                return value
+            case models.IntegerField(), int() if not isinstance(value, bool):
+                if 0 <= value <= _HIGHEST[self.field.get_internal_type()]:
+                    return value
+            case models.DateTimeField(), str():
+                return self._moment(value)
+            case models.DateField(), str():
+                return self._day(value)
+            case models.JSONField(), dict():
+                codec.check_value(value, self.name)
+                return value
+            case ((models.CharField() | models.TextField()), str()):
+                return self._text(value)
+        raise self._wrong()
+
+    def _text(self, value: str) -> str:
+        longest = self.field.max_length
+        choices = self.field.choices
+        if longest is not None and len(value) > longest:
+            raise self._wrong()
+        if choices is not None and value not in dict(self.field.flatchoices):
+            raise self._wrong()
+        return codec.check_storable(value, self.name)
+
+    def _moment(self, value: str) -> datetime:
+        try:
+            moment = datetime.fromisoformat(value)
+            if moment.tzinfo is not None:
+                return moment.astimezone(UTC)
+        except (ValueError, OverflowError):
+            pass
+        raise self._wrong()
+
+    def _day(self, value: str) -> date:
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            raise self._wrong() from None
+
+    def _wrong(self) -> BadInput:
+        return BadInput(f"{self.name} must be {self._wanted()}.", field=self.name)
+
+    def _wanted(self) -> str:
+        """What the column holds, in words."""
+        match self.field:
+            case models.BooleanField():
+                return "true or false"
+            case models.IntegerField():
+                return f"a whole number from 0 to {_HIGHEST[self.field.get_internal_type()]}"
+            case models.DateTimeField():
+                return "a time with its offset"
+            case models.DateField():
+                return "a day"
+            case models.JSONField():
+                return "an object"
+        if self.field.choices is not None:
+            return f"one of {', '.join(dict(self.field.flatchoices))}"
+        longest = self.field.max_length
+        return "a text" if longest is None else f"a text of up to {longest} characters"
+
+
+class Line:
+    """The columns of one kind of line."""
+
+    def __init__(self, model: type[models.Model], defaults: Mapping[str, object]) -> None:
+        fields = {field.name: field for field in model._meta.fields}
+        self.columns = [Column(fields[name], default) for name, default in defaults.items()]
+
+    def write(self, row: models.Model) -> dict[str, object]:
+        """The line of a row, without its kind."""
+        values = ((column, getattr(row, column.name)) for column in self.columns)
+        return {
+            column.name: column.write(value) for column, value in values if value != column.default
+        }
+
+    def read(self, line: Mapping[str, object]) -> dict[str, Any]:
+        """The columns of a row. Raises BadInput, for what is missing or unknown too."""
+        values = {}
+        left = dict(line)
+        for column in self.columns:
+            if column.name in left:
+                values[column.name] = column.read(left.pop(column.name))
+            elif column.default is _REQUIRED:
+                raise BadInput(f"{column.name} is missing.", field=column.name)
+            else:
+                values[column.name] = column.default
+        if left:
+            name = next(iter(left))
+            raise BadInput(f"{name[:80]!a} is unknown.", code="unknown_field", field=name[:80])
+        return values
+
+
+def _sorted(value: object) -> object:
+    """The same with its keys in order: PostgreSQL doesn't keep theirs."""
+    match value:
+        case dict():
+            return {key: _sorted(value[key]) for key in sorted(value)}
+        case list():
+            return [_sorted(item) for item in value]
+        case _:
+            return value
+
+
+ADDRESS = ("key", "scope", "removed_scope", "removed_at")
+"""Columns of a session that an import doesn't take over as they are."""
+
+SESSION = Line(
+    Session,
+    {
+        "scope": _REQUIRED,
+        "key": _REQUIRED,
+        "title": "",
+        "instructions": "",
+        "metadata": {},
+        "first_seq": _REQUIRED,
+        "last_seq": _REQUIRED,
+        "stored_from": _REQUIRED,
+        "revision": 0,
+        "tokens": 0,
+        "created_at": _REQUIRED,
+        "last_active_day": _REQUIRED,
+        "last_message_at": None,
+        "expires_at": None,
+        "archived_at": None,
+        "held_at": None,
+        "removed_at": None,
+        "removed_scope": "",
+    },
+)
+TURN = Line(
+    Turn,
+    {
+        "client_id": _REQUIRED,
+        "status": _REQUIRED,
+        "user_seq": None,
+        "replaces_from": None,
+        "replaces_to": None,
+        "asked": "",
+        "partial": "",
+        "step": 0,
+        "model": "",
+        "usage": "",
+        "error": "",
+        "created_at": _REQUIRED,
+        "started_at": None,
+        "stop_requested_at": None,
+        "ended_at": None,
+    },
+)
+MESSAGE = Line(
+    Message,
+    {
+        "seq": _REQUIRED,
+        "role": _REQUIRED,
+        "text": _REQUIRED,
+        "body": None,
+        "client_id": None,
+        "batch": None,
+        "turn": None,
+        "step": None,
+        "status": "complete",
+        "error": "",
+        "model": "",
+        "tokens": _REQUIRED,
+        "revision": 0,
+        "redacted": False,
+        "quarantined": False,
+        "created_at": _REQUIRED,
+    },
+)

@@ -1,0 +1,130 @@
+"""Dialogues from elsewhere, one in each line: a simple form, OpenAI's and LangChain's."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from chatmemory import codec
+from chatmemory.errors import BadInput
+
+BATCH = 1_000
+"""Messages stored at once; a longer dialogue is stored in several batches."""
+
+ROLES = {role: role for role in ("user", "assistant", "system")}
+ROLES |= {"human": "user", "ai": "assistant"}
+OPENAI_ROLES = {role: role for role in codec.ROLES} | {"developer": "system", "function": "tool"}
+
+Message = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialogue:
+    """A line of the file."""
+
+    id: str
+    messages: Sequence[Message]
+
+    def batches(self) -> Iterator[tuple[str, Sequence[Message]]]:
+        """What is stored at once, each with its client_id."""
+        for number, start in enumerate(range(0, len(self.messages), BATCH), 1):
+            client_id = self.id if number == 1 else f"{self.id}:{number}"
+            yield client_id, self.messages[start : start + BATCH]
+
+    def digest(self) -> str:
+        """A short text that another dialogue hasn't."""
+        return _digest(list(self.messages))
+
+
+def read_dialogue(value: object) -> Dialogue:
+    """The dialogue in a line. One of OpenAI's or LangChain's has no id: it gets a hash as one.
+
+    Raises BadInput.
+    """
+    match value:
+        case {"id": str(id_), "turns": [_, *_] as turns}:
+            messages = [_message(turn, f"turns[{place}]") for place, turn in enumerate(turns)]
+        case {"messages": [_, *_] as given, **others} if not others:
+            messages = [from_openai(one, f"messages[{place}]") for place, one in enumerate(given)]
+            id_ = _digest(messages)
+        case [_, *_] as given:
+            messages = [_from_langchain(one, f"[{place}]") for place, one in enumerate(given)]
+            id_ = _digest(messages)
+        case _:
+            raise BadInput(
+                "Not an object with an id (a text) and turns (a list), nor another form.",
+                code="bad_shape",
+            )
+    dialogue = Dialogue(id=id_, messages=messages)
+    for client_id, _ in dialogue.batches():
+        codec.check_client_id(client_id, field="id")
+    return dialogue
+
+
+def _digest(messages: list[Message]) -> str:
+    return hashlib.sha256(codec.dump_json(messages).encode(errors="replace")).hexdigest()[:32]
+
+
+def _message(turn: object, field: str) -> Message:
+    match turn:
+        case {"role": str(name), "text": str(text)} if name in ROLES:
+            role = ROLES[name]
+        case _:
+            names = ", ".join(ROLES)
+            raise BadInput(f"{field} must have a role ({names}) and a text.", field=field)
+    if role == "user":
+        codec.check_text(text, field=f"{field}.text")
+    return {"role": role, "content": text}
+
+
+def _from_langchain(given: object, field: str) -> Message:
+    from chatmemory.langchain.messages import from_dict
+
+    return from_dict(given, field=field)
+
+
+def from_openai(given: object, field: str) -> Message:
+    """A message of OpenAI's chat completions as a plain one; what we have no key for is kept.
+
+    Raises BadInput.
+    """
+    match given:
+        case {"role": str(name), **rest} if name in OPENAI_ROLES:
+            others = {key: value for key, value in rest.items() if value is not None}
+        case _:
+            names = ", ".join(OPENAI_ROLES)
+            raise BadInput(f"{field} must have a role ({names}).", field=field)
+    message: Message = {"role": OPENAI_ROLES[name], "content": others.pop("content", "")}
+    if name == "function":
+        message["kind"] = "function"
+    for key in ("name", "tool_call_id"):
+        if key in others:
+            message[key] = others.pop(key)
+    if "tool_calls" in others:
+        message |= _calls(others.pop("tool_calls"), f"{field}.tool_calls")
+    if others:
+        message["additional_kwargs"] = others
+    return message
+
+
+def _calls(given: object, field: str) -> dict[str, list[Message]]:
+    calls: dict[str, list[Message]] = {}
+    for call in given if isinstance(given, list) else [given]:
+        match call:
+            case {"id": str(id_), "function": {"name": str(name), "arguments": str(arguments)}}:
+                known, args = _arguments(arguments)
+            case _:
+                raise BadInput(f"{field} must have an id and a function.", field=field)
+        kind = "tool_call" if known else "invalid_tool_call"
+        one: Message = {"name": name, "args": args, "id": id_, "type": kind}
+        calls.setdefault(f"{kind}s", []).append(one if known else one | {"error": None})
+    return calls
+
+
+def _arguments(text: str) -> tuple[bool, object]:
+    try:
+        value = codec.parse_json(text)
+    except BadInput:
+        return False, text
+    return (True, value) if isinstance(value, dict) else (False, text)

@@ -1,0 +1,340 @@
+"""Sessions from lines of a file: our own form, and dialogues from elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, BinaryIO
+
+from chatmemory import codec, services
+from chatmemory.errors import BadInput, ChatMemoryError, Conflict
+from chatmemory.services import Actor, Import
+from chatmemory.services.floor import LIVE
+from chatmemory.transfer.columns import ADDRESS, MESSAGE, SESSION, TURN
+from chatmemory.transfer.dialogues import Dialogue, read_dialogue
+from chatmemory.transfer.jsonl import VERSION
+
+MAX_LINE = 64 * 2**20
+"""Longest line that is taken, in bytes."""
+
+CHUNK_ROWS = 1_000
+CHUNK_CHARS = 4_000_000
+"""How much is stored at once: so many rows, or fewer if they are long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a session of the file."""
+
+    line: int
+    """Where it ended; of one that can't be taken, where that was seen."""
+    messages: int = 0
+    is_new: bool = False
+    is_left_out: bool = False
+    """It was purged where it comes from, or half imported."""
+    error: ChatMemoryError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where sessions go, and who takes them there."""
+
+    by: Actor
+    scope: str | None
+    """None is the scope that stands in the file; dialogues from elsewhere need one."""
+    prefix: str | None = None
+    """Goes before each key, with a colon."""
+    dialogue_prefix: str = "import"
+    """The same for dialogues from elsewhere, where there is no `prefix`."""
+    reason: str = ""
+    dry_run: bool = False
+    """Look at everything and store nothing."""
+
+
+class Lines:
+    """Each line that isn't blank, with its number; of one that is too long, only the beginning."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream = stream
+        self.number = 0
+        """That of the line that was given last."""
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        for self.number in count(1):
+            line = self.stream.readline(MAX_LINE + 1)
+            if not line:
+                return
+            rest = line if len(line) > MAX_LINE else b""
+            while rest and not rest.endswith(b"\n"):
+                rest = self.stream.readline(MAX_LINE)
+            line = (line.removeprefix(BOM_UTF8) if self.number == 1 else line).strip()
+            if line:
+                yield self.number, line
+
+
+def import_lines(lines: Iterable[tuple[int, bytes]], *, target: Target) -> Iterator[Outcome]:
+    """Store the sessions in numbered lines; yield what became of each.
+
+    Each is stored whole or not at all. One that can't be taken is an outcome with its error, and
+    the next are taken. Raises MemoryUnavailable and Busy; then the same lines can be given again,
+    and what is there already is not stored twice.
+    """
+    codec.check_value(target.reason, "reason")
+    importer = _Importer(target)
+    for number, line in lines:
+        yield from importer.take(number, line)
+    yield from importer.end()
+
+
+class _Importer:
+    """Goes through the lines, a session at a time."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.current: _Session | None = None
+        self.is_passing = False
+        """Over the rest of a session that can't be taken or was purged."""
+        self.seen: dict[tuple[str, str], str] = {}
+        self.number = 0
+
+    def take(self, number: int, line: bytes) -> Iterator[Outcome]:
+        self.number = number
+        try:
+            kind, value = _parse(line)
+        except BadInput as error:
+            yield self._failed(error)
+            return
+        if kind in (None, "session"):
+            yield from self.end()
+        try:
+            outcome = self._dialogue(value) if kind is None else self._ours(kind, value, line)
+        except ChatMemoryError as error:
+            if error.retry:
+                raise
+            yield self._failed(error)
+        else:
+            if outcome is not None:
+                yield outcome
+
+    def end(self) -> Iterator[Outcome]:
+        """Give up a session whose last line is missing."""
+        if self.current is not None:
+            message = f"The session of line {self.current.line} is cut off: it has no end."
+            yield self._failed(BadInput(message, code="bad_shape"))
+        self.is_passing = False
+
+    def _failed(self, error: ChatMemoryError) -> Outcome:
+        if self.current is not None:
+            self.current.discard()
+            self.is_passing = True
+        self.current = None
+        return Outcome(line=self.number, error=error)
+
+    def _ours(self, kind: str, line: dict[str, object], raw: bytes) -> Outcome | None:
+        if kind == "session":
+            return self._begin(line, raw)
+        current = self.current
+        if current is None:
+            if self.is_passing:
+                self.is_passing = kind != "end"
+                return None
+            self.is_passing = True
+            raise BadInput("This line belongs to no session.", code="bad_shape")
+        if kind == "turn":
+            current.turn(line)
+        elif kind == "message":
+            current.message(line)
+        else:
+            is_new = current.end(line)
+            self.current = None
+            return Outcome(line=self.number, messages=current.messages, is_new=is_new)
+        return None
+
+    def _begin(self, line: dict[str, object], raw: bytes) -> Outcome | None:
+        self.is_passing = True  # if it can't be taken
+        columns = _session_columns(line)
+        if columns["removed_at"] is not None or columns["scope"].startswith(services.importing("")):
+            return Outcome(line=self.number, is_left_out=True)
+        scope = columns["scope"] if self.target.scope is None else self.target.scope
+        prefix = self.target.prefix
+        key = columns["key"] if prefix is None else f"{prefix}:{columns['key']}"
+        digest = hashlib.sha256(key.encode() + b"\n" + raw).hexdigest()
+        kept = {name: value for name, value in columns.items() if name not in ADDRESS}
+        if self.target.dry_run:
+            found = None
+            is_new = self._is_first(scope, key, digest) and not services.is_imported(
+                session_key=key, created_at=kept["created_at"], by=self.target.by, scope=scope
+            )
+        else:
+            is_new = True
+            found = services.begin_import(
+                session_key=key, session=kept, digest=digest, by=self.target.by, scope=scope
+            )
+        self.current = _Session(self.target, self.number, kept, found, is_new=is_new)
+        self.is_passing = False
+        return None
+
+    def _is_first(self, scope: str, key: str, digest: str) -> bool:
+        """Whether a dry run meets this address for the first time. Raises Conflict."""
+        before = self.seen.get((scope, key))
+        if before not in (None, digest):
+            raise Conflict("This id is there already, with other messages.")
+        self.seen[scope, key] = digest
+        return before is None
+
+    def _dialogue(self, value: object) -> Outcome:
+        dialogue = read_dialogue(value)
+        if self.target.scope is None:
+            raise BadInput("A dialogue from elsewhere needs an owner.", field="scope")
+        prefix = self.target.prefix or self.target.dialogue_prefix
+        key = codec.check_key(f"{prefix}:{dialogue.id}", field="id")
+        store = self._would_be_new if self.target.dry_run else self._store
+        is_new = store(key, self.target.scope, dialogue)
+        return Outcome(line=self.number, messages=len(dialogue.messages), is_new=is_new)
+
+    def _would_be_new(self, key: str, scope: str, dialogue: Dialogue) -> bool:
+        if not self._is_first(scope, key, dialogue.digest()):
+            return False
+        ids = [client_id for client_id, _ in dialogue.batches()]
+        found = services.sessions_of(self.target.by, scope).filter(key=key)
+        return found.filter(messages__client_id__in=ids).count() < len(ids)
+
+    def _store(self, key: str, scope: str, dialogue: Dialogue) -> bool:
+        """Return whether anything of it was new."""
+        epoch: int | None = None
+        is_new = False
+        for client_id, batch in dialogue.batches():
+            try:
+                appended = services.append_messages(
+                    session_key=key,
+                    messages=batch,
+                    client_id=client_id,
+                    by=self.target.by,
+                    scope=scope,
+                    epoch=epoch,
+                    create=epoch is None,
+                )
+            except Conflict as error:
+                raise Conflict("This id is there already, with other messages.") from error
+            epoch = appended.epoch
+            is_new = is_new or not appended.is_duplicate
+        return is_new
+
+
+def _parse(line: bytes) -> tuple[str | None, Any]:
+    """The kind of a line of our form, None for others, and its value. Raises BadInput."""
+    if len(line) >= MAX_LINE:
+        raise BadInput(f"Longer than {MAX_LINE} bytes.", code="too_large", limit=MAX_LINE)
+    match codec.parse_json(line, is_ours=True):
+        case {"type": "session" | "turn" | "message" | "end" as kind, **rest}:
+            return str(kind), rest
+        case _:
+            return None, codec.parse_json(line)
+
+
+def _session_columns(line: dict[str, object]) -> dict[str, Any]:
+    version = line.pop("version", None)
+    if type(version) is not int or version != VERSION:
+        message = f"This is no version that can be read; {VERSION} is."
+        raise BadInput(message, code="unsupported_version", field="version")
+    columns = SESSION.read(line)
+    if not columns["scope"]:
+        raise BadInput("scope is empty.", field="scope")
+    if not 1 <= columns["stored_from"] <= columns["first_seq"] <= columns["last_seq"] + 1:
+        raise BadInput("stored_from, first_seq and last_seq don't fit together.", field="first_seq")
+    return columns
+
+
+class _Session:
+    """A session of our form whose lines are being read."""
+
+    def __init__(
+        self,
+        target: Target,
+        line: int,
+        columns: Mapping[str, Any],
+        found: Import | None,
+        *,
+        is_new: bool,
+    ) -> None:
+        self.target = target
+        self.line = line
+        self.found = found
+        self.is_new = is_new
+        self.next = columns["stored_from"]
+        self.last = columns["last_seq"]
+        self.turns = 0
+        self.messages = 0
+        self.running: str | None = None
+        self._start_chunk()
+
+    def turn(self, line: dict[str, object]) -> None:
+        """Take the line of a turn."""
+        turn = TURN.read(line)
+        codec.check_client_id(turn["client_id"])
+        user_seq = turn["user_seq"]
+        if user_seq is not None and not 1 <= user_seq <= self.last:
+            raise BadInput("user_seq is no message of the session.", field="user_seq")
+        numbers = (turn["replaces_from"], turn["replaces_to"])
+        if numbers != (None, None) and (None in numbers or not 1 <= numbers[0] <= numbers[1]):
+            raise BadInput("replaces_from and replaces_to don't fit together.", field="replaces_to")
+        if turn["status"] in LIVE and user_seq is not None:
+            if self.running is not None:
+                raise BadInput("Only one turn can run.", field="status")
+            self.running = turn["client_id"]
+        self.turns += 1
+        self._add(self.chunk_turns, turn, len(turn["asked"]) + len(turn["partial"]))
+
+    def message(self, line: dict[str, object]) -> None:
+        """Take the line of a message."""
+        row = MESSAGE.read(line)
+        if row["seq"] != self.next or row["seq"] > self.last:
+            message = f"seq is {row['seq']} where {self.next} must follow, up to {self.last}."
+            raise BadInput(message, field="seq")
+        if row["turn"] is not None and not 1 <= row["turn"] <= row["seq"]:
+            raise BadInput("turn is no earlier message.", field="turn")
+        if row["client_id"] is not None:
+            codec.check_client_id(row["client_id"])
+        self.next += 1
+        self.messages += 1
+        self._add(self.chunk_rows, row, len(row["text"]) + len(row["body"] or ""))
+
+    def end(self, line: dict[str, object]) -> bool:
+        """Take the last line; return whether the session is new here."""
+        if line != {"turns": self.turns, "messages": self.messages} or self.next <= self.last:
+            message = f"Lines are missing: there were {self.turns} turns, {self.messages} messages."
+            raise BadInput(message, code="bad_shape")
+        self._store_chunk()
+        if self.found is None:
+            return self.is_new
+        return services.finish_import(
+            found=self.found,
+            turns=self.turns,
+            running=self.running,
+            by=self.target.by,
+            reason=self.target.reason,
+        )
+
+    def discard(self) -> None:
+        """Leave nothing of it behind."""
+        if self.found is not None:
+            services.discard_import(found=self.found)
+
+    def _add(self, chunk: list[Any], columns: dict[str, Any], chars: int) -> None:
+        chunk.append(columns)
+        self.chars += chars
+        if len(chunk) == CHUNK_ROWS or self.chars >= CHUNK_CHARS:
+            self._store_chunk()
+
+    def _store_chunk(self) -> None:
+        if self.found is not None and (self.chunk_turns or self.chunk_rows):
+            services.import_rows(found=self.found, turns=self.chunk_turns, rows=self.chunk_rows)
+        self._start_chunk()
+
+    def _start_chunk(self) -> None:
+        self.chunk_turns: list[dict[str, Any]] = []
+        self.chunk_rows: list[dict[str, Any]] = []
+        self.chars = 0

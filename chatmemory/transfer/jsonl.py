@@ -1,0 +1,31 @@
+"""Our own form: JSON lines with everything that is stored, so that an import makes it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chatmemory import codec
+from chatmemory.models import Turn
+from chatmemory.transfer.columns import MESSAGE, SESSION, TURN
+from chatmemory.transfer.reading import Reading
+
+VERSION = 1
+
+
+def write(reading: Reading) -> Iterator[str]:
+    """The session, its turns and messages, each a line, and a line with how many there were."""
+    yield _line("session", {"version": VERSION, **SESSION.write(reading.session)})
+    turns = messages = 0
+    for row in reading.turns_and_rows():
+        if isinstance(row, Turn):
+            turns += 1
+            yield _line("turn", TURN.write(row))
+        else:
+            messages += 1
+            yield _line("message", MESSAGE.write(row))
+    missing = {"missing": reading.missing} if reading.missing else {}
+    yield _line("end", {"turns": turns, "messages": messages, **missing})
+
+
+def _line(kind: str, values: dict[str, object]) -> str:
+    return codec.dump_json({"type": kind, **values}) + "\n"

@@ -1,0 +1,175 @@
+"""The forms that people read: Markdown, and CSV for spreadsheets.
+
+They hold all that is stored, and say of each message what became of it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from chatmemory import codec
+from chatmemory.models import Message, Session, Turn
+from chatmemory.transfer.reading import Reading
+
+HEADER = (
+    "session",
+    "title",
+    "session state",
+    "number",
+    "role",
+    "time (UTC)",
+    "state",
+    "model",
+    "tokens",
+    "text",
+    "data",
+)
+
+_FORMULA = frozenset("=+-@\t\r\n")
+_BLANKS = re.compile(r"\A(?:[^\S\t\r\n]|[\u200b-\u200f\u2060\ufeff])+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A message, or what a live turn holds of one, as people are shown it."""
+
+    number: int | None
+    role: str
+    at: datetime
+    states: list[str]
+    model: str
+    tokens: int | None
+    text: str
+    data: str
+    """The whole message as JSON, where it is more than a text."""
+
+
+def write_markdown(reading: Reading) -> Iterator[str]:
+    """A heading for the session and for each message; each text in a fence."""
+    session = reading.session
+    names = [_code(name) for name in (session.title, session.key) if name]
+    yield f"# {' · '.join(names)}\n\n"
+    facts = [f"Begun {_time(session.created_at)}", *_states(session)]
+    yield f"{'; '.join(facts)}.\n\n"
+    if session.instructions:
+        yield f"Instructions:\n\n{_fence(session.instructions)}\n"
+    for said in _everything(reading):
+        number = "not yet stored" if said.number is None else said.number
+        about = [f"{said.role}, {_time(said.at)}", *said.states]
+        about += [_code(said.model)] if said.model else []
+        yield f"## {number}: {'; '.join(about)}\n\n{_fence(said.text)}\n"
+        if said.data:
+            yield f"{_fence(said.data, 'json')}\n"
+
+
+def write_csv(reading: Reading) -> Iterator[str]:
+    """A row for each message: all cells quoted, and none of them a formula."""
+    session = reading.session
+    states = "; ".join(_states(session))
+    for said in _everything(reading):
+        yield csv_row(
+            session.key,
+            session.title,
+            states,
+            said.number,
+            said.role,
+            _time(said.at),
+            "; ".join(said.states),
+            said.model,
+            said.tokens,
+            said.text,
+            said.data,
+        )
+
+
+def csv_row(*cells: object) -> str:
+    """A row of a CSV file."""
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\r\n")
+    writer.writerow(["" if cell is None else _harmless(str(cell)) for cell in cells])
+    return out.getvalue()
+
+
+def _harmless(text: str) -> str:
+    """A text that no spreadsheet takes for a formula: with an apostrophe, if it begins like one.
+
+    Also after blanks, and in the wide forms that spreadsheets read alike.
+    """
+    begin = unicodedata.normalize("NFKC", _BLANKS.sub("", text, count=1)[:1])
+    return f"'{text}" if begin in _FORMULA else text
+
+
+def _everything(reading: Reading) -> Iterator[Said]:
+    for row, is_replaced in reading.marked_rows():
+        states = [] if row.status == Message.Status.COMPLETE else [row.status]
+        states += [row.error] if row.error else []
+        states += ["hidden"] if row.seq < reading.session.first_seq else []
+        states += ["replaced"] if is_replaced else []
+        states += ["redacted"] if row.redacted else []
+        states += ["unreadable"] if row.quarantined or "quarantined" in row.plain() else []
+        yield Said(
+            number=row.seq,
+            role=row.role,
+            at=row.created_at,
+            states=states,
+            model=row.model,
+            tokens=row.tokens,
+            text=row.text,
+            data=row.body or "",
+        )
+    running = reading.running()
+    if running is not None:
+        yield _of_turn(running, "assistant", running.partial)
+    for turn in reading.waiting:
+        yield _of_turn(turn, "user", turn.asked_text, turn.asked)
+
+
+def _of_turn(turn: Turn, role: str, text: str, asked: str = "") -> Said:
+    is_text = codec.decode("user", text, asked or None) == {"role": "user", "content": text}
+    return Said(
+        number=None,
+        role=role,
+        at=turn.created_at,
+        states=[turn.status],
+        model=turn.model,
+        tokens=None,
+        text=text,
+        data="" if is_text else asked,
+    )
+
+
+def _states(session: Session) -> list[str]:
+    moments = {
+        "archived": session.archived_at,
+        "on hold since": session.held_at,
+        "expires": session.expires_at,
+        "purged": session.removed_at,
+    }
+    return [f"{what} {_time(at)}" for what, at in moments.items() if at is not None]
+
+
+def _time(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _fence(text: str, kind: str = "") -> str:
+    """The text in a fence longer than any in it, so that it can't end before its end."""
+    fence = "`" * max(3, _longest_run(text) + 1)
+    return f"{fence}{kind}\n{text}\n{fence}\n"
+
+
+def _code(text: str) -> str:
+    """A text within a line, as it is but for its line breaks."""
+    text = " ".join(text.split()) or " "
+    ticks = "`" * (_longest_run(text) + 1)
+    return f"{ticks} {text} {ticks}"
+
+
+def _longest_run(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)

@@ -1,0 +1,616 @@
+"""Sessions as text and back: what each form holds, and that ours loses nothing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import tracemalloc
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connection
+from langchain_core.messages import convert_to_openai_messages, messages_from_dict
+from markdown_it import MarkdownIt
+
+from chatmemory import codec
+from chatmemory.langchain import DjangoChatMessageHistory
+from chatmemory.models import AuditEntry, Message, Session, Turn
+from chatmemory.services import (
+    Actor,
+    abegin_export,
+    add_rows,
+    admit_turn,
+    append_messages,
+    claim_next,
+    finish_turn,
+    purge_session,
+    save_partial,
+    start_turn,
+    stop_turn,
+    trim_session,
+    user_scope,
+)
+from chatmemory.transfer import (
+    FORMS,
+    Target,
+    awrite_export,
+    export_sessions,
+    exporting,
+    import_lines,
+    reading,
+)
+from chatmemory.transfer.dialogues import from_openai
+from chatmemory.transfer.people import csv_row
+from tests.factories import make_session, make_user, said
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+BY = Actor.server("tests")
+CALL = {"name": "weather", "args": {"city": "Oslo", "days": 2.5}, "id": "c1", "type": "tool_call"}
+MOMENT = datetime(2026, 3, 1, 12, 30, 15, 123457, tzinfo=UTC)
+
+
+@pytest.fixture
+def mira(db: None) -> Any:
+    return make_user("mira")
+
+
+def make_talk(owner: Any, key: str = "talk") -> Session:
+    """A session in which everything happened that a row can tell of."""
+    scope = user_scope(owner)
+    at: dict[str, Any] = {"session_key": key, "by": BY, "scope": scope}
+    session = make_session(
+        key,
+        owner=owner,
+        title="Weather, “früh” 🌦",
+        instructions="Be short.\nBe kind.",
+        metadata={"z": 1.0, "a": [0.1, 2**60, -1e-7], "tags": ["x"]},
+    )
+    append_messages(**at, messages=said("one", "two", "three", "four"), client_id="first")
+    trim_session(**at, keep_last=2, reason="long")
+    turn(at, "t1", calls=True)
+    turn(at, "t2", error="model_error")
+    admit_turn(**at, client_id="t3", content="never mind")
+    stop_turn(**at, turn="t3")
+    append_messages(**at, messages=said("a", "b", "c"))
+    rows = Message.stored.filter(session=session)
+    last = session_of(session).last_seq
+    rows.filter(seq=last - 2).update(text="", body=None, redacted=True, revision=9)
+    rows.filter(seq=last - 1).update(body='{"role":"assistant', quarantined=True)
+    rows.filter(seq=last).update(created_at=MOMENT)
+    Session.objects.filter(pk=session.pk).update(
+        created_at=MOMENT - timedelta(days=3),
+        last_message_at=MOMENT,
+        last_active_day=date(2026, 3, 1),
+        expires_at=MOMENT + timedelta(days=36_500),
+        held_at=MOMENT,
+        archived_at=MOMENT,
+    )
+    return session_of(session)
+
+
+def session_of(session: Session) -> Session:
+    return Session.objects.get(pk=session.pk)
+
+
+def turn(at: dict[str, Any], client_id: str, *, calls: bool = False, error: str = "") -> None:
+    """A turn from its admission to its end."""
+    claim = admit_turn(**at, client_id=client_id, content=f"ask {client_id}", owner="me").claim
+    assert claim is not None
+    assert start_turn(claim=claim)
+    if calls:
+        call = {"role": "assistant", "content": "", "tool_calls": [CALL], "usage": {"in": 3}}
+        result = {"role": "tool", "content": "sun", "tool_call_id": "c1", "artifact": {"t": 1.0}}
+        assert add_rows(claim=claim, messages=[call, result], step=0)
+    finish_turn(
+        claim=claim,
+        message={"role": "assistant", "content": f"reply {client_id}", "id": "x"},
+        status="failed" if error else "complete",
+        error=error,
+        model="m-1",
+        usage={"in": 3, "share": 0.1},
+        step=1,
+    )
+
+
+def text_of(form: str, **where: Any) -> str:
+    sessions = Session.objects.filter(**where)
+    return "".join(export_sessions(sessions, form=form))
+
+
+def take(text: str, owner: Any | None = None, **options: Any) -> list[Any]:
+    scope = None if owner is None else user_scope(owner)
+    lines = enumerate((line.encode() for line in text.splitlines()), 1)
+    return list(import_lines(lines, target=Target(by=BY, scope=scope, **options)))
+
+
+def without_address(text: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in text.split("\n")[:-1]]
+    for line in lines:
+        line.pop("scope", None)
+    return lines
+
+
+def test_our_form_makes_the_same_session_again(mira):
+    old, omar = make_talk(mira), make_user("omar")
+    text = text_of("jsonl", pk=old.pk)
+    [outcome] = take(text, omar, reason="moved")
+    assert (outcome.is_new, outcome.error, outcome.messages) == (True, None, old.last_seq)
+    new = Session.objects.get(scope=user_scope(omar), key="talk")
+    assert text_of("jsonl", pk=new.pk) == text.replace(old.scope, new.scope)
+    assert new.owner == omar
+    same = [f.name for f in Session._meta.fields if f.name not in ("id", "scope", "owner", "epoch")]
+    different = {n for n in same if getattr(new, n) != getattr(old, n)}
+    assert different == {"fence"}
+    for model in (Message.stored, Turn.objects):
+        left_out = {"id", "session_id", "epoch", "place", "fence", "lease_owner", "lease_until"}
+        mine, theirs = (
+            [
+                {name: value for name, value in row.items() if name not in left_out}
+                for row in model.filter(session=session).order_by("pk").values()
+            ]
+            for session in (old, new)
+        )
+        key = {Message.stored: "seq", Turn.objects: "client_id"}[model]
+        assert sorted(mine, key=lambda row: row[key]) == sorted(theirs, key=lambda row: row[key])
+
+
+def test_an_import_goes_on_as_a_session(mira):
+    make_talk(mira)
+    text = text_of("jsonl")
+    omar = make_user("omar")
+    take(text, omar)
+    new = Session.objects.get(scope=user_scope(omar))
+    Session.objects.filter(pk=new.pk).update(archived_at=None)
+    at = {"session_key": "talk", "by": BY, "scope": new.scope}
+    appended = append_messages(**at, messages=said("more"))
+    assert appended.first_seq == new.last_seq + 1
+    assert admit_turn(**at, client_id="t1", content="ask t1").is_duplicate
+    assert take(text, omar)[0].is_new is False
+
+
+def test_an_import_leaves_an_entry(mira):
+    old = make_talk(mira)
+    take(text_of("jsonl"), make_user("omar"), reason="moved")
+    entry = AuditEntry.objects.get(action="import")
+    assert (entry.reason, entry.counts) == ("moved", {"messages": old.last_seq, "turns": 3})
+    assert Session.objects.get(pk=entry.session_pk).last_seq == old.last_seq
+
+
+def test_the_export_of_an_import_does_not_depend_on_the_database(mira):
+    """Times have microseconds, keys of metadata an order: what one database says another can."""
+    make_talk(mira)
+    lines = without_address(text_of("jsonl"))
+    assert list(lines[0]["metadata"]) == ["a", "tags", "z"]
+    assert lines[0]["metadata"] == {"a": [0.1, 2**60, -1e-7], "tags": ["x"], "z": 1.0}
+    assert lines[0]["archived_at"] == "2026-03-01T12:30:15.123457+00:00"
+    assert lines[-2]["created_at"] == "2026-03-01T12:30:15.123457+00:00"
+    assert [line["type"] for line in lines if line["type"] != "message"] == [
+        "session",
+        *["turn"] * 3,
+        "end",
+    ]
+
+
+def test_each_turn_stands_before_its_message_and_one_without_comes_first(mira):
+    make_talk(mira)
+    lines = without_address(text_of("jsonl"))
+    order = [line.get("client_id") for line in lines if "client_id" in line]
+    assert order[:2] == ["t3", "first"]
+    assert [name for name in order if name in ("t1", "t2")] == ["t1", "t1", "t2", "t2"]
+
+
+def test_an_empty_session_and_one_whose_first_rows_are_deleted_come_back(mira):
+    empty = make_session("empty", owner=mira)
+    short = make_session("short", owner=mira, first_seq=4, stored_from=3, last_seq=3)
+    Message.stored.create(session=short, **row(3, "left"))
+    text = text_of("jsonl")
+    omar = make_user()
+    assert [(one.is_new, one.messages) for one in take(text, omar)] == [(True, 0), (True, 1)]
+    assert text_of("jsonl", owner=omar) == text.replace(empty.scope, user_scope(omar))
+
+
+def row(seq: int, text: str, **more: Any) -> dict[str, Any]:
+    """The columns of a message."""
+    role = ("user", "assistant")[seq % 2]
+    plain = {"role": role, "text": text, "status": "complete", "error": "", "model": ""}
+    return {"seq": seq, "tokens": 1, **plain, **more}
+
+
+def test_a_run_that_is_under_way_ends_in_the_import(mira):
+    at: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": user_scope(mira)}
+    make_session("talk", owner=mira)
+    claim = admit_turn(**at, client_id="t1", content="ask", owner="me").claim
+    assert claim is not None
+    start_turn(claim=claim)
+    add_rows(
+        claim=claim,
+        messages=[{"role": "assistant", "content": "", "tool_calls": [CALL]}],
+        step=0,
+    )
+    save_partial(claim=claim, text="It is", step=1)
+    waiting = {"client_id": "t2", "asked": '{"role":"user","content":"and then?"}'}
+    old = Session.objects.get()
+    Turn.objects.create(session=old, status="waiting", place=9, epoch=old.epoch, **waiting)
+    Session.objects.update(waiting=1)
+    text = text_of("jsonl")
+    assert '"and then?' in text.replace("\\", "")
+    omar = make_user()
+    [outcome] = take(text, omar)
+    assert outcome.is_new
+    new = Session.objects.get(owner=omar)
+    assert (new.running, new.waiting, new.last_seq) == (None, 0, 4)
+    rows = Message.stored.filter(session=new, seq__gt=2).order_by("seq")
+    assert [(r.role, r.status) for r in rows] == [
+        ("tool", "interrupted"),
+        ("assistant", "interrupted"),
+    ]
+    assert rows[1].text == "It is"
+    assert dict(new.turns.values_list("client_id", "status")) == {
+        "t1": "interrupted",
+        "t2": "cancelled",
+    }
+    assert not new.turns.exclude(asked="", partial="").exists()
+    assert take(text, omar)[0].is_new is False
+
+
+def test_rows_that_are_gone_are_named_in_the_last_line(mira, caplog):
+    session = make_talk(mira)
+    Message.stored.filter(session=session, seq__in=(3, 4, session.last_seq)).delete()
+    with caplog.at_level(logging.WARNING):
+        text = text_of("jsonl")
+    assert without_address(text)[-1]["missing"] == 3
+    assert f"3 rows of session {session.pk} are gone." in caplog.text
+    [outcome] = take(text, make_user())
+    assert str(outcome.error).startswith("seq is 5 where 3 must follow")
+
+
+def test_what_is_appended_meanwhile_is_not_in_it(mira, monkeypatch):
+    monkeypatch.setattr(reading, "PAGE", 3)
+    make_session("talk", owner=mira)
+    at: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": user_scope(mira)}
+    append_messages(**at, messages=said(*"abcd"))
+    pieces = export_sessions(Session.objects.all(), form="jsonl")
+    begun = [next(pieces), next(pieces)]
+    append_messages(**at, messages=said("late"))
+    admit_turn(**at, client_id="late", content="late", owner="me")
+    text = "".join([*begun, *pieces])
+    assert text.count('"type":"message"') == 4
+    assert "late" not in text
+    assert take(text, make_user())[0].is_new
+
+
+def test_a_turn_that_begins_while_it_is_read_is_there_once(mira):
+    """It waits when the waiting ones are read, and has its row when the head is."""
+    make_session("talk", owner=mira)
+    at: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": user_scope(mira)}
+    admit_turn(**at, client_id="t1", content="ask")
+    session = Session.objects.get()
+    waiting = list(session.turns.waiting())
+    assert claim_next(session_pk=session.pk, owner="me")
+    both = list(reading.Reading(Session.objects.get(), waiting).turns_and_rows())
+    assert [type(one).__name__ for one in both] == ["Turn", "Message"]
+
+
+def test_pages_do_not_show(mira, monkeypatch):
+    make_talk(mira)
+    whole = {form: text_of(form) for form in FORMS}
+    monkeypatch.setattr(reading, "PAGE", 1)
+    assert {form: text_of(form) for form in FORMS} == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_memory_does_not_grow_with_the_number_of_messages(mira, monkeypatch, form):
+    few, many = (2_000, 20_000) if form == "jsonl" else (200, 2_000)
+    monkeypatch.setattr(reading, "PAGE", few // 10)
+    text_of(form)  # so that all is imported
+    peaks = []
+    for count in (few, many):
+        session = make_session(f"talk{count}", owner=mira, last_seq=count)
+        fill(session, count)
+        peaks.append(peak_of(export_sessions(Session.objects.filter(pk=session.pk), form=form)))
+    assert peaks[1] < 2 * peaks[0]
+
+
+def fill(session: Session, count: int) -> None:
+    """Give the session so many messages, a multiple of eight: a few, doubled three times."""
+    stored = count // 8
+    rows = [Message(session=session, **row(seq, "x" * 200)) for seq in range(1, stored + 1)]
+    Message.stored.bulk_create(rows)
+    names = "session_id, role, text, status, error, model, tokens"
+    while stored < count:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"INSERT INTO chatmemory_message (seq, {names}) "  # noqa: S608  # names only
+                f"SELECT seq + {stored}, {names} FROM chatmemory_message WHERE session_id = %s",
+                [session.pk],
+            )
+        stored *= 2
+
+
+def peak_of(pieces: Any) -> int:
+    """How much memory is used at most while these pieces are made and dropped."""
+    tracemalloc.start()
+    try:
+        for _ in pieces:
+            pass
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def replaced_talk(owner: Any) -> Session:
+    """A session whose rows 3 and 4 were replaced by 5 and 6; the first two are trimmed."""
+    session = make_session("talk", owner=owner, instructions="Be short.")
+    at: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": session.scope}
+    append_messages(**at, messages=said("old", "older"))
+    for client_id in ("t1", "t2"):
+        turn(at, client_id)
+    Turn.objects.filter(client_id="t2").update(replaces_from=3, replaces_to=4)
+    trim_session(**at, keep_last=4, reason="")
+    return session_of(session)
+
+
+def test_langchain_gets_what_its_history_shows(mira):
+    make_talk(mira)
+    [line] = text_of("langchain").splitlines()
+    history = DjangoChatMessageHistory("talk", owner=mira)
+    assert messages_from_dict(json.loads(line)) == history.messages
+    assert len(history.messages) > 5
+
+
+def test_openai_gets_what_a_provider_takes(mira):
+    at: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": make_talk(mira).scope}
+    Session.objects.update(archived_at=None)
+    orphan = {"role": "tool", "content": "whose?", "tool_call_id": "c1"}
+    append_messages(**at, messages=[orphan, {"role": "assistant", "content": ""}])
+    [line] = text_of("openai").splitlines()
+    called = {"name": "weather", "arguments": '{"city":"Oslo","days":2.5}'}
+    assert json.loads(line) == {
+        "messages": [
+            {"role": "system", "content": "Be short.\nBe kind."},
+            {"role": "user", "content": "three"},
+            {"role": "assistant", "content": "four"},
+            {"role": "user", "content": "ask t1"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "c1", "type": "function", "function": called}],
+            },
+            {"role": "tool", "content": "sun", "tool_call_id": "c1"},
+            {"role": "assistant", "content": "reply t1"},
+            {"role": "user", "content": "ask t2"},
+            {"role": "assistant", "content": "reply t2"},
+            {"role": "user", "content": "c"},
+        ]
+    }
+
+
+def test_openai_content_is_that_of_langchains_own_conversion(mira):
+    make_session("talk", owner=mira)
+    image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    messages: list[dict[str, object]] = [
+        {"role": "user", "content": [{"type": "text", "text": "What is it?"}, image]},
+        {"role": "assistant", "content": "A cat.", "name": "bot"},
+    ]
+    append_messages(session_key="talk", by=BY, scope=user_scope(mira), messages=messages)
+    history = DjangoChatMessageHistory("talk", owner=mira)
+    found = json.loads(text_of("openai"))["messages"]
+    assert found == convert_to_openai_messages(history.messages)
+
+
+@pytest.mark.parametrize("form", ["langchain", "openai"])
+def test_what_was_replaced_or_trimmed_is_in_no_conversation(mira, form):
+    replaced_talk(mira)
+    text = text_of(form)
+    assert "ask t2" in text
+    assert "ask t1" not in text
+    assert "old" not in text
+
+
+@pytest.mark.parametrize("form", ["langchain", "openai"])
+def test_a_session_without_messages_is_no_line_of_a_conversation(mira, form):
+    make_session("empty", owner=mira, instructions="Be short.")
+    assert text_of(form) == ""
+
+
+@pytest.mark.parametrize("form", ["langchain", "openai"])
+def test_a_conversation_can_be_taken_in_again(mira, form):
+    make_talk(mira)
+    text = text_of(form)
+    omar = make_user()
+    assert [one.error for one in take(text, omar)] == [None]
+    assert [one.is_new for one in take(text, omar)] == [False]
+    Session.objects.filter(owner=mira).update(scope="elsewhere")
+    again = text_of(form, owner=omar)
+    if form == "langchain":
+        assert json.loads(again)[3:6] == json.loads(text)[3:6]
+    else:
+        assert again == text
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"role": "developer", "content": "x"},
+        {"role": "assistant", "content": None, "refusal": "no"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{oops"}}
+            ],
+        },
+        {"role": "function", "name": "f", "content": "1"},
+    ],
+)
+def test_the_rest_of_openais_form_is_kept(given):
+    plain = from_openai(given, "messages[0]")
+    assert codec.encode(plain).role in codec.ROLES
+    if given["role"] == "developer":
+        assert plain == {"role": "system", "content": "x"}
+    if "refusal" in given:
+        assert plain["additional_kwargs"] == {"refusal": "no"}
+    if "tool_calls" in given:
+        assert plain["invalid_tool_calls"][0]["args"] == "{oops"
+    if given["role"] == "function":
+        assert (plain["role"], plain["kind"]) == ("tool", "function")
+
+
+def test_a_secret_of_langchains_stays_plain_data(mira, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "the-key")
+    secret = {"lc": 1, "type": "secret", "id": ["OPENAI_API_KEY"]}
+    make_session("talk", owner=mira)
+    message = {"role": "assistant", "content": "x", "additional_kwargs": {"k": secret}}
+    append_messages(session_key="talk", by=BY, scope=user_scope(mira), messages=[message])
+    for form in FORMS:
+        text = text_of(form)
+        assert "the-key" not in text
+        if form in ("jsonl", "langchain"):
+            assert take(text, make_user())[0].error is None
+    kept = [row.plain()["additional_kwargs"] for row in Message.objects.all()]
+    assert kept == [{"k": secret}] * 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "=HYPERLINK(1)",
+        "+1",
+        "-1",
+        "@SUM",
+        "\t=1",
+        "\r=1",
+        "\n=1",
+        "\tx",
+        "\rx",
+        "\nx",
+        "  =1",
+        "\u00a0=1",
+        "\u200b=1",
+        "\ufeff=1",
+        "＝1",  # noqa: RUF001  # the wide form is meant
+        "＋1",  # noqa: RUF001
+        "－1",  # noqa: RUF001
+        "＠x",  # noqa: RUF001
+        " \t＝1",  # noqa: RUF001
+        "  \tx",
+    ],
+)
+def test_no_cell_is_a_formula(text):
+    [[cell, other]] = csv.reader(io.StringIO(csv_row(text, "a=1"), newline=""))
+    assert (cell, other) == (f"'{text}", "a=1")
+
+
+@pytest.mark.parametrize("text", ["", " ", "x", "1", "'=1", "a\t=1", " x=1", "\u200b"])
+def test_a_cell_that_is_no_formula_stays_as_it_is(text):
+    assert next(csv.reader(io.StringIO(csv_row(text), newline=""))) == [text]
+
+
+def test_a_spreadsheet_gets_all_of_it_quoted(mira):
+    session = make_talk(mira)
+    Message.stored.filter(session=session, seq=1).update(text='=1,"2"\r\n;3')
+    Session.objects.update(title="=title", key="@key")
+    text = text_of("csv")
+    assert text.startswith('\ufeff"session","title",')
+    rows = list(csv.reader(io.StringIO(text[1:], newline="")))
+    assert list(csv.reader(io.StringIO(text[1:], newline=""), quoting=csv.QUOTE_NONNUMERIC)) == rows
+    assert len(rows) == session.last_seq + 1
+    assert {tuple(cells[:2]) for cells in rows[1:]} == {("'@key", "'=title")}
+    assert rows[1][9] == '\'=1,"2"\r\n;3'
+    states = {cells[3]: cells[6] for cells in rows[1:]}
+    last = session.last_seq
+    assert states["1"] == states["2"] == "hidden"
+    assert states[str(last - 2)] == "redacted"
+    assert states[str(last - 1)] == "unreadable"
+    assert states["10"] == "failed; model_error"
+
+
+@pytest.mark.parametrize("form", ["csv", "markdown"])
+def test_people_are_shown_what_waits_and_what_runs(mira, form):
+    make_session("talk", owner=mira)
+    at: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": user_scope(mira)}
+    claim = admit_turn(**at, client_id="t1", content="ask", owner="me").claim
+    assert claim is not None
+    start_turn(claim=claim)
+    save_partial(claim=claim, text="so far", step=0)
+    session = Session.objects.get()
+    Turn.objects.create(
+        session=session,
+        client_id="t2",
+        status="waiting",
+        epoch=session.epoch,
+        asked='{"role":"user","content":"and then?"}',
+    )
+    text = text_of(form)
+    assert text.index("so far") < text.index("and then?")
+
+
+def test_people_are_shown_what_was_replaced_and_purged(mira):
+    session = replaced_talk(mira)
+    purge_session(session_key="talk", by=BY, scope=session.scope, reason="")
+    rows = list(csv.reader(io.StringIO(text_of("csv"), newline="")))[1:]
+    assert [cells[6] for cells in rows] == [
+        "hidden",
+        "hidden",
+        "hidden; replaced",
+        "hidden; replaced",
+        "hidden",
+        "hidden",
+    ]
+    assert rows[0][2].startswith("purged 20")
+
+
+def test_no_text_breaks_out_of_its_place_in_markdown(mira):
+    nasty = "```\n# Not a heading\n````\n</pre><script>x</script>\r~~~\n# 2\n"
+    session = make_session("t`al`k\n# x", owner=mira, title="``\n# [x](y) <b>", instructions=nasty)
+    at: dict[str, Any] = {"session_key": session.key, "by": BY, "scope": session.scope}
+    append_messages(**at, messages=[*said(nasty), {"role": "assistant", "content": [nasty]}])
+    tokens = MarkdownIt("commonmark").parse(text_of("markdown"))
+    headings = [tokens[n + 1] for n, token in enumerate(tokens) if token.type == "heading_open"]
+    assert [token.content[:8] for token in headings] == ["``` `` #", "1: user,", "2: assis"]
+    assert [child.type for child in headings[0].children or ()] == [
+        "code_inline",
+        "text",
+        "code_inline",
+    ]
+    fences = [token.content for token in tokens if token.type == "fence"]
+    shown = nasty.replace("\r", "\n") + "\n"
+    assert fences[:3] == [shown, shown, shown]
+    assert {token.type for token in tokens} <= {
+        "heading_open",
+        "heading_close",
+        "inline",
+        "paragraph_open",
+        "paragraph_close",
+        "fence",
+    }
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_the_event_loop_gets_the_same_text(mira, monkeypatch, form):
+    monkeypatch.setattr(exporting, "PIECES", 3)
+    await sync_to_async(make_talk)(mira)
+    export = await abegin_export(form=form, by=Actor.user(mira), reason="")
+    pieces = [piece async for piece in awrite_export(export)]
+    assert len(pieces) > 1
+    assert "".join(pieces) == await sync_to_async(text_of)(form)
+
+
+def test_an_unknown_form_is_refused_at_once():
+    with pytest.raises(KeyError):
+        export_sessions(Session.objects.none(), form="pdf")
+
+
+def test_a_session_costs_few_statements(mira, django_assert_num_queries):
+    make_session("talk", owner=mira)
+    messages = said(*["x"] * 300)
+    append_messages(session_key="talk", by=BY, scope=user_scope(mira), messages=messages)
+    # Three looks for sessions; what waits, the head, turns without a row; two pages of rows.
+    with django_assert_num_queries(8):
+        text_of("jsonl")
