@@ -19,7 +19,7 @@ from chatmemory import services, signals
 from chatmemory.errors import ChatMemoryError, MemoryUnavailable, NotFound
 from chatmemory.langchain.messages import to_langchain, to_plain
 from chatmemory.models import Page
-from chatmemory.services.sessions import check_session_key
+from chatmemory.services.addresses import check_session_key
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,7 @@ REASON = "cleared by a LangChain history"
 class DjangoChatMessageHistory(BaseChatMessageHistory):
     """The messages of one session, as they were when this object first read them.
 
+    Those that a later turn superseded, by an edit or a new reply, are left out.
     Make a new object for each call of a chain: what this one stores joins its view, what others
     store doesn't. Once it has read, it stores nothing after a clear or purge by somebody else
     (HistoryCleared). The session is made at the first message.
@@ -58,7 +59,7 @@ class DjangoChatMessageHistory(BaseChatMessageHistory):
         if self._view is None:
             page = None
             with _hint_at("aget_messages"), suppress(NotFound):
-                page = services.read_history(**self._address)
+                page = services.read_history(**self._address, superseded=False)
             self._see(page)
         return list(self._view or ())
 
@@ -68,7 +69,7 @@ class DjangoChatMessageHistory(BaseChatMessageHistory):
         if self._view is None:
             page = None
             with suppress(NotFound):
-                page = await services.aread_history(**self._address)
+                page = await services.aread_history(**self._address, superseded=False)
             self._see(page)
         return list(self._view or ())
 

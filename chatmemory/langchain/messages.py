@@ -16,6 +16,8 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
     message_chunk_to_message,
+    message_to_dict,
+    messages_from_dict,
 )
 
 from chatmemory.codec import ROLES, text_of
@@ -98,6 +100,20 @@ def to_langchain(plain: Mapping[str, object]) -> BaseMessage:
     return cls(
         content=text_of(plain.get("content")), additional_kwargs={"quarantined": True}, **needed
     )
+
+
+def to_dict(plain: Mapping[str, object]) -> dict[str, Any]:
+    """The dict that LangChain's `messages_to_dict` makes of a plain message."""
+    return message_to_dict(to_langchain(plain))
+
+
+def from_dict(given: object, *, field: str = "message") -> dict[str, object]:
+    """The plain message in such a dict; nothing in it is loaded or run. Raises BadInput."""
+    try:
+        [message] = messages_from_dict([given])  # type: ignore[list-item]  # refused if it is none
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadInput(f"{field} is no message of LangChain's.", field=field) from error
+    return to_plain(message, field=field)
 
 
 def _build(plain: Mapping[str, Any]) -> BaseMessage:
