@@ -1,0 +1,87 @@
+"""A pytest plugin for LangChain's own tests: what they call the history in memory is ours.
+
+It runs in a process of its own, since their package is called `tests` too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import blockbuster  # type: ignore[import-not-found]  # where this runs, it is installed
+import django
+import pytest
+from langchain_core import chat_history
+from langchain_core.messages import BaseMessage
+
+django.setup()
+
+from chatmemory.langchain import DjangoChatMessageHistory  # noqa: E402  # it has models
+
+_thread = ThreadPoolExecutor(1)
+_made: list[str] = []
+"""The session of each history that the running test has made."""
+_outcomes: dict[str, dict[str, Any]] = {}
+
+
+class Ours(DjangoChatMessageHistory):
+    """The history under test, each in a session of its own, with what only their tests need.
+
+    That is a constructor that takes messages, and `==`, which compares what is stored. Both work
+    in another thread, so that nothing but the history's own methods can block the event loop.
+    """
+
+    __hash__ = None  # type: ignore[assignment]  # as theirs
+
+    def __init__(self, *, messages: Sequence[BaseMessage] = ()) -> None:
+        self.key = uuid.uuid4().hex
+        super().__init__(self.key, owner=None)
+        _made.append(self.key)
+        if messages:
+            _thread.submit(self.anew().add_messages, messages).result()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ours):
+            return NotImplemented
+        mine, theirs = _thread.map(lambda history: history.anew().messages, (self, other))
+        return bool(mine == theirs)
+
+    def anew(self) -> DjangoChatMessageHistory:
+        """Another object of the same session; it has read nothing yet."""
+        return DjangoChatMessageHistory(self.key, owner=None)
+
+
+# Their modules are imported later, and take it from there.
+chat_history.InMemoryChatMessageHistory = Ours  # type: ignore[assignment,misc]  # the swap
+
+
+@pytest.fixture(autouse=True)
+def _no_blocking() -> Iterator[None]:
+    # Their conftest guards langchain_core, and so all that a chain calls.
+    with blockbuster.blockbuster_ctx("chatmemory"):
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "setup":
+        _made.clear()
+    if report.when == "call" or not report.passed:
+        _outcomes[f"{item.path.name}::{item.name}"] = {
+            "outcome": report.outcome,
+            "error": call.excinfo.typename if call.excinfo else None,
+            "uses_ours": bool(_made),
+        }
+    return report
+
+
+def pytest_sessionfinish() -> None:
+    Path(os.environ["OUTCOMES"]).write_text(json.dumps(_outcomes))

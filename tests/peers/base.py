@@ -1,0 +1,122 @@
+"""What the adapters have in common: workers that are kept, and a server that can go away."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar
+
+import pytest
+
+from chatmemory.testing.contract import Address, MemoryContract, Recipe, Store
+from chatmemory.testing.workers import Crew
+
+POSTGRESQL = os.environ.get(
+    "PEERS_POSTGRESQL", "postgresql://postgres@127.0.0.1:5432/chatmemory_peers"
+)
+REDIS = os.environ.get("PEERS_REDIS", "redis://127.0.0.1:6379/15")
+
+CREW = Crew()
+
+
+class Peer(MemoryContract):
+    """A peer held to the contract; `column` is its place in the scoreboard."""
+
+    column: ClassVar[str]
+
+    @pytest.fixture
+    def workers(self) -> Crew:
+        return CREW
+
+
+class FilePeer(Peer):
+    """One whose memory is a file."""
+
+    @pytest.fixture
+    def arguments(self, tmp_path: Any) -> dict[str, Any]:
+        return {"path": str(tmp_path / "memory")}
+
+
+def name_of(at: Address) -> str:
+    """The name of a session where a store knows no users: documented by each of them."""
+    return f"{at.user}:{at.session}"
+
+
+class Proxy:
+    """A way to a server that can be cut: what real networks do."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.held: bytes = b""
+        """What doesn't get through to the server, nor anything after it."""
+        self.is_holding = threading.Event()
+        self._there = (host, port)
+        self._open: set[socket.socket] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._serve()
+
+    @contextmanager
+    def cut(self) -> Iterator[None]:
+        """Nothing gets through, and what was open is closed."""
+        self.close()
+        try:
+            yield
+        finally:
+            self._listener = socket.create_server(("127.0.0.1", self.port))
+            self._serve()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for connection in list(self._open):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+        self._open.clear()
+
+    def _serve(self) -> None:
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                near, _ = listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self._there)
+            for one in (near, far):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._open.add(one)
+            for source, target in ((near, far), (far, near)):
+                threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                if self.held and self.held in data:
+                    self.is_holding.set()
+                    return
+                target.sendall(data)
+        for one in (source, target):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+            self._open.discard(one)
+
+
+__all__ = [
+    "CREW",
+    "POSTGRESQL",
+    "REDIS",
+    "Address",
+    "FilePeer",
+    "Peer",
+    "Proxy",
+    "Recipe",
+    "Store",
+    "name_of",
+]

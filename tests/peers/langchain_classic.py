@@ -1,0 +1,56 @@
+"""LangChain's memories that live in the process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from langchain_classic.chains import ConversationChain
+from langchain_classic.memory import ConversationBufferMemory
+from langchain_core.chat_history import BaseChatMessageHistory, InMemoryChatMessageHistory
+
+from chatmemory.testing.langchain import HistoryStore, to_langchain, to_plain
+from chatmemory.testing.stores import Address, Message, Model, Store
+from tests.peers.base import Peer, name_of
+from tests.peers.fake_llm import PROMPT, FakeChatModel
+
+MEMORY = ConversationBufferMemory(return_messages=True)
+
+
+class SharedMemory(Store):
+    """One ConversationBufferMemory, made when the module is imported, for each chain."""
+
+    def __init__(self) -> None:
+        MEMORY.clear()  # each test begins as a process does
+
+    def append(self, at: Address, messages: Sequence[Message]) -> None:
+        MEMORY.chat_memory.add_messages([to_langchain(message) for message in messages])
+
+    def read(self, at: Address) -> list[Message]:
+        return [to_plain(message) for message in MEMORY.chat_memory.messages]
+
+    def clear(self, at: Address) -> None:
+        MEMORY.clear()
+
+    def turn(self, at: Address, text: str, model: Model) -> str:
+        chain = ConversationChain(llm=FakeChatModel(model), memory=MEMORY, prompt=PROMPT)
+        return str(chain.predict(input=text))
+
+
+class InMemory(HistoryStore):
+    """A buffer for each session, in a dict, under RunnableWithMessageHistory: as documented."""
+
+    histories: ClassVar[dict[str, InMemoryChatMessageHistory]] = {}
+
+    def history(self, at: Address) -> BaseChatMessageHistory:
+        return self.histories.setdefault(name_of(at), InMemoryChatMessageHistory())
+
+
+class TestSharedMemory(Peer):
+    column = "shared ConversationBufferMemory"
+    make_store = "tests.peers.langchain_classic:SharedMemory"
+
+
+class TestInMemory(Peer):
+    column = "InMemoryChatMessageHistory"
+    make_store = "tests.peers.langchain_classic:InMemory"
