@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
 
-.PHONY: help demo test lint types check ci clean
+.PHONY: help demo test lint types check peers ci clean
 
 help:
 	@echo "make demo    run the demo on http://127.0.0.1:8000/"
@@ -13,6 +13,7 @@ help:
 	@echo "make lint    check format, style and who imports whom"
 	@echo "make types   check the types"
 	@echo "make check   check the project and its migrations"
+	@echo "make peers   hold other people's memories to our contract; ARGS=--write writes docs/peers.md"
 	@echo "make ci      everything, on PostgreSQL, MariaDB, SQLite and Redis"
 	@echo "make clean   remove .venv and the demo's data"
 
@@ -20,7 +21,7 @@ demo: .venv/demo
 	@DJANGO_SETTINGS_MODULE=project.settings DATABASE_URL= REDIS_URL= DEBUG=1 $(BIN)/python manage.py demo
 
 test: .venv/dev
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .
@@ -33,6 +34,10 @@ types: .venv/dev
 check: .venv/dev
 	$(BIN)/python manage.py check
 	$(BIN)/python manage.py makemigrations --check --dry-run
+
+peers: .venv/dev
+	@$(PIP) install -e '.[mariadb]'
+	@$(BIN)/python -m tests.peers $(ARGS)
 
 ci:
 	@bash .ci/run

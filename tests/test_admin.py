@@ -330,6 +330,7 @@ def test_messages_are_read_in_their_transcript_alone(admin, talk):
     answer = admin.get(f"/admin/chatmemory/message/{message.pk}/change/")
     assert answer["Location"] == at("message", talk, 2)
     assert admin.get("/admin/chatmemory/message/")["Location"] == LIST
+    assert admin.get("/admin/chatmemory/message/no-number/change/").status_code == 404
 
 
 # Removal
@@ -542,6 +543,13 @@ def test_who_is_no_operator_is_sent_to_sign_in(talk):
 
 
 # The audit
+
+
+def test_an_act_on_a_person_names_no_session(admin, talk):
+    scope = services.user_scope(talk.owner)
+    entry = services.erase_person(by=BY, scope=scope, reason="").entry
+    assert "all of a person" in shown(admin.get("/admin/chatmemory/auditentry/?action_is=erase"))
+    assert "all of a person" in shown(admin.get(f"/admin/chatmemory/auditentry/{entry.pk}/change/"))
 
 
 def test_the_audit_is_read_and_not_changed(admin, talk):

@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
@@ -47,7 +48,9 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         return self.has_view_permission(request)
 
     @admin.display(description=_("session"))
-    def session(self, entry: AuditEntry) -> SafeString:
+    def session(self, entry: AuditEntry) -> SafeString | Promise:
+        if entry.session_pk is None:
+            return _("all of a person") if entry.key_hash else _("everything")
         address = reverse("admin:chatmemory_session_change", args=[entry.session_pk])
         return format_html('<a href="{}">{}</a>', address, entry.session_pk)
 

@@ -12,7 +12,6 @@ from django.db.models import Q
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory.models import UNEXPIRED
 from chatmemory.services import SERVER
 
 if TYPE_CHECKING:
@@ -43,13 +42,19 @@ class StateFilter(ChoiceFilter):
         "running": (_("Replying now"), Q(running__isnull=False)),
         "archived": (_("Archived"), Q(archived_at__isnull=False)),
         "held": (_("On hold"), Q(held_at__isnull=False)),
-        "expired": (_("Expired"), ~UNEXPIRED & Q(removed_at__isnull=True)),
+        "expired": (_("Expired"), Q(removed_at__isnull=True)),
         "purged": (_("Purged"), Q(removed_at__isnull=False)),
     }
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         chosen = super().queryset(request, queryset)
-        return chosen if self.value() in ("expired", "purged") else chosen.living()
+        match self.value():
+            case "purged":
+                return chosen
+            case "expired":
+                return chosen.expired()
+            case _:
+                return chosen.living()
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         everything, *others = super().choices(changelist)
@@ -104,6 +109,16 @@ class ActionFilter(ChoiceFilter):
             ("trim", _("Trimmed")),
             ("clear", _("Cleared")),
             ("purge", _("Purged")),
+            ("restore", _("Restored")),
+            ("redact", _("Redacted")),
+            ("erase", _("Erased")),
+            ("hold", _("Put on hold")),
+            ("release", _("Released")),
+            ("archive", _("Archived")),
+            ("unarchive", _("Unarchived")),
+            ("export", _("Exported")),
+            ("import", _("Imported")),
             ("refused", _("Refused")),
+            ("repair", _("Repaired")),
         )
     }

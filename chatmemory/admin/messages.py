@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
 
 from chatmemory.admin.readonly import ReadOnlyAdmin
 from chatmemory.models import Message
@@ -31,5 +31,7 @@ class MessageAdmin(ReadOnlyAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        message = get_object_or_404(Message, pk=object_id)
+        message = self.get_object(request, object_id)  # of what is no number, none
+        if message is None:
+            raise Http404
         return redirect("admin:chatmemory_session_message", message.session_id, message.seq)

@@ -220,7 +220,9 @@ class TrimView(RemovalView):
 
     def goes(self, session: Session, given: Mapping[str, Any]) -> int | None:
         keep_last = given.get("keep_last")
-        return None if keep_last is None else services.preview_trim(session, keep_last)
+        if keep_last is None:
+            return None
+        return services.preview_trim(session, keep_last=keep_last).messages
 
     def remove(self, given: Mapping[str, Any], **of: Any) -> AuditEntry | None:
         return services.trim_session(keep_last=given["keep_last"], **of)

@@ -27,7 +27,7 @@ KEEPS_ALL = (State.PURGED, State.EXPIRED, State.HELD)
 
 def state_of(session: Session) -> State:
     """The first of the states that holds."""
-    has_ended = session.expires_at is not None and session.expires_at <= timezone.now()
+    has_ended = session.ends_at is not None and session.ends_at <= timezone.now()
     is_kept = session.held_at or session.running or session.waiting
     holds = {
         State.PURGED: session.removed_at is not None,

@@ -137,11 +137,9 @@ def _shown(row: StoredMessage, limit: int = LONGEST_TEXT) -> Shown:
 
 def _calls(plain: dict[str, object]) -> list[str]:
     """The tools that a message calls, each with its arguments."""
-    calls = plain.get("tool_calls")
     return [
         cut(f"{call.get('name')}({codec.dump_json(call.get('args'))})", LONGEST_CALL)[0]
-        for call in (calls if isinstance(calls, list) else ())
-        if isinstance(call, dict)
+        for call in codec.calls_of(plain)
     ]
 
 

@@ -13,6 +13,8 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
+from chatmemory import codec
+
 MAX_MARKDOWN_CHARS = 30_000
 """Longer texts are shown as they are: an unlucky one would keep a process busy for seconds."""
 
@@ -22,8 +24,7 @@ TAGS = {
 }
 ATTRIBUTES: dict[str, set[str]] = {"*": set(), "a": {"href"}, "ol": {"start"}}
 
-_HIDDEN = re.compile("([\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f])\\1*")
-"""Characters that turn the direction of text, and tags, which no person sees."""
+_HIDDEN = re.compile(f"([{codec.HIDDEN}])\\1*")
 
 
 def visible(text: str) -> str:

@@ -243,7 +243,7 @@ def shown(rows: Iterable[StoredMessage]) -> list[Shown]:
                 status=row.status,
                 error=reason(row.error),
                 redacted=row.redacted,
-                quarantined=row.quarantined,
+                quarantined=row.is_unreadable,
                 at=row.created_at,
             )
         )
