@@ -288,8 +288,8 @@ export class ChatMemory extends HTMLElement {
     this.#drawAsking(node, isLast && !isOld && isAsking(row));
     const can = isOld || !this.#isIdle() ? {} : this.#canDo(row, isLast);
     drawTools(node, [
-      ...(version ? this.#versionTools(version) : []),
       ...(can.change ? [button(words.edit, () => this.#change(row, node), "cm-change")] : []),
+      ...(version ? this.#versionTools(version) : []),
       ...(can.again ? [button(words.answerAgain, () => this.#answerAgain(row.seq), "cm-again")] : []),
     ]);
     return node;
