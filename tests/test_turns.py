@@ -43,10 +43,12 @@ from chatmemory.services import (
     add_rows,
     admit_turn,
     append_messages,
+    check_integrity,
     claim_next,
     clear_session,
     end_all_overdue,
     end_overdue,
+    ends,
     finish_turn,
     in_run,
     read_page,
@@ -54,7 +56,6 @@ from chatmemory.services import (
     save_partial,
     start_turn,
     stop_turn,
-    turns,
 )
 from tests.factories import make_session, make_user, said
 from tests.locking import at_once, held, kill_who_waits, thread
@@ -553,6 +554,55 @@ def test_a_dead_run_that_had_begun_ends_with_the_text_so_far():
     assert Session.objects.get().running is None
 
 
+def test_open_calls_that_can_be_named_get_a_result_invalid_ones_too():
+    session = make_session()
+    calls = [{"name": "f", "args": {}, "id": name} for name in ("c1", "c2", None, "")]
+    invalid = [{"name": "g", "args": "{", "id": "c3", "error": "no JSON"}]
+    answer = {"role": "tool", "content": "1", "tool_call_id": "c1"}
+    call = {"role": "assistant", "content": "", "tool_calls": calls, "invalid_tool_calls": invalid}
+    run(call, answer)
+    let_the_lease_end()
+    end_overdue(session.pk)
+    results = [row.plain().get("tool_call_id") for row in Message.objects.filter(role="tool")]
+    assert results == ["c1", "c2", "c3"]
+    assert list(check_integrity()) == []
+
+
+def test_a_run_whose_users_row_nobody_knows_ends_without_a_row():
+    session = make_session()
+    save_partial(claim=run(), text="so f", step=0)
+    Turn.objects.update(user_seq=None)
+    let_the_lease_end()
+    assert end_overdue(session.pk)
+    session.refresh_from_db()
+    assert (session.running, session.last_seq) == (None, 1)
+    assert (state(), Turn.objects.get().partial) == ("interrupted", "so f")
+
+
+@commits
+def test_whoever_ends_a_turn_says_that_the_next_can_begin():
+    session = make_session()
+    told = []
+
+    def listen(client_id, **_):
+        told.append(client_id)
+
+    signals.turn_waiting.connect(listen)
+    try:
+        run()
+        queue(session, "one", "two")
+        let_the_lease_end()
+        end_overdue(session.pk)
+        assert told == ["one"]
+        claim_next(session_pk=session.pk, owner="dead")
+        let_the_lease_end()
+        end_overdue(session.pk)
+        stop_turn(**TALK, turn="one")
+        assert told == ["one", "one", "two"]
+    finally:
+        signals.turn_waiting.disconnect(listen)
+
+
 def test_a_dead_run_without_a_word_still_gets_a_last_row():
     session = make_session()
     run()
@@ -618,14 +668,14 @@ def overdue(key, *, has_begun=True) -> Session:
 
 
 def test_all_overdue_turns_are_ended_however_many_are_read_at_a_time(monkeypatch):
-    monkeypatch.setattr(turns, "OVERDUE", 2)
+    monkeypatch.setattr(ends, "OVERDUE", 2)
     for number in range(5):
         overdue(f"t{number}", has_begun=number > 0)
     make_session("alive")
     admit("alive", session_key="alive", owner="me")
-    assert end_all_overdue(limit=3) == Recovered(interrupted=3, given_back=0, failed=0)
-    assert end_all_overdue() == Recovered(interrupted=1, given_back=1, failed=0)
-    assert end_all_overdue() == Recovered(interrupted=0, given_back=0, failed=0)
+    assert end_all_overdue(limit=3) == Recovered(interrupted=3, given_back=0, cancelled=0, failed=0)
+    assert end_all_overdue() == Recovered(interrupted=1, given_back=1, cancelled=0, failed=0)
+    assert end_all_overdue() == Recovered(interrupted=0, given_back=0, cancelled=0, failed=0)
     assert (state("t0"), state("t1"), state("alive")) == ("waiting", "interrupted", "running")
 
 
@@ -634,7 +684,7 @@ def test_a_turn_that_can_not_be_ended_keeps_no_other_from_its_end(caplog):
     for key in ("one", "two", "three"):
         overdue(key)
     Session.objects.filter(key="two").update(last_seq=0)  # its numbers are taken already
-    assert end_all_overdue() == Recovered(interrupted=2, given_back=0, failed=1)
+    assert end_all_overdue() == Recovered(interrupted=2, given_back=0, cancelled=0, failed=1)
     assert [state(key) for key in ("one", "two", "three")] == [
         "interrupted",
         "running",
@@ -709,6 +759,17 @@ def test_a_stop_cancels_what_a_dead_process_never_began():
     admit(owner="me")
     let_the_lease_end()
     assert stop_turn(**TALK, turn="run") == "cancelled"
+
+
+def test_a_turn_that_never_began_and_shall_stop_is_not_given_back():
+    session = make_session()
+    admit(owner="dead")
+    assert stop_turn(**TALK, turn="run") == "running"
+    let_the_lease_end()
+    assert end_all_overdue().cancelled == 1
+    session.refresh_from_db()
+    assert (state(), session.running, session.waiting) == ("cancelled", None, 0)
+    assert claim_next(session_pk=session.pk, owner="me") is None
 
 
 def test_an_unknown_turn_and_another_sessions_are_unknown():

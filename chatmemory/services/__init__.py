@@ -10,7 +10,17 @@ from chatmemory.services.audit import (
     record_reading,
     record_refusal,
 )
+from chatmemory.services.claims import Claim, aclaim_next, claim_next
 from chatmemory.services.cuts import Cut
+from chatmemory.services.ends import (
+    Recovered,
+    aend_all_overdue,
+    aend_overdue,
+    astop_turn,
+    end_all_overdue,
+    end_overdue,
+    stop_turn,
+)
 from chatmemory.services.erasure import (
     Erased,
     aerase_person,
@@ -81,6 +91,19 @@ from chatmemory.services.retention import (
     forget_person,
     retention_rules,
 )
+from chatmemory.services.runs import (
+    Ended,
+    aadd_rows,
+    add_rows,
+    afinish_turn,
+    asave_partial,
+    astart_turn,
+    finish_turn,
+    in_run,
+    running,
+    save_partial,
+    start_turn,
+)
 from chatmemory.services.seals import (
     AuditFinding,
     AuditState,
@@ -100,29 +123,6 @@ from chatmemory.services.sessions import (
     read_history,
     read_page,
     sessions_of,
-)
-from chatmemory.services.turns import (
-    Claim,
-    Ended,
-    Recovered,
-    aadd_rows,
-    aclaim_next,
-    add_rows,
-    aend_all_overdue,
-    aend_overdue,
-    afinish_turn,
-    asave_partial,
-    astart_turn,
-    astop_turn,
-    claim_next,
-    end_all_overdue,
-    end_overdue,
-    finish_turn,
-    in_run,
-    running,
-    save_partial,
-    start_turn,
-    stop_turn,
 )
 from chatmemory.services.vacuum import Vacuumed, avacuum, vacuum
 

@@ -18,6 +18,8 @@ from chatmemory.errors import BadInput, Busy, Conflict, HistoryCleared
 from chatmemory.models import Message, Session, Turn
 from chatmemory.services.actors import Actor, scope_for
 from chatmemory.services.addresses import check_session_key
+from chatmemory.services.claims import Claim, asked, lease
+from chatmemory.services.ends import end_overdue
 from chatmemory.services.faults import Fault, fault_of
 from chatmemory.services.locks import bounded_wait, unit
 from chatmemory.services.news import tell, tell_waiting
@@ -25,7 +27,6 @@ from chatmemory.services.pool import address_lane, in_pool
 from chatmemory.services.refusals import Found, explain
 from chatmemory.services.rows import OPEN, OWN_TURN, store
 from chatmemory.services.sessions import write_at
-from chatmemory.services.turns import Claim, asked, end_overdue, lease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
