@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import models
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
@@ -25,6 +25,11 @@ class TurnQuerySet(QuerySet["Turn"]):
     def waiting(self) -> TurnQuerySet:
         """Those that wait for somebody to run them, the oldest first."""
         return self.filter(status=Turn.Status.WAITING).order_by("place", "pk")
+
+    def claimable(self) -> TurnQuerySet:
+        """Waiting ones of sessions in which nothing runs; those that were given back too."""
+        is_idle = Q(session__running__isnull=True) | Q(session__running=F("client_id"))
+        return self.filter(is_idle, status=Turn.Status.WAITING)
 
     def superseded(self) -> list[tuple[int, int]]:
         """The ranges of numbers, ends included, that those with a row of their own supersede."""

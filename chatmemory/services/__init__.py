@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chatmemory.services.actors import SERVER, Actor, importing, scope_for, user_scope
-from chatmemory.services.admission import Admitted, aadmit_turn, admit_turn
+from chatmemory.services.admission import BUSY_POLICIES, Admitted, aadmit_turn, admit_turn
 from chatmemory.services.audit import (
     arecord_reading,
     arecord_refusal,
@@ -127,6 +127,7 @@ from chatmemory.services.sessions import (
 from chatmemory.services.vacuum import Vacuumed, avacuum, vacuum
 
 __all__ = [
+    "BUSY_POLICIES",
     "SERVER",
     "Actor",
     "Admitted",

@@ -245,6 +245,15 @@ def cancel(session: Session, client_id: str) -> bool:
     return True
 
 
+def stop_running(session: Session) -> None:
+    """Tell the running turn to end; one that was given back is cancelled. Needs the lock."""
+    if session.running is None or cancel(session, session.running):
+        return
+    running = session.turns.filter(client_id=session.running)
+    if running.ask_to_stop():
+        tell_stop(session.pk, running.get().pk)
+
+
 def results_for_open_calls(session_pk: int, user_seq: int) -> list[Row]:
     """A result for each tool call of a turn that has none; in the order of the calls."""
     rows = Message.stored.filter(session=session_pk, seq__gt=user_seq, body__isnull=False)
