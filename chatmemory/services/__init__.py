@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from chatmemory.services.actors import SERVER, Actor, importing, scope_for, user_scope
-from chatmemory.services.admission import Admitted, aadmit_turn, admit_turn
+from chatmemory.services.admission import BUSY_POLICIES, Admitted, aadmit_turn, admit_turn
 from chatmemory.services.audit import (
     arecord_reading,
     arecord_refusal,
     record_reading,
     record_refusal,
 )
+from chatmemory.services.claims import Claim, aclaim_next, claim_next
 from chatmemory.services.cuts import Cut
+from chatmemory.services.ends import (
+    Recovered,
+    aend_all_overdue,
+    aend_overdue,
+    astop_turn,
+    end_all_overdue,
+    end_overdue,
+    stop_turn,
+)
 from chatmemory.services.erasure import (
     Erased,
     aerase_person,
@@ -81,6 +91,19 @@ from chatmemory.services.retention import (
     forget_person,
     retention_rules,
 )
+from chatmemory.services.runs import (
+    Ended,
+    aadd_rows,
+    add_rows,
+    afinish_turn,
+    asave_partial,
+    astart_turn,
+    finish_turn,
+    in_run,
+    running,
+    save_partial,
+    start_turn,
+)
 from chatmemory.services.seals import (
     AuditFinding,
     AuditState,
@@ -101,29 +124,10 @@ from chatmemory.services.sessions import (
     read_page,
     sessions_of,
 )
-from chatmemory.services.turns import (
-    Claim,
-    Ended,
-    aadd_rows,
-    aclaim_next,
-    add_rows,
-    aend_overdue,
-    afinish_turn,
-    asave_partial,
-    astart_turn,
-    astop_turn,
-    claim_next,
-    end_overdue,
-    finish_turn,
-    in_run,
-    running,
-    save_partial,
-    start_turn,
-    stop_turn,
-)
 from chatmemory.services.vacuum import Vacuumed, avacuum, vacuum
 
 __all__ = [
+    "BUSY_POLICIES",
     "SERVER",
     "Actor",
     "Admitted",
@@ -139,6 +143,7 @@ __all__ = [
     "Finding",
     "Import",
     "Preview",
+    "Recovered",
     "Restoration",
     "Vacuumed",
     "Went",
@@ -156,6 +161,7 @@ __all__ = [
     "add_rows",
     "adiscard_import",
     "admit_turn",
+    "aend_all_overdue",
     "aend_overdue",
     "aerase_person",
     "aexpire_sessions",
@@ -196,6 +202,7 @@ __all__ = [
     "claim_next",
     "clear_session",
     "discard_import",
+    "end_all_overdue",
     "end_overdue",
     "erase_person",
     "expire_sessions",
