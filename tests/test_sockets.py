@@ -141,7 +141,6 @@ BAD_SENDS = {
     "BEL": ({"text": "\a"}, "bad_text"),
     "role": ({"role": "system"}, "role_forbidden"),
     "seq": ({"seq": 1}, "unknown_field"),
-    "if_busy": ({"if_busy": "queue"}, "unknown_field"),
     "no key": ({"client_id": None}, "bad_field"),
     "long key": ({"client_id": "x" * 65}, "bad_field"),
     "odd key": ({"client_id": "a b"}, "bad_field"),
@@ -245,7 +244,7 @@ async def test_nothing_is_answered_before_hello(ann, talk):
 
 async def test_only_version_1_is_spoken(ann, talk):
     async with Tab(ann) as tab:
-        await tab.say("hello", v=2)
+        await tab.put('{"type":"hello","v":2}')
         bye, code = await tab.closed()
     assert (bye["reason"], bye["code"], code) == ("unsupported_version", 4426, 4426)
 
