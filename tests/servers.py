@@ -26,7 +26,7 @@ from django.test import Client
 from chatmemory.hub import hub
 from chatmemory.runner import runner
 from chatmemory.services import Actor
-from tests import responders_for_tests
+from tests import frames, responders_for_tests
 from tests.factories import make_user
 
 DEADLINE = 20
@@ -38,6 +38,9 @@ SERVERS = {
 }
 
 Frame = dict[str, Any]
+
+SHAPE = {"bad_shape", "bad_field", "unknown_field", "unknown_type", "role_forbidden"}
+"""Codes of what the schema alone can tell."""
 
 
 class Closed(Exception):
@@ -79,6 +82,7 @@ class Chat:
         """Whether pings are answered."""
         self.frames: list[Frame] = []
         """All that came."""
+        self._faults: dict[object, str] = {}
         self._unread: deque[Frame] = deque()
 
     async def put(self, data: str | bytes) -> None:
@@ -88,8 +92,14 @@ class Chat:
         raise NotImplementedError
 
     async def say(self, kind: str, **fields: object) -> None:
-        """Send a frame."""
-        await self.put(json.dumps({"type": kind, **fields}))
+        """Send a frame of the schema, or another with an id, whose answer must be an error."""
+        frame = {"type": kind, **fields}
+        fault = frames.fault_of("client", frame)
+        if "id" in fields:
+            self._faults[fields["id"]] = fault
+        else:
+            assert not fault, fault
+        await self.put(json.dumps(frame))
 
     async def next(self) -> Frame:
         """The next frame but pings that are confirmed. Raises Closed."""
@@ -99,9 +109,19 @@ class Chat:
         while True:
             frame: Frame = json.loads(await self.get())
             self.frames.append(frame)
+            self._check(frame)
             if frame["type"] != "ping" or not self.confirms:
                 return frame
             await self.say("pong", n=frame["n"])
+
+    def _check(self, frame: Frame) -> None:
+        """Fail if the schema doesn't know the frame, or judges otherwise than the server did."""
+        frames.check("server", frame)
+        fault = self._faults.get(frame.get("id"))
+        if frame["type"] == "ok" and fault:
+            pytest.fail(f"the server took what the schema refuses: {fault}")
+        if frame.get("code") in SHAPE and fault == "":
+            pytest.fail(f"the server refused what the schema allows: {frame}")
 
     async def until(self, kind: str, **fields: object) -> Frame:
         """The next frame of this type with these values; what comes before it is passed over."""

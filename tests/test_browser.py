@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from playwright.sync_api import (
     Dialog,
     Page,
     Request,
+    WebSocket,
     WebSocketRoute,
     expect,
 )
@@ -28,6 +31,7 @@ from playwright.sync_api import (
 from chatmemory import services
 from chatmemory.models import Session
 from chatmemory.services import Actor
+from tests import frames
 from tests.browsers import Chat, launched
 from tests.factories import make_user, said
 from tests.payloads import PAYLOADS
@@ -65,6 +69,7 @@ class Desk:
         page.on("pageerror", lambda error: self._note("error", str(error)))
         page.on("console", self._hear)
         page.on("request", self._see)
+        page.on("websocket", self._watch)
         return page
 
     def open(self, key: str = "", *, ready: bool = True) -> Chat:
@@ -96,6 +101,14 @@ class Desk:
     def _see(self, request: Request) -> None:
         if not request.url.startswith(self.server.address):
             self._note("request", request.url)
+
+    def _watch(self, socket: WebSocket) -> None:
+        socket.on("framesent", partial(self._judge, "client"))
+        socket.on("framereceived", partial(self._judge, "server"))
+
+    def _judge(self, side: str, data: str | bytes) -> None:
+        if fault := frames.fault_of(side, json.loads(data)):
+            self._note("frame", fault)
 
     def _note(self, kind: str, what: str) -> None:
         self.problems.append(f"{kind}: {what}")

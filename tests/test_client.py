@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, WebSocketRoute, expect
 
 import chatmemory
+from tests import frames
 from tests.browsers import Chat, launched
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -41,7 +42,10 @@ class Scripted:
         web_socket.on_message(lambda text: self.frames.append(json.loads(text)))
 
     def say(self, kind: str, /, **fields: Any) -> None:
-        self.sockets[-1].send(json.dumps({"type": kind, **fields}))
+        """Send a frame as the server does."""
+        frame = {"type": kind, **fields}
+        frames.check("server", frame)
+        self.sockets[-1].send(json.dumps(frame))
 
     def wait_for(self, kind: str) -> dict[str, Any]:
         """The next frame of this type; those before it are left out."""
@@ -49,6 +53,7 @@ class Scripted:
         while time.monotonic() < until:
             while self.frames:
                 frame = self.frames.pop(0)
+                frames.check("client", frame)
                 if frame["type"] == kind:
                     return frame
             self.page.wait_for_timeout(20)
@@ -73,7 +78,15 @@ class Scripted:
 
 def row(seq: int, text: str, **fields: Any) -> dict[str, Any]:
     about = {"seq": seq, "revision": 0, "turn": None, "step": None, "client_id": None}
-    return {**about, "role": "user", "status": "complete", "text": text, "error": "", **fields}
+    said = {"role": "user", "status": "complete", "text": text, "content": None, "cut": False}
+    more = {
+        "error": "",
+        "asks": None,
+        "usage": None,
+        "model": "",
+        "created_at": "2026-01-01T00:00Z",
+    }
+    return {**about, **said, **more, "redacted": False, "quarantined": False, **fields}
 
 
 @pytest.fixture(scope="module")
@@ -141,9 +154,9 @@ def test_text_is_set_by_a_snapshot_appended_by_deltas_and_ended_by_its_row(scrip
 
 def test_rows_are_replaced_by_newer_ones_and_go_with_the_floor_and_a_reset(scripted):
     script, chat = scripted
-    script.welcome(row(1, "one"), row(2, "two"), row(3, "three"))
+    script.welcome(row(1, "one"), row(2, "two"), row(3, "three", revision=2))
     script.say("message", **row(2, "", revision=4, redacted=True))
-    script.say("message", **row(3, "older", revision=-1))
+    script.say("message", **row(3, "older", revision=1))
     expect(chat.page.locator("[data-seq='2']")).to_contain_text("removed by an operator")
     script.session(first_seq=3, last_seq=3, revision=5)
     chat.expect_rows("three")
@@ -172,7 +185,8 @@ def test_an_unacknowledged_message_is_sent_again_under_its_client_id(scripted):
     assert again["client_id"] == first["client_id"]
     assert again["id"] != first["id"]
     script.say("message", **row(1, "once", client_id=first["client_id"]))
-    script.say("ok", id=again["id"], turn=first["client_id"], status="running", seq=1)
+    ok = {"turn": first["client_id"], "status": "running", "seq": 1, "duplicate": True}
+    script.say("ok", id=again["id"], **ok)
     script.session(last_seq=1, revision=1)
     expect(chat.page.locator(".cm-unsent")).to_have_count(0)
     chat.expect_rows("once")
@@ -183,9 +197,8 @@ def test_a_message_is_tried_again_if_the_error_says_so_and_kept_if_not(scripted)
     script.welcome()
     chat.send("try")
     first = script.wait_for("send")
-    script.say(
-        "error", id=first["id"], code="rate_limited", message="", retry=True, retry_after_ms=5
-    )
+    about = {"code": "rate_limited", "message": "Later.", "retry": True, "retry_after_ms": 5}
+    script.say("error", id=first["id"], **about)
     again = script.wait_for("send")
     assert again["client_id"] == first["client_id"]
     script.say("error", id=again["id"], code="history_cleared", message="Cleared.", retry=False)
@@ -216,7 +229,7 @@ def test_a_lost_socket_is_opened_again_until_it_works(scripted):
 def test_a_final_goodbye_is_final(scripted, code, sentence, action):
     script, chat = scripted
     script.welcome()
-    script.say("bye", code=code, reason="", reconnect=False, after_ms=None)
+    script.say("bye", code=code, reason="test", reconnect=False, after_ms=None)
     script.sockets[-1].close(code=code)
     expect(chat.banner).to_contain_text(sentence)
     expect(chat.banner.get_by_role("button", name=action)).to_be_visible()
@@ -282,7 +295,7 @@ def test_a_refused_message_can_be_mended(scripted):
     script.welcome()
     chat.send("bell \x07")
     sent = script.wait_for("send")
-    script.say("error", id=sent["id"], code="bad_text", message="", retry=False, field="text")
+    script.say("error", id=sent["id"], code="bad_text", message="No.", retry=False, field="text")
     note = chat.page.locator(".cm-failed .cm-note")
     expect(note).to_contain_text("characters that can't be kept")
     note.get_by_role("button", name="Edit").click()

@@ -20,11 +20,14 @@ from chatmemory.errors import (
     RoleForbidden,
 )
 from chatmemory.protocol import Cursor, Fetch, Hello, Pong, Send, Stop
+from tests import frames
 
 NO_TEXTS: list[Any] = [None, 5, True, [], {}]
 ODD_IDS: list[Any] = [None, "", True, 1.5, [], "x" * 65, "\ud800", "\0", "\n"]
 SEND = {"type": "send", "id": 1, "client_id": "c1", "text": "hi"}
 FETCH = {"type": "fetch", "id": 1, "before_seq": 9}
+CONTENT_FAULT = "send.content.0: 'text' is a required property"
+"""What a block says is looked at where the message is stored."""
 
 
 @pytest.mark.parametrize(
@@ -52,6 +55,8 @@ FETCH = {"type": "fetch", "id": 1, "before_seq": 9}
 )
 def test_a_frame_is_what_it_says(frame, parsed):
     assert protocol.parse(frame) == parsed
+    if parsed.__class__ is not Hello or parsed.v == protocol.VERSION:
+        assert frames.fault_of("client", frame) in ("", CONTENT_FAULT)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +118,7 @@ def test_what_is_no_frame_is_refused_by_name(frame, code, field):
     with pytest.raises(BadInput) as raised:
         protocol.parse(frame)
     assert (raised.value.code, raised.value.field) == (code, field)
+    assert frames.fault_of("client", frame) or field == "id"  # JSON Schema has no "printable"
 
 
 @pytest.mark.parametrize("role", ["system", "assistant", "developer", "tool", "user", None])
@@ -126,6 +132,13 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=5,
 )
+
+
+def may_differ(parsed):
+    """What is seen only where it is used: another version, and what a message says."""
+    return isinstance(parsed, Send) or (isinstance(parsed, Hello) and parsed.v != 1)
+
+
 kinds = st.sampled_from(["hello", "send", "stop", "fetch", "pong"])
 names = st.sampled_from(["id", "v", "cursor", "create", "client_id", "text", "turn", "n", "role"])
 
@@ -141,7 +154,8 @@ names = st.sampled_from(["id", "v", "cursor", "create", "client_id", "text", "tu
 def test_whatever_comes_is_parsed_or_refused_and_the_answer_can_be_sent(frame):
     answer = ""
     try:
-        protocol.parse(frame)
+        parsed = protocol.parse(frame)
+        assert not frames.fault_of("client", frame) or may_differ(parsed)
     except ChatMemoryError as error:
         answer = protocol.dump_error(error, id=protocol.id_of(frame))
     assert answer.encode() is not None

@@ -245,7 +245,7 @@ async def test_nothing_is_answered_before_hello(ann, talk):
 
 async def test_only_version_1_is_spoken(ann, talk):
     async with Tab(ann) as tab:
-        await tab.say("hello", v=2)
+        await tab.put('{"type":"hello","v":2}')
         bye, code = await tab.closed()
     assert (bye["reason"], bye["code"], code) == ("unsupported_version", 4426, 4426)
 

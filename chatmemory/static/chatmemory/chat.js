@@ -244,7 +244,7 @@ export class ChatMemory extends HTMLElement {
     const client = this.#client;
     // While it catches up the client has holes; till then the old rows stay.
     const isGone = client.state === "ended" && client.ending.code === 4404;
-    const isKnown = isGone || (client.session !== null && client.state === "live");
+    const isKnown = isGone || (client.session !== null && client.state !== "connecting");
     const running = client.session?.running?.turn;
     if (isKnown) {
       const path = client.path(this.#chosen);
