@@ -155,7 +155,7 @@ class Chat:
                 case "snapshot":
                     text = frame["text"]
                 case "delta":
-                    text += frame["text"]
+                    text += frame.get("text", "")
         return text
 
 
