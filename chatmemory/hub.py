@@ -12,9 +12,10 @@ import contextlib
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import astuple, dataclass, field
 from importlib import import_module
+from itertools import groupby
 from typing import Any, Protocol
 
 from channels.exceptions import InvalidChannelLayerError
@@ -25,6 +26,7 @@ from django.utils import timezone
 
 from chatmemory import services
 from chatmemory.models import Head, Session, Turn
+from chatmemory.responders import Progress
 from chatmemory.services.pool import in_pool
 
 logger = logging.getLogger(__name__)
@@ -71,11 +73,11 @@ class Listener(Protocol):
 
 @dataclass(slots=True)
 class LiveText:
-    """The text of one step of a run, in pieces. A reader's place is a number of pieces."""
+    """What one step of a run says, in pieces. A reader's place is a number of pieces."""
 
     turn: str
     step: int
-    pieces: list[str] = field(default_factory=list)
+    pieces: list[str | Progress] = field(default_factory=list)
     published: int = 0
     """Pieces told to other processes."""
     received: int = 0
@@ -83,8 +85,8 @@ class LiveText:
 
     @property
     def text(self) -> str:
-        """All of it."""
-        return "".join(self.pieces)
+        """All that is said, without the progress between."""
+        return "".join(piece for piece in self.pieces if isinstance(piece, str))
 
 
 class Hub:
@@ -239,10 +241,11 @@ class Hub:
             return
         begin, end = 0 if whole else text.published, len(text.pieces)
         if begin < end or whole:
-            piece = "".join(text.pieces[begin:end])
-            fields = {"turn": text.turn, "step": text.step, "from": begin, "to": end, "text": piece}
+            pieces = _packed(text.pieces[begin:end])
+            fields = {"turn": text.turn, "step": text.step, "from": begin, "to": end}
             text.published = end
-            self._layer.tell(_group(session_pk), "text", {"session": session_pk, **fields})
+            event = {"session": session_pk, "pieces": pieces, **fields}
+            self._layer.tell(_group(session_pk), "text", event)
 
     def _hear(self, kind: str, event: Mapping[str, Any]) -> None:
         match kind:
@@ -264,11 +267,12 @@ class Hub:
         text = self._mirrors.get(session_pk)
         is_same = text is not None and (text.turn, text.step) == (event["turn"], event["step"])
         if event["from"] == 0 and not (is_same and text and text.received >= event["to"]):
-            text = LiveText(event["turn"], event["step"], [event["text"]], received=event["to"])
+            pieces = _unpacked(event["pieces"])
+            text = LiveText(event["turn"], event["step"], pieces, received=event["to"])
             self._mirrors[session_pk] = text
             self._poke_here(session_pk)  # if the hint that the run began was lost
         elif text is not None and is_same and event["from"] == text.received:
-            text.pieces.append(event["text"])
+            text.pieces += _unpacked(event["pieces"])
             text.received = event["to"]
         elif not is_same or (text and event["from"] > text.received):
             self._ask_for_whole(session_pk)
@@ -317,6 +321,21 @@ class Hub:
         for session_pk in found.waiting:
             if self.listener is not None:
                 self.listener.consider(session_pk)
+
+
+def _packed(pieces: Iterable[str | Progress]) -> list[str | list[str]]:
+    """Pieces as a channel layer can carry them, text that stands together as one."""
+    packed: list[str | list[str]] = []
+    for is_text, together in groupby(pieces, lambda piece: isinstance(piece, str)):
+        if is_text:
+            packed.append("".join(map(str, together)))
+        else:
+            packed += (list(astuple(event)) for event in together)  # type: ignore[arg-type]  # no text
+    return packed
+
+
+def _unpacked(pieces: Iterable[str | list[str]]) -> list[str | Progress]:
+    return [piece if isinstance(piece, str) else Progress(*piece) for piece in pieces]  # type: ignore[arg-type]  # packed here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

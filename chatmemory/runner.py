@@ -29,10 +29,10 @@ from chatmemory.conf import settings
 from chatmemory.errors import ChatMemoryError, MemoryUnavailable, ModelError, ModelTimeout
 from chatmemory.hub import LiveText, hub
 from chatmemory.models import Message, Session, Turn
-from chatmemory.responders import Finished, Request, Text
+from chatmemory.responders import Finished, Progress, Request, Text
 from chatmemory.services import Claim
 from chatmemory.services.pool import in_pool
-from chatmemory.window import read_window
+from chatmemory.window import read_question, read_window
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,8 @@ KEEPER_SECONDS = 1.0
 PARTIAL_SECONDS = 1.0
 PARTIAL_CHARS = 2_048
 FINISH_AGAIN_SECONDS = 1.0
+MAX_EVENTS = 1_000
+"""How much progress of a run is told; the rest of it is not."""
 
 COMPLETE, INTERRUPTED, FAILED = (
     Message.Status.COMPLETE.value,
@@ -62,6 +64,8 @@ class Run:
     is_started: bool = False
     last: Mapping[str, object] | None = None
     """The last finished message, held back: the end of the turn stores it."""
+    events: int = 0
+    """How much progress was told."""
     task: asyncio.Task[None] | None = None
     loop: asyncio.AbstractEventLoop | None = None
     _ending: threading.Lock = field(default_factory=threading.Lock)
@@ -291,6 +295,10 @@ class Runner:
                                 raise _FenceLost
                         if chars > settings.MAX_REPLY_CHARS:
                             return  # the rest would be cut, and may never end
+                    case Progress() if run.events < MAX_EVENTS:
+                        run.events += 1
+                        run.text.pieces.append(piece)
+                        hub.grew(claim.session_pk)
                     case Finished(message):
                         await self._hold_back(run, message)
                         chars = saved_chars = 0
@@ -386,7 +394,12 @@ class Runner:
 def _request(*, claim: Claim) -> Request:
     # With the owner: a responder is async, and could not read it.
     session = Session.objects.select_related("owner").get(pk=claim.session_pk)
-    return Request(session=session, turn=claim.client_id, messages=read_window(session).messages)
+    return Request(
+        session=session,
+        turn=claim.client_id,
+        messages=read_window(session).messages,
+        answers=read_question(session, turn_pk=claim.turn_pk, user_seq=claim.user_seq),
+    )
 
 
 def _save_text(run: Run) -> bool:
@@ -397,6 +410,8 @@ def _finish(run: Run, status: str, error: str) -> bool:
     """Store the end of a run, if its fence stands; False if it must be tried again."""
     text = run.text.text
     last = run.last if run.last is not None else {"role": "assistant", "content": text}
+    if status != COMPLETE:  # what was stopped waits for no answer
+        last = {name: value for name, value in last.items() if name != "asks"}
     metadata = last.get("response_metadata")
     model = metadata.get("model_name") if isinstance(metadata, Mapping) else None
     usage = last.get("usage")

@@ -175,7 +175,7 @@ class Chat:
                 case "snapshot":
                     text = frame["text"]
                 case "delta":
-                    text += frame["text"]
+                    text += frame.get("text", "")
         return text
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from chatmemory import hub as hub_module
 from chatmemory.hub import RUNNERS, Hub, _group, _living_logins
+from chatmemory.responders import Progress
 from tests.servers import sign_in, wait_for
 
 
@@ -194,6 +195,18 @@ def test_text_reaches_sockets_of_other_processes_in_order(hubs, wire):
     grow(here, text, *[f" {n}" for n in range(100)])
     wait_for(lambda: seen(there) == ("c1", 0, text.text), "the text is not whole")
     assert ear.says
+
+
+def test_progress_reaches_them_in_order_with_the_text(hubs, wire):
+    here, there = hubs
+    joined(there, wire)
+    begun, ended = (Progress("tool", "weather", state) for state in ("started", "ended"))
+    runs(here, wire, ("So ", "far", begun, ended, ", so "))
+    said = ["So far", begun, ended, ", so "]
+    wait_for(lambda: seen(there) and there.text_of(7).pieces == said, "it is not there")
+    grow(here, here.text_of(7), begun)
+    wait_for(lambda: there.text_of(7).pieces == [*said, begun], "no more comes")
+    assert seen(there) == ("c1", 0, "So far, so ")
 
 
 def test_who_runs_a_turn_needs_no_socket_to_be_asked_for_the_whole_text(hubs, wire):

@@ -14,6 +14,7 @@ from django.db import connection
 from chatmemory import hub as hub_module
 from chatmemory import runner as runner_module
 from chatmemory import services
+from chatmemory.hub import hub
 from chatmemory.langchain import DjangoChatMessageHistory
 from chatmemory.models import Message, Session, Turn
 from chatmemory.runner import runner
@@ -190,6 +191,29 @@ def test_a_stop_does_not_wait_for_the_responder(ann, settings, monkeypatch, name
     assert ended().status == "interrupted"
     assert rows()[-1][1].startswith("So far, ")
     responders_for_tests.GO.set()
+
+
+def test_a_question_that_was_stopped_waits_for_no_answer(ann, settings):
+    answered_by(settings, "asking_and_going_on")
+    begin(ann)
+    begun()
+    services.stop_turn(**ann.talk, turn="c1")
+    assert ended().status == "interrupted"
+    message = Message.objects.get(role="assistant")
+    assert (message.text, message.plain().get("asks")) == ("Sure?", None)
+
+
+def test_progress_is_told_within_bounds_and_not_stored(ann, settings, monkeypatch):
+    told = []
+    monkeypatch.setattr(hub, "end_text", lambda pk, turn: told.append(hub.text_of(pk)))
+    answered_by(settings, "restless")
+    responders_for_tests.GO.set()
+    begin(ann)
+    assert ended().status == "complete"
+    assert rows()[-1] == ("assistant", "Done.", "complete")
+    events = told[0].pieces[:-1]
+    assert len(events) == runner_module.MAX_EVENTS
+    assert (events[7].name, events[7].state) == ("7[2J" + "x" * 96, "ab")
 
 
 def test_a_turn_that_takes_too_long_fails(ann, settings):

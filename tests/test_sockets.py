@@ -665,10 +665,47 @@ async def test_who_comes_in_the_middle_is_shown_the_text_so_far(ann, talk, setti
             await second.until("snapshot", text="So far, ")
 
 
+async def test_progress_is_shown_in_order_and_who_comes_late_sees_the_latest(ann, talk, settings):
+    answered_by(settings, "with_progress")
+    thinking = {"kind": "thinking", "name": "", "state": "started"}
+    begun, ended = (
+        {"kind": "tool", "name": "weather", "state": state} for state in ("started", "ended")
+    )
+    async with greeted(first := Tab(ann), second := Tab(ann)):
+        await first.send("hi")
+        while first.streamed() != "So far, so good":
+            await first.next()
+        async with greeted(late := Tab(ann)):
+            snapshot = await late.until("snapshot", turn="c1", step=0)
+            assert (snapshot["text"], snapshot["event"]) == ("So far, so good", begun)
+            responders_for_tests.GO.set()
+            await late.until("delta", turn="c1", step=0, event=ended)
+            await late.until("message", role="assistant", text="So far, so good.")
+        await first.idle(6)
+        await second.idle(6)
+    for tab in (first, second):
+        events = [frame["event"] for frame in tab.frames if "event" in frame]
+        assert events in ([thinking, begun, ended], [begun, ended])
+        assert tab.texts()[-1] == "So far, so good."
+
+
+async def test_events_cost_credit(ann, talk, settings, monkeypatch):
+    monkeypatch.setattr(credit, "PING_EVERY", 10_000_000)
+    answered_by(settings, "restless")
+    async with greeted(tab := Tab(ann)):
+        monkeypatch.setattr(credit, "CREDIT", 8_000)
+        await tab.send("hi")
+        await tab.until("snapshot")
+        await asyncio.sleep(0.1)
+        while not tab.is_quiet():
+            await tab.next()
+    assert 1 < len([frame for frame in tab.frames if "event" in frame]) < 50
+
+
 async def test_the_text_of_a_turn_that_ended_is_shown_to_nobody(ann, talk):
     async with greeted(tab := Tab(ann)):
         cursor = tab.frames[-1]["cursor"]
-        text = {"turn": "c0", "step": 0, "from": 0, "to": 1, "text": "a ghost"}
+        text = {"turn": "c0", "step": 0, "from": 0, "to": 1, "pieces": ["a ghost"]}
         hub._hear("text", {"session": talk.pk, **text})
         async with Tab(ann) as late:
             await late.hello(cursor=cursor)

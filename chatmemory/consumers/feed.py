@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import asdict
 
 from chatmemory import protocol
 from chatmemory.consumers.credit import Credit
 from chatmemory.hub import LiveText, hub
 from chatmemory.models import Head, Page, Session, Turn
 from chatmemory.protocol import Cursor
+from chatmemory.responders import Progress
 from chatmemory.services.faults import durably
 from chatmemory.services.pool import in_pool
 
@@ -39,6 +41,8 @@ class Feed:
         self._last_step: tuple[str | None, int] = (None, -1)
         self._text: LiveText | None = None
         self._piece = self._char = 0
+        self._missed = 0
+        """Pieces said before this socket came to the text; of their events only the last counts."""
         self._is_fresh = True
 
     async def frames(self, credit: Credit) -> AsyncIterator[str]:
@@ -124,24 +128,45 @@ class Feed:
             return  # a mirror outlives its turn
         if text is not self._text:
             self._text, self._piece, self._char, self._is_fresh = text, 0, 0, True
+            self._missed = len(text.pieces)
         turn, step = self._last_step
         if text.turn == turn and text.step <= step:
             return  # the finished row was shown
-        while credit.is_left() and (chunk := self._take(text.pieces)):
+        while credit.is_left() and self._piece < len(text.pieces):
             kind = "snapshot" if self._is_fresh else "delta"
+            said = self._take(text.pieces)
             self._is_fresh = False
-            yield protocol.dump(kind, turn=text.turn, step=text.step, text=chunk)
+            if said:
+                yield protocol.dump(kind, turn=text.turn, step=text.step, **said)
 
-    def _take(self, pieces: Sequence[str]) -> str:
-        """The next piece of text for a frame; empty where there is none."""
+    def _take(self, pieces: Sequence[str | Progress]) -> dict[str, object]:
+        """What the next frame says: a piece of text, or an event; a snapshot may say both."""
+        if self._is_fresh:
+            events = [piece for piece in pieces[: self._missed] if isinstance(piece, Progress)]
+            said = {"event": asdict(events[-1])} if events else {}
+            return {"text": self._take_text(pieces), **said}
+        piece = pieces[self._piece]
+        if isinstance(piece, Progress) and self._piece >= self._missed:
+            self._piece += 1
+            return {"event": asdict(piece)}
+        text = self._take_text(pieces)
+        return {"text": text} if text else {}
+
+    def _take_text(self, pieces: Sequence[str | Progress]) -> str:
         taken: list[str] = []
         left = TEXT_CHARS
         while left and self._piece < len(pieces):
-            part = pieces[self._piece][self._char : self._char + left]
+            piece = pieces[self._piece]
+            if isinstance(piece, Progress):
+                if self._piece >= self._missed:
+                    break
+                self._piece += 1
+                continue
+            part = piece[self._char : self._char + left]
             taken.append(part)
             left -= len(part)
             self._char += len(part)
-            if self._char == len(pieces[self._piece]):
+            if self._char == len(piece):
                 self._piece, self._char = self._piece + 1, 0
         return "".join(taken)
 

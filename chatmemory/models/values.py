@@ -45,6 +45,7 @@ class StoredMessage:
         """What whoever may read the session is shown of it, in frames and over REST alike."""
         plain = self.plain()
         content = plain.get("content")
+        asks = codec.Asks.of(plain)
         return {
             "seq": self.seq,
             "revision": self.revision,
@@ -57,7 +58,7 @@ class StoredMessage:
             "content": None if isinstance(content, str) else content,
             "cut": "cut" in plain,
             "error": self.error,
-            "asks": plain.get("asks"),
+            "asks": asks.public() if asks else None,
             "usage": plain.get("usage"),
             "model": self.model,
             "redacted": self.redacted,
