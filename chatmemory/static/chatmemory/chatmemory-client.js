@@ -235,7 +235,7 @@ export class ChatMemoryClient extends EventTarget {
         this.#onSession(frame);
         break;
       case "message":
-        this.#upsert(frame);
+        if (!this.#isOfOlder(frame)) this.#upsert(frame);
         break;
       case "reset":
         this.#clear();
@@ -285,6 +285,11 @@ export class ChatMemoryClient extends EventTarget {
       this.#release();
       this.#pump();
     }
+  }
+
+  // Whether it is a change of a row older than all that are here; `fetchOlder` brings it.
+  #isOfOlder(frame) {
+    return frame.revision > 0 && this.rows.size > 0 && frame.seq < Math.min(...this.rows.keys());
   }
 
   #upsert(frame) {
