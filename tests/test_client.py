@@ -395,14 +395,21 @@ def test_progress_is_shown_until_it_ends(scripted):
 
 def test_a_question_is_marked_until_it_is_answered(scripted):
     script, chat = scripted
-    asks = row(2, "Shall I?", turn="t", role="assistant", asks={"value": "Shall I?"})
-    script.welcome(row(1, "Book it.", turn="t"), asks)
+    asks = {"value": {"question": "Shall I?", "choices": ["Yes.", "No."]}}
+    question = row(2, "Shall I?", turn="t", role="assistant", asks=asks)
+    script.welcome(row(1, "Book it.", turn="t"), question)
     mark = chat.page.get_by_text("Waits for your answer.")
     expect(mark).to_be_visible()
     expect(chat.box).to_have_attribute("placeholder", "Write your answer")
-    script.say("message", **row(3, "Yes.", turn="u"))
+    chat.page.get_by_role("button", name="Yes.").click()
+    sent = script.wait_for("send")
+    assert sent["text"] == "Yes."
+    expect(mark).to_have_count(0)
+    script.say("message", **row(3, "Yes.", client_id=sent["client_id"], turn="u"))
     script.session(last_seq=3, running=running("u"))
-    chat.expect_rows("Book it.", "Shall I?", "Yes.")
+    script.accept(sent, seq=3)
+    script.say("synced", cursor="c2")
+    expect(chat.page.locator("[data-seq='3'] .cm-text")).to_have_text("Yes.")
     expect(mark).to_have_count(0)
 
 

@@ -28,6 +28,8 @@ const MAX_REPLACED = 200; // messages, to which an edit may reach back
 const MAX_RENDERED = 100; // rows asked for at a time
 const NEAR_PIXELS = 80;
 const MARKUP = /[*_`#<>|~[\]\\&\n]|^\s*(?:[-+=]|\d+[.)])/;
+const MAX_CHOICES = 8;
+const MAX_CHOICE = 80; // characters
 const NOTHING = /^[\s\p{Cf}\u115f\u1160\u2800\u3164\uffa0]*$/u;
 
 const skeleton = document.createElement("template");
@@ -285,7 +287,7 @@ export class ChatMemory extends HTMLElement {
       this.#fill(node, row);
     }
     node.classList.toggle("cm-old", isOld);
-    this.#drawAsking(node, isLast && !isOld && isAsking(row));
+    this.#drawAsking(node, isLast && !isOld && isAsking(row) && this.#isIdle() ? row.asks : null);
     const can = isOld || !this.#isIdle() ? {} : this.#canDo(row, isLast);
     drawTools(node, [
       ...(can.change ? [button(words.edit, () => this.#change(row, node), "cm-change")] : []),
@@ -308,17 +310,27 @@ export class ChatMemory extends HTMLElement {
     return {change: role === "user" && isWhole, again: role === "assistant" && isLast};
   }
 
-  #drawAsking(node, isAsked) {
+  // Mark a message that waits for an answer; where it has choices, each is a button.
+  #drawAsking(node, asks) {
     const mark = node.querySelector(":scope > .cm-asks");
-    if (isAsked === Boolean(mark)) return;
+    if (Boolean(asks) === Boolean(mark)) return;
     if (mark) {
       mark.remove();
       return;
     }
     const made = document.createElement("p");
     made.className = "cm-asks";
-    made.textContent = words.asks;
+    made.append(words.asks);
+    for (const choice of choicesOf(asks)) {
+      made.append(button(visible(choice), () => this.#answer(choice), "cm-choice"));
+    }
     node.querySelector(".cm-note").after(made);
+  }
+
+  #answer(choice) {
+    this.#client.send(choice);
+    this.#isPinned = true;
+    this.#focusBox();
   }
 
   #fill(node, row) {
@@ -699,6 +711,13 @@ export class ChatMemory extends HTMLElement {
 
 function isAsking(row) {
   return row?.role === "assistant" && row.asks != null;
+}
+
+// The short answers that a question offers, as `choices`.
+function choicesOf({value}) {
+  const choices = Array.isArray(value?.choices) ? value.choices : [];
+  const isShort = (one) => typeof one === "string" && !NOTHING.test(one) && one.length <= MAX_CHOICE;
+  return choices.length <= MAX_CHOICES && choices.every(isShort) ? choices : [];
 }
 
 function activityText({kind, name, state}) {
