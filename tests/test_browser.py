@@ -280,8 +280,23 @@ def test_a_second_message_waits_for_the_reply_before_it(desk):
     chat.send("count 12")
     expect(chat.stop).to_be_visible()
     chat.send("and then")
-    expect(chat.page.locator(".cm-unsent .cm-note")).to_contain_text("Waits")
+    chat.send("never")
+    waiting = chat.page.locator(".cm-waiting")
+    expect(waiting.locator(".cm-text")).to_have_text(["and then", "never"])
+    waiting.nth(1).get_by_role("button", name="Cancel").click()
+    expect(waiting.locator(".cm-text")).to_have_text(["and then"])
     chat.expect_rows("count 12", re.compile("^1 2 .* 12 ?$"), "and then", "and then")
+
+
+def test_what_a_run_is_at_is_shown(desk):
+    chat = desk.open()
+    chat.send("search weather")
+    line = chat.page.locator(".cm-activity")
+    expect(line).to_contain_text("Using weather…")
+    chat.page.reload()
+    expect(line).to_contain_text("Using weather…")
+    chat.stop.click()
+    expect(line).to_have_count(0)
 
 
 def test_a_sign_out_elsewhere_ends_the_page_and_keeps_what_was_written(desk):
