@@ -24,7 +24,6 @@ from django.contrib.auth import get_user_model
 from django.utils import timezone
 
 from chatmemory import services
-from chatmemory.errors import MemoryUnavailable
 from chatmemory.models import Head, Session, Turn
 from chatmemory.services.pool import in_pool
 
@@ -331,14 +330,7 @@ class _Found:
 def _sweep(
     *, session_pks: Collection[int], user_pks: Collection[str], login_keys: Collection[str]
 ) -> _Found:
-    overdue = Turn.objects.overdue().values_list("session_id", flat=True)[:MAX_SWEPT_TURNS]
-    for session_pk in set(overdue):
-        try:
-            services.end_overdue(session_pk)
-        except MemoryUnavailable:
-            pass  # its lock is held; go on
-        except Exception:  # one damaged session must not keep all others from their sweep
-            logger.exception("the overdue turn of session %s can't be ended", session_pk)
+    services.end_all_overdue(limit=MAX_SWEPT_TURNS)
     waiting = Turn.objects.filter(status=Turn.Status.WAITING).values_list("session_id", flat=True)
     return _Found(
         heads=Session.objects.heads(session_pks) if session_pks else {},

@@ -39,11 +39,13 @@ from chatmemory.services import (
     SERVER,
     Actor,
     Claim,
+    Recovered,
     add_rows,
     admit_turn,
     append_messages,
     claim_next,
     clear_session,
+    end_all_overdue,
     end_overdue,
     finish_turn,
     in_run,
@@ -52,6 +54,7 @@ from chatmemory.services import (
     save_partial,
     start_turn,
     stop_turn,
+    turns,
 )
 from tests.factories import make_session, make_user, said
 from tests.locking import at_once, held, kill_who_waits, thread
@@ -602,6 +605,42 @@ def test_a_run_that_begins_while_it_is_given_back_begins_not_at_all_or_stays():
         assert begun
         has_begun = begun[0].result(timeout=30)
     assert (state() == "running") == has_begun
+
+
+def overdue(key, *, has_begun=True) -> Session:
+    """A session whose running turn was a dead process's."""
+    session = make_session(key)
+    claim = admit(key, session_key=key, owner="dead").claim
+    if has_begun:
+        start_turn(claim=claim)
+    let_the_lease_end()
+    return session
+
+
+def test_all_overdue_turns_are_ended_however_many_are_read_at_a_time(monkeypatch):
+    monkeypatch.setattr(turns, "OVERDUE", 2)
+    for number in range(5):
+        overdue(f"t{number}", has_begun=number > 0)
+    make_session("alive")
+    admit("alive", session_key="alive", owner="me")
+    assert end_all_overdue(limit=3) == Recovered(interrupted=3, given_back=0, failed=0)
+    assert end_all_overdue() == Recovered(interrupted=1, given_back=1, failed=0)
+    assert end_all_overdue() == Recovered(interrupted=0, given_back=0, failed=0)
+    assert (state("t0"), state("t1"), state("alive")) == ("waiting", "interrupted", "running")
+
+
+@commits
+def test_a_turn_that_can_not_be_ended_keeps_no_other_from_its_end(caplog):
+    for key in ("one", "two", "three"):
+        overdue(key)
+    Session.objects.filter(key="two").update(last_seq=0)  # its numbers are taken already
+    assert end_all_overdue() == Recovered(interrupted=2, given_back=0, failed=1)
+    assert [state(key) for key in ("one", "two", "three")] == [
+        "interrupted",
+        "running",
+        "interrupted",
+    ]
+    assert f"session {Session.objects.get(key='two').pk} is left for now" in caplog.text
 
 
 # Stopped

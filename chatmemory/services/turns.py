@@ -6,13 +6,16 @@ write any more: another ended its turn.
 
 from __future__ import annotations
 
+import logging
+import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import IntegrityError
 from django.db.models import F
@@ -21,7 +24,7 @@ from django.db.models.functions import Coalesce
 from chatmemory import codec
 from chatmemory.codec import Row
 from chatmemory.conf import settings
-from chatmemory.errors import Conflict, NotFound, UnknownTurn
+from chatmemory.errors import Conflict, MemoryUnavailable, NotFound, UnknownTurn
 from chatmemory.models import DatabaseNow, Message, Session, Turn
 from chatmemory.services.actors import Actor
 from chatmemory.services.faults import Fault, durably, fault_of
@@ -31,6 +34,13 @@ from chatmemory.services.pool import Lane, address_lane, in_pool
 from chatmemory.services.refusals import damaged, is_stored
 from chatmemory.services.rows import OWN_TURN, store
 from chatmemory.services.sessions import get_session
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+OVERDUE = 100
+"""Overdue turns read at a time."""
 
 
 @dataclass(slots=True)
@@ -66,6 +76,18 @@ class Ended:
 
     last_seq: int
     waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What became of overdue turns."""
+
+    interrupted: int
+    """Turns that had begun."""
+    given_back: int
+    """Turns that had not: they wait again."""
+    failed: int
+    """Sessions whose turn could not be ended; the log says why."""
 
 
 def asked(stored: str) -> dict[str, object]:
@@ -304,19 +326,62 @@ def end_overdue(session_pk: int) -> bool:
     One that had begun ends as interrupted, with the text that was kept. One that had not is given
     back: it waits again, first in the queue. Nothing is ever run twice by itself.
     """
+    return _end_overdue(session_pk) is not None
 
-    def work() -> bool:
+
+def _end_overdue(session_pk: int) -> str | None:
+    """The status of the turn that was ended or given back, or None."""
+
+    def work() -> str | None:
         with unit():
             session = lock_pk(session_pk)
             # A run's start and lease are written without the session's lock.
             turns = session.turns.overdue().filter(client_id=session.running)
             turn = turns.select_for_update().first()
             if turn is None:
-                return False
-            _end(session, turn)
-            return True
+                return None
+            return _end(session, turn)
 
     return durably(work, is_repeatable=True)
+
+
+def end_all_overdue(*, limit: int | None = None) -> Recovered:
+    """Do the same in all sessions; look at `limit` turns at most.
+
+    The newest come first, so that those which can't be ended keep no other from its end.
+    Raises MemoryUnavailable only if the database can't even be asked.
+    """
+    found: Counter[str | None] = Counter()
+    for session_pk in _overdue(limit):
+        try:
+            found[_end_overdue(session_pk)] += 1
+        except (MemoryUnavailable, NotFound) as error:  # its lock is held, or it has just gone
+            logger.warning(
+                "the overdue turn of session %s is left for now: %s", session_pk, error.code
+            )
+            found["failed"] += 1
+        except Exception:  # one damaged session must not keep all others from their end
+            logger.exception("the overdue turn of session %s can't be ended", session_pk)
+            found["failed"] += 1
+    return Recovered(
+        interrupted=found[Turn.Status.INTERRUPTED],
+        given_back=found[Turn.Status.WAITING],
+        failed=found["failed"],
+    )
+
+
+def _overdue(limit: int | None) -> Iterator[int]:
+    """The sessions of the overdue turns that there are now, some at a time."""
+    left = sys.maxsize if limit is None else limit
+    older = Turn.objects.overdue().order_by("-pk")
+    while page := _read(older.values_list("pk", "session_id")[: min(left, OVERDUE)]):
+        yield from (session_pk for _, session_pk in page)
+        left -= len(page)
+        older = older.filter(pk__lt=page[-1][0])
+
+
+def _read(rows: Iterable[T]) -> list[T]:
+    return durably(lambda: list(rows), is_repeatable=True)
 
 
 def end_stray(session: Session, turn: Turn) -> None:
@@ -341,12 +406,13 @@ def end_stray(session: Session, turn: Turn) -> None:
     tell_finished(session.pk, turn.client_id, Turn.Status.INTERRUPTED, "")
 
 
-def _end(session: Session, turn: Turn) -> None:
-    """Needs the lock."""
+def _end(session: Session, turn: Turn) -> str:
+    """End or give back, and return the status that it has now. Needs the lock."""
     if turn.started_at is None:
         _give_back(session, turn)
-    else:
-        interrupt(session, turn)
+        return Turn.Status.WAITING
+    interrupt(session, turn)
+    return Turn.Status.INTERRUPTED
 
 
 def _give_back(session: Session, turn: Turn) -> None:
@@ -482,4 +548,5 @@ asave_partial = in_pool(save_partial, lane=_claim_lane)
 aadd_rows = in_pool(add_rows, lane=_claim_lane)
 afinish_turn = in_pool(finish_turn, lane=_claim_lane)
 aend_overdue = in_pool(end_overdue, lane=_pk_lane)
+aend_all_overdue = in_pool(end_all_overdue)
 astop_turn = in_pool(stop_turn, lane=address_lane)
