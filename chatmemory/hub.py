@@ -8,38 +8,29 @@ made good by the next sweep, and lost text by the finished row.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol
 
-from channels.exceptions import InvalidChannelLayerError
-from channels.layers import InMemoryChannelLayer, get_channel_layer
 from django.conf import settings as django_settings
 from django.contrib.auth import get_user_model
 from django.utils import timezone
 
 from chatmemory import services
+from chatmemory.layer import RUNNERS, Layer, group_of
 from chatmemory.models import Head, Session, Turn
 from chatmemory.services.pool import in_pool
 
 logger = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 5.0
-LAYER_SECONDS = 0.5
-"""How long a call of the channel layer may take."""
-RETRY_SECONDS = 1.0
 PUBLISH_SECONDS = 0.05
 """How often the new text of a run is told to other processes."""
-RUNNERS = "chatmemory.runners"
-"""The group of all processes that can run turns."""
 MAX_SWEPT_TURNS = 100
-MAX_HINTS = 10_000
-"""Hints kept for a layer that can't be reached; then the oldest go."""
 
 
 class Socket(Protocol):
@@ -101,7 +92,7 @@ class Hub:
         self._mirrors: dict[int, LiveText] = {}
         self._unpublished: set[int] = set()
         self._is_serving = False
-        self._layer = _Layer(self._hear, self._has_joined)
+        self._layer = Layer(self._hear, self._has_joined)
 
     # Called from any thread.
 
@@ -152,7 +143,7 @@ class Hub:
     def poke(self, session_pk: int) -> None:
         """A session has news: tell its sockets, here and in other processes."""
         self._poke_here(session_pk)
-        self._tell(_group(session_pk), "news", session=session_pk)
+        self._tell(group_of(session_pk), "news", session=session_pk)
 
     def call_runners(self, session_pk: int) -> None:
         """A turn waits: tell the runners of other processes."""
@@ -173,7 +164,7 @@ class Hub:
         for kept in (self._sockets, self._heads, self._texts, self._mirrors, self._unpublished):
             kept.clear()
         self._is_serving = False
-        self._layer = _Layer(self._hear, self._has_joined)
+        self._layer = Layer(self._hear, self._has_joined)
 
     # The thread.
 
@@ -206,7 +197,7 @@ class Hub:
             self._call(self._layer.tell, group, kind, fields)
 
     def _follow(self, session_pk: int) -> None:
-        self._layer.join(_group(session_pk))
+        self._layer.join(group_of(session_pk))
         if session_pk not in self._texts and session_pk not in self._mirrors:
             self._ask_for_whole(session_pk)
 
@@ -225,7 +216,7 @@ class Hub:
             self._sockets.pop(session_pk, None)
         self._mirrors.pop(session_pk, None)
         self._heads.pop(session_pk, None)
-        self._layer.leave(_group(session_pk))
+        self._layer.leave(group_of(session_pk))
 
     def _publish_soon(self, session_pk: int) -> None:
         if session_pk not in self._unpublished:
@@ -242,7 +233,7 @@ class Hub:
             piece = "".join(text.pieces[begin:end])
             fields = {"turn": text.turn, "step": text.step, "from": begin, "to": end, "text": piece}
             text.published = end
-            self._layer.tell(_group(session_pk), "text", {"session": session_pk, **fields})
+            self._layer.tell(group_of(session_pk), "text", {"session": session_pk, **fields})
 
     def _hear(self, kind: str, event: Mapping[str, Any]) -> None:
         match kind:
@@ -359,135 +350,6 @@ def _living_logins(login_keys: Collection[str]) -> set[str]:
 
 
 _asweep = in_pool(_sweep)
-
-
-class _Layer:
-    """The channel layer: groups joined, hints sent, each call bounded, nothing awaited outside."""
-
-    def __init__(
-        self,
-        hear: Callable[[str, Mapping[str, Any]], None],
-        has_joined: Callable[[int], None],
-    ) -> None:
-        self._hear = hear
-        self._has_joined = has_joined
-        self._wanted: set[str] = set()
-        self._joined: set[str] = set()
-        self._outbox: dict[tuple[str, str, object], tuple[str, dict[str, Any]]] = {}
-        self._texts: list[tuple[str, dict[str, Any]]] = []
-        self._wake: asyncio.Event | None = None
-        self._channel = ""
-        self._is_failing = False
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether it reaches other processes."""
-        try:
-            layer = get_channel_layer()
-        except InvalidChannelLayerError:
-            return False
-        return layer is not None and not isinstance(layer, InMemoryChannelLayer)
-
-    def join(self, group: str) -> None:
-        self._wanted.add(group)
-        self._stir()
-
-    def leave(self, group: str) -> None:
-        self._wanted.discard(group)
-        self._stir()
-
-    def tell(self, group: str, kind: str, fields: Mapping[str, object]) -> None:
-        """Send an event to a group soon. The same hint twice is one; old text may be lost."""
-        if not self.is_shared:
-            return
-        event = {"type": f"chatmemory.{kind}", **fields}
-        if kind == "text":
-            self._texts.append((group, event))
-            del self._texts[:-1000]
-        else:
-            self._outbox[group, kind, fields.get("session", fields.get("turn"))] = (group, event)
-            if len(self._outbox) > MAX_HINTS:
-                del self._outbox[next(iter(self._outbox))]
-        self._stir()
-
-    def _stir(self) -> None:
-        if self._wake is not None:
-            self._wake.set()
-
-    async def run(self) -> None:
-        if not self.is_shared:
-            return
-        # Asked for once: threads that ask at the same time are given layers of their own, and
-        # what one receives the other can't join to a group.
-        layer = get_channel_layer()
-        self._wake = asyncio.Event()
-        self._wake.set()
-        receiver = asyncio.ensure_future(self._receive_for_ever(layer))
-        try:
-            while True:
-                # Not wait_for: before Python 3.12 it swallows a cancellation that meets its result.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(RETRY_SECONDS):
-                        await self._wake.wait()
-                self._wake.clear()
-                if self._channel:
-                    await self._work_off(layer)
-        finally:
-            receiver.cancel()
-            await asyncio.gather(receiver, return_exceptions=True)
-
-    async def _work_off(self, layer: Any) -> None:
-        for group in self._wanted - self._joined:
-            if not await self._bounded(layer.group_add(group, self._channel)):
-                return
-            self._joined.add(group)
-            if group != RUNNERS:
-                self._has_joined(int(group.rpartition(".")[2]))
-        for group in self._joined - self._wanted:
-            if not await self._bounded(layer.group_discard(group, self._channel)):
-                return
-            self._joined.discard(group)
-        hints, self._outbox = self._outbox, {}
-        texts, self._texts = self._texts, []
-        for group, event in (*hints.values(), *texts):
-            if not await self._bounded(layer.group_send(group, {**event, "origin": self._channel})):
-                return
-
-    async def _bounded(self, call: Awaitable[object]) -> bool:
-        try:
-            async with asyncio.timeout(LAYER_SECONDS):
-                await call
-        except Exception as error:  # whatever the layer raises, it is only a hint
-            self._note(error)
-            return False
-        self._note(None)
-        return True
-
-    def _note(self, error: Exception | None) -> None:
-        """Log that the layer begins to fail, and that it works again."""
-        if error is not None and not self._is_failing:
-            logger.warning("the channel layer fails: %s", type(error).__name__)
-        if error is None and self._is_failing:
-            logger.info("the channel layer works again")
-        self._is_failing = error is not None
-
-    async def _receive_for_ever(self, layer: Any) -> None:
-        while True:
-            try:
-                self._channel = await layer.new_channel()
-                self._joined.clear()
-                self._stir()
-                while True:
-                    event = await layer.receive(self._channel)
-                    if event.get("origin") != self._channel:
-                        self._hear(event["type"].removeprefix("chatmemory."), event)
-            except Exception as error:  # the layer is lost, not the hub
-                self._note(error)
-                await asyncio.sleep(RETRY_SECONDS)
-
-
-def _group(session_pk: int) -> str:
-    return f"chatmemory.session.{session_pk}"
 
 
 hub = Hub()
