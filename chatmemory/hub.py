@@ -8,7 +8,9 @@ made good by the next sweep, and lost text by the finished row.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import random
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -21,6 +23,7 @@ from django.contrib.auth import get_user_model
 from django.utils import timezone
 
 from chatmemory import services
+from chatmemory.conf import settings
 from chatmemory.layer import RUNNERS, Layer, group_of
 from chatmemory.models import Head, Session, Turn
 from chatmemory.services.pool import in_pool
@@ -28,8 +31,13 @@ from chatmemory.services.pool import in_pool
 logger = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 5.0
+"""How long a sweep may be away."""
 PUBLISH_SECONDS = 0.05
 """How often the new text of a run is told to other processes."""
+RETURN_MS = 1_000
+"""Within which the sockets of a process that ends come back."""
+LEASE_END_SPREAD = 0.2
+"""Within how many seconds of its end a dead process's lease is noticed."""
 MAX_SWEPT_TURNS = 100
 
 
@@ -48,6 +56,9 @@ class Socket(Protocol):
 
     def expel(self) -> None:
         """The right to be here has ended."""
+
+    def retire(self, reason: str, after_ms: int) -> None:
+        """Go, and come back after so long: to another process, or this one begun anew."""
 
 
 class Listener(Protocol):
@@ -92,6 +103,8 @@ class Hub:
         self._mirrors: dict[int, LiveText] = {}
         self._unpublished: set[int] = set()
         self._is_serving = False
+        self._is_due = asyncio.Event()
+        self._retires = ""
         self._layer = Layer(self._hear, self._has_joined)
 
     # Called from any thread.
@@ -102,6 +115,8 @@ class Hub:
         with self._lock:
             self._sockets[session_pk].add(socket)
         self._call(self._follow, session_pk)
+        if self._retires:
+            self._retire_one(socket)
 
     def leave(self, session_pk: int, socket: Socket) -> None:
         """The socket is told no more."""
@@ -111,10 +126,34 @@ class Hub:
         if not sockets:
             self._call(self._forget, session_pk)
 
+    def retire(self, reason: str) -> None:
+        """Send all sockets away, and whoever still comes."""
+        self._retires = reason
+        with self._lock:
+            sockets = {socket for group in self._sockets.values() for socket in group}
+        for socket in sockets:
+            self._retire_one(socket)
+
+    def _retire_one(self, socket: Socket) -> None:
+        # Not all at once: where they go to, each asks the database for what it missed.
+        socket.retire(self._retires, random.randrange(RETURN_MS))  # noqa: S311  # no secret
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is here."""
+        with self._lock:
+            return not any(self._sockets.values())
+
+    @property
+    def has_told_all(self) -> bool:
+        """Whether no hint for other processes is left."""
+        return not self._layer.has_hints
+
     def serve(self) -> None:
-        """This process runs turns: hear of those that wait, and sweep."""
+        """This process runs turns: hear of those that wait, and sweep, now and from now on."""
         self._is_serving = True
         self._call(self._layer.join, RUNNERS)
+        self._call(self._is_due.set)
 
     def begin_text(self, session_pk: int, turn: str, step: int) -> LiveText:
         """A run of this process begins a step."""
@@ -164,6 +203,8 @@ class Hub:
         for kept in (self._sockets, self._heads, self._texts, self._mirrors, self._unpublished):
             kept.clear()
         self._is_serving = False
+        self._is_due = asyncio.Event()
+        self._retires = ""
         self._layer = Layer(self._hear, self._has_joined)
 
     # The thread.
@@ -277,16 +318,25 @@ class Hub:
     # The sweep.
 
     async def _sweep_for_ever(self) -> None:
+        pause = 0.0
         while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            if self._is_serving:
+            # Not wait_for: before Python 3.12 it swallows a cancellation that meets its result.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._is_due.wait()
+            self._is_due.clear()
+            pause = SWEEP_SECONDS
+            if self._is_serving and settings.DB_THREADS:
                 try:
-                    await self._sweep()
+                    pause = await self._sweep()
                 except Exception:
-                    logger.exception("the sweep failed; the next one is in %s s", SWEEP_SECONDS)
+                    logger.exception("the sweep failed; the next one is in %s s", pause)
 
-    async def _sweep(self) -> None:
-        """A few queries, whatever the number of sockets: heal, expel, end, begin."""
+    async def _sweep(self) -> float:
+        """A few queries, whatever the number of sockets: heal, expel, end, begin.
+
+        Returns after how many seconds the next one is due.
+        """
         sockets = {socket for group in tuple(self._sockets.values()) for socket in tuple(group)}
         found = await _asweep(
             session_pks=tuple(self._sockets),
@@ -308,6 +358,13 @@ class Hub:
         for session_pk in found.waiting:
             if self.listener is not None:
                 self.listener.consider(session_pk)
+        # A lease that was seen is never missed: no sweep is further away than one lasts.
+        pause = min(SWEEP_SECONDS, settings.LEASE)
+        if found.lease_ends_in is not None:
+            # Not all processes at once.
+            spread = random.uniform(0.02, LEASE_END_SPREAD)  # noqa: S311  # no secret
+            pause = min(pause, found.lease_ends_in + spread)
+        return pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,6 +373,7 @@ class _Found:
     user_pks: Collection[str]
     login_keys: Collection[str]
     waiting: Collection[int]
+    lease_ends_in: float | None
 
 
 def _sweep(
@@ -328,6 +386,7 @@ def _sweep(
         user_pks=_active_users(user_pks) if user_pks else (),
         login_keys=_living_logins(login_keys) if login_keys else (),
         waiting=set(waiting[:MAX_SWEPT_TURNS]),
+        lease_ends_in=Turn.objects.seconds_to_lease_end(),
     )
 
 

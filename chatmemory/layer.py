@@ -57,6 +57,11 @@ class Layer:
             return False
         return layer is not None and not isinstance(layer, InMemoryChannelLayer)
 
+    @property
+    def has_hints(self) -> bool:
+        """Whether hints are still to be sent."""
+        return bool(self._outbox)
+
     def join(self, group: str) -> None:
         self._wanted.add(group)
         self._stir()

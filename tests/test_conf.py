@@ -18,6 +18,7 @@ DEFAULTS = {
     "MAX_REPLY_CHARS": 1_000_000,
     "TURN_TIMEOUT": 300,
     "LEASE": 15,
+    "DRAIN": 8,
     "SESSION_TTL": None,
     "RETENTION": [],
     "UNDO_DAYS": 30,

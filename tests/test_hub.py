@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 
@@ -11,62 +10,8 @@ import pytest
 from chatmemory import layer as layer_module
 from chatmemory.hub import Hub, _living_logins
 from chatmemory.layer import RUNNERS, group_of
+from tests.layers import Boss, FakeLayer
 from tests.servers import sign_in, wait_for
-
-
-@pytest.fixture
-def wire(monkeypatch):
-    """What stands between the hubs of a test, as if they were in different processes."""
-    layer = FakeLayer()
-    monkeypatch.setattr(layer_module, "get_channel_layer", lambda: layer)
-    return layer
-
-
-class FakeLayer:
-    """A channel layer between event loops, that can be cut and counts what it carries."""
-
-    def __init__(self) -> None:
-        self.queues: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Queue]] = {}
-        self.groups: dict[str, set[str]] = {}
-        self.sent: list[tuple[str, str]] = []
-        self.is_cut = False
-        self.is_frozen = False
-        self.losses: dict[str, int] = {}
-
-    async def _carry(self) -> None:
-        if self.is_cut:
-            raise ConnectionError("cut")
-        while self.is_frozen:  # noqa: ASYNC110  # the test sets it in another thread
-            await asyncio.sleep(0.01)
-
-    async def new_channel(self) -> str:
-        await self._carry()
-        name = f"channel{len(self.queues)}"
-        self.queues[name] = (asyncio.get_running_loop(), asyncio.Queue())
-        return name
-
-    async def receive(self, channel):
-        return await self.queues[channel][1].get()
-
-    async def group_add(self, group, channel) -> None:
-        await self._carry()
-        if channel not in self.queues:
-            raise RuntimeError("this channel is another layer's")
-        self.groups.setdefault(group, set()).add(channel)
-
-    async def group_discard(self, group, channel) -> None:
-        self.groups.get(group, set()).discard(channel)
-
-    async def group_send(self, group, event) -> None:
-        await self._carry()
-        kind = event["type"].removeprefix("chatmemory.")
-        self.sent.append((group, kind))
-        if self.losses.get(kind, 0) > 0:
-            self.losses[kind] -= 1
-            return
-        for channel in self.groups.get(group, set()):
-            loop, queue = self.queues[channel]
-            loop.call_soon_threadsafe(queue.put_nowait, dict(event))
 
 
 class Ear:
@@ -87,19 +32,6 @@ class Ear:
 
     def expel(self) -> None:
         raise AssertionError("nobody is expelled here")
-
-
-class Boss:
-    """Who runs turns: takes down what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, int]] = []
-
-    def consider(self, session_pk: int) -> None:
-        self.told.append(("work", session_pk))
-
-    def stop(self, turn_pk: int) -> None:
-        self.told.append(("stop", turn_pk))
 
 
 @pytest.fixture
