@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from django.db.models import F
@@ -155,6 +156,33 @@ def _give_back(session: Session, turn: Turn) -> None:
     tell_waiting(session.pk, turn.client_id)
 
 
+def give_back_claims(*, owner: str) -> int:
+    """Let others run what this process claimed and has not begun; return how many turns.
+
+    One that was told to stop is cancelled. Those that can't be given back now are when their lease
+    ends.
+    """
+    claims = Turn.objects.filter(
+        lease_owner=owner, status=Turn.Status.RUNNING, started_at__isnull=True
+    )
+
+    def work(session_pk: int) -> bool:
+        with unit():
+            session = lock_pk(session_pk)
+            # A run's start is written without the session's lock.
+            turns = claims.filter(session=session, client_id=session.running)
+            turn = turns.select_for_update().first()
+            return turn is not None and _end(session, turn) == Turn.Status.WAITING
+
+    given_back = 0
+    for session_pk in _read(claims.values_list("session_id", flat=True)):
+        try:
+            given_back += durably(partial(work, session_pk), is_repeatable=True)
+        except (MemoryUnavailable, NotFound) as error:  # its lock is held, or it has just gone
+            logger.warning("the claim of session %s is not given back: %s", session_pk, error.code)
+    return given_back
+
+
 def interrupt(session: Session, turn: Turn) -> None:
     """End the running turn with the text that was kept. Needs the lock."""
     if turn.user_seq is None:  # damaged: nobody can tell where its rows belong
@@ -274,4 +302,5 @@ def _pk_lane(session_pk: int, **_: object) -> Lane:
 
 aend_overdue = in_pool(end_overdue, lane=_pk_lane)
 aend_all_overdue = in_pool(end_all_overdue)
+agive_back_claims = in_pool(give_back_claims)
 astop_turn = in_pool(stop_turn, lane=address_lane)
