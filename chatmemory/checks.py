@@ -17,7 +17,7 @@ from django.core import checks
 from django.utils.module_loading import import_string
 
 from chatmemory.conf import Duration, OptionalDuration, Setting, Settings, settings
-from chatmemory.services import retention_rules
+from chatmemory.services import BUSY_POLICIES, retention_rules
 
 NUMBERS = {
     "WINDOW_TOKENS": (1, True),
@@ -27,6 +27,7 @@ NUMBERS = {
     "DB_THREADS": (0, False),
     "SENDS_PER_MINUTE": (1, True),
     "UNDO_DAYS": (0, False),
+    "QUEUE_DEPTH": (1, False),
 }
 """The least value of a setting that is a number, and whether it may be None."""
 
@@ -66,6 +67,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
     return [
         *found,
         *_check_token_counter(),
+        *_check_busy_policy(),
         *_check_retention(),
         *_check_origins(),
         *_check_responder(),
@@ -139,6 +141,14 @@ def _check_retention() -> list[checks.CheckMessage]:
         message = "CHATMEMORY['USER_DELETED'] must be purge, erase or keep."
         found.append(checks.Error(message, id="chatmemory.E010"))
     return found
+
+
+def _check_busy_policy() -> list[checks.CheckMessage]:
+    """What becomes of a send while another turn runs is known."""
+    if settings.BUSY_POLICY in BUSY_POLICIES:
+        return []
+    message = f"CHATMEMORY['BUSY_POLICY'] must be one of {', '.join(BUSY_POLICIES)}."
+    return [checks.Error(message, id="chatmemory.E011")]
 
 
 def _check_origins() -> list[checks.CheckMessage]:

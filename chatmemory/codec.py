@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any, NoReturn
 
 from django.utils.module_loading import import_string
@@ -33,6 +34,9 @@ KEY_PATTERN = "^[A-Za-z0-9_.:@-]+$"
 """A key that an address can hold, as databases look for it."""
 
 ROLES = ("system", "user", "assistant", "tool")
+
+CALLS = ("tool_calls", "invalid_tool_calls")
+"""Where a message's tool calls stand; LangChain sends a provider both."""
 
 HIDDEN = "\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f"
 """Ranges of characters that turn the direction of text, or that no person sees."""
@@ -198,6 +202,23 @@ def calls_of(message: Mapping[str, object], key: str = "tool_calls") -> list[Map
     """The tool calls of a plain message, in order; what stands there and is none is left out."""
     calls = message.get(key)
     return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+
+
+def call_ids(message: Mapping[str, object], *keys: str) -> list[str]:
+    """The ids of a plain message's tool calls that a result can name, each once; in order.
+
+    Of those under these keys, or of all.
+    """
+    calls = chain.from_iterable(calls_of(message, key) for key in keys or CALLS)
+    found = (call.get("id") for call in calls)
+    return list(dict.fromkeys(name for name in found if isinstance(name, str) and name))
+
+
+def answered_call(message: Mapping[str, object]) -> str | None:
+    """The id of the tool call of which a plain message is the result, if it is one."""
+    call_id = message.get("tool_call_id")
+    is_result = message.get("role") == "tool" and not message.get("kind")
+    return call_id if is_result and isinstance(call_id, str) else None
 
 
 def text_of(content: object) -> str:

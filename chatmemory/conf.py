@@ -91,6 +91,14 @@ class Settings:
     """Longest text kept of what a model or tool sends, in characters; the rest is cut, and
     the message says so. A reply that streams more is not listened to any longer."""
 
+    BUSY_POLICY = Setting("queue")
+    """What becomes of a message that is sent while another is answered, unless the sender says:
+    `queue` (it waits its turn), `reject` (it is refused, as `busy`) or `interrupt` (it goes
+    before all that wait, and the reply that is under way ends with what was said so far)."""
+
+    QUEUE_DEPTH = Setting(5)
+    """How many messages may wait in one session; more are refused, as `queue_full`."""
+
     TURN_TIMEOUT = Duration(300)
     """How long a run may take, in seconds; then it ends as failed with what was said so far."""
 

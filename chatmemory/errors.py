@@ -112,6 +112,12 @@ class Busy(ChatMemoryError):
         self.turn = turn
 
 
+class QueueFull(Busy):
+    """Too many messages wait already."""
+
+    code = "queue_full"
+
+
 class RateLimited(ChatMemoryError):
     """Too many messages in a short time.
 

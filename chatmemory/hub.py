@@ -380,7 +380,7 @@ def _sweep(
     *, session_pks: Collection[int], user_pks: Collection[str], login_keys: Collection[str]
 ) -> _Found:
     services.end_all_overdue(limit=MAX_SWEPT_TURNS)
-    waiting = Turn.objects.filter(status=Turn.Status.WAITING).values_list("session_id", flat=True)
+    waiting = Turn.objects.claimable().values_list("session_id", flat=True)
     return _Found(
         heads=Session.objects.heads(session_pks) if session_pks else {},
         user_pks=_active_users(user_pks) if user_pks else (),

@@ -39,6 +39,7 @@ class Send:
     client_id: str
     content: object
     epoch: int | None = None
+    if_busy: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +171,8 @@ def _send(fields: _Fields) -> Send:
     else:
         content = fields.text("text")
     epoch = fields.number("epoch") if fields.has("epoch") else None
-    return Send(id=frame_id, client_id=client_id, content=content, epoch=epoch)
+    if_busy = fields.text("if_busy") if fields.has("if_busy") else None
+    return Send(id=frame_id, client_id=client_id, content=content, epoch=epoch, if_busy=if_busy)
 
 
 def dump(kind: str, /, **fields: object) -> str:

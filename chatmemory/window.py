@@ -30,9 +30,6 @@ MOST = 1_000
 _HIDDEN = re.compile(f"[{codec.HIDDEN}]")
 """Where instructions hide."""
 
-_CALLS = ("tool_calls", "invalid_tool_calls")
-"""Where a message's tool calls stand; LangChain sends a provider both."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
@@ -202,8 +199,8 @@ def _paired(given: Iterable[_Given]) -> list[dict[str, object]]:
         if begins_turn:
             awaited.clear()
         if plain["role"] == "tool" and plain.get("kind") != "function":
-            call_id = plain.get("tool_call_id")
-            if isinstance(call_id, str) and call_id in awaited:
+            call_id = codec.answered_call(plain)
+            if call_id is not None and call_id in awaited:
                 messages[awaited.pop(call_id)] = plain
             continue
         messages.append(plain)
@@ -219,7 +216,7 @@ def _named_calls(plain: dict[str, object]) -> list[str]:
     Those are the calls without an id, and those with the id of another.
     """
     ids: list[str] = []
-    for key in _CALLS:
+    for key in codec.CALLS:
         calls = plain.get(key)
         if not isinstance(calls, list):
             continue

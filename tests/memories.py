@@ -185,10 +185,10 @@ class Services(Ours):
 
     def turn(self, at: Address, text: str, model: Model) -> str:
         MODELS[text] = model
-        asked = {**self.talk(at), "content": text, "client_id": uuid.uuid4().hex, "create": True}
+        asked = {**self.talk(at), "content": text, "client_id": uuid.uuid4().hex}
         while True:
             try:
-                admitted = services.admit_turn(**asked)
+                admitted = services.admit_turn(**asked, create=True, if_busy="reject")
                 break
             except Busy:
                 time.sleep(BUSY_SECONDS)
@@ -246,7 +246,7 @@ class AsyncServices(Ours, AsyncStore):
         asked = {**await self._talk(at), "content": text, "client_id": uuid.uuid4().hex}
         while True:
             try:
-                admitted = await services.aadmit_turn(**asked, create=True)
+                admitted = await services.aadmit_turn(**asked, create=True, if_busy="reject")
                 break
             except Busy:
                 await asyncio.sleep(BUSY_SECONDS)

@@ -19,7 +19,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import resolve
 
 from chatmemory import services
-from chatmemory.models import Message, Session
+from chatmemory.models import Message, Session, Turn
 from chatmemory.services import Actor, limits
 from tests.factories import make_session, make_user, said
 
@@ -315,9 +315,48 @@ def test_a_cleared_message_is_not_sent_again(api, talk, ann):
 
 def test_a_second_message_is_told_which_turn_is_in_its_way(api, talk):
     send(api)
-    busy = send(api, client_id="c2")
+    busy = send(api, client_id="c2", if_busy="reject")
     assert problem(busy) == (409, "busy", None)
     assert (busy.json()["turn"], busy.json()["retry"]) == ("c1", True)
+
+
+def test_a_second_message_waits_unless_the_queue_is_full(api, talk, settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "QUEUE_DEPTH": 2}
+    send(api)
+    waiting = send(api, client_id="c2")
+    assert (waiting.status_code, waiting.json()["status"]) == (202, "waiting")
+    full = send(api, client_id="c3")
+    assert problem(full) == (409, "queue_full", None)
+    assert full.json()["retry"]
+    assert problem(send(api, client_id="c3", if_busy="wait")) == (400, "bad_field", "if_busy")
+    assert problem(send(api, client_id="c3", if_busy=1)) == (400, "bad_field", "if_busy")
+
+
+def test_who_waits_for_a_queued_message_runs_those_before_it(api, talk):
+    for number in ("c1", "c2"):
+        send(api, client_id=number)
+    answer = send(api, client_id="c3", wait=True)
+    assert (answer.status_code, answer.json()["status"], answer.json()["seq"]) == (
+        201,
+        "complete",
+        7,
+    )
+    assert list(Turn.objects.order_by("user_seq").values_list("client_id", "status")) == [
+        ("c1", "complete"),
+        ("c2", "complete"),
+        ("c3", "complete"),
+    ]
+
+
+def test_who_waits_ends_the_run_of_a_dead_process_before_it(api, talk, ann):
+    dead = services.admit_turn(
+        session_key="talk", by=Actor.user(ann), client_id="c1", content="hi", owner="dead"
+    )
+    services.start_turn(claim=dead.claim)
+    send(api, client_id="c2")
+    Turn.objects.update(lease_until=datetime(2020, 1, 1, tzinfo=UTC))
+    answer = send(api, client_id="c2", wait=20)
+    assert (answer.json()["status"], answer.json()["duplicate"]) == ("complete", True)
 
 
 def test_an_archived_session_takes_no_message(api, talk):

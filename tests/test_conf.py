@@ -16,6 +16,8 @@ DEFAULTS = {
     "TOKEN_COUNTER": "approximate",
     "MAX_MESSAGE_CHARS": 32_000,
     "MAX_REPLY_CHARS": 1_000_000,
+    "BUSY_POLICY": "queue",
+    "QUEUE_DEPTH": 5,
     "TURN_TIMEOUT": 300,
     "LEASE": 15,
     "DRAIN": 8,

@@ -85,6 +85,7 @@ def test_a_frame_is_what_it_says(frame, parsed):
         ],
         ({"type": "send", "id": 1, "text": "hi"}, "bad_field", "client_id"),
         (SEND | {"epoch": "7"}, "bad_field", "epoch"),
+        *[(SEND | {"if_busy": value}, "bad_field", "if_busy") for value in (1, True, [])],
         (SEND | {"content": []}, "unknown_field", "content"),
         *[
             (SEND | {name: 1}, "unknown_field", name)
@@ -94,8 +95,7 @@ def test_a_frame_is_what_it_says(frame, parsed):
                 "created_at",
                 "user",
                 "session.user",
-                "if_busy",
-                "replaces",
+                "place",
             )
         ],
         (SEND | {"\ud800": 1}, "unknown_field", r"\ud800"),

@@ -141,7 +141,7 @@ BAD_SENDS = {
     "BEL": ({"text": "\a"}, "bad_text"),
     "role": ({"role": "system"}, "role_forbidden"),
     "seq": ({"seq": 1}, "unknown_field"),
-    "if_busy": ({"if_busy": "queue"}, "unknown_field"),
+    "policy": ({"if_busy": "wait"}, "bad_field"),
     "no key": ({"client_id": None}, "bad_field"),
     "long key": ({"client_id": "x" * 65}, "bad_field"),
     "odd key": ({"client_id": "a b"}, "bad_field"),
@@ -524,12 +524,28 @@ async def test_the_id_of_a_cleared_message_is_refused(ann, talk):
         assert (await tab.send("ho", "c2"))["seq"] == 7
 
 
-async def test_a_second_send_while_one_runs_is_busy_and_names_the_turn(ann, talk, settings):
-    answered_by(settings, "slow")
+async def test_a_second_send_while_one_runs_is_as_its_sender_says(ann, talk, settings):
+    answered_by(settings, "endless")
     async with greeted(tab := Tab(ann)):
         await tab.send("hi")
-        busy = await tab.send("and", "c2")
+        await tab.until("snapshot")
+        busy = await tab.send("and", "c2", if_busy="reject")
         assert (busy["code"], busy["retry"], busy["turn"]) == ("busy", True, "c1")
+        queued = await tab.send("and", "c2")
+        assert (queued["status"], queued["seq"]) == ("waiting", None)
+        await tab.until("session", waiting=[{"turn": "c2", "text": "and"}])
+        answered_by(settings, "echo")
+        await tab.send("now", "c3", if_busy="interrupt")
+        await tab.idle(10)
+    rows = [frame for frame in tab.frames if frame["type"] == "message" and frame["seq"] > 4]
+    assert [(row["seq"], row["turn"], row["status"]) for row in rows] == [
+        (5, "c1", "complete"),
+        (6, "c1", "interrupted"),
+        (7, "c3", "complete"),
+        (8, "c3", "complete"),
+        (9, "c2", "complete"),
+        (10, "c2", "complete"),
+    ]
 
 
 async def test_sends_are_limited_for_each_person(ann, talk, settings):

@@ -181,6 +181,7 @@ class Memory(RuleBasedStateMachine):
     def ask(self, key: str, begins: bool) -> None:
         talk, client_id = self.talk(key), self.new_name()
         send = {**self.at(key), "client_id": client_id, "content": client_id, "owner": "me"}
+        send["if_busy"] = "reject"
         if talk.run is not None:
             with pytest.raises(Busy):
                 self.services.admit_turn(**send)

@@ -32,10 +32,12 @@ from chatmemory.errors import (
     HistoryCleared,
     MemoryUnavailable,
     NotFound,
+    QueueFull,
     UnknownTurn,
 )
 from chatmemory.models import Message, Session, Turn
 from chatmemory.services import (
+    BUSY_POLICIES,
     SERVER,
     Actor,
     Claim,
@@ -43,10 +45,12 @@ from chatmemory.services import (
     add_rows,
     admit_turn,
     append_messages,
+    check_integrity,
     claim_next,
     clear_session,
     end_all_overdue,
     end_overdue,
+    ends,
     finish_turn,
     in_run,
     read_page,
@@ -54,7 +58,6 @@ from chatmemory.services import (
     save_partial,
     start_turn,
     stop_turn,
-    turns,
 )
 from tests.factories import make_session, make_user, said
 from tests.locking import at_once, held, kill_who_waits, thread
@@ -182,8 +185,8 @@ def test_a_second_turn_is_busy_and_names_the_first(owner):
     make_session()
     admit("one", owner=owner)
     with pytest.raises(Busy) as caught:
-        admit("two", owner="me")
-    assert caught.value.turn == "one"
+        admit("two", owner="me", if_busy="reject")
+    assert (caught.value.code, caught.value.turn) == ("busy", "one")
     assert Turn.objects.count() == 1
 
 
@@ -220,13 +223,221 @@ def test_of_many_sends_at_once_one_runs_and_the_others_are_busy():
 
     def send(client_id):
         try:
-            return admit(client_id, owner="me").status
+            return admit(client_id, owner="me", if_busy="reject").status
         except Busy:
             return "busy"
 
     answers = at_once(*[lambda n=n: send(f"t{n}") for n in range(6)])
     assert sorted(answers) == ["busy"] * 5 + ["running"]
     assert Message.objects.count() == Turn.objects.count() == 1
+
+
+# Queued
+
+
+def begun(session, owner="me") -> str | None:
+    """The turn that a claim begins."""
+    claim = claim_next(session_pk=session.pk, owner=owner)
+    return claim and claim.client_id
+
+
+def the_queue() -> list[str]:
+    return list(Turn.objects.waiting().values_list("client_id", flat=True))
+
+
+@pytest.mark.parametrize("owner", ["", "me"])
+def test_turns_wait_while_one_runs_and_begin_in_their_order(owner):
+    session = make_session()
+    claim = run(client_id="one")
+    for client_id in ("two", "three"):
+        admitted = admit(client_id, owner=owner)
+        assert (admitted.status, admitted.seq, admitted.claim) == ("waiting", None, None)
+    session.refresh_from_db()
+    assert (session.waiting, session.running, session.last_seq) == (2, "one", 1)
+    finish(claim, "failed")
+    assert [begun(session), begun(session)] == ["two", None]
+
+
+def test_a_turn_waits_behind_those_that_wait_though_nothing_runs():
+    make_session()
+    admit("one")
+    assert admit("two", owner="me").status == "waiting"
+    assert the_queue() == ["one", "two"]
+
+
+def test_a_queue_has_an_end():
+    session = make_session()
+    with override_settings(CHATMEMORY={"QUEUE_DEPTH": 2}):
+        run(client_id="one")
+        admit("two")
+        admit("three")
+        for policy in ("queue", "interrupt"):
+            with pytest.raises(QueueFull) as caught:
+                admit("four", if_busy=policy)
+            assert (caught.value.code, caught.value.turn) == ("queue_full", "one")
+        assert Turn.objects.get(client_id="one").stop_requested_at is None
+        stop_turn(**TALK, turn="two")
+        assert admit("four").status == "waiting"
+    session.refresh_from_db()
+    assert (session.waiting, the_queue()) == (2, ["three", "four"])
+
+
+def test_an_interrupt_goes_before_all_others_and_stops_what_runs():
+    session = make_session()
+    claim = run(client_id="one")
+    admit("two")
+    admit("three", if_busy="interrupt")
+    stopped = Turn.objects.get(client_id="one")
+    assert stopped.stop_requested_at is not None
+    admit("four", if_busy="interrupt")
+    admit("five")
+    assert the_queue() == ["four", "three", "two", "five"]
+    assert Turn.objects.get(client_id="one").stop_requested_at == stopped.stop_requested_at
+    finish(claim, "interrupted")
+    assert begun(session) == "four"
+
+
+def test_an_interrupt_cancels_what_was_given_back():
+    session = make_session()
+    admit("one", owner="dead")
+    admit("two")
+    let_the_lease_end()
+    end_overdue(session.pk)
+    admit("three", if_busy="interrupt")
+    assert (state("one"), begun(session)) == ("cancelled", "three")
+    session.refresh_from_db()
+    assert (session.running, session.waiting) == ("three", 1)
+
+
+def test_an_interrupt_of_nothing_just_goes_first():
+    make_session()
+    admit("one")
+    assert admit("two", if_busy="interrupt").status == "waiting"
+    assert the_queue() == ["two", "one"]
+
+
+def test_the_policy_is_the_settings_unless_the_sender_says():
+    make_session()
+    admit("one")
+    with override_settings(CHATMEMORY={"BUSY_POLICY": "reject"}):
+        with pytest.raises(Busy):
+            admit("two")
+        assert admit("two", if_busy="queue").status == "waiting"
+    with pytest.raises(BadInput) as caught:
+        admit("three", if_busy="wait")
+    assert (caught.value.code, caught.value.field) == ("bad_field", "if_busy")
+
+
+@commits
+def test_the_stop_of_an_interrupt_is_told_with_its_commit():
+    make_session()
+    claim = run(client_id="one")
+    told = []
+
+    def listen(turn_pk, **_):
+        told.append((turn_pk, the_queue()))
+
+    signals.stop_requested.connect(listen)
+    try:
+        admit("two", if_busy="interrupt")
+        admit("three", if_busy="queue")
+    finally:
+        signals.stop_requested.disconnect(listen)
+    assert told == [(claim.turn_pk, ["two"])]
+
+
+def test_an_archived_session_takes_nothing_into_its_queue():
+    make_session()
+    run()
+    Session.objects.update(archived_at=LONG_AGO)
+    with pytest.raises(Archived):
+        admit("two")
+
+
+def test_an_old_epoch_takes_nothing_into_the_queue():
+    session = make_session()
+    run()
+    with pytest.raises(HistoryCleared):
+        admit("two", epoch=session.epoch - 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"archived_at": LONG_AGO}, Archived),
+        ({"epoch": 5}, HistoryCleared),
+        ({"waiting": 5}, QueueFull),
+    ],
+)
+def test_what_changed_since_it_was_looked_at_keeps_a_turn_out_of_the_queue(change, error):
+    session = make_session(epoch=1)
+    run()
+    changed = []
+
+    def change_after_the_look(execute, sql, params, many, context):
+        result = execute(sql, params, many, context)
+        if sql.startswith("SELECT s.id") and not changed:
+            changed.append(Session.objects.filter(pk=session.pk).update(**change))
+        return result
+
+    with connection.execute_wrapper(change_after_the_look), pytest.raises(error):
+        admit("two", epoch=1)
+    assert changed
+    assert Turn.objects.count() == 1
+
+
+def test_a_send_that_meets_a_dead_run_ends_it_and_takes_its_place():
+    make_session()
+    run(client_id="one")
+    let_the_lease_end()
+    assert admit("two", owner="me").status == "running"
+    assert state("one") == "interrupted"
+
+
+def test_a_cleared_session_has_no_queue_any_more():
+    session = make_session()
+    run(client_id="one")
+    admit("two")
+    clear_session(**TALK, reason="")
+    session.refresh_from_db()
+    assert (session.waiting, state("two"), begun(session)) == (0, "cancelled", None)
+
+
+@commits
+def test_of_many_sends_at_once_one_runs_a_few_wait_and_the_queue_is_full_for_others():
+    make_session()
+
+    def send(client_id):
+        try:
+            return admit(client_id, owner="me").status
+        except QueueFull:
+            return "full"
+
+    answers = at_once(*[lambda n=n: send(f"t{n}") for n in range(8)])
+    assert sorted(answers) == ["full"] * 2 + ["running"] + ["waiting"] * 5
+    assert Session.objects.get().waiting == 5
+
+
+@commits
+def test_of_the_same_send_many_times_at_once_one_waits():
+    make_session()
+    run(client_id="one")
+    answers = at_once(*[lambda: admit("two", owner="me")] * 6)
+    assert {answer.status for answer in answers} == {"waiting"}
+    assert sorted(answer.is_duplicate for answer in answers) == [False] + [True] * 5
+    assert Session.objects.get().waiting == 1
+
+
+def test_only_what_can_begin_is_claimable():
+    make_session()
+    make_session("other")
+    admit("one", owner="dead")
+    admit("two")
+    admit("three", session_key="other")
+    assert set(Turn.objects.claimable().values_list("client_id", flat=True)) == {"three"}
+    let_the_lease_end()
+    end_all_overdue()
+    assert set(Turn.objects.claimable().values_list("client_id", flat=True)) == {"one", "three"}
 
 
 # Sent again
@@ -553,6 +764,55 @@ def test_a_dead_run_that_had_begun_ends_with_the_text_so_far():
     assert Session.objects.get().running is None
 
 
+def test_open_calls_that_can_be_named_get_a_result_invalid_ones_too():
+    session = make_session()
+    calls = [{"name": "f", "args": {}, "id": name} for name in ("c1", "c2", None, "")]
+    invalid = [{"name": "g", "args": "{", "id": "c3", "error": "no JSON"}]
+    answer = {"role": "tool", "content": "1", "tool_call_id": "c1"}
+    call = {"role": "assistant", "content": "", "tool_calls": calls, "invalid_tool_calls": invalid}
+    run(call, answer)
+    let_the_lease_end()
+    end_overdue(session.pk)
+    results = [row.plain().get("tool_call_id") for row in Message.objects.filter(role="tool")]
+    assert results == ["c1", "c2", "c3"]
+    assert list(check_integrity()) == []
+
+
+def test_a_run_whose_users_row_nobody_knows_ends_without_a_row():
+    session = make_session()
+    save_partial(claim=run(), text="so f", step=0)
+    Turn.objects.update(user_seq=None)
+    let_the_lease_end()
+    assert end_overdue(session.pk)
+    session.refresh_from_db()
+    assert (session.running, session.last_seq) == (None, 1)
+    assert (state(), Turn.objects.get().partial) == ("interrupted", "so f")
+
+
+@commits
+def test_whoever_ends_a_turn_says_that_the_next_can_begin():
+    session = make_session()
+    told = []
+
+    def listen(client_id, **_):
+        told.append(client_id)
+
+    signals.turn_waiting.connect(listen)
+    try:
+        run()
+        queue(session, "one", "two")
+        let_the_lease_end()
+        end_overdue(session.pk)
+        assert told == ["one"]
+        claim_next(session_pk=session.pk, owner="dead")
+        let_the_lease_end()
+        end_overdue(session.pk)
+        stop_turn(**TALK, turn="one")
+        assert told == ["one", "one", "two"]
+    finally:
+        signals.turn_waiting.disconnect(listen)
+
+
 def test_a_dead_run_without_a_word_still_gets_a_last_row():
     session = make_session()
     run()
@@ -618,14 +878,14 @@ def overdue(key, *, has_begun=True) -> Session:
 
 
 def test_all_overdue_turns_are_ended_however_many_are_read_at_a_time(monkeypatch):
-    monkeypatch.setattr(turns, "OVERDUE", 2)
+    monkeypatch.setattr(ends, "OVERDUE", 2)
     for number in range(5):
         overdue(f"t{number}", has_begun=number > 0)
     make_session("alive")
     admit("alive", session_key="alive", owner="me")
-    assert end_all_overdue(limit=3) == Recovered(interrupted=3, given_back=0, failed=0)
-    assert end_all_overdue() == Recovered(interrupted=1, given_back=1, failed=0)
-    assert end_all_overdue() == Recovered(interrupted=0, given_back=0, failed=0)
+    assert end_all_overdue(limit=3) == Recovered(interrupted=3, given_back=0, cancelled=0, failed=0)
+    assert end_all_overdue() == Recovered(interrupted=1, given_back=1, cancelled=0, failed=0)
+    assert end_all_overdue() == Recovered(interrupted=0, given_back=0, cancelled=0, failed=0)
     assert (state("t0"), state("t1"), state("alive")) == ("waiting", "interrupted", "running")
 
 
@@ -634,7 +894,7 @@ def test_a_turn_that_can_not_be_ended_keeps_no_other_from_its_end(caplog):
     for key in ("one", "two", "three"):
         overdue(key)
     Session.objects.filter(key="two").update(last_seq=0)  # its numbers are taken already
-    assert end_all_overdue() == Recovered(interrupted=2, given_back=0, failed=1)
+    assert end_all_overdue() == Recovered(interrupted=2, given_back=0, cancelled=0, failed=1)
     assert [state(key) for key in ("one", "two", "three")] == [
         "interrupted",
         "running",
@@ -711,6 +971,17 @@ def test_a_stop_cancels_what_a_dead_process_never_began():
     assert stop_turn(**TALK, turn="run") == "cancelled"
 
 
+def test_a_turn_that_never_began_and_shall_stop_is_not_given_back():
+    session = make_session()
+    admit(owner="dead")
+    assert stop_turn(**TALK, turn="run") == "running"
+    let_the_lease_end()
+    assert end_all_overdue().cancelled == 1
+    session.refresh_from_db()
+    assert (state(), session.running, session.waiting) == ("cancelled", None, 0)
+    assert claim_next(session_pk=session.pk, owner="me") is None
+
+
 def test_an_unknown_turn_and_another_sessions_are_unknown():
     make_session()
     make_session("other")
@@ -755,31 +1026,19 @@ class Turns(RuleBasedStateMachine):
         self.began: set[tuple[int, int]] = set()
         self.sent = 0
 
-    @rule(owner=st.sampled_from(["", "p1"]))
-    def admit(self, owner) -> None:
+    @rule(owner=st.sampled_from(["", "p1"]), if_busy=st.sampled_from(BUSY_POLICIES))
+    def admit(self, owner, if_busy) -> None:
         self.sent += 1
-        try:
-            admitted = admit_turn(**self.at, client_id=f"t{self.sent}", content="hi", owner=owner)
-        except Busy:
-            return
-        if admitted.claim:
-            self.claims.append(admitted.claim)
-
-    @rule()
-    def queue(self) -> None:
-        """What a queue will do: one more waits, whatever runs."""
-        self.sent += 1
-        turn = Turn.objects.create(
-            session=self.session,
-            client_id=f"t{self.sent}",
-            status="waiting",
-            asked='{"role":"user","content":"hi"}',
-            epoch=0,
-            place=self.sent,
-        )
-        assert turn.pk
-        waiting = Session.objects.get(pk=self.session.pk).waiting
-        Session.objects.filter(pk=self.session.pk).update(waiting=waiting + 1)
+        with suppress(Busy):
+            admitted = admit_turn(
+                **self.at,
+                client_id=f"t{self.sent}",
+                content="hi",
+                owner=owner,
+                if_busy=if_busy,
+            )
+            if admitted.claim:
+                self.claims.append(admitted.claim)
 
     @rule()
     def claim(self) -> None:

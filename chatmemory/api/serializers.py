@@ -104,6 +104,7 @@ class Send(Shape):
     text = Exact(str, required=False)
     content = Exact(list, required=False)
     epoch = Exact(int, required=False)
+    if_busy = Exact(str, required=False)
     wait = Exact(bool, int, float, default=False)
 
     @classmethod

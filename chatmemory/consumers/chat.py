@@ -235,6 +235,7 @@ class Client:
             by=self._by,
             epoch=epoch if frame.epoch is None else frame.epoch,
             owner=runner.owner,
+            if_busy=frame.if_busy,
         )
         if admitted.claim is not None:
             runner.launch(admitted.claim)

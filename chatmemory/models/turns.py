@@ -6,7 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import models
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
+from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory import codec
@@ -32,11 +33,33 @@ class TurnQuerySet(QuerySet["Turn"]):
         """Those that wait for somebody to run them, the oldest first."""
         return self.filter(status=Turn.Status.WAITING).order_by("place", "pk")
 
+    def claimable(self) -> TurnQuerySet:
+        """Waiting ones of sessions in which nothing runs; those that were given back too."""
+        is_idle = Q(session__running__isnull=True) | Q(session__running=F("client_id"))
+        return self.filter(is_idle, status=Turn.Status.WAITING)
+
     def superseded(self) -> list[tuple[int, int]]:
         """The ranges of numbers, ends included, that those with a row of their own supersede."""
         begun = self.filter(user_seq__isnull=False, replaces_from__isnull=False)
         ranges = begun.values_list("replaces_from", "replaces_to")
         return [(low, high) for low, high in ranges if low is not None and high is not None]
+
+    def ask_to_stop(self) -> int:
+        """Tell running ones that they shall stop, and keep when that was first; return how many."""
+        asked = Coalesce("stop_requested_at", DatabaseNow())
+        return self.filter(status=Turn.Status.RUNNING).update(stop_requested_at=asked)
+
+    def end(self, status: str, **columns: Any) -> int:
+        """Give them this status, and take from them what only live ones have; return how many."""
+        ended: dict[str, Any] = {
+            "asked": "",
+            "partial": "",
+            "lease_owner": "",
+            "lease_until": None,
+            "ended_at": DatabaseNow(),
+            **columns,
+        }
+        return self.update(status=status, **ended)
 
     def renew(self, owner: str, lease_seconds: float) -> int:
         """Prolong the leases of an owner's started runs; return how many."""

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from chatmemory.services.actors import SERVER, Actor, importing, scope_for, user_scope
-from chatmemory.services.admission import Admitted, aadmit_turn, admit_turn
+from chatmemory.services.admission import BUSY_POLICIES, Admitted, aadmit_turn, admit_turn
 from chatmemory.services.audit import (
     arecord_reading,
     arecord_refusal,
     record_reading,
     record_refusal,
 )
+from chatmemory.services.claims import Claim, aclaim_next, claim_next
 from chatmemory.services.cuts import Cut
+from chatmemory.services.ends import (
+    Recovered,
+    aend_all_overdue,
+    aend_overdue,
+    agive_back_claims,
+    astop_turn,
+    end_all_overdue,
+    end_overdue,
+    give_back_claims,
+    stop_turn,
+)
 from chatmemory.services.erasure import (
     Erased,
     aerase_person,
@@ -81,6 +93,19 @@ from chatmemory.services.retention import (
     forget_person,
     retention_rules,
 )
+from chatmemory.services.runs import (
+    Ended,
+    aadd_rows,
+    add_rows,
+    afinish_turn,
+    asave_partial,
+    astart_turn,
+    finish_turn,
+    in_run,
+    running,
+    save_partial,
+    start_turn,
+)
 from chatmemory.services.seals import (
     AuditFinding,
     AuditState,
@@ -101,34 +126,10 @@ from chatmemory.services.sessions import (
     read_page,
     sessions_of,
 )
-from chatmemory.services.turns import (
-    Claim,
-    Ended,
-    Recovered,
-    aadd_rows,
-    aclaim_next,
-    add_rows,
-    aend_all_overdue,
-    aend_overdue,
-    afinish_turn,
-    agive_back_claims,
-    asave_partial,
-    astart_turn,
-    astop_turn,
-    claim_next,
-    end_all_overdue,
-    end_overdue,
-    finish_turn,
-    give_back_claims,
-    in_run,
-    running,
-    save_partial,
-    start_turn,
-    stop_turn,
-)
 from chatmemory.services.vacuum import Vacuumed, avacuum, vacuum
 
 __all__ = [
+    "BUSY_POLICIES",
     "SERVER",
     "Actor",
     "Admitted",

@@ -6,7 +6,7 @@ can run it and the session is idle; `claim_next` is the only other way into runn
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from django.db import IntegrityError
@@ -14,10 +14,13 @@ from django.db.models import F
 
 from chatmemory import codec
 from chatmemory.codec import Row
-from chatmemory.errors import BadInput, Busy, Conflict, HistoryCleared
+from chatmemory.conf import settings
+from chatmemory.errors import BadInput, Busy, Conflict, HistoryCleared, QueueFull
 from chatmemory.models import Message, Session, Turn
 from chatmemory.services.actors import Actor, scope_for
 from chatmemory.services.addresses import check_session_key
+from chatmemory.services.claims import Claim, asked, lease
+from chatmemory.services.ends import end_overdue, stop_running
 from chatmemory.services.faults import Fault, fault_of
 from chatmemory.services.locks import bounded_wait, unit
 from chatmemory.services.news import tell, tell_waiting
@@ -25,7 +28,9 @@ from chatmemory.services.pool import address_lane, in_pool
 from chatmemory.services.refusals import Found, explain
 from chatmemory.services.rows import OPEN, OWN_TURN, store
 from chatmemory.services.sessions import write_at
-from chatmemory.services.turns import Claim, asked, end_overdue, lease
+
+BUSY_POLICIES = ("queue", "reject", "interrupt")
+"""What may become of a send while another turn runs or waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +48,23 @@ class Admitted:
     """Set where the caller shall run it now."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Send:
+    """What shall be admitted, and where."""
+
+    scope: str
+    key: str
+    row: Row
+    client_id: str
+    epoch: int | None
+    owner: str
+    if_busy: str
+
+    def conditions(self) -> dict[str, object]:
+        """What the session must be, whatever runs in it."""
+        return {**OPEN} if self.epoch is None else {**OPEN, "epoch": self.epoch}
+
+
 def admit_turn(
     *,
     session_key: str,
@@ -53,6 +75,7 @@ def admit_turn(
     epoch: int | None = None,
     create: bool = False,
     owner: str = "",
+    if_busy: str | None = None,
 ) -> Admitted:
     """Commit a user's message, a text or text blocks, and the turn that shall answer it.
 
@@ -60,15 +83,29 @@ def admit_turn(
     session is idle; without one it waits for somebody. The same `client_id` again admits nothing
     and returns the turn as it is.
 
-    Raises BadInput, NotFound, Conflict, HistoryCleared, Archived, Busy, MemoryUnavailable.
+    `if_busy` says what becomes of it while another runs or waits, `BUSY_POLICY` where it is None:
+    `queue` lets it wait behind the others, `reject` raises Busy, `interrupt` lets it wait before
+    all others and stops the one that runs.
+
+    Raises BadInput, NotFound, Conflict, HistoryCleared, Archived, Busy, QueueFull,
+    MemoryUnavailable.
     """
     scope = scope_for(by, scope)
     check_session_key(session_key)
-    client_id = codec.check_client_id(client_id)
-    row = codec.encode({"role": "user", "content": check_content(content)})
-
+    if_busy = settings.BUSY_POLICY if if_busy is None else if_busy
+    if if_busy not in BUSY_POLICIES:
+        raise BadInput(f"if_busy must be one of {', '.join(BUSY_POLICIES)}.", field="if_busy")
+    send = _Send(
+        scope=scope,
+        key=session_key,
+        client_id=codec.check_client_id(client_id),
+        row=codec.encode({"role": "user", "content": check_content(content)}),
+        epoch=epoch,
+        owner=owner,
+        if_busy=if_busy,
+    )
     return write_at(
-        lambda: _admit(scope, session_key, row, client_id, epoch, owner),
+        lambda: _admit(send),
         session_key=session_key,
         by=by,
         scope=scope,
@@ -93,50 +130,67 @@ def check_content(content: object) -> str | list[dict[str, object]]:
     return blocks
 
 
-def _admit(
-    scope: str, key: str, row: Row, client_id: str, epoch: int | None, owner: str
-) -> Admitted | None:
+def _admit(send: _Send) -> Admitted | None:
     """Admit or say why not; None if what was in the way has just gone."""
-    idle = {**OPEN, "running": None, "waiting": 0} | ({} if epoch is None else {"epoch": epoch})
+    admitted = _unless_there(_at_once, send)
+    if admitted is not None:
+        return admitted
+    found = explain(send.scope, send.key, send.client_id)
+    if found.turn is not None:
+        if found.running == send.client_id and found.is_overdue and end_overdue(found.session_pk):
+            return None
+        return _replay(found, send)
+    if found.rows:
+        raise Conflict
+    found.check_open(send.epoch)
+    if found.is_overdue and end_overdue(found.session_pk):
+        return None
+    if send.if_busy == "reject":
+        if found.is_busy:
+            raise Busy(turn=_in_the_way(found))
+        return None
+    if found.waiting >= settings.QUEUE_DEPTH:
+        raise QueueFull(turn=_in_the_way(found))
+    # It may be idle by now; what waits then is claimed at once.
+    return _unless_there(_in_queue, send)
+
+
+def _unless_there(admit: Callable[[_Send], Admitted | None], send: _Send) -> Admitted | None:
+    """What `admit` does in a unit; None if the client_id is there already."""
     try:
         with unit():
-            if owner:
-                admitted = _claim_at_once(scope, key, row, client_id, idle, owner)
-            else:
-                admitted = _let_wait(scope, key, row, client_id, idle)
+            return admit(send)
     except IntegrityError as error:
         if fault_of(error) is not Fault.DUPLICATE:
             raise
-        admitted = None
-    if admitted is not None:
-        return admitted
-    found = explain(scope, key, client_id)
-    if found.turn is not None:
-        if found.running == client_id and found.is_overdue and end_overdue(found.session_pk):
-            return None
-        return _replay(found, row, client_id, epoch)
-    if found.rows:
-        raise Conflict
-    found.check_open(epoch)
-    if found.running is not None and not (found.is_overdue and end_overdue(found.session_pk)):
-        raise Busy(turn=found.running)
-    if found.waiting:
-        waiting = Turn.objects.filter(session=found.session_pk).waiting()
-        raise Busy(turn=waiting.values_list("client_id", flat=True).first())
-    return None
+        return None
 
 
-def _claim_at_once(
-    scope: str, key: str, row: Row, client_id: str, idle: Mapping[str, object], owner: str
-) -> Admitted | None:
+def _in_the_way(found: Found) -> str | None:
+    waiting = Turn.objects.filter(session=found.session_pk).waiting()
+    return found.running or waiting.values_list("client_id", flat=True).first()
+
+
+def _at_once(send: _Send) -> Admitted | None:
+    """Claim it, or without an owner let it wait; None if the session isn't idle."""
+    idle = {**send.conditions(), "running": None, "waiting": 0}
+    return _claimed(send, idle) if send.owner else _waiting(send, idle)
+
+
+def _in_queue(send: _Send) -> Admitted | None:
+    """Let it wait, whatever runs and waits; None if the queue is full by now."""
+    return _waiting(send, {**send.conditions(), "waiting__lt": settings.QUEUE_DEPTH})
+
+
+def _claimed(send: _Send, only_if: Mapping[str, object]) -> Admitted | None:
     stored = store(
-        [row],
-        at={"scope": scope, "key": key},
-        only_if=idle,
+        [send.row],
+        at={"scope": send.scope, "key": send.key},
+        only_if=only_if,
         unexpired=True,
-        client_id=client_id,
+        client_id=send.client_id,
         turn=OWN_TURN,
-        put={"running": client_id},
+        put={"running": send.client_id},
         add={"fence": 1, "revision": 1},
         in_unit=True,
     )
@@ -144,28 +198,28 @@ def _claim_at_once(
         return None
     turn = Turn.objects.create(
         session_id=stored.session_pk,
-        client_id=client_id,
+        client_id=send.client_id,
         status=Turn.Status.RUNNING,
         user_seq=stored.first_seq,
         epoch=stored.epoch,
         fence=stored.fence,
-        **lease(owner),
+        **lease(send.owner),
     )
     tell(stored.session_pk)
     claim = Claim(
         turn_pk=turn.pk,
-        client_id=client_id,
+        client_id=send.client_id,
         session_pk=stored.session_pk,
-        scope=scope,
-        key=key,
+        scope=send.scope,
+        key=send.key,
         epoch=stored.epoch,
         fence=stored.fence,
         user_seq=stored.first_seq,
-        owner=owner,
+        owner=send.owner,
     )
     return Admitted(
         session_pk=stored.session_pk,
-        turn=client_id,
+        turn=send.client_id,
         status=Turn.Status.RUNNING,
         seq=stored.first_seq,
         is_duplicate=False,
@@ -173,50 +227,53 @@ def _claim_at_once(
     )
 
 
-def _let_wait(
-    scope: str, key: str, row: Row, client_id: str, idle: Mapping[str, object]
-) -> Admitted | None:
-    sessions = Session.objects.at(scope, key)
+def _waiting(send: _Send, only_if: Mapping[str, object]) -> Admitted | None:
+    sessions = Session.objects.at(send.scope, send.key)
     with bounded_wait():
-        found = sessions.filter(**idle).update(waiting=F("waiting") + 1, revision=F("revision") + 1)
+        found = sessions.filter(**only_if).update(
+            waiting=F("waiting") + 1, revision=F("revision") + 1
+        )
     if not found:
         return None
     session = sessions.get()
-    turn = Turn.objects.create(
+    turn = Turn(
         session=session,
-        client_id=client_id,
+        client_id=send.client_id,
         status=Turn.Status.WAITING,
-        asked=row.body or codec.dump_json({"role": row.role, "content": row.text}),
+        asked=send.row.body or codec.dump_json({"role": "user", "content": send.row.text}),
         epoch=session.epoch,
     )
-    if Message.stored.filter(session=session, client_id=client_id).exists():
+    if send.if_busy == "interrupt":
+        turn.place = -session.revision  # before all others: the revision only grows
+        stop_running(session)
+    turn.save(force_insert=True)
+    if Message.stored.filter(session=session, client_id=send.client_id).exists():
         raise Conflict
-    Turn.objects.filter(pk=turn.pk).update(place=turn.pk)
     tell(session.pk)
-    tell_waiting(session.pk, client_id)
+    tell_waiting(session.pk, send.client_id)
     return Admitted(
         session_pk=session.pk,
-        turn=client_id,
+        turn=send.client_id,
         status=Turn.Status.WAITING,
         seq=None,
         is_duplicate=False,
     )
 
 
-def _replay(found: Found, row: Row, client_id: str, epoch: int | None) -> Admitted:
+def _replay(found: Found, send: _Send) -> Admitted:
     """A send that was admitted before, as it is now."""
-    turn = found.turn
+    turn, row = found.turn, send.row
     assert turn is not None  # noqa: S101  # the caller looked
     if turn.status != Turn.Status.CANCELLED:
         if found.rows:
             found.check_replay([row])
         elif turn.asked and asked(turn.asked) != codec.decode(row.role, row.text, row.body):
             raise Conflict
-        if epoch is not None and epoch != found.epoch:
+        if send.epoch is not None and send.epoch != found.epoch:
             raise HistoryCleared
     return Admitted(
         session_pk=found.session_pk,
-        turn=client_id,
+        turn=send.client_id,
         status=turn.status,
         seq=turn.user_seq,
         is_duplicate=True,

@@ -69,13 +69,11 @@ class _Segment:
         """Note the calls and the results of a row."""
         # What stood in a row that can't be read, or in a redacted one, nobody can tell.
         self.is_clear = self.is_clear and not row.redacted and "quarantined" not in plain
-        for call in codec.calls_of(plain):
-            call_id = call.get("id")
-            if isinstance(call_id, str):
-                self.called.add(call_id)
-                self.unanswered[call_id] = row.seq
-        answered = plain.get("tool_call_id")
-        if row.role != Message.Role.TOOL or "kind" in plain or not isinstance(answered, str):
+        self.called.update(codec.call_ids(plain))
+        # An invalid call may stay without a result.
+        self.unanswered.update(dict.fromkeys(codec.call_ids(plain, "tool_calls"), row.seq))
+        answered = codec.answered_call(plain)
+        if answered is None:
             return
         self.unanswered.pop(answered, None)
         if answered not in self.called and not self._is_called_before(row.seq, answered):

@@ -60,15 +60,7 @@ def cancel_waiting(session: Session) -> None:
 
 
 def _end(session: Session, turn: Turn, status: str) -> None:
-    session.turns.filter(pk=turn.pk).update(
-        status=status,
-        fence=F("fence") + 1,
-        asked="",
-        partial="",
-        lease_owner="",
-        lease_until=None,
-        ended_at=DatabaseNow(),
-    )
+    session.turns.filter(pk=turn.pk).end(status, fence=F("fence") + 1)
     tell_finished(session.pk, turn.client_id, status, "")
 
 

@@ -21,13 +21,13 @@ from chatmemory.models import DatabaseNow, Message, Session, Turn
 from chatmemory.services.actors import NOBODYS, Actor, importing, owner_of, scope_for
 from chatmemory.services.addresses import check_session_key
 from chatmemory.services.audit import check_reason, record
+from chatmemory.services.ends import interrupt
 from chatmemory.services.faults import Fault, durably, fault_of
 from chatmemory.services.floor import LIVE
 from chatmemory.services.locks import bounded_wait, lock_pk, unit
 from chatmemory.services.news import tell
 from chatmemory.services.pool import Lane, in_pool
 from chatmemory.services.removal import purge_expired
-from chatmemory.services.turns import interrupt
 
 T = TypeVar("T")
 

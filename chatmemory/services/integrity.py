@@ -20,10 +20,10 @@ from chatmemory.errors import NotFound
 from chatmemory.models import DatabaseNow, Message, Session, SessionQuerySet, Turn
 from chatmemory.services.actors import Actor, importing, removed
 from chatmemory.services.contents import check_rows, untold
+from chatmemory.services.ends import end_overdue, end_stray
 from chatmemory.services.findings import LISTED, Finding, at, fixed, limited, under_lock
 from chatmemory.services.floor import LIVE
 from chatmemory.services.locks import lock_pk
-from chatmemory.services.turns import end_overdue, end_stray
 from chatmemory.services.walk import pages
 
 MAX_PK = 2**63 - 1

@@ -13,13 +13,13 @@ from chatmemory.codec import Row
 from chatmemory.errors import BadInput, Busy
 from chatmemory.services.actors import Actor, scope_for
 from chatmemory.services.addresses import check_session_key
+from chatmemory.services.ends import end_overdue
 from chatmemory.services.faults import Fault, fault_of
 from chatmemory.services.news import tell
 from chatmemory.services.pool import address_lane, in_pool
 from chatmemory.services.refusals import explain
 from chatmemory.services.rows import OPEN, store
 from chatmemory.services.sessions import write_at
-from chatmemory.services.turns import end_overdue
 
 MAX_BATCH = 1_000
 

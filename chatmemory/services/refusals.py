@@ -56,6 +56,11 @@ class Found:
     turn: FoundTurn | None
     rows: list[FoundRow]
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a turn runs or waits."""
+        return self.running is not None or self.waiting > 0
+
     def check_replay(self, rows: Sequence[Row]) -> None:
         """See that the write that was done before is this one. Raises HistoryCleared, Conflict."""
         if self.rows[0].seq < self.first_seq:

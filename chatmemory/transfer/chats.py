@@ -42,7 +42,7 @@ def _standing(reading: Reading) -> Iterator[Message]:
 
 def _for_openai(reading: Reading) -> Iterator[dict[str, object]]:
     """The messages that a provider takes: instructions first, no empty or unreadable ones."""
-    called: set[object] = set()
+    called: set[str] = set()
     has_begun = False
     for row in _standing(reading):
         plain = row.plain()
@@ -51,9 +51,9 @@ def _for_openai(reading: Reading) -> Iterator[dict[str, object]]:
         message = to_openai(plain)
         if row.role == Message.Role.USER:
             called.clear()
-        called.update(call["id"] for call in _calls(plain))
-        is_answer = row.role != Message.Role.TOOL or bool(plain.get("kind"))
-        if not (is_answer or plain.get("tool_call_id") in called):
+        called.update(codec.call_ids(plain))
+        is_result = row.role == Message.Role.TOOL and not plain.get("kind")
+        if is_result and codec.answered_call(plain) not in called:
             continue
         if not message["content"] and "tool_calls" not in message:
             continue
@@ -85,7 +85,7 @@ def to_openai(plain: Mapping[str, object]) -> dict[str, object]:
 
 
 def _calls(plain: Mapping[str, object]) -> Iterator[dict[str, object]]:
-    for name in ("tool_calls", "invalid_tool_calls"):
+    for name in codec.CALLS:
         for call in codec.calls_of(plain, name):
             given = call.get("args")
             arguments = given if isinstance(given, str) else codec.dump_json(given or {})

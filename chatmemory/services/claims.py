@@ -1,0 +1,144 @@
+"""Claims: the right to run a turn. `claim_next` is the only way into running but admission."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.db import IntegrityError
+from django.db.models import F
+
+from chatmemory import codec
+from chatmemory.conf import settings
+from chatmemory.errors import Conflict, NotFound
+from chatmemory.models import DatabaseNow, Session, Turn
+from chatmemory.services.faults import Fault, durably, fault_of
+from chatmemory.services.locks import lock_pk, unit
+from chatmemory.services.news import tell, tell_finished
+from chatmemory.services.pool import Lane, in_pool
+from chatmemory.services.refusals import damaged, is_stored
+from chatmemory.services.rows import OWN_TURN, store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The right to run a turn, as long as its fence stands."""
+
+    turn_pk: int
+    client_id: str
+    session_pk: int
+    scope: str
+    key: str
+    epoch: int
+    fence: int
+    user_seq: int
+    owner: str
+
+
+def asked(stored: str) -> dict[str, object]:
+    """The plain message of a turn that waits."""
+    return codec.decode("user", "", stored)
+
+
+def claim_next(*, session_pk: int, owner: str) -> Claim | None:
+    """Begin the run of the oldest waiting turn, if the session is idle; None if not.
+
+    A turn that was given back comes first; its user's message is stored already.
+    """
+
+    def work() -> Claim | None:
+        with unit():
+            session = lock_pk(session_pk)
+            if session.running is not None:
+                return _claim_again(session, owner)
+            for turn in session.turns.waiting():
+                claim = _claim_waiting(session, turn, owner)
+                if claim is not None:
+                    return claim
+            return None
+
+    try:
+        return durably(work, is_repeatable=False)
+    except NotFound:
+        return None
+
+
+def _claim_again(session: Session, owner: str) -> Claim | None:
+    turn = session.turns.filter(client_id=session.running, status=Turn.Status.WAITING).first()
+    if turn is None:
+        return None
+    Session.objects.filter(pk=session.pk).update(fence=F("fence") + 1, revision=F("revision") + 1)
+    Turn.objects.filter(pk=turn.pk).update(
+        status=Turn.Status.RUNNING, fence=session.fence + 1, **lease(owner)
+    )
+    tell(session.pk)
+    return _claim(session, turn, session.epoch, session.fence + 1, turn.user_seq or 0, owner)
+
+
+def _claim_waiting(session: Session, turn: Turn, owner: str) -> Claim | None:
+    """Needs the lock. None if the turn failed at it."""
+    try:
+        stored = store(
+            [codec.encode(asked(turn.asked))],
+            at={"id": session.pk},
+            only_if={"running": None},
+            client_id=turn.client_id,
+            turn=OWN_TURN,
+            put={"running": turn.client_id},
+            add={"fence": 1, "revision": 1, "waiting": -1},
+        )
+    except IntegrityError as error:
+        if fault_of(error) is not Fault.DUPLICATE:
+            raise
+        if not is_stored(session.pk, turn.client_id):
+            raise damaged(session.pk) from error
+        stored = None
+    if stored is None:
+        Turn.objects.filter(pk=turn.pk).end(Turn.Status.FAILED, error=Conflict.code)
+        Session.objects.filter(pk=session.pk).update(
+            waiting=F("waiting") - 1, revision=F("revision") + 1
+        )
+        tell(session.pk)
+        tell_finished(session.pk, turn.client_id, Turn.Status.FAILED, Conflict.code)
+        return None
+    Turn.objects.filter(pk=turn.pk).update(
+        status=Turn.Status.RUNNING,
+        asked="",
+        user_seq=stored.first_seq,
+        fence=stored.fence,
+        **lease(owner),
+    )
+    tell(session.pk)
+    return _claim(session, turn, stored.epoch, stored.fence, stored.first_seq, owner)
+
+
+def _claim(
+    session: Session, turn: Turn, epoch: int, fence: int, user_seq: int, owner: str
+) -> Claim:
+    return Claim(
+        turn_pk=turn.pk,
+        client_id=turn.client_id,
+        session_pk=session.pk,
+        scope=session.scope,
+        key=session.key,
+        epoch=epoch,
+        fence=fence,
+        user_seq=user_seq,
+        owner=owner,
+    )
+
+
+def lease(owner: str) -> dict[str, Any]:
+    """The columns of a turn that `owner` takes, from now on."""
+    return {
+        "lease_owner": owner,
+        "lease_until": DatabaseNow() + timedelta(seconds=settings.LEASE),
+    }
+
+
+def _pk_lane(session_pk: int, **_: object) -> Lane:
+    return (session_pk,)
+
+
+aclaim_next = in_pool(claim_next, lane=_pk_lane)

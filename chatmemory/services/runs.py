@@ -1,0 +1,198 @@
+"""Runs: begun, their rows stored as they are finished, ended; as long as the fence stands.
+
+A run that lost its fence can't write any more: another ended its turn.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from django.db import IntegrityError
+
+from chatmemory import codec
+from chatmemory.codec import Row
+from chatmemory.models import DatabaseNow, Message, Turn
+from chatmemory.services.claims import Claim, lease
+from chatmemory.services.ends import results_for_open_calls
+from chatmemory.services.faults import Fault, durably, fault_of
+from chatmemory.services.locks import unit
+from chatmemory.services.news import tell, tell_finished
+from chatmemory.services.pool import Lane, in_pool
+from chatmemory.services.refusals import damaged, is_stored
+from chatmemory.services.rows import store
+
+
+@dataclass(slots=True)
+class _Running:
+    """What a run tells the code that it calls, and the tasks that this leaves behind."""
+
+    scope: str
+    key: str
+    is_over: bool = False
+
+
+_run_of: ContextVar[_Running | None] = ContextVar("chatmemory_run_of", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What `finish_turn` leaves behind."""
+
+    last_seq: int
+    waiting: int
+
+
+def start_turn(*, claim: Claim) -> bool:
+    """Say that the run begins now; False if it was taken away, or begun before."""
+    turn = Turn.objects.filter(
+        pk=claim.turn_pk,
+        fence=claim.fence,
+        status=Turn.Status.RUNNING,
+        started_at__isnull=True,
+    )
+
+    def work() -> bool:
+        begun = turn.update(started_at=DatabaseNow(), **lease(claim.owner))
+        if begun:
+            tell(claim.session_pk)
+        return bool(begun)
+
+    # Not again where it may have been done: the second call would say that the turn was taken.
+    return durably(work, is_repeatable=False)
+
+
+def save_partial(*, claim: Claim, text: str, step: int) -> bool:
+    """Keep the text so far, for the case that this process dies; False if the fence is lost."""
+    turn = Turn.objects.filter(pk=claim.turn_pk, fence=claim.fence, status=Turn.Status.RUNNING)
+    return durably(lambda: bool(turn.update(partial=text, step=step)), is_repeatable=True)
+
+
+def add_rows(*, claim: Claim, messages: Sequence[Mapping[str, object]], step: int | None) -> bool:
+    """Store finished rows of a running turn; False if the fence is lost."""
+    rows = [codec.encode(message, lenient=True, step=step) for message in messages]
+    batch_id = uuid.uuid4().hex
+    if not rows:
+        return True
+
+    def work() -> bool:
+        try:
+            stored = store(
+                rows,
+                at={"id": claim.session_pk},
+                only_if=_standing(claim),
+                client_id=batch_id,
+                turn=claim.user_seq,
+            )
+        except IntegrityError as error:
+            if fault_of(error) is not Fault.DUPLICATE:
+                raise
+            if not is_stored(claim.session_pk, batch_id):
+                raise damaged(claim.session_pk) from error
+            return True
+        if stored is not None:
+            tell(claim.session_pk)
+        return stored is not None
+
+    return durably(work, is_repeatable=True)
+
+
+def finish_turn(
+    *,
+    claim: Claim,
+    status: str,
+    message: Mapping[str, object],
+    error: str = "",
+    model: str = "",
+    usage: Mapping[str, object] | None = None,
+    step: int | None = None,
+) -> Ended | None:
+    """End a run and store its last row, in one transaction; None if the fence is lost.
+
+    A run that ends in the middle leaves no tool call open: each gets a result that says so.
+    """
+    last = codec.encode(message, lenient=True, status=status, error=error, model=model, step=step)
+    usage_text = "" if usage is None else _usage_text(usage)
+    batch_id = uuid.uuid4().hex
+
+    def work() -> Ended | None:
+        results = results_for_open_calls(claim.session_pk, claim.user_seq)
+        try:
+            with unit():
+                return finish([*results, last])
+        except IntegrityError as error:
+            if fault_of(error) is not Fault.DUPLICATE:
+                raise
+            raise damaged(claim.session_pk) from error
+
+    def finish(rows: list[Row]) -> Ended | None:
+        stored = store(
+            rows,
+            at={"id": claim.session_pk},
+            only_if=_standing(claim),
+            client_id=batch_id,
+            turn=claim.user_seq,
+            put={"running": None},
+            add={"revision": 1},
+            in_unit=True,
+        )
+        if stored is None:
+            return _finished_before(claim.session_pk, batch_id)
+        Turn.objects.filter(pk=claim.turn_pk).end(
+            status, error=last.error, model=last.model, usage=usage_text
+        )
+        tell(claim.session_pk)
+        tell_finished(claim.session_pk, claim.client_id, status, error)
+        return Ended(last_seq=stored.last_seq, waiting=stored.waiting)
+
+    return durably(work, is_repeatable=True)
+
+
+def _finished_before(session_pk: int, batch_id: str) -> Ended | None:
+    """What this same call did, if it lost the connection after its commit."""
+    values = Message.stored.filter(session=session_pk, client_id=batch_id).values_list(
+        "session__last_seq", "session__waiting"
+    )
+    return next((Ended(last_seq=last, waiting=waiting) for last, waiting in values), None)
+
+
+def _usage_text(usage: Mapping[str, object]) -> str:
+    """What a model says of its usage, made fit for JSON."""
+    message = {"role": "assistant", "content": "", "usage": usage}
+    row = codec.encode(message, lenient=True)
+    return codec.dump_json(codec.decode(row.role, row.text, row.body).get("usage"))
+
+
+@contextmanager
+def running(claim: Claim) -> Iterator[None]:
+    """In this context, and in copies of it, `in_run` is true of the claim's session."""
+    run = _Running(claim.scope, claim.key)
+    token = _run_of.set(run)
+    try:
+        yield
+    finally:
+        run.is_over = True  # a task that outlives the run has a copy of the context
+        _run_of.reset(token)
+
+
+def in_run(scope: str, key: str) -> bool:
+    """Whether this code is called by the responder that answers in this session."""
+    run = _run_of.get()
+    return run is not None and not run.is_over and (run.scope, run.key) == (scope, key)
+
+
+def _standing(claim: Claim) -> dict[str, object]:
+    return {"epoch": claim.epoch, "running": claim.client_id, "fence": claim.fence}
+
+
+def _claim_lane(*, claim: Claim, **_: object) -> Lane:
+    return (claim.scope, claim.key)
+
+
+astart_turn = in_pool(start_turn, lane=_claim_lane)
+asave_partial = in_pool(save_partial, lane=_claim_lane)
+aadd_rows = in_pool(add_rows, lane=_claim_lane)
+afinish_turn = in_pool(finish_turn, lane=_claim_lane)
