@@ -101,12 +101,12 @@ def dead(person, key, *, has_begun):
 @pytest.mark.database
 @pytest.mark.django_db
 def test_the_turns_of_dead_processes_are_ended_and_counted(ann):
-    assert recovered() == "0 turns ended, 0 given back"
+    assert recovered() == "0 turns ended, 0 given back, 0 cancelled"
     dead(ann, "begun", has_begun=True)
     dead(ann, "claimed", has_begun=False)
-    assert recovered() == "0 turns ended, 0 given back"
+    assert recovered() == "0 turns ended, 0 given back, 0 cancelled"
     Turn.objects.update(lease_until=LONG_AGO)
-    assert recovered() == "1 turn ended, 1 given back"
+    assert recovered() == "1 turn ended, 1 given back, 0 cancelled"
     statuses = dict(Turn.objects.values_list("client_id", "status"))
     assert statuses == {"begun": "interrupted", "claimed": "waiting"}
 

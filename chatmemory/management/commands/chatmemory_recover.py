@@ -24,7 +24,8 @@ class Command(BaseCommand):
         except MemoryUnavailable as error:
             raise CommandError(str(error)) from error
         self.stdout.write(
-            f"{counted(recovered.interrupted, 'turn')} ended, {recovered.given_back} given back"
+            f"{counted(recovered.interrupted, 'turn')} ended, {recovered.given_back} given back, "
+            f"{recovered.cancelled} cancelled"
         )
         if recovered.failed:
             raise CommandError(
