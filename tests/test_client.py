@@ -170,6 +170,14 @@ def test_rows_are_replaced_by_newer_ones_and_go_with_the_floor_and_a_reset(scrip
     chat.expect_rows("four")
 
 
+def test_a_change_of_a_row_that_is_not_here_leaves_no_hole(scripted):
+    script, chat = scripted
+    script.welcome(row(7, "seven"), row(8, "eight"))
+    script.say("message", **row(3, "", revision=4, redacted=True))
+    script.say("message", **row(8, "eight!", revision=5))
+    chat.expect_rows("seven", "eight!")
+
+
 def test_an_unacknowledged_message_is_sent_again_under_its_client_id(scripted):
     script, chat = scripted
     assert script.welcome()["create"] is True

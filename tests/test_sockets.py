@@ -436,6 +436,118 @@ async def test_a_cursor_from_before_a_trim_goes_on_behind_the_floor(ann, talk, k
     assert tab.texts()[: len(texts)] == texts
 
 
+@db
+def redact(person, *seqs):
+    for seq in seqs:
+        services.redact_message(**person.talk, seq=seq, reason="test")
+
+
+async def test_a_row_that_changed_comes_again_to_an_open_socket(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        await redact(ann, 2)
+        message = await tab.until("message")
+        assert (message["seq"], message["text"], message["redacted"]) == (2, "", True)
+        session = await tab.until("session")
+        assert message["revision"] == session["revision"] > 0
+        await tab.until("synced")
+        await append(ann, "five")
+        assert (await tab.until("message"))["seq"] == 5
+
+
+async def test_a_row_that_was_quarantined_and_one_repaired_come_again(ann, talk):
+    broken = Message.stored.filter(seq=2)
+    async with greeted(tab := Tab(ann)):
+        for body, quarantined in (("{", True), (None, False)):
+            await db(broken.update)(body=body)
+            found = services.check_integrity(repair_by=Actor.server("test"))
+            assert [finding.code for finding in await db(list)(found)]
+            message = await tab.until("message")
+            assert (message["seq"], message["quarantined"]) == (2, quarantined)
+
+
+async def test_a_cursor_brings_the_rows_that_changed_and_those_that_are_new(ann, talk):
+    async with Tab(ann) as tab:
+        cursor = await tab.hello()
+    await redact(ann, 3, 1)
+    await append(ann, "five")
+    async with Tab(ann) as tab:
+        cursor = await tab.hello(cursor=cursor)
+        assert [(f["seq"], f["text"]) for f in tab.frames if f["type"] == "message"] == [
+            (3, ""),
+            (1, ""),
+            (5, "five"),
+        ]
+    async with Tab(ann) as tab:
+        await tab.hello(cursor=cursor)
+    assert tab.texts() == []
+
+
+async def test_more_changed_rows_than_a_page_come_all(ann, talk, monkeypatch):
+    monkeypatch.setattr(feed, "PULL", 2)
+    await append(ann, *"abc")
+    async with Tab(ann) as tab:
+        cursor = await tab.hello()
+    await redact(ann, *range(7, 2, -1))
+    # As where many rows change at once.
+    revision = (await db(Session.objects.get)()).rows_revision
+    await db(Message.stored.filter(redacted=True).update)(revision=revision)
+    async with Tab(ann) as tab:
+        await tab.hello(cursor=cursor)
+    assert [f["seq"] for f in tab.frames if f["type"] == "message"] == [3, 4, 5, 6, 7]
+
+
+async def test_changed_rows_wait_for_credit_and_none_is_left_out(ann, talk, monkeypatch):
+    await append(ann, *["x" * 90_000] * 6)
+    async with Tab(ann) as tab:
+        cursor = await tab.hello()
+    await db(Message.stored.filter(seq__gt=4).update)(revision=9)
+    await db(Session.objects.update)(revision=9, rows_revision=9)
+    with monkeypatch.context() as patch:
+        patch.setattr(credit, "PONG_SECONDS", 0.5)
+        async with Tab(ann) as tab:
+            tab.confirms = False
+            await tab.say("hello", v=1, cursor=cursor)
+            assert (await tab.closed())[1] == 4410
+    assert [f["seq"] for f in tab.frames if f["type"] == "message"] == [5, 6, 7]
+    async with Tab(ann) as tab:
+        tab.confirms = False
+        await tab.say("hello", v=1, cursor=cursor)
+        for _ in range(3):
+            ping = await tab.until("ping")
+        tab.confirms = True
+        await tab.say("pong", n=ping["n"])
+        await tab.until("synced")
+    assert [f["seq"] for f in tab.frames if f["type"] == "message"] == [5, 6, 7, 8, 9, 10]
+
+
+async def test_a_changed_row_that_was_never_shown_comes_only_once_it_is_fetched(ann, talk):
+    await append(ann, *map(str, range(60)))
+    async with greeted(tab := Tab(ann)):
+        assert next(f["seq"] for f in tab.frames if f["type"] == "message") == 15
+        await redact(ann, 9, 20)
+        assert (await tab.until("message"))["seq"] == 20
+        await tab.until("synced")
+        await tab.ask("fetch", before_seq=15, limit=5)
+        await redact(ann, 8, 11)
+        assert (await tab.until("message"))["seq"] == 11
+
+
+async def test_a_cursor_from_before_a_backup_was_put_back_begins_anew(ann, talk):
+    async with Tab(ann) as tab:
+        await tab.hello(cursor=old_cursor(talk, revision=5))
+    assert tab.frames[1]["reason"] == "ahead"
+
+
+async def test_unchanged_sessions_are_not_searched_for_changed_rows(ann, talk, monkeypatch):
+    await redact(ann, 1)
+    async with greeted(tab := Tab(ann)):
+        monkeypatch.setattr(feed, "_achanged", None)  # calling it would end the socket
+        await append(ann, "five")
+        await tab.until("message", text="five")
+        await trim(ann, 2)
+        await tab.until("session", first_seq=3)
+
+
 # Said and answered
 
 

@@ -190,7 +190,7 @@ class Client:
                 status = await services.astop_turn(session_key=self._key, turn=turn, by=self._by)
                 self._answer(protocol.dump("ok", id=frame_id, turn=turn, status=status))
             case Fetch():
-                await self._fetch(frame)
+                await self._fetch(frame, self._feed)
 
     @property
     def _by(self) -> Actor:
@@ -250,7 +250,8 @@ class Client:
             )
         )
 
-    async def _fetch(self, frame: Fetch) -> None:
+    async def _fetch(self, frame: Fetch, feed: Feed) -> None:
+        feed.fetches(frame.before_seq - frame.limit)
         page = await services.aread_page(
             session_key=self._key, by=self._by, before=frame.before_seq, limit=frame.limit
         )

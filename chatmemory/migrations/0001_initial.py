@@ -74,6 +74,7 @@ class Migration(migrations.Migration):
                 ('stored_from', models.BigIntegerField(db_default=1)),
                 ('epoch', models.BigIntegerField(default=chatmemory.models.sessions.random_epoch)),
                 ('revision', models.BigIntegerField(db_default=0)),
+                ('rows_revision', models.BigIntegerField(db_default=0)),
                 ('running', chatmemory.models.fields.KeyField(max_length=64, null=True)),
                 ('waiting', models.IntegerField(db_default=0)),
                 ('fence', models.BigIntegerField(db_default=0)),

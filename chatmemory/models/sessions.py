@@ -153,6 +153,7 @@ class Session(models.Model):
     stored_from = models.BigIntegerField(db_default=1)
     epoch = models.BigIntegerField(default=random_epoch)
     revision = models.BigIntegerField(db_default=0)
+    rows_revision = models.BigIntegerField(db_default=0)  # the highest of a row, which has no index
     running = KeyField(max_length=64, null=True)  # null is "idle", a condition of each append
     waiting = models.IntegerField(db_default=0)
     fence = models.BigIntegerField(db_default=0)

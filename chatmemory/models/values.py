@@ -79,6 +79,8 @@ class Head:
     first_seq: int
     last_seq: int
     revision: int
+    rows_revision: int
+    """That of the last change of a row; 0 if there was none."""
     archived: bool
     running: str | None
     turn_status: str | None
@@ -121,6 +123,7 @@ HEAD_COLUMNS = (
     "first_seq",
     "last_seq",
     "revision",
+    "rows_revision",
     "archived_at",
     "running",
     "waiting",
@@ -140,6 +143,7 @@ def head_of(values: Mapping[str, Any]) -> Head:
         first_seq=values["first_seq"],
         last_seq=values["last_seq"],
         revision=values["revision"],
+        rows_revision=values["rows_revision"],
         archived=values["archived_at"] is not None,
         running=values["running"],
         turn_status=values["now__status"],

@@ -95,6 +95,7 @@ class _Facts:
     last_seq: int
     stored_from: int
     revision: int
+    rows_revision: int
     tokens: int
     last_message_at: datetime | None
     rows: int
@@ -130,6 +131,7 @@ _OF_SESSION = (
     "last_seq",
     "stored_from",
     "revision",
+    "rows_revision",
     "tokens",
     "last_message_at",
 )
@@ -224,6 +226,7 @@ def _right(facts: _Facts) -> dict[str, Any]:
         "tokens": _right_tokens(facts),
         "last_message_at": last_message_at,
         "revision": max(facts.revision, facts.changed or 0),
+        "rows_revision": max(facts.rows_revision, facts.changed or 0),
         "running": facts.running if facts.live else None,
         "waiting": facts.waiting_turns,
         **_right_address(facts),
