@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -30,6 +31,9 @@ NUMBERS = {
 }
 """The least value of a setting that is a number, and whether it may be None."""
 
+MAY_BE_ZERO = ("DRAIN",)
+"""Durations that may be none at all."""
+
 
 @checks.register
 def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
@@ -56,8 +60,9 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
                 checks.Error(f"CHATMEMORY[{name!r}] must be {what}.", id="chatmemory.E002")
             )
     for name in known:
-        if isinstance(vars(Settings)[name], Duration | OptionalDuration) and not _is_positive(name):
-            message = f"CHATMEMORY[{name!r}] must be a number of seconds above 0, or a timedelta."
+        if isinstance(vars(Settings)[name], Duration | OptionalDuration) and not _is_duration(name):
+            span = "from 0 on" if name in MAY_BE_ZERO else "above 0"
+            message = f"CHATMEMORY[{name!r}] must be a number of seconds {span}, or a timedelta."
             found.append(checks.Error(message, id="chatmemory.E003"))
     return [
         *found,
@@ -69,11 +74,13 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
     ]
 
 
-def _is_positive(name: str) -> bool:
+def _is_duration(name: str) -> bool:
     may_be_none = isinstance(vars(Settings)[name], OptionalDuration)
     try:
         value = getattr(settings, name)
-        return may_be_none if value is None else bool(value > 0)
+        if value is None or value == 0:
+            return may_be_none if value is None else name in MAY_BE_ZERO
+        return bool(0 < value < math.inf)
     except (TypeError, ValueError):
         return False
 

@@ -106,6 +106,11 @@ class Settings:
     """How long a process owns a run without renewing, in seconds. After it, a dead process's
     run is ended by the next that looks."""
 
+    DRAIN = Duration(8)
+    """How long the turns of a process may go on after SIGTERM, in seconds; then they end as
+    interrupted, with what was said so far. Storing that and closing sockets takes up to 8 s more,
+    within the time that whoever sends the signal must give."""
+
     SESSION_TTL = OptionalDuration(None)
     """How long after its last message a session expires, in seconds; None for never. It doesn't
     while a turn waits or runs, nor on hold; one with an `expires_at` of its own expires then

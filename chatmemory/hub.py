@@ -10,21 +10,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import threading
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from importlib import import_module
 from itertools import groupby
 from typing import Any, Protocol
 
-from channels.exceptions import InvalidChannelLayerError
-from channels.layers import InMemoryChannelLayer, get_channel_layer
 from django.conf import settings as django_settings
 from django.contrib.auth import get_user_model
 from django.utils import timezone
 
 from chatmemory import services
+from chatmemory.conf import settings
+from chatmemory.layer import RUNNERS, Layer, group_of
 from chatmemory.models import Head, Session, Turn
 from chatmemory.responders import Progress
 from chatmemory.services.pool import in_pool
@@ -32,16 +33,14 @@ from chatmemory.services.pool import in_pool
 logger = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 5.0
-LAYER_SECONDS = 0.5
-"""How long a call of the channel layer may take."""
-RETRY_SECONDS = 1.0
+"""How long a sweep may be away."""
 PUBLISH_SECONDS = 0.05
 """How often the new text of a run is told to other processes."""
-RUNNERS = "chatmemory.runners"
-"""The group of all processes that can run turns."""
+RETURN_MS = 1_000
+"""Within which the sockets of a process that ends come back."""
+LEASE_END_SPREAD = 0.2
+"""Within how many seconds of its end a dead process's lease is noticed."""
 MAX_SWEPT_TURNS = 100
-MAX_HINTS = 10_000
-"""Hints kept for a layer that can't be reached; then the oldest go."""
 
 
 class Socket(Protocol):
@@ -59,6 +58,9 @@ class Socket(Protocol):
 
     def expel(self) -> None:
         """The right to be here has ended."""
+
+    def retire(self, reason: str, after_ms: int) -> None:
+        """Go, and come back after so long: to another process, or this one begun anew."""
 
 
 class Listener(Protocol):
@@ -103,7 +105,9 @@ class Hub:
         self._mirrors: dict[int, LiveText] = {}
         self._unpublished: set[int] = set()
         self._is_serving = False
-        self._layer = _Layer(self._hear, self._has_joined)
+        self._is_due = asyncio.Event()
+        self._retires = ""
+        self._layer = Layer(self._hear, self._has_joined)
 
     # Called from any thread.
 
@@ -113,6 +117,8 @@ class Hub:
         with self._lock:
             self._sockets[session_pk].add(socket)
         self._call(self._follow, session_pk)
+        if self._retires:
+            self._retire_one(socket)
 
     def leave(self, session_pk: int, socket: Socket) -> None:
         """The socket is told no more."""
@@ -122,10 +128,34 @@ class Hub:
         if not sockets:
             self._call(self._forget, session_pk)
 
+    def retire(self, reason: str) -> None:
+        """Send all sockets away, and whoever still comes."""
+        self._retires = reason
+        with self._lock:
+            sockets = {socket for group in self._sockets.values() for socket in group}
+        for socket in sockets:
+            self._retire_one(socket)
+
+    def _retire_one(self, socket: Socket) -> None:
+        # Not all at once: where they go to, each asks the database for what it missed.
+        socket.retire(self._retires, random.randrange(RETURN_MS))  # noqa: S311  # no secret
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is here."""
+        with self._lock:
+            return not any(self._sockets.values())
+
+    @property
+    def has_told_all(self) -> bool:
+        """Whether no hint for other processes is left."""
+        return not self._layer.has_hints
+
     def serve(self) -> None:
-        """This process runs turns: hear of those that wait, and sweep."""
+        """This process runs turns: hear of those that wait, and sweep, now and from now on."""
         self._is_serving = True
         self._call(self._layer.join, RUNNERS)
+        self._call(self._is_due.set)
 
     def begin_text(self, session_pk: int, turn: str, step: int) -> LiveText:
         """A run of this process begins a step."""
@@ -154,7 +184,7 @@ class Hub:
     def poke(self, session_pk: int) -> None:
         """A session has news: tell its sockets, here and in other processes."""
         self._poke_here(session_pk)
-        self._tell(_group(session_pk), "news", session=session_pk)
+        self._tell(group_of(session_pk), "news", session=session_pk)
 
     def call_runners(self, session_pk: int) -> None:
         """A turn waits: tell the runners of other processes."""
@@ -175,7 +205,9 @@ class Hub:
         for kept in (self._sockets, self._heads, self._texts, self._mirrors, self._unpublished):
             kept.clear()
         self._is_serving = False
-        self._layer = _Layer(self._hear, self._has_joined)
+        self._is_due = asyncio.Event()
+        self._retires = ""
+        self._layer = Layer(self._hear, self._has_joined)
 
     # The thread.
 
@@ -208,7 +240,7 @@ class Hub:
             self._call(self._layer.tell, group, kind, fields)
 
     def _follow(self, session_pk: int) -> None:
-        self._layer.join(_group(session_pk))
+        self._layer.join(group_of(session_pk))
         if session_pk not in self._texts and session_pk not in self._mirrors:
             self._ask_for_whole(session_pk)
 
@@ -227,7 +259,7 @@ class Hub:
             self._sockets.pop(session_pk, None)
         self._mirrors.pop(session_pk, None)
         self._heads.pop(session_pk, None)
-        self._layer.leave(_group(session_pk))
+        self._layer.leave(group_of(session_pk))
 
     def _publish_soon(self, session_pk: int) -> None:
         if session_pk not in self._unpublished:
@@ -245,7 +277,7 @@ class Hub:
             fields = {"turn": text.turn, "step": text.step, "from": begin, "to": end}
             text.published = end
             event = {"session": session_pk, "pieces": pieces, **fields}
-            self._layer.tell(_group(session_pk), "text", event)
+            self._layer.tell(group_of(session_pk), "text", event)
 
     def _hear(self, kind: str, event: Mapping[str, Any]) -> None:
         match kind:
@@ -290,16 +322,25 @@ class Hub:
     # The sweep.
 
     async def _sweep_for_ever(self) -> None:
+        pause = 0.0
         while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            if self._is_serving:
+            # Not wait_for: before Python 3.12 it swallows a cancellation that meets its result.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._is_due.wait()
+            self._is_due.clear()
+            pause = SWEEP_SECONDS
+            if self._is_serving and settings.DB_THREADS:
                 try:
-                    await self._sweep()
+                    pause = await self._sweep()
                 except Exception:
-                    logger.exception("the sweep failed; the next one is in %s s", SWEEP_SECONDS)
+                    logger.exception("the sweep failed; the next one is in %s s", pause)
 
-    async def _sweep(self) -> None:
-        """A few queries, whatever the number of sockets: heal, expel, end, begin."""
+    async def _sweep(self) -> float:
+        """A few queries, whatever the number of sockets: heal, expel, end, begin.
+
+        Returns after how many seconds the next one is due.
+        """
         sockets = {socket for group in tuple(self._sockets.values()) for socket in tuple(group)}
         found = await _asweep(
             session_pks=tuple(self._sockets),
@@ -321,6 +362,13 @@ class Hub:
         for session_pk in found.waiting:
             if self.listener is not None:
                 self.listener.consider(session_pk)
+        # A lease that was seen is never missed: no sweep is further away than one lasts.
+        pause = min(SWEEP_SECONDS, settings.LEASE)
+        if found.lease_ends_in is not None:
+            # Not all processes at once.
+            spread = random.uniform(0.02, LEASE_END_SPREAD)  # noqa: S311  # no secret
+            pause = min(pause, found.lease_ends_in + spread)
+        return pause
 
 
 def _packed(pieces: Iterable[str | Progress]) -> list[str | list[str]]:
@@ -344,6 +392,7 @@ class _Found:
     user_pks: Collection[str]
     login_keys: Collection[str]
     waiting: Collection[int]
+    lease_ends_in: float | None
 
 
 def _sweep(
@@ -356,6 +405,7 @@ def _sweep(
         user_pks=_active_users(user_pks) if user_pks else (),
         login_keys=_living_logins(login_keys) if login_keys else (),
         waiting=set(waiting[:MAX_SWEPT_TURNS]),
+        lease_ends_in=Turn.objects.seconds_to_lease_end(),
     )
 
 
@@ -378,135 +428,6 @@ def _living_logins(login_keys: Collection[str]) -> set[str]:
 
 
 _asweep = in_pool(_sweep)
-
-
-class _Layer:
-    """The channel layer: groups joined, hints sent, each call bounded, nothing awaited outside."""
-
-    def __init__(
-        self,
-        hear: Callable[[str, Mapping[str, Any]], None],
-        has_joined: Callable[[int], None],
-    ) -> None:
-        self._hear = hear
-        self._has_joined = has_joined
-        self._wanted: set[str] = set()
-        self._joined: set[str] = set()
-        self._outbox: dict[tuple[str, str, object], tuple[str, dict[str, Any]]] = {}
-        self._texts: list[tuple[str, dict[str, Any]]] = []
-        self._wake: asyncio.Event | None = None
-        self._channel = ""
-        self._is_failing = False
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether it reaches other processes."""
-        try:
-            layer = get_channel_layer()
-        except InvalidChannelLayerError:
-            return False
-        return layer is not None and not isinstance(layer, InMemoryChannelLayer)
-
-    def join(self, group: str) -> None:
-        self._wanted.add(group)
-        self._stir()
-
-    def leave(self, group: str) -> None:
-        self._wanted.discard(group)
-        self._stir()
-
-    def tell(self, group: str, kind: str, fields: Mapping[str, object]) -> None:
-        """Send an event to a group soon. The same hint twice is one; old text may be lost."""
-        if not self.is_shared:
-            return
-        event = {"type": f"chatmemory.{kind}", **fields}
-        if kind == "text":
-            self._texts.append((group, event))
-            del self._texts[:-1000]
-        else:
-            self._outbox[group, kind, fields.get("session", fields.get("turn"))] = (group, event)
-            if len(self._outbox) > MAX_HINTS:
-                del self._outbox[next(iter(self._outbox))]
-        self._stir()
-
-    def _stir(self) -> None:
-        if self._wake is not None:
-            self._wake.set()
-
-    async def run(self) -> None:
-        if not self.is_shared:
-            return
-        # Asked for once: threads that ask at the same time are given layers of their own, and
-        # what one receives the other can't join to a group.
-        layer = get_channel_layer()
-        self._wake = asyncio.Event()
-        self._wake.set()
-        receiver = asyncio.ensure_future(self._receive_for_ever(layer))
-        try:
-            while True:
-                # Not wait_for: before Python 3.12 it swallows a cancellation that meets its result.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(RETRY_SECONDS):
-                        await self._wake.wait()
-                self._wake.clear()
-                if self._channel:
-                    await self._work_off(layer)
-        finally:
-            receiver.cancel()
-            await asyncio.gather(receiver, return_exceptions=True)
-
-    async def _work_off(self, layer: Any) -> None:
-        for group in self._wanted - self._joined:
-            if not await self._bounded(layer.group_add(group, self._channel)):
-                return
-            self._joined.add(group)
-            if group != RUNNERS:
-                self._has_joined(int(group.rpartition(".")[2]))
-        for group in self._joined - self._wanted:
-            if not await self._bounded(layer.group_discard(group, self._channel)):
-                return
-            self._joined.discard(group)
-        hints, self._outbox = self._outbox, {}
-        texts, self._texts = self._texts, []
-        for group, event in (*hints.values(), *texts):
-            if not await self._bounded(layer.group_send(group, {**event, "origin": self._channel})):
-                return
-
-    async def _bounded(self, call: Awaitable[object]) -> bool:
-        try:
-            async with asyncio.timeout(LAYER_SECONDS):
-                await call
-        except Exception as error:  # whatever the layer raises, it is only a hint
-            self._note(error)
-            return False
-        self._note(None)
-        return True
-
-    def _note(self, error: Exception | None) -> None:
-        """Log that the layer begins to fail, and that it works again."""
-        if error is not None and not self._is_failing:
-            logger.warning("the channel layer fails: %s", type(error).__name__)
-        if error is None and self._is_failing:
-            logger.info("the channel layer works again")
-        self._is_failing = error is not None
-
-    async def _receive_for_ever(self, layer: Any) -> None:
-        while True:
-            try:
-                self._channel = await layer.new_channel()
-                self._joined.clear()
-                self._stir()
-                while True:
-                    event = await layer.receive(self._channel)
-                    if event.get("origin") != self._channel:
-                        self._hear(event["type"].removeprefix("chatmemory."), event)
-            except Exception as error:  # the layer is lost, not the hub
-                self._note(error)
-                await asyncio.sleep(RETRY_SECONDS)
-
-
-def _group(session_pk: int) -> str:
-    return f"chatmemory.session.{session_pk}"
 
 
 hub = Hub()

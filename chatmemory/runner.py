@@ -42,6 +42,10 @@ PARTIAL_CHARS = 2_048
 FINISH_AGAIN_SECONDS = 1.0
 MAX_EVENTS = 1_000
 """How much progress of a run is told; the rest of it is not."""
+LOOK_SECONDS = 0.05
+"""How often a process that ends looks whether its runs have."""
+END_SECONDS = 5.0
+"""How long it tries to store the ends of runs that it interrupted."""
 
 COMPLETE, INTERRUPTED, FAILED = (
     Message.Status.COMPLETE.value,
@@ -100,6 +104,7 @@ class Runner:
         self._asked_at: float | None = None
         """When the loop was asked whether it is alive, if it has not answered."""
         self._is_enabled = False
+        self._is_draining = False
 
     def enable(self) -> None:
         """From now on this process runs turns that wait."""
@@ -110,7 +115,7 @@ class Runner:
     @property
     def owner(self) -> str:
         """The name under which this process claims; empty where it can't run a turn now."""
-        if not self._is_enabled or self._is_stuck:
+        if not self._is_enabled or self._is_draining or self._is_stuck:
             return ""
         return self.name
 
@@ -131,6 +136,13 @@ class Runner:
         if self.owner:
             self._begin(self._claim_and_run(session_pk))
 
+    def pass_on(self, session_pk: int) -> None:
+        """See that somebody runs what waits in this session: this process, or another."""
+        if self.owner:
+            self.consider(session_pk)
+        else:
+            hub.call_runners(session_pk)
+
     def stop(self, turn_pk: int) -> None:
         """See to a stop at once, if the turn runs here."""
         if turn_pk in self._runs:
@@ -140,7 +152,7 @@ class Runner:
         """Run the turn that waits in this session, and wait for its end.
 
         After `timeout_seconds` only the waiting ends, not the run. Does nothing if no turn waits,
-        or another process has begun it.
+        or another process has begun it, or this one is about to end.
         """
         claim = services.claim_next(session_pk=session_pk, owner=self.name)
         if claim is None:
@@ -154,15 +166,37 @@ class Runner:
         with contextlib.suppress(TimeoutError, FutureCancelled):
             running.result(timeout_seconds)
 
+    async def drain(self, seconds: float) -> None:
+        """Claim no more, and end what runs here: by itself within `seconds`, then with its text.
+
+        What was claimed and is not begun is given back; what waits is left to others.
+        """
+        self._is_draining = True
+        await self.give_back()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._runs:  # noqa: ASYNC110  # they end on other threads
+                    await asyncio.sleep(LOOK_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                await self._interrupt_all()
+
+    async def give_back(self) -> None:
+        """Let other processes run what was claimed here and has not begun."""
+        try:
+            await services.agive_back_claims(owner=self.name)
+        except MemoryUnavailable:
+            logger.warning("claims can't be given back; their lease ends")
+
     def shut_down(self) -> None:
-        """End the threads. Turns that run here are left to the sweeps of others.
+        """End the threads. Turns that run here are left to the sweeps of others: `drain` first.
 
         For tests, and processes that end in order.
         """
         with self._lock:
             loop, thread, keeper = self._loop, self._thread, self._keeper
             self._loop = self._thread = self._keeper = None
-            self._is_enabled, self._is_over = False, True
+            self._is_enabled, self._is_draining, self._is_over = False, False, True
         if loop is not None and thread is not None:
             asyncio.run_coroutine_threadsafe(_cancel_all(), loop)
             thread.join(timeout=5)
@@ -213,8 +247,11 @@ class Runner:
         loop.close()
 
     async def _claim_and_run(self, session_pk: int) -> None:
+        owner = self.owner
+        if not owner:
+            return
         try:
-            claim = await services.aclaim_next(session_pk=session_pk, owner=self.name)
+            claim = await services.aclaim_next(session_pk=session_pk, owner=owner)
         except ChatMemoryError as error:
             logger.warning("could not claim a turn: %s", error.code)
             return
@@ -222,6 +259,9 @@ class Runner:
             await self._run(claim)
 
     async def _run(self, claim: Claim) -> None:
+        if self._is_draining:
+            await self.give_back()
+            return
         run = Run(claim, LiveText(claim.client_id, 0))
         run.loop, run.task = asyncio.get_running_loop(), asyncio.current_task()
         self._runs[claim.turn_pk] = run
@@ -267,13 +307,27 @@ class Runner:
             status, error = FAILED, ModelError.code
             logger.exception("turn %s: the responder failed", run.claim.client_id)
         if run.take_end():
-            try:
-                while True:
-                    if await _afinish(run, status, error):
-                        break
-                    await asyncio.sleep(FINISH_AGAIN_SECONDS)
-            finally:
-                self._ended(run)
+            await self._finish(run, status, error)
+
+    async def _finish(self, run: Run, status: str, error: str) -> None:
+        """Store the end of a run, as soon as that can be; by whoever took the end."""
+        try:
+            while True:
+                if await _afinish(run, status, error):
+                    break
+                await asyncio.sleep(FINISH_AGAIN_SECONDS)
+        finally:
+            self._ended(run)
+
+    async def _interrupt_all(self) -> None:
+        """End all runs with their text, and wait for those that end by themselves."""
+        ends: set[asyncio.Future[None]] = set()
+        while self._runs:
+            for run in tuple(self._runs.values()):
+                if run.is_started and run.take_end():
+                    run.cancel()
+                    ends.add(asyncio.ensure_future(self._finish(run, INTERRUPTED, "")))
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _stream(self, run: Run, request: Request) -> None:
         claim, saved, saved_chars, chars = run.claim, time.monotonic(), 0, 0
@@ -437,7 +491,7 @@ def _finish(run: Run, status: str, error: str) -> bool:
         time.monotonic() - run.began,
     )
     if ended is not None and ended.waiting:
-        runner.consider(run.claim.session_pk)
+        runner.pass_on(run.claim.session_pk)
     return True
 
 

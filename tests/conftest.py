@@ -19,9 +19,11 @@ from django.core.cache import caches
 from django.db import connection
 from django.test import override_settings
 
+from chatmemory import layer
 from chatmemory.hub import hub
 from chatmemory.runner import runner
 from project import environment
+from tests.layers import FakeLayer
 
 hypothesis.settings.register_profile("chatmemory", deadline=None)
 hypothesis.settings.load_profile("chatmemory")
@@ -130,6 +132,14 @@ def _answers(url: str) -> bool:
             return bool(client.ping())
     except (ValueError, redis.RedisError):
         return False
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> FakeLayer:
+    """What stands between the hubs of a test, as if they were in different processes."""
+    found = FakeLayer()
+    monkeypatch.setattr(layer, "get_channel_layer", lambda: found)
+    return found
 
 
 @pytest.fixture

@@ -317,6 +317,14 @@ class Server:
             self.process.wait()
             self.process = None
 
+    def terminate(self) -> int:
+        """End it by SIGTERM, as a deploy does; return what it exits with, below 0 for a signal."""
+        assert self.process is not None
+        self.process.terminate()
+        code = self.process.wait(DEADLINE)
+        self.process = None
+        return code
+
 
 @contextmanager
 def own_threads() -> Iterator[None]:

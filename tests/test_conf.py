@@ -20,6 +20,7 @@ DEFAULTS = {
     "QUEUE_DEPTH": 5,
     "TURN_TIMEOUT": 300,
     "LEASE": 15,
+    "DRAIN": 8,
     "SESSION_TTL": None,
     "RETENTION": [],
     "UNDO_DAYS": 30,

@@ -2,71 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 
 import pytest
 
-from chatmemory import hub as hub_module
-from chatmemory.hub import RUNNERS, Hub, _group, _living_logins
+from chatmemory import layer as layer_module
+from chatmemory.hub import Hub, _living_logins
+from chatmemory.layer import RUNNERS, group_of
 from chatmemory.responders import Progress
+from tests.layers import Boss, FakeLayer
 from tests.servers import sign_in, wait_for
-
-
-@pytest.fixture
-def wire(monkeypatch):
-    """What stands between the hubs of a test, as if they were in different processes."""
-    layer = FakeLayer()
-    monkeypatch.setattr(hub_module, "get_channel_layer", lambda: layer)
-    return layer
-
-
-class FakeLayer:
-    """A channel layer between event loops, that can be cut and counts what it carries."""
-
-    def __init__(self) -> None:
-        self.queues: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Queue]] = {}
-        self.groups: dict[str, set[str]] = {}
-        self.sent: list[tuple[str, str]] = []
-        self.is_cut = False
-        self.is_frozen = False
-        self.losses: dict[str, int] = {}
-
-    async def _carry(self) -> None:
-        if self.is_cut:
-            raise ConnectionError("cut")
-        while self.is_frozen:  # noqa: ASYNC110  # the test sets it in another thread
-            await asyncio.sleep(0.01)
-
-    async def new_channel(self) -> str:
-        await self._carry()
-        name = f"channel{len(self.queues)}"
-        self.queues[name] = (asyncio.get_running_loop(), asyncio.Queue())
-        return name
-
-    async def receive(self, channel):
-        return await self.queues[channel][1].get()
-
-    async def group_add(self, group, channel) -> None:
-        await self._carry()
-        if channel not in self.queues:
-            raise RuntimeError("this channel is another layer's")
-        self.groups.setdefault(group, set()).add(channel)
-
-    async def group_discard(self, group, channel) -> None:
-        self.groups.get(group, set()).discard(channel)
-
-    async def group_send(self, group, event) -> None:
-        await self._carry()
-        kind = event["type"].removeprefix("chatmemory.")
-        self.sent.append((group, kind))
-        if self.losses.get(kind, 0) > 0:
-            self.losses[kind] -= 1
-            return
-        for channel in self.groups.get(group, set()):
-            loop, queue = self.queues[channel]
-            loop.call_soon_threadsafe(queue.put_nowait, dict(event))
 
 
 class Ear:
@@ -89,19 +35,6 @@ class Ear:
         raise AssertionError("nobody is expelled here")
 
 
-class Boss:
-    """Who runs turns: takes down what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, int]] = []
-
-    def consider(self, session_pk: int) -> None:
-        self.told.append(("work", session_pk))
-
-    def stop(self, turn_pk: int) -> None:
-        self.told.append(("stop", turn_pk))
-
-
 @pytest.fixture
 def hubs(wire):
     """Two hubs, as of two processes."""
@@ -115,9 +48,9 @@ def hubs(wire):
 def joined(hub, wire, session_pk=7):
     """A socket of a hub whose group has been joined."""
     ear = Ear()
-    before = len(wire.groups.get(_group(session_pk), ()))
+    before = len(wire.groups.get(group_of(session_pk), ()))
     hub.join(session_pk, ear)
-    wait_for(lambda: len(wire.groups.get(_group(session_pk), ())) > before, "not joined")
+    wait_for(lambda: len(wire.groups.get(group_of(session_pk), ())) > before, "not joined")
     wait_for(lambda: ear.pokes, "not poked after the join")
     ear.pokes = 0
     return ear
@@ -150,16 +83,16 @@ def test_news_reach_the_sockets_of_all_processes(hubs, wire):
     assert [ear.pokes for ear in ears] == [1, 0, 1]
 
 
-def test_who_left_is_told_no_more_and_the_last_one_leaves_the_group(hubs, wire):
+def test_who_left_is_told_no_more_and_the_last_one_leaves_thegroup_of(hubs, wire):
     here, _ = hubs
     first, second = joined(here, wire), Ear()
     here.join(7, second)
     here.leave(7, first)
     here.poke(7)
     assert (first.pokes, second.pokes) == (0, 1)
-    assert wire.groups[_group(7)]
+    assert wire.groups[group_of(7)]
     here.leave(7, second)
-    wait_for(lambda: not wire.groups[_group(7)], "the group is not left")
+    wait_for(lambda: not wire.groups[group_of(7)], "the group is not left")
     assert not here._sockets
 
 
@@ -173,7 +106,7 @@ def test_a_socket_that_joins_while_the_last_one_leaves_is_not_lost(hubs, wire):
         ear = new
     here.poke(7)
     assert ear.pokes >= 1
-    wait_for(lambda: wire.groups[_group(7)], "the group was left")
+    wait_for(lambda: wire.groups[group_of(7)], "the group was left")
 
 
 def test_a_joined_group_pokes_for_what_was_said_in_the_meantime(hubs, wire):
@@ -212,7 +145,7 @@ def test_progress_reaches_them_in_order_with_the_text(hubs, wire):
 def test_who_runs_a_turn_needs_no_socket_to_be_asked_for_the_whole_text(hubs, wire):
     here, there = hubs
     runs(here, wire)
-    wait_for(lambda: (_group(7), "text") in wire.sent, "the text is not told")
+    wait_for(lambda: (group_of(7), "text") in wire.sent, "the text is not told")
     assert not here._sockets
     joined(there, wire)
     wait_for(lambda: seen(there) == ("c1", 0, "So far"), "nobody asked, or nobody answered")
@@ -299,7 +232,7 @@ def test_a_layer_that_fails_holds_up_nobody_here_and_is_used_again(hubs, wire, f
 
 
 def test_layers_made_by_several_threads_at_once_do_not_cut_off_the_hub(monkeypatch):
-    monkeypatch.setattr(hub_module, "get_channel_layer", FakeLayer)
+    monkeypatch.setattr(layer_module, "get_channel_layer", FakeLayer)
     hub = Hub()
     hub.join(7, ear := Ear())
     wait_for(lambda: ear.pokes, "the group can't be joined")
@@ -322,12 +255,12 @@ def test_without_a_shared_layer_nothing_is_kept_for_it():
 
 
 def test_hints_for_a_layer_that_is_gone_for_long_are_bounded(hubs, wire, monkeypatch):
-    monkeypatch.setattr(hub_module, "MAX_HINTS", 10)
+    monkeypatch.setattr(layer_module, "MAX_HINTS", 10)
     wire.is_cut = True
     here, _ = hubs
     for session_pk in range(100):
         here.poke(session_pk)
-    wait_for(lambda: (_group(99), "news", 99) in here._layer._outbox, "not told")
+    wait_for(lambda: (group_of(99), "news", 99) in here._layer._outbox, "not told")
     assert len(here._layer._outbox) == 10
 
 

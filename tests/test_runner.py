@@ -16,7 +16,7 @@ from chatmemory import runner as runner_module
 from chatmemory import services
 from chatmemory.hub import hub
 from chatmemory.langchain import DjangoChatMessageHistory
-from chatmemory.models import Message, Session, Turn
+from chatmemory.models import DatabaseNow, Message, Session, Turn
 from chatmemory.runner import runner
 from tests import responders_for_tests
 from tests.factories import make_session, said
@@ -419,9 +419,50 @@ def test_a_waiting_turn_is_run_at_once_by_a_process_that_runs_turns(ann, monkeyp
 
 def test_a_waiting_turn_of_which_nobody_was_told_is_found_by_the_sweep(ann):
     services.admit_turn(**ann.talk, client_id="c1", content="hi")
+    runner.enable()
+    ended()  # of this, the first sweep found
+    Session.objects.update(waiting=1)
+    session = Session.objects.get()
+    Turn.objects.create(
+        session=session,
+        client_id="c2",
+        status="waiting",
+        asked='{"role": "user", "content": "again"}',
+        epoch=session.epoch,
+    )
+    assert ended("c2").status == "complete"
+
+
+def test_a_process_that_begins_runs_what_waits(ann, monkeypatch):
+    monkeypatch.setattr("chatmemory.hub.SWEEP_SECONDS", 60)
+    services.admit_turn(**ann.talk, client_id="c1", content="hi")
+    hub._running_loop()
+    threading.Event().wait(0.2)
     assert turn().status == "waiting"
     runner.enable()
     assert ended().status == "complete"
+
+
+def test_a_dead_process_is_noticed_when_its_lease_ends(ann, settings, monkeypatch):
+    monkeypatch.setattr("chatmemory.hub.SWEEP_SECONDS", 60)
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "LEASE": 30}
+    admitted = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="dead")
+    services.start_turn(claim=admitted.claim)
+    Turn.objects.update(lease_until=DatabaseNow() + timedelta(seconds=0.5))
+    runner.enable()
+    assert ended().status == "interrupted"
+
+
+def test_a_process_that_dies_between_two_sweeps_is_noticed_however_short_the_lease(
+    ann, settings, monkeypatch
+):
+    monkeypatch.setattr("chatmemory.hub.SWEEP_SECONDS", 60)
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "LEASE": 0.5}
+    runner.enable()
+    threading.Event().wait(0.2)
+    admitted = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="dead")
+    services.start_turn(claim=admitted.claim)
+    assert ended().status == "interrupted"
 
 
 def test_a_process_that_runs_no_turns_leaves_them_waiting(ann):

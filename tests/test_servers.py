@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+import signal
 import subprocess
 import uuid
 
@@ -78,6 +80,12 @@ def own_redis(tmp_path):
 @db
 def rows():
     return list(Message.objects.in_order().values_list("role", "text", "status"))
+
+
+@db
+def replies():
+    found = Message.objects.filter(role="assistant").order_by("session", "seq")
+    return list(found.values_list("text", "status"))
 
 
 @pytest.mark.parametrize("program", ["daphne", "uvicorn"])
@@ -207,6 +215,29 @@ async def test_a_reply_whose_server_is_killed_ends_with_what_was_kept(ann, serve
     assert reply[2] == "interrupted"
     assert reply[1].startswith("1 2 3 ")
     assert "300" not in reply[1]
+
+
+@pytest.mark.parametrize("program", ["daphne", "uvicorn"])
+async def test_a_server_that_is_told_to_end_ends_its_turns_and_sends_its_sockets_away(
+    ann, serve, program
+):
+    await db(make_session)("other", owner=ann.user)
+    [server] = await db(serve)(program=program, DRAIN=1)
+    async with greeted(a := Connection(server, ann), b := Connection(server, ann, "other")):
+        await a.send("count 4")
+        await b.send("count 300")
+        await a.until("snapshot")
+        await b.until("snapshot")
+        ending = asyncio.ensure_future(db(server.terminate, thread_sensitive=False)())
+        for tab in (a, b):
+            bye, code = await tab.closed()
+            assert (bye["code"], bye["reason"], bye["reconnect"]) == (4503, "shutting_down", True)
+            assert (code, 0 <= bye["after_ms"] < 1000) == (4503, True)
+        assert await ending in (0, -signal.SIGTERM)
+    finished, (kept, status) = await replies()
+    assert finished == ("1 2 3 4 ", "complete")
+    assert kept.startswith("1 2 3 4 ")
+    assert (status, await Turn.objects.filter(ended_at=None).acount()) == ("interrupted", 0)
 
 
 async def test_a_dead_servers_turn_is_ended_by_another_that_merely_runs(ann, serve):

@@ -688,7 +688,12 @@ async def test_a_stop_ends_a_running_turn_and_keeps_what_was_said(ann, talk, set
 
 
 async def test_a_stop_cancels_a_waiting_turn(ann, talk):
-    await db(services.admit_turn)(**ann.talk, client_id="c1", content="hi")
+    await db(services.admit_turn)(**ann.talk, client_id="c0", content="hi", owner="another")
+    asked = '{"role": "user", "content": "hi"}'
+    await db(Turn.objects.create)(
+        session=talk, client_id="c1", status="waiting", asked=asked, epoch=talk.epoch
+    )
+    await db(Session.objects.update)(waiting=1)
     async with greeted(tab := Tab(ann)):
         assert tab.frames[-2]["waiting"] == [{"turn": "c1", "text": "hi"}]
         assert (await tab.ask("stop", turn="c1"))["status"] == "cancelled"
@@ -698,12 +703,13 @@ async def test_a_stop_cancels_a_waiting_turn(ann, talk):
 async def test_a_stop_for_an_unknown_or_anothers_turn_is_refused_alike(ann, bob, talk):
     await db(make_session)("bobs", owner=bob.user)
     await db(services.admit_turn)(
-        session_key="bobs", by=Actor.user(bob.user), client_id="theirs", content="hi"
+        session_key="bobs", by=Actor.user(bob.user), client_id="theirs", content="hi", owner="other"
     )
     async with greeted(tab := Tab(ann)):
         for turn in ("nobodys", "theirs"):
             assert (await tab.ask("stop", turn=turn))["code"] == "unknown_turn"
-    assert (await db(Turn.objects.get)()).status == "waiting"
+    turn = await db(Turn.objects.get)()
+    assert (turn.status, turn.stop_requested_at) == ("running", None)
 
 
 # Fetch

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import time
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from channels.consumer import AsyncConsumer
@@ -23,6 +25,7 @@ from chatmemory.conf import settings
 from chatmemory.consumers.credit import PONG_SECONDS, Credit
 from chatmemory.consumers.feed import Feed
 from chatmemory.consumers.origins import is_allowed_origin
+from chatmemory.drain import drain
 from chatmemory.errors import BadInput, ChatMemoryError, NotFound
 from chatmemory.hub import hub
 from chatmemory.models import Session
@@ -37,7 +40,12 @@ CLOSE_SECONDS = 5.0
 """How long a client may take to answer a close."""
 MISTAKES = 3
 MISTAKE_CODES = frozenset({"bad_frame", "unknown_type", "not_ready"})
-CLOSES = {"unauthenticated": 4401, "not_found": 4404, "unsupported_version": 4426}
+CLOSES = {
+    "unauthenticated": 4401,
+    "not_found": 4404,
+    "unsupported_version": 4426,
+    "shutting_down": 4503,
+}
 
 
 class ChatConsumer(AsyncConsumer):
@@ -59,6 +67,7 @@ class ChatConsumer(AsyncConsumer):
         spoken = "chatmemory.v1" if "chatmemory.v1" in scope.get("subprotocols", ()) else None
         await send({"type": "websocket.accept", "subprotocol": spoken})
         runner.enable()
+        drain.watch(signal.SIGTERM)
         client = Client(scope, send)
         reader = asyncio.ensure_future(client.read(receive))
         writer = asyncio.ensure_future(client.write())
@@ -114,6 +123,9 @@ class Client:
 
     def expel(self) -> None:
         self._from_thread(self._say_bye, "unauthenticated")
+
+    def retire(self, reason: str, after_ms: int) -> None:
+        self._from_thread(partial(self._say_bye, reason, reconnect=True, after_ms=after_ms))
 
     def _from_thread(self, function: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the server's loop has ended
@@ -259,12 +271,21 @@ class Client:
         self._wake.set()
 
     def _say_bye(
-        self, reason: str, *, close_code: int | None = None, reconnect: bool = False
+        self,
+        reason: str,
+        *,
+        close_code: int | None = None,
+        reconnect: bool = False,
+        after_ms: int | None = None,
     ) -> None:
         if self._bye is None:
             self._close_code = close_code or CLOSES[reason]
             self._bye = protocol.dump(
-                "bye", code=self._close_code, reason=reason, reconnect=reconnect, after_ms=None
+                "bye",
+                code=self._close_code,
+                reason=reason,
+                reconnect=reconnect,
+                after_ms=after_ms,
             )
             self._wake.set()
 

@@ -22,6 +22,13 @@ class TurnQuerySet(QuerySet["Turn"]):
         """Running ones whose lease ended: their process is dead, or paused."""
         return self.filter(status=Turn.Status.RUNNING, lease_until__lt=DatabaseNow())
 
+    def seconds_to_lease_end(self) -> float | None:
+        """Until the next lease ends that has not ended, on the database's clock."""
+        to_come = self.filter(status=Turn.Status.RUNNING, lease_until__gte=DatabaseNow())
+        ends = to_come.order_by("lease_until").annotate(now=DatabaseNow())
+        times: list[tuple[Any, Any]] = list(ends.values_list("lease_until", "now")[:1])
+        return next(((until - now).total_seconds() for until, now in times), None)
+
     def waiting(self) -> TurnQuerySet:
         """Those that wait for somebody to run them, the oldest first."""
         return self.filter(status=Turn.Status.WAITING).order_by("place", "pk")

@@ -16,9 +16,11 @@ from chatmemory.services.ends import (
     Recovered,
     aend_all_overdue,
     aend_overdue,
+    agive_back_claims,
     astop_turn,
     end_all_overdue,
     end_overdue,
+    give_back_claims,
     stop_turn,
 )
 from chatmemory.services.erasure import (
@@ -169,6 +171,7 @@ __all__ = [
     "afinish_turn",
     "aforget_person",
     "aget_session",
+    "agive_back_claims",
     "ahold_session",
     "aimport_rows",
     "ais_imported",
@@ -210,6 +213,7 @@ __all__ = [
     "finish_turn",
     "forget_person",
     "get_session",
+    "give_back_claims",
     "hold_session",
     "import_rows",
     "importing",

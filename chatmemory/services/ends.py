@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from django.db.models import F
@@ -114,6 +115,34 @@ def _read(rows: Iterable[T]) -> list[T]:
     return durably(lambda: list(rows), is_repeatable=True)
 
 
+def give_back_claims(*, owner: str) -> int:
+    """Let others run what this process claimed and has not begun; return how many turns.
+
+    Those that can't be given back now are when their lease ends.
+    """
+    claims = Turn.objects.filter(
+        lease_owner=owner, status=Turn.Status.RUNNING, started_at__isnull=True
+    )
+
+    def work(session_pk: int) -> bool:
+        with unit():
+            session = lock_pk(session_pk)
+            # A run's start is written without the session's lock.
+            turns = claims.filter(session=session, client_id=session.running)
+            turn = turns.select_for_update().first()
+            if turn is not None:
+                _end(session, turn)
+            return turn is not None
+
+    given_back = 0
+    for session_pk in _read(claims.values_list("session_id", flat=True)):
+        try:
+            given_back += durably(partial(work, session_pk), is_repeatable=True)
+        except (MemoryUnavailable, NotFound) as error:  # its lock is held, or it has just gone
+            logger.warning("the claim of session %s is not given back: %s", session_pk, error.code)
+    return given_back
+
+
 def end_stray(session: Session, turn: Turn) -> None:
     """End a running turn that its session doesn't name; its run can't write. Needs the lock.
 
@@ -134,7 +163,7 @@ def end_stray(session: Session, turn: Turn) -> None:
 
 
 def _end(session: Session, turn: Turn) -> str:
-    """End an overdue turn or give it back; return its status now. Needs the lock."""
+    """End a turn that nobody runs, or give it back; return its status now. Needs the lock."""
     if turn.started_at is not None:
         interrupt(session, turn)
         return Turn.Status.INTERRUPTED
@@ -274,4 +303,5 @@ def _pk_lane(session_pk: int, **_: object) -> Lane:
 
 aend_overdue = in_pool(end_overdue, lane=_pk_lane)
 aend_all_overdue = in_pool(end_all_overdue)
+agive_back_claims = in_pool(give_back_claims)
 astop_turn = in_pool(stop_turn, lane=address_lane)

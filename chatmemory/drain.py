@@ -1,0 +1,99 @@
+"""The end of a process in order: its turns end, its sockets are sent away, then it goes.
+
+Nothing rests on it. What a killed process leaves behind is ended by the sweeps of others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any
+
+from chatmemory.conf import settings
+from chatmemory.hub import hub
+from chatmemory.runner import runner
+
+logger = logging.getLogger(__name__)
+
+BYE_SECONDS = 2.0
+"""How long sockets may take to close."""
+HINT_SECONDS = 0.5
+"""How long the last hints to other processes may take."""
+LOOK_SECONDS = 0.02
+
+Handler = Callable[[int, FrameType | None], Any]
+
+
+class Drain:
+    """Stands before the handler of a signal, which is called when the process may go."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Handler | int] = {}
+        # What a handler may use: no lock of it can be held by the code that was interrupted.
+        self._asked: SimpleQueue[int] = SimpleQueue()
+        self._has_begun = False
+        self._is_handed_over = False
+
+    def watch(self, signum: int) -> None:
+        """Drain at this signal from now on. Only the main thread can see to that."""
+        if signum in self._handlers or threading.current_thread() is not threading.main_thread():
+            return
+        handler = signal.getsignal(signum)
+        if handler is None or handler == signal.SIG_IGN:
+            return  # set by C code, which can't be called; or nobody listens
+        if not self._handlers:
+            threading.Thread(target=self._wait, name="chatmemory-drain", daemon=True).start()
+        self._handlers[signum] = handler
+        signal.signal(signum, self._on_signal)
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        """Begin to drain; at the second signal, also our own at the end, let the process go.
+
+        The server's event loop lives in this thread, so nothing is waited for here.
+        """
+        if not self._has_begun:
+            self._has_begun = True
+            self._asked.put(signum)
+            return
+        self._is_handed_over = True
+        handler = self._handlers[signum]
+        if callable(handler):
+            handler(signum, frame)
+        else:
+            signal.signal(signum, handler)
+            signal.raise_signal(signum)
+
+    def _wait(self) -> None:
+        signum = self._asked.get()
+        try:
+            asyncio.run(_drain())
+        except Exception:
+            logger.exception("the process ends, but not in order")
+        if not self._is_handed_over:
+            # To the main thread, whose event loop would sleep on if another took it.
+            signal.pthread_kill(threading.main_thread().ident or 0, signum)
+
+
+async def _drain() -> None:
+    logger.info("this process ends: its turns have %s s", settings.DRAIN)
+    await runner.drain(settings.DRAIN)
+    hub.retire("shutting_down")
+    await _until(lambda: hub.is_empty, BYE_SECONDS)
+    await runner.give_back()  # what a socket claimed while the drain began
+    await _until(lambda: hub.has_told_all, HINT_SECONDS)
+
+
+async def _until(is_so: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < deadline:  # noqa: ASYNC110  # set by other threads
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+drain = Drain()
+"""This process's."""

@@ -1,0 +1,33 @@
+"""A process that only runs turns."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+from django.core.management import BaseCommand, CommandError
+
+from chatmemory.conf import settings
+from chatmemory.drain import drain
+from chatmemory.runner import runner
+
+
+class Command(BaseCommand):
+    """Hears of work over the channel layer, or else finds it at each sweep."""
+
+    help = (
+        "Run the turns that wait, without serving sockets, until SIGTERM or Ctrl-C. Its turns then "
+        "have DRAIN seconds to end; a second signal ends it at once. Start as many as you like."
+    )
+
+    def handle(self, **options: object) -> None:
+        if not settings.DB_THREADS:
+            raise CommandError("CHATMEMORY['DB_THREADS'] is 0, which is for tests.")
+        over = threading.Event()
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, lambda *_: over.set())
+            drain.watch(signum)
+        runner.enable()
+        self.stdout.write(f"Running turns as {runner.name}.")
+        self.stdout.flush()  # a log is no terminal, and would hold it back
+        over.wait()

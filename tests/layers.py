@@ -1,0 +1,65 @@
+"""A channel layer between the hubs of one process, which can be cut and frozen."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class FakeLayer:
+    """A channel layer between event loops, that can be cut and counts what it carries."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Queue]] = {}
+        self.groups: dict[str, set[str]] = {}
+        self.sent: list[tuple[str, str]] = []
+        self.is_cut = False
+        self.is_frozen = False
+        self.losses: dict[str, int] = {}
+
+    async def _carry(self) -> None:
+        if self.is_cut:
+            raise ConnectionError("cut")
+        while self.is_frozen:  # noqa: ASYNC110  # the test sets it in another thread
+            await asyncio.sleep(0.01)
+
+    async def new_channel(self) -> str:
+        await self._carry()
+        name = f"channel{len(self.queues)}"
+        self.queues[name] = (asyncio.get_running_loop(), asyncio.Queue())
+        return name
+
+    async def receive(self, channel):
+        return await self.queues[channel][1].get()
+
+    async def group_add(self, group, channel) -> None:
+        await self._carry()
+        if channel not in self.queues:
+            raise RuntimeError("this channel is another layer's")
+        self.groups.setdefault(group, set()).add(channel)
+
+    async def group_discard(self, group, channel) -> None:
+        self.groups.get(group, set()).discard(channel)
+
+    async def group_send(self, group, event) -> None:
+        await self._carry()
+        kind = event["type"].removeprefix("chatmemory.")
+        self.sent.append((group, kind))
+        if self.losses.get(kind, 0) > 0:
+            self.losses[kind] -= 1
+            return
+        for channel in self.groups.get(group, set()):
+            loop, queue = self.queues[channel]
+            loop.call_soon_threadsafe(queue.put_nowait, dict(event))
+
+
+class Boss:
+    """Who runs turns: takes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int]] = []
+
+    def consider(self, session_pk: int) -> None:
+        self.told.append(("work", session_pk))
+
+    def stop(self, turn_pk: int) -> None:
+        self.told.append(("stop", turn_pk))
