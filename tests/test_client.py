@@ -205,6 +205,11 @@ def test_a_changed_row_that_is_not_here_makes_no_hole(scripted):
     script.say("message", **row(20, "twenty"))
     script.session(epoch=8, first_seq=3, last_seq=20)
     chat.expect_rows("twenty")
+    fetch = script.wait_for("fetch")
+    script.say("ok", id=fetch["id"], messages=[])
+    script.say("ping", n=1)
+    script.wait_for("pong")
+    assert script.passed == []  # nothing is there, whatever the session says
 
 
 def test_an_unacknowledged_message_is_sent_again_under_its_client_id(scripted):
@@ -282,6 +287,7 @@ def test_a_server_that_says_when_is_not_bothered_before(page, code, after_ms):
     script.welcome()
     script.say("bye", code=code, reason="test", reconnect=True, after_ms=after_ms)
     expect(page.locator("chat-memory[data-state=waiting]")).to_be_attached()
+    page.clock.set_system_time(0)  # somebody sets the clock back
     page.clock.run_for((after_ms or 10_000) - 500)
     page.evaluate("dispatchEvent(new Event('online'))")
     page.clock.run_for(300)

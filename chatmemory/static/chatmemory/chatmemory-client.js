@@ -174,7 +174,8 @@ export class ChatMemoryClient extends EventTarget {
     const resets = this.#resets;
     this.#fetching ??= this.#request({type: "fetch", before_seq: this.oldest, limit})
       .then(({messages}) => {
-        if (resets !== this.#resets) return; // they may not join to what is here now
+        // After a reset they may not join to what is here now.
+        if (!messages.length || resets !== this.#resets) return;
         for (const message of messages) this.#upsert(message);
         this.#changed();
       })
@@ -292,7 +293,10 @@ export class ChatMemoryClient extends EventTarget {
     const backoff = Math.min(LONGEST_RETRY_MS, FIRST_RETRY_MS * 2 ** this.#tries++);
     const least = after ?? (code === RATE_LIMITED ? LONGEST_RETRY_MS : 0);
     this.#notBefore = Date.now() + least;
-    this.#retryTimer = setTimeout(() => this.connect(), least + Math.random() * backoff);
+    this.#retryTimer = setTimeout(() => {
+      this.#notBefore = 0; // whatever became of the clock
+      this.connect();
+    }, least + Math.random() * backoff);
     this.#setState("waiting");
   }
 
