@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+import uvicorn
 import websockets
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -324,6 +325,27 @@ class Server:
         code = self.process.wait(DEADLINE)
         self.process = None
         return code
+
+
+@asynccontextmanager
+async def serving(port: int = 0) -> AsyncIterator[str]:
+    """This process serves the project at the address that is given."""
+    from project.asgi import application
+
+    port = port or free_port()
+    config = uvicorn.Config(
+        application, port=port, log_level="error", lifespan="off", ws="websockets-sansio"
+    )
+    server = uvicorn.Server(config)
+    task = asyncio.ensure_future(server.serve())
+    async with asyncio.timeout(DEADLINE):
+        while not server.started:  # noqa: ASYNC110  # it has no event to wait for
+            await asyncio.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        await task
 
 
 @contextmanager
