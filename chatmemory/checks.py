@@ -25,6 +25,7 @@ NUMBERS = {
     "MAX_REPLY_CHARS": (1, False),
     "DB_THREADS": (0, False),
     "SENDS_PER_MINUTE": (1, True),
+    "CONNECTIONS_PER_USER": (1, True),
     "UNDO_DAYS": (0, False),
 }
 """The least value of a setting that is a number, and whether it may be None."""

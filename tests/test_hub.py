@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from chatmemory import hub as hub_module
-from chatmemory.hub import RUNNERS, Hub, _group, _living_logins
-from tests.servers import sign_in, wait_for
+from chatmemory.hub import RUNNERS, Hub, _group
+from tests.servers import wait_for
 
 
 @pytest.fixture
@@ -73,6 +73,7 @@ class Ear:
 
     user_pk = "1"
     login_key = None
+    proof = ""
 
     def __init__(self) -> None:
         self.pokes = 0
@@ -86,6 +87,9 @@ class Ear:
 
     def expel(self) -> None:
         raise AssertionError("nobody is expelled here")
+
+    def retire(self, reason: str, after_ms: int) -> None:
+        raise AssertionError("nobody is sent away here")
 
 
 class Boss:
@@ -325,19 +329,3 @@ def test_the_thread_ends_when_told(hubs, wire):
     there.shut_down()
     assert "chatmemory-hub" not in {thread.name for thread in threading.enumerate()}
     joined(here, wire)
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize(
-    ("engine", "is_found"),
-    [
-        ("django.contrib.sessions.backends.db", True),
-        ("django.contrib.sessions.backends.cached_db", True),
-        ("django.contrib.sessions.backends.cache", False),
-        ("django.contrib.sessions.backends.signed_cookies", True),
-    ],
-)
-def test_logins_are_found_whatever_keeps_them(settings, engine, is_found):
-    key = sign_in().cookie
-    settings.SESSION_ENGINE = engine
-    assert (key in _living_logins({key, "x" * 32})) == is_found

@@ -79,6 +79,7 @@ class View(APIView):
         if request.method == "POST" and not negotiator.select_parser(request, self.get_parsers()):
             raise UnsupportedMediaType(request.content_type)
         super().initial(request, *args, **kwargs)
+        services.check_reach(self.actor)
 
     @property
     def actor(self) -> Actor:

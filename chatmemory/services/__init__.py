@@ -81,6 +81,13 @@ from chatmemory.services.retention import (
     forget_person,
     retention_rules,
 )
+from chatmemory.services.rights import (
+    Login,
+    acheck_login,
+    acheck_reach,
+    check_login,
+    check_reach,
+)
 from chatmemory.services.seals import (
     AuditFinding,
     AuditState,
@@ -138,6 +145,7 @@ __all__ = [
     "Export",
     "Finding",
     "Import",
+    "Login",
     "Preview",
     "Restoration",
     "Vacuumed",
@@ -150,7 +158,9 @@ __all__ = [
     "abegin_export",
     "abegin_export_of_all",
     "abegin_import",
+    "acheck_login",
     "acheck_rate",
+    "acheck_reach",
     "aclaim_next",
     "aclear_session",
     "add_rows",
@@ -192,7 +202,9 @@ __all__ = [
     "begin_export_of_all",
     "begin_import",
     "check_integrity",
+    "check_login",
     "check_rate",
+    "check_reach",
     "claim_next",
     "clear_session",
     "discard_import",
