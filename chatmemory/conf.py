@@ -123,6 +123,11 @@ class Settings:
     """Origins that may open a websocket, each `scheme://host[:port]`. None is the page's own
     host, with the scheme and port that the server sees."""
 
+    SOCKET_AUTH = Setting[str | None](None)
+    """Who opens a websocket: the dotted path of a function from its ASGI scope to a user or None,
+    plain or async, for clients that neither have Django's login nor get a ticket over REST. None
+    is Django's login, as `AuthMiddlewareStack` found it. A ticket is taken in any case."""
+
     REACH = Setting[str | None](None)
     """Who may chat: the dotted path of a function from the person, a
     `chatmemory.services.Actor`, to true or false; None is everybody who is signed in. It is asked

@@ -23,6 +23,7 @@ DEFAULTS = {
     "UNDO_DAYS": 30,
     "USER_DELETED": "purge",
     "ALLOWED_ORIGINS": None,
+    "SOCKET_AUTH": None,
     "REACH": None,
     "CONNECTIONS_PER_USER": 5,
     "CONNECTION_AGE": 43_200,

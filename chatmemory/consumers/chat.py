@@ -26,9 +26,15 @@ from chatmemory.consumers import acts
 from chatmemory.consumers.credit import PONG_SECONDS, Credit
 from chatmemory.consumers.feed import Feed
 from chatmemory.consumers.limits import Bucket, guests
-from chatmemory.consumers.logins import login_of
+from chatmemory.consumers.logins import login_of, ticket_of
 from chatmemory.consumers.origins import is_allowed_origin
-from chatmemory.errors import BadInput, ChatMemoryError, NotFound, RateLimited
+from chatmemory.errors import (
+    BadInput,
+    ChatMemoryError,
+    NotFound,
+    RateLimited,
+    Unauthenticated,
+)
 from chatmemory.hub import hub
 from chatmemory.protocol import Fetch, Frame, FrameId, Hello, Pong, Send, Stop
 from chatmemory.runner import runner
@@ -42,6 +48,7 @@ CLOSE_SECONDS = 5.0
 MISTAKES = 3
 MISTAKE_CODES = frozenset({"bad_frame", "unknown_type", "not_ready"})
 CLOSES = {
+    "internal": 1011,
     "unauthenticated": 4401,
     "forbidden": 4403,
     "not_found": 4404,
@@ -49,6 +56,7 @@ CLOSES = {
     "unsupported_version": 4426,
     "rate_limited": 4429,
     "rotating": 4503,
+    "unavailable": 4503,
     "shutting_down": 4503,
 }
 MOST_OWED = 512 * 1024
@@ -79,13 +87,20 @@ class ChatConsumer(AsyncConsumer):
         send: Callable[[Mapping[str, Any]], Awaitable[None]],
     ) -> None:
         await receive()  # websocket.connect
-        if not is_allowed_origin(scope):
+        if not is_allowed_origin(scope, may_be_missing=ticket_of(scope) is not None):
             await send({"type": "websocket.close"})
             return
         spoken = "chatmemory.v1" if "chatmemory.v1" in scope.get("subprotocols", ()) else None
         await send({"type": "websocket.accept", "subprotocol": spoken})
         runner.enable()
-        client = Client(scope, send, login_of(scope))
+        client = Client(scope, send)
+        try:
+            client.let_in(await login_of(scope))
+        except ChatMemoryError as error:
+            client.turn_away(error)
+        except Exception:  # of the host's function too
+            logger.exception("who opened a socket could not be told")
+            client.turn_away(ChatMemoryError())
         reader = asyncio.ensure_future(client.read(receive))
         writer = asyncio.ensure_future(client.write())
         try:
@@ -108,15 +123,11 @@ class Client:
     """One open socket."""
 
     def __init__(
-        self,
-        scope: Mapping[str, Any],
-        send: Callable[[Mapping[str, Any]], Awaitable[None]],
-        login: Login | None,
+        self, scope: Mapping[str, Any], send: Callable[[Mapping[str, Any]], Awaitable[None]]
     ) -> None:
-        self._person = login
-        self.user_pk = login.actor.id if login else ""
-        self.login_key = login.key if login else None
-        self.proof = login.proof if login else ""
+        self._person: Login | None = None
+        self.user_pk = self.proof = ""
+        self.login_key: str | None = None
         self._key: str = scope["url_route"]["kwargs"]["key"]
         self._send_event = send
         self._loop = asyncio.get_running_loop()
@@ -133,10 +144,16 @@ class Client:
         # Not all at once, where many came at once.
         age = settings.CONNECTION_AGE * random.uniform(0.9, 1)  # noqa: S311  # no secret
         self._rotates_at = time.monotonic() + age
-        if login is None:
-            self._say_bye("unauthenticated")
-        else:
-            guests.add(self)
+
+    def let_in(self, login: Login) -> None:
+        """The socket is this person's."""
+        self._person = login
+        self.user_pk, self.proof, self.login_key = login.actor.id, login.proof, login.key
+        guests.add(self)
+
+    def turn_away(self, error: ChatMemoryError) -> None:
+        """The socket is nobody's."""
+        self._say_bye(error.code, reconnect=not isinstance(error, Unauthenticated))
 
     # What the hub calls, from any thread.
 
@@ -351,7 +368,7 @@ class Client:
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 if self._bye is None:
-                    self._say_bye("internal", close_code=1011, reconnect=True)
+                    self._say_bye("internal", reconnect=True)
                 await self._send({"type": "websocket.send", "text": self._bye})
                 try:
                     await self._send({"type": "websocket.close", "code": self._close_code})

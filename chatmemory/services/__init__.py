@@ -108,6 +108,13 @@ from chatmemory.services.sessions import (
     read_page,
     sessions_of,
 )
+from chatmemory.services.tickets import (
+    TICKET_SECONDS,
+    aissue_ticket,
+    ause_ticket,
+    issue_ticket,
+    use_ticket,
+)
 from chatmemory.services.turns import (
     Claim,
     Ended,
@@ -132,6 +139,7 @@ from chatmemory.services.vacuum import Vacuumed, avacuum, vacuum
 
 __all__ = [
     "SERVER",
+    "TICKET_SECONDS",
     "Actor",
     "Admitted",
     "Appended",
@@ -176,6 +184,7 @@ __all__ = [
     "ahold_session",
     "aimport_rows",
     "ais_imported",
+    "aissue_ticket",
     "aopen_session",
     "append_messages",
     "apreview_erasure",
@@ -197,6 +206,7 @@ __all__ = [
     "atrim_session",
     "audit_state",
     "aunarchive_session",
+    "ause_ticket",
     "avacuum",
     "begin_export",
     "begin_export_of_all",
@@ -220,6 +230,7 @@ __all__ = [
     "importing",
     "in_run",
     "is_imported",
+    "issue_ticket",
     "open_session",
     "preview_erasure",
     "preview_removal",
@@ -243,6 +254,7 @@ __all__ = [
     "stop_turn",
     "trim_session",
     "unarchive_session",
+    "use_ticket",
     "user_scope",
     "vacuum",
     "verify_audit",
