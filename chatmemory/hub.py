@@ -15,13 +15,8 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass, field
-from importlib import import_module
 from itertools import groupby
 from typing import Any, Protocol
-
-from django.conf import settings as django_settings
-from django.contrib.auth import get_user_model
-from django.utils import timezone
 
 from chatmemory import services
 from chatmemory.conf import settings
@@ -29,6 +24,7 @@ from chatmemory.layer import RUNNERS, Layer, group_of
 from chatmemory.models import Head, Session, Turn
 from chatmemory.responders import Progress
 from chatmemory.services.pool import in_pool
+from chatmemory.services.rights import living_logins, proofs_of
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +45,8 @@ class Socket(Protocol):
     user_pk: str
     login_key: str | None
     """The key of the Django session that it was opened with."""
+    proof: str
+    """That of the account then: another once its password has changed."""
 
     def poke(self) -> None:
         """The session may have news: look."""
@@ -357,7 +355,7 @@ class Hub:
                 self._mirrors.pop(session_pk, None)  # its turn ended
         for socket in sockets:
             has_login = socket.login_key is None or socket.login_key in found.login_keys
-            if socket.user_pk not in found.user_pks or not has_login:
+            if found.proofs.get(socket.user_pk) != socket.proof or not has_login:
                 socket.expel()
         for session_pk in found.waiting:
             if self.listener is not None:
@@ -389,7 +387,7 @@ def _unpacked(pieces: Iterable[str | list[str]]) -> list[str | Progress]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
     heads: Mapping[int, Head]
-    user_pks: Collection[str]
+    proofs: Mapping[str, str]
     login_keys: Collection[str]
     waiting: Collection[int]
     lease_ends_in: float | None
@@ -402,29 +400,11 @@ def _sweep(
     waiting = Turn.objects.claimable().values_list("session_id", flat=True)
     return _Found(
         heads=Session.objects.heads(session_pks) if session_pks else {},
-        user_pks=_active_users(user_pks) if user_pks else (),
-        login_keys=_living_logins(login_keys) if login_keys else (),
+        proofs=proofs_of(user_pks) if user_pks else {},
+        login_keys=living_logins(login_keys) if login_keys else (),
         waiting=set(waiting[:MAX_SWEPT_TURNS]),
         lease_ends_in=Turn.objects.seconds_to_lease_end(),
     )
-
-
-def _active_users(user_pks: Collection[str]) -> set[str]:
-    users = get_user_model()._default_manager.filter(pk__in=user_pks, is_active=True)
-    return {str(pk) for pk in users.values_list("pk", flat=True)}
-
-
-def _living_logins(login_keys: Collection[str]) -> set[str]:
-    """Those of these Django sessions that still exist; one query where they are in a table."""
-    store = import_module(django_settings.SESSION_ENGINE).SessionStore
-    if hasattr(store, "get_model_class"):
-        sessions = store.get_model_class().objects.filter(
-            session_key__in=login_keys, expire_date__gt=timezone.now()
-        )
-        return set(sessions.values_list("session_key", flat=True))
-    if django_settings.SESSION_ENGINE.endswith("signed_cookies"):
-        return set(login_keys)  # nothing is kept on the server that could be gone
-    return {key for key in login_keys if store().exists(key)}
 
 
 _asweep = in_pool(_sweep)

@@ -93,6 +93,13 @@ from chatmemory.services.retention import (
     forget_person,
     retention_rules,
 )
+from chatmemory.services.rights import (
+    Login,
+    acheck_login,
+    acheck_reach,
+    check_login,
+    check_reach,
+)
 from chatmemory.services.runs import (
     Ended,
     aadd_rows,
@@ -126,11 +133,19 @@ from chatmemory.services.sessions import (
     read_page,
     sessions_of,
 )
+from chatmemory.services.tickets import (
+    TICKET_SECONDS,
+    aissue_ticket,
+    ause_ticket,
+    issue_ticket,
+    use_ticket,
+)
 from chatmemory.services.vacuum import Vacuumed, avacuum, vacuum
 
 __all__ = [
     "BUSY_POLICIES",
     "SERVER",
+    "TICKET_SECONDS",
     "Actor",
     "Admitted",
     "Appended",
@@ -144,6 +159,7 @@ __all__ = [
     "Export",
     "Finding",
     "Import",
+    "Login",
     "Preview",
     "Recovered",
     "Restoration",
@@ -157,7 +173,9 @@ __all__ = [
     "abegin_export",
     "abegin_export_of_all",
     "abegin_import",
+    "acheck_login",
     "acheck_rate",
+    "acheck_reach",
     "aclaim_next",
     "aclear_session",
     "add_rows",
@@ -175,6 +193,7 @@ __all__ = [
     "ahold_session",
     "aimport_rows",
     "ais_imported",
+    "aissue_ticket",
     "aopen_session",
     "append_messages",
     "apreview_erasure",
@@ -196,12 +215,15 @@ __all__ = [
     "atrim_session",
     "audit_state",
     "aunarchive_session",
+    "ause_ticket",
     "avacuum",
     "begin_export",
     "begin_export_of_all",
     "begin_import",
     "check_integrity",
+    "check_login",
     "check_rate",
+    "check_reach",
     "claim_next",
     "clear_session",
     "discard_import",
@@ -219,6 +241,7 @@ __all__ = [
     "importing",
     "in_run",
     "is_imported",
+    "issue_ticket",
     "open_session",
     "preview_erasure",
     "preview_removal",
@@ -242,6 +265,7 @@ __all__ = [
     "stop_turn",
     "trim_session",
     "unarchive_session",
+    "use_ticket",
     "user_scope",
     "vacuum",
     "verify_audit",
