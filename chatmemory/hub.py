@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import random
 import threading
@@ -126,12 +127,21 @@ class Hub:
         if not sockets:
             self._call(self._forget, session_pk)
 
+    def expel_user(self, user_pk: str) -> None:
+        """Close all sockets of a user, in all processes: the right to be here has ended."""
+        self._expel_user_here(user_pk)
+        self._tell(RUNNERS, "user", user=user_pk)
+
+    def expel_login(self, login_key: str) -> None:
+        """The same for those that were opened with this login."""
+        login = _login_digest(login_key)
+        self._expel_login_here(login)
+        self._tell(RUNNERS, "login", login=login)
+
     def retire(self, reason: str) -> None:
         """Send all sockets away, and whoever still comes."""
         self._retires = reason
-        with self._lock:
-            sockets = {socket for group in self._sockets.values() for socket in group}
-        for socket in sockets:
+        for socket in self._all_sockets():
             self._retire_one(socket)
 
     def _retire_one(self, socket: Socket) -> None:
@@ -229,6 +239,8 @@ class Hub:
         for task in tasks:
             task.cancel()
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        if left := asyncio.all_tasks(loop):  # a sweep's call of the database goes on
+            loop.run_until_complete(asyncio.wait(left, timeout=2))
         loop.close()
 
     # Hints between processes.
@@ -285,6 +297,10 @@ class Hub:
                 self._mirror(event)
             case "whole":
                 self._publish(event["session"], whole=True)
+            case "user":
+                self._expel_user_here(event["user"])
+            case "login":
+                self._expel_login_here(event["login"])
             case "work" if self.listener is not None:
                 self.listener.consider(event["session"])
             case "stop" if self.listener is not None:
@@ -334,12 +350,26 @@ class Hub:
                 except Exception:
                     logger.exception("the sweep failed; the next one is in %s s", pause)
 
+    def _all_sockets(self) -> set[Socket]:
+        with self._lock:
+            return {socket for group in self._sockets.values() for socket in group}
+
+    def _expel_user_here(self, user_pk: str) -> None:
+        for socket in self._all_sockets():
+            if socket.user_pk == user_pk:
+                socket.expel()
+
+    def _expel_login_here(self, login: str) -> None:
+        for socket in self._all_sockets():
+            if socket.login_key and _login_digest(socket.login_key) == login:
+                socket.expel()
+
     async def _sweep(self) -> float:
         """A few queries, whatever the number of sockets: heal, expel, end, begin.
 
         Returns after how many seconds the next one is due.
         """
-        sockets = {socket for group in tuple(self._sockets.values()) for socket in tuple(group)}
+        sockets = self._all_sockets()
         found = await _asweep(
             session_pks=tuple(self._sockets),
             user_pks={socket.user_pk for socket in sockets},
@@ -391,6 +421,11 @@ class _Found:
     login_keys: Collection[str]
     waiting: Collection[int]
     lease_ends_in: float | None
+
+
+def _login_digest(login_key: str) -> str:
+    """What stands for the key of a Django session outside its process: who has the key is in."""
+    return hashlib.sha256(login_key.encode()).hexdigest()
 
 
 def _sweep(

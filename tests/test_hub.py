@@ -11,32 +11,8 @@ from chatmemory import layer as layer_module
 from chatmemory.hub import Hub
 from chatmemory.layer import RUNNERS, group_of
 from chatmemory.responders import Progress
-from tests.layers import Boss, FakeLayer
+from tests.layers import Boss, Ear, FakeLayer
 from tests.servers import wait_for
-
-
-class Ear:
-    """A socket that counts what it is told."""
-
-    user_pk = "1"
-    login_key = None
-    proof = ""
-
-    def __init__(self) -> None:
-        self.pokes = 0
-        self.says = 0
-
-    def poke(self) -> None:
-        self.pokes += 1
-
-    def say(self) -> None:
-        self.says += 1
-
-    def expel(self) -> None:
-        raise AssertionError("nobody is expelled here")
-
-    def retire(self, reason: str, after_ms: int) -> None:
-        raise AssertionError("nobody is sent away here")
 
 
 @pytest.fixture
