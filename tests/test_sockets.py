@@ -23,6 +23,7 @@ from chatmemory.consumers.origins import is_allowed_origin
 from chatmemory.hub import hub
 from chatmemory.models import Message, Session, Turn
 from chatmemory.protocol import Cursor
+from chatmemory.responders import Progress
 from chatmemory.services import Actor
 from tests import responders_for_tests
 from tests.factories import make_session, said
@@ -805,6 +806,15 @@ async def test_progress_is_shown_in_order_and_who_comes_late_sees_the_latest(ann
         events = [frame["event"] for frame in tab.frames if "event" in frame]
         assert events in ([thinking, begun, ended], [begun, ended])
         assert tab.texts()[-1] == "So far, so good."
+
+
+def test_text_and_events_that_came_together_stay_in_order():
+    event = Progress("tool", "weather", "started")
+    place = feed.Feed(Session(pk=1, epoch=1), None)
+    place._is_fresh = False
+    taken = [place._take(["So ", "far", event, ", so", event]) for _ in range(4)]
+    shown = {"kind": "tool", "name": "weather", "state": "started"}
+    assert taken == [{"text": "So far"}, {"event": shown}, {"text": ", so"}, {"event": shown}]
 
 
 async def test_events_cost_credit(ann, talk, settings, monkeypatch):
