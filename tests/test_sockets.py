@@ -73,7 +73,7 @@ def rows():
 
 @db
 def trim(person, keep_last):
-    services.trim_session(**person.talk, keep_last=keep_last, reason="test")
+    return services.trim_session(**person.talk, keep_last=keep_last, reason="test")
 
 
 @db
@@ -377,6 +377,7 @@ def old_cursor(session, **changes):
                 "epoch": session.epoch,
                 "seq": 2,
                 "revision": 0,
+                "first_seq": 1,
                 **changes,
             }
         )
@@ -401,7 +402,7 @@ async def test_a_cursor_of_elsewhere_begins_anew_with_a_reason(ann, talk, change
 
 
 async def test_a_cursor_that_was_never_given_out_begins_anew(ann, talk):
-    for cursor in ("garbage", "", f"{talk.pk}.{talk.epoch}.{10**30}.1", "\ud800", "x" * 10_000):
+    for cursor in ("garbage", "", f"{talk.pk}.{talk.epoch}.{10**30}.1.1", "\ud800", "x" * 10_000):
         async with Tab(ann) as tab:
             await tab.hello(cursor=cursor)
         assert tab.frames[1]["reason"] == "other"
@@ -529,6 +530,18 @@ async def test_a_changed_row_that_was_never_shown_comes_only_once_it_is_fetched(
         await tab.ask("fetch", before_seq=15, limit=5)
         await redact(ann, 8, 11)
         assert (await tab.until("message"))["seq"] == 11
+
+
+async def test_a_cursor_from_before_a_trim_was_undone_begins_anew(ann, talk):
+    trimmed = await trim(ann, 2)
+    async with Tab(ann) as tab:
+        cursor = await tab.hello()
+        assert tab.texts() == ["three", "four"]
+    await db(services.restore_session)(entry_pk=trimmed.pk, by=ann.talk["by"], reason="test")
+    async with Tab(ann) as tab:
+        await tab.hello(cursor=cursor)
+    assert tab.frames[1]["reason"] == "restored"
+    assert tab.texts() == list(SPOKEN)
 
 
 async def test_a_cursor_from_before_a_backup_was_put_back_begins_anew(ann, talk):
