@@ -167,6 +167,8 @@ def _send(fields: _Fields) -> Send:
     client_id = codec.check_client_id(fields.left.pop("client_id", None))
     if "content" in fields.left and "text" not in fields.left:
         content = fields.left.pop("content")
+        if not isinstance(content, list):
+            raise BadInput("content must be a list of text blocks.", field="content")
     else:
         content = fields.text("text")
     epoch = fields.number("epoch") if fields.has("epoch") else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 import uuid
@@ -159,6 +160,55 @@ async def test_a_send_that_can_not_be_taken_is_refused_under_its_id(ann, talk):
     assert await db(Turn.objects.count)() == 1
 
 
+async def test_text_that_is_no_json_is_told_where(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        await tab.put('{"type": oops')
+        assert re.search(r"\b9\b|column 10|char 9", (await tab.next())["message"])
+
+
+KINDS = [
+    "close",
+    "websocket.disconnect",
+    "websocket.close",
+    "_x",
+    "chat.message",
+    "chatmemory.news",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_type_of_the_inside_is_unknown_and_touches_nobody(ann, talk, kind):
+    async with greeted(tab := Tab(ann), other := Tab(ann)):
+        await tab.put(json.dumps({"type": kind, "session": talk.pk, "code": 1000}))
+        assert (await tab.next())["code"] == "unknown_type"
+        for each in (tab, other):
+            assert (await each.ask("fetch", before_seq=2))["type"] == "ok"
+        assert other.is_quiet()
+
+
+BAD_CONTENTS = {
+    "NUL": ([{"type": "text", "text": "a\0"}], "bad_text"),
+    "lone surrogate": ([{"type": "text", "text": "\ud800"}], "bad_text"),
+    "NUL in a key": ([{"type": "text", "text": "a", "\0": 1}], "bad_field"),
+    "image": ([{"type": "image_url", "text": "a"}], "bad_field"),
+    "no block": ([5], "bad_field"),
+    "empty list": ([], "bad_field"),
+    "empty block": ([{"type": "text", "text": ""}], "empty"),
+    "object": ({}, "bad_field"),
+    "text": ("a", "bad_field"),
+}
+
+
+async def test_a_content_that_can_not_be_taken_is_refused(ann, talk):
+    codes = {}
+    async with greeted(tab := Tab(ann)):
+        for name, (content, _) in BAD_CONTENTS.items():
+            codes[name] = (await tab.ask("send", client_id="c1", content=content)).get("code")
+        metadata = {"client_id": "c1", "text": "a", "metadata": {"a\0": "\0"}}
+        assert (await tab.ask("send", **metadata))["field"] == "metadata"
+    assert codes == {name: code for name, (_, code) in BAD_CONTENTS.items()}
+
+
 async def test_an_error_names_the_limit_and_does_not_repeat_the_input(ann, talk):
     async with greeted(tab := Tab(ann)):
         answer = await tab.send("secret" * 6_000)
@@ -177,7 +227,7 @@ async def test_an_id_that_can_not_be_said_does_not_kill_the_socket(ann, talk):
     "text",
     [
         "  kept \n\t as it is \r\n ",
-        "\ufffd \ue000 👩\u200d👧 \u05e9\u05dc\u05d5\u05dd",
+        "\uffff \ufffd \ue000 👩\u200d👧 \u05e9\u05dc\u05d5\u05dd",
         "e" + "\u0301" * 10_000,
         "\u202ereversed \U000e0041",
     ],
