@@ -479,12 +479,16 @@ def test_a_reply_is_asked_for_again_with_the_same_message(scripted):
     script.accept(sent, seq=5, duplicate=True)
     chat.expect_rows("one", "1", "two", "2")
     blocks = [{"type": "text", "text": "in"}, {"type": "text", "text": " parts"}]
-    script.say("message", **row(5, "in parts", content=blocks))
-    script.say("message", **row(6, "3", role="assistant"))
-    script.session(last_seq=6, revision=1)
-    chat.tool(6, "Answer again").click()
+    asked = {"content": blocks, "turn": "v", "client_id": "v"}
+    script.say("message", **row(5, "in parts", **asked))
+    script.say("message", **row(6, "put in by a graph", turn="v"))
+    script.say("message", **row(7, "3", role="assistant", turn="v"))
+    script.session(last_seq=7, revision=1)
+    expect(chat.tool(6, "Edit")).to_have_count(0)
+    chat.tool(7, "Answer again").click()
     sent = script.wait_for("send")
-    assert (sent["content"], sent["replaces"], "text" in sent) == (blocks, 5, False)
+    assert (sent["content"], "text" in sent) == (blocks, False)
+    assert (sent["replaces"], sent["expect_seq"]) == (5, 6)
 
 
 def test_a_refused_replacement_says_so_and_what_it_would_replace_is_still_there(scripted):

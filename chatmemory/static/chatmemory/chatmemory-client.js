@@ -106,7 +106,8 @@ export class ChatMemoryClient extends EventTarget {
 
   // Have the message answered once more that this one is, or answers.
   regenerate(seq) {
-    const asked = Math.max(...[...this.rows.values()].filter(isUsers).map(seqOf).filter((n) => n <= seq));
+    const begun = [...this.rows.values()].filter(beginsTurn).map(seqOf);
+    const asked = Math.max(...begun.filter((one) => one <= seq));
     const {text, content} = this.rows.get(asked) ?? {};
     return this.#post({text, ...(content && {content}), ...this.#replacing(asked)});
   }
@@ -214,7 +215,7 @@ export class ChatMemoryClient extends EventTarget {
     for (const seq of seqs) {
       if (seq < low || seq > high || hidden.some(([from, to]) => from <= seq && seq <= to)) continue;
       const row = this.rows.get(seq);
-      const versions = isUsers(row) && seq > low ? this.versions(seq, replaced) : [];
+      const versions = beginsTurn(row) && seq > low ? this.versions(seq, replaced) : [];
       const count = versions.length;
       const at = versions.findIndex(({from}) => from === chosen.get(seq));
       if (0 <= at && at < count - 1 && this.rows.has(versions[at].from)) {
@@ -236,7 +237,7 @@ export class ChatMemoryClient extends EventTarget {
   }
 
   #replacing(seq) {
-    if (!isUsers(this.rows.get(seq))) throw new RangeError(`There is no user's message ${seq}.`);
+    if (!beginsTurn(this.rows.get(seq))) throw new RangeError(`No turn begins at message ${seq}.`);
     return {replaces: seq, expect_seq: this.#newestSaid()};
   }
 
@@ -580,6 +581,11 @@ export function streamKey({turn, step}) {
 
 function isUsers(row) {
   return row?.role === "user";
+}
+
+// A graph may put messages of a user into a turn, too.
+export function beginsTurn(row) {
+  return isUsers(row) && (row.turn == null || row.turn === row.client_id);
 }
 
 function seqOf({seq}) {
