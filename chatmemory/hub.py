@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import random
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass, field
-from importlib import import_module
 from itertools import groupby
 from typing import Any, Protocol
-
-from django.conf import settings as django_settings
-from django.contrib.auth import get_user_model
-from django.utils import timezone
 
 from chatmemory import services
 from chatmemory.conf import settings
@@ -29,6 +25,7 @@ from chatmemory.layer import RUNNERS, Layer, group_of
 from chatmemory.models import Head, Session, Turn
 from chatmemory.responders import Progress
 from chatmemory.services.pool import in_pool
+from chatmemory.services.rights import living_logins, proofs_of
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +46,8 @@ class Socket(Protocol):
     user_pk: str
     login_key: str | None
     """The key of the Django session that it was opened with."""
+    proof: str
+    """That of the account then: another once its password has changed."""
 
     def poke(self) -> None:
         """The session may have news: look."""
@@ -128,12 +127,21 @@ class Hub:
         if not sockets:
             self._call(self._forget, session_pk)
 
+    def expel_user(self, user_pk: str) -> None:
+        """Close all sockets of a user, in all processes: the right to be here has ended."""
+        self._expel_user_here(user_pk)
+        self._tell(RUNNERS, "user", user=user_pk)
+
+    def expel_login(self, login_key: str) -> None:
+        """The same for those that were opened with this login."""
+        login = _login_digest(login_key)
+        self._expel_login_here(login)
+        self._tell(RUNNERS, "login", login=login)
+
     def retire(self, reason: str) -> None:
         """Send all sockets away, and whoever still comes."""
         self._retires = reason
-        with self._lock:
-            sockets = {socket for group in self._sockets.values() for socket in group}
-        for socket in sockets:
+        for socket in self._all_sockets():
             self._retire_one(socket)
 
     def _retire_one(self, socket: Socket) -> None:
@@ -231,6 +239,8 @@ class Hub:
         for task in tasks:
             task.cancel()
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        if left := asyncio.all_tasks(loop):  # a sweep's call of the database goes on
+            loop.run_until_complete(asyncio.wait(left, timeout=2))
         loop.close()
 
     # Hints between processes.
@@ -287,6 +297,10 @@ class Hub:
                 self._mirror(event)
             case "whole":
                 self._publish(event["session"], whole=True)
+            case "user":
+                self._expel_user_here(event["user"])
+            case "login":
+                self._expel_login_here(event["login"])
             case "work" if self.listener is not None:
                 self.listener.consider(event["session"])
             case "stop" if self.listener is not None:
@@ -336,12 +350,26 @@ class Hub:
                 except Exception:
                     logger.exception("the sweep failed; the next one is in %s s", pause)
 
+    def _all_sockets(self) -> set[Socket]:
+        with self._lock:
+            return {socket for group in self._sockets.values() for socket in group}
+
+    def _expel_user_here(self, user_pk: str) -> None:
+        for socket in self._all_sockets():
+            if socket.user_pk == user_pk:
+                socket.expel()
+
+    def _expel_login_here(self, login: str) -> None:
+        for socket in self._all_sockets():
+            if socket.login_key and _login_digest(socket.login_key) == login:
+                socket.expel()
+
     async def _sweep(self) -> float:
         """A few queries, whatever the number of sockets: heal, expel, end, begin.
 
         Returns after how many seconds the next one is due.
         """
-        sockets = {socket for group in tuple(self._sockets.values()) for socket in tuple(group)}
+        sockets = self._all_sockets()
         found = await _asweep(
             session_pks=tuple(self._sockets),
             user_pks={socket.user_pk for socket in sockets},
@@ -357,7 +385,7 @@ class Hub:
                 self._mirrors.pop(session_pk, None)  # its turn ended
         for socket in sockets:
             has_login = socket.login_key is None or socket.login_key in found.login_keys
-            if socket.user_pk not in found.user_pks or not has_login:
+            if found.proofs.get(socket.user_pk) != socket.proof or not has_login:
                 socket.expel()
         for session_pk in found.waiting:
             if self.listener is not None:
@@ -389,10 +417,15 @@ def _unpacked(pieces: Iterable[str | list[str]]) -> list[str | Progress]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
     heads: Mapping[int, Head]
-    user_pks: Collection[str]
+    proofs: Mapping[str, str]
     login_keys: Collection[str]
     waiting: Collection[int]
     lease_ends_in: float | None
+
+
+def _login_digest(login_key: str) -> str:
+    """What stands for the key of a Django session outside its process: who has the key is in."""
+    return hashlib.sha256(login_key.encode()).hexdigest()
 
 
 def _sweep(
@@ -402,29 +435,11 @@ def _sweep(
     waiting = Turn.objects.claimable().values_list("session_id", flat=True)
     return _Found(
         heads=Session.objects.heads(session_pks) if session_pks else {},
-        user_pks=_active_users(user_pks) if user_pks else (),
-        login_keys=_living_logins(login_keys) if login_keys else (),
+        proofs=proofs_of(user_pks) if user_pks else {},
+        login_keys=living_logins(login_keys) if login_keys else (),
         waiting=set(waiting[:MAX_SWEPT_TURNS]),
         lease_ends_in=Turn.objects.seconds_to_lease_end(),
     )
-
-
-def _active_users(user_pks: Collection[str]) -> set[str]:
-    users = get_user_model()._default_manager.filter(pk__in=user_pks, is_active=True)
-    return {str(pk) for pk in users.values_list("pk", flat=True)}
-
-
-def _living_logins(login_keys: Collection[str]) -> set[str]:
-    """Those of these Django sessions that still exist; one query where they are in a table."""
-    store = import_module(django_settings.SESSION_ENGINE).SessionStore
-    if hasattr(store, "get_model_class"):
-        sessions = store.get_model_class().objects.filter(
-            session_key__in=login_keys, expire_date__gt=timezone.now()
-        )
-        return set(sessions.values_list("session_key", flat=True))
-    if django_settings.SESSION_ENGINE.endswith("signed_cookies"):
-        return set(login_keys)  # nothing is kept on the server that could be gone
-    return {key for key in login_keys if store().exists(key)}
 
 
 _asweep = in_pool(_sweep)

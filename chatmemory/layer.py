@@ -71,7 +71,10 @@ class Layer:
         self._stir()
 
     def tell(self, group: str, kind: str, fields: Mapping[str, object]) -> None:
-        """Send an event to a group soon. The same hint twice is one; old text may be lost."""
+        """Send an event to a group soon; its first field says what it is about.
+
+        The same hint twice is one; old text may be lost.
+        """
         if not self.is_shared:
             return
         event = {"type": f"chatmemory.{kind}", **fields}
@@ -79,7 +82,8 @@ class Layer:
             self._texts.append((group, event))
             del self._texts[:-1000]
         else:
-            self._outbox[group, kind, fields.get("session", fields.get("turn"))] = (group, event)
+            about = next(iter(fields.values()))
+            self._outbox[group, kind, about] = (group, event)
             if len(self._outbox) > MAX_HINTS:
                 del self._outbox[next(iter(self._outbox))]
         self._stir()

@@ -12,6 +12,7 @@ class FakeLayer:
         self.queues: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Queue]] = {}
         self.groups: dict[str, set[str]] = {}
         self.sent: list[tuple[str, str]] = []
+        self.events: list[dict] = []
         self.is_cut = False
         self.is_frozen = False
         self.losses: dict[str, int] = {}
@@ -44,12 +45,37 @@ class FakeLayer:
         await self._carry()
         kind = event["type"].removeprefix("chatmemory.")
         self.sent.append((group, kind))
+        self.events.append(event)
         if self.losses.get(kind, 0) > 0:
             self.losses[kind] -= 1
             return
         for channel in self.groups.get(group, set()):
             loop, queue = self.queues[channel]
             loop.call_soon_threadsafe(queue.put_nowait, dict(event))
+
+
+class Ear:
+    """A socket that counts what it is told."""
+
+    def __init__(self, user_pk: str = "1", login_key: str | None = None) -> None:
+        self.user_pk = user_pk
+        self.login_key = login_key
+        self.proof = ""
+        self.pokes = 0
+        self.says = 0
+        self.is_expelled = False
+
+    def poke(self) -> None:
+        self.pokes += 1
+
+    def say(self) -> None:
+        self.says += 1
+
+    def expel(self) -> None:
+        self.is_expelled = True
+
+    def retire(self, reason: str, after_ms: int) -> None:
+        raise AssertionError("no process ends here")
 
 
 class Boss:

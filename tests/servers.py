@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,11 +188,13 @@ class Tab(Chat):
         person: Person | None,
         key: str = "talk",
         *,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str | None] | None = None,
         scheme: str = "ws",
+        protocols: Sequence[str] = (),
     ) -> None:
         super().__init__(person, key)
-        given = {"host": "testserver", "origin": "http://testserver"} | dict(headers or {})
+        wanted = {"host": "testserver", "origin": "http://testserver", **(headers or {})}
+        given = {name: value for name, value in wanted.items() if value is not None}
         if self.cookie:
             given["cookie"] = f"{settings.SESSION_COOKIE_NAME}={self.cookie}"
         self.scope = {
@@ -200,7 +202,7 @@ class Tab(Chat):
             "path": f"/ws/chat/{key}/",
             "query_string": b"",
             "scheme": scheme,
-            "subprotocols": [],
+            "subprotocols": [*protocols],
             "headers": [(name.encode(), value.encode("latin1")) for name, value in given.items()],
         }
         self.is_accepted = False
@@ -215,7 +217,9 @@ class Tab(Chat):
         )
         await self._inbox.put({"type": "websocket.connect"})
         async with asyncio.timeout(DEADLINE):
-            self.is_accepted = (await self._outbox.get())["type"] == "websocket.accept"
+            answer = await self._outbox.get()
+        self.is_accepted = answer["type"] == "websocket.accept"
+        self.protocol = answer.get("subprotocol")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -293,7 +297,12 @@ class Server:
             "REDIS_URL": redis_url,
             "TEST_NAME": str(log.parent.name),
             "CHATMEMORY": json.dumps(
-                {"RESPONDER": "tests.speaker.answer", "SENDS_PER_MINUTE": None, **chatmemory}
+                {
+                    "RESPONDER": "tests.speaker.answer",
+                    "SENDS_PER_MINUTE": None,
+                    "CONNECTIONS_PER_USER": None,
+                    **chatmemory,
+                }
             ),
         }
         self.log = log

@@ -8,31 +8,11 @@ import threading
 import pytest
 
 from chatmemory import layer as layer_module
-from chatmemory.hub import Hub, _living_logins
+from chatmemory.hub import Hub
 from chatmemory.layer import RUNNERS, group_of
 from chatmemory.responders import Progress
-from tests.layers import Boss, FakeLayer
-from tests.servers import sign_in, wait_for
-
-
-class Ear:
-    """A socket that counts what it is told."""
-
-    user_pk = "1"
-    login_key = None
-
-    def __init__(self) -> None:
-        self.pokes = 0
-        self.says = 0
-
-    def poke(self) -> None:
-        self.pokes += 1
-
-    def say(self) -> None:
-        self.says += 1
-
-    def expel(self) -> None:
-        raise AssertionError("nobody is expelled here")
+from tests.layers import Boss, Ear, FakeLayer
+from tests.servers import wait_for
 
 
 @pytest.fixture
@@ -271,19 +251,3 @@ def test_the_thread_ends_when_told(hubs, wire):
     there.shut_down()
     assert "chatmemory-hub" not in {thread.name for thread in threading.enumerate()}
     joined(here, wire)
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize(
-    ("engine", "is_found"),
-    [
-        ("django.contrib.sessions.backends.db", True),
-        ("django.contrib.sessions.backends.cached_db", True),
-        ("django.contrib.sessions.backends.cache", False),
-        ("django.contrib.sessions.backends.signed_cookies", True),
-    ],
-)
-def test_logins_are_found_whatever_keeps_them(settings, engine, is_found):
-    key = sign_in().cookie
-    settings.SESSION_ENGINE = engine
-    assert (key in _living_logins({key, "x" * 32})) == is_found

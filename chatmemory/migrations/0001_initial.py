@@ -129,6 +129,19 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
+            name='Ticket',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('digest', models.CharField(max_length=64, unique=True)),
+                ('user_pk', models.CharField(db_index=True, max_length=150)),
+                ('expires_at', models.DateTimeField(db_index=True)),
+            ],
+            options={
+                'verbose_name': 'ticket',
+                'verbose_name_plural': 'tickets',
+            },
+        ),
+        migrations.CreateModel(
             name='Turn',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),

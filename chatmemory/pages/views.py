@@ -25,6 +25,7 @@ from chatmemory import codec, services
 from chatmemory.errors import (
     BadInput,
     ChatMemoryError,
+    Forbidden,
     MemoryUnavailable,
     ModelError,
     NotFound,
@@ -52,7 +53,13 @@ SHOWN_CHARS = 30_000
 LISTED = 40
 """Sessions on one page of the list."""
 
-STATUS = {NotFound: 404, BadInput: 400, Unauthenticated: 401, MemoryUnavailable: 503}
+STATUS = {
+    BadInput: 400,
+    Unauthenticated: 401,
+    Forbidden: 403,
+    NotFound: 404,
+    MemoryUnavailable: 503,
+}
 
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, P], HttpResponse]
@@ -272,7 +279,9 @@ def reason(code: str) -> str:
 def _actor(request: HttpRequest) -> Actor:
     if not isinstance(request.user, AbstractBaseUser):
         raise Unauthenticated
-    return Actor.user(request.user)
+    actor = Actor.user(request.user)
+    services.check_reach(actor)
+    return actor
 
 
 def _number(request: HttpRequest, name: str, default: int | None) -> int | None:
