@@ -313,6 +313,40 @@ def test_a_stop_that_was_lost_is_asked_again_as_long_as_the_turn_runs(scripted):
     assert script.passed == []
 
 
+TICKETS = """async () => {
+    const {ChatMemoryClient} = await import("/chatmemory-client.js");
+    const Real = WebSocket;
+    window.offered = [];
+    window.WebSocket = class extends Real {
+        constructor(url, protocols) {
+            super(url, protocols);
+            offered.push(protocols);
+        }
+    };
+    const tickets = ["one", "two"];
+    const ticket = async () => {
+        if (!tickets.length) throw {code: 4401};
+        return tickets.shift();
+    };
+    window.client = new ChatMemoryClient("/ws/other/", {storage: null, ticket});
+    client.connect();
+    client.connect();
+}"""
+
+
+def test_each_connection_has_a_ticket_of_its_own(scripted):
+    script, chat = scripted
+    script.welcome()
+    chat.page.evaluate(TICKETS)
+    for _ in range(2):
+        script.wait_for("hello")
+        script.sockets[-1].close(code=1012)
+    chat.page.wait_for_function("client.state === 'ended' && client.ending.code === 4401")
+    names = [["chatmemory.v1", f"ticket.{name}"] for name in ("one", "two")]
+    assert chat.page.evaluate("offered") == names
+    assert len(script.sockets) == 3  # and the page's own
+
+
 # While a turn runs
 
 

@@ -22,8 +22,10 @@ const ENDED = new Set(["ended", "failed"]); // states of what the run was at
 export class ChatMemoryClient extends EventTarget {
   // url: of the websocket; a path is one of this page's host.
   // create: make the session if there is none; its key must be a version-4 UUID.
+  // ticket: for pages that Django's cookie does not reach: gives a new ticket, or a promise of one,
+  // for each connection; throws {code: 4401} if one must sign in again.
   // storage: where unacknowledged messages are kept, under `storageKey`; null for nowhere.
-  constructor(url, {create = false, storage = defaultStorage(), storageKey = `chatmemory:${url}`} = {}) {
+  constructor(url, {create = false, ticket = null, storage = defaultStorage(), storageKey = `chatmemory:${url}`} = {}) {
     super();
     const address = new URL(url, globalThis.location?.href);
     address.protocol = address.protocol.replace(/^http/, "ws");
@@ -41,13 +43,16 @@ export class ChatMemoryClient extends EventTarget {
     this.outbox = []; // see `send`
     this.stopping = null; // the turn whose end was asked for
 
+    this.#ticket = ticket;
     this.#storage = storage;
     this.#storageKey = storageKey;
     this.#restore();
   }
 
+  #ticket;
   #storage;
   #storageKey;
+  #opening = null; // the try that waits for its ticket
   #socket = null;
   #cursor = null;
   #isSynced = false;
@@ -69,18 +74,14 @@ export class ChatMemoryClient extends EventTarget {
 
   // Open the socket; at once if the next try is still to come, unless the server said when.
   connect() {
-    if (this.#socket || (this.state === "waiting" && Date.now() < this.#notBefore)) return;
+    if (this.#opening || this.#socket) return;
+    if (this.state === "waiting" && Date.now() < this.#notBefore) return;
     clearTimeout(this.#retryTimer);
     this.ending = null;
     this.#bye = null;
     this.#isSynced = false;
-    const socket = new WebSocket(this.url);
-    this.#socket = socket;
-    const mine = (handler) => (event) => this.#socket === socket && handler(event);
-    socket.onopen = mine(() => this.#hello());
-    socket.onmessage = mine((event) => this.#receive(event.data));
-    socket.onclose = mine((event) => this.#lost(event.code, event.reason));
-    this.#listen();
+    if (this.#ticket) this.#openByTicket();
+    else this.#open();
     this.#setState("connecting");
   }
 
@@ -247,6 +248,30 @@ export class ChatMemoryClient extends EventTarget {
 
   // The connection
 
+  #open(protocols = []) {
+    const socket = new WebSocket(this.url, protocols);
+    this.#socket = socket;
+    const mine = (handler) => (event) => this.#socket === socket && handler(event);
+    socket.onopen = mine(() => this.#hello());
+    socket.onmessage = mine((event) => this.#receive(event.data));
+    socket.onclose = mine((event) => this.#lost(event.code, event.reason));
+    this.#listen();
+  }
+
+  async #openByTicket() {
+    const opening = {};
+    this.#opening = opening;
+    this.#listen();
+    try {
+      const ticket = await this.#ticket();
+      if (this.#opening !== opening) return; // closed meanwhile, or too late
+      this.#opening = null;
+      this.#open(["chatmemory.v1", `ticket.${ticket}`]);
+    } catch (error) {
+      if (this.#opening === opening) this.#lost(error?.code ?? 1006, "no ticket");
+    }
+  }
+
   #hello() {
     if (this.#cursor === null) this.#clear(); // the newest rows come, and may not join to these
     this.#put({
@@ -270,6 +295,7 @@ export class ChatMemoryClient extends EventTarget {
   #forget() {
     clearTimeout(this.#silenceTimer);
     const socket = this.#socket;
+    this.#opening = null;
     this.#socket = null;
     this.#isSynced = false;
     socket?.close();
