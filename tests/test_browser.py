@@ -299,6 +299,29 @@ def test_what_a_run_is_at_is_shown(desk):
     expect(line).to_have_count(0)
 
 
+def test_an_edit_and_a_second_answer_leave_older_versions(desk):
+    chat = desk.open()
+    chat.send("one")
+    chat.expect_rows("one", "one")
+    other = desk.open(chat.page.url.split("/")[-2])
+    chat.tool(1, "Edit").click()
+    box = chat.page.get_by_role("textbox", name="Edit message")
+    box.fill("two")
+    box.press("Enter")
+    other.expect_rows("two", "two")
+    other.tool(4, "Answer again").click()
+    expect(chat.page.locator("[data-seq='6']")).to_be_visible()
+    chat.page.reload()
+    chat.expect_rows("two", "two")
+    expect(chat.page.locator("[data-seq='5'] .cm-tools")).to_contain_text("3 of 3")
+    chat.tool(5, "Previous version").click()
+    chat.tool(3, "Previous version").click()
+    chat.expect_rows("one", "one")
+    chat.send("three")
+    chat.expect_rows("two", "two", "three", "three")
+    other.expect_rows("two", "two", "three", "three")
+
+
 def test_a_sign_out_elsewhere_ends_the_page_and_keeps_what_was_written(desk):
     chat = desk.open()
     other = desk.page()

@@ -313,6 +313,40 @@ def test_a_stop_that_was_lost_is_asked_again_as_long_as_the_turn_runs(scripted):
     assert script.passed == []
 
 
+TICKETS = """async () => {
+    const {ChatMemoryClient} = await import("/chatmemory-client.js");
+    const Real = WebSocket;
+    window.offered = [];
+    window.WebSocket = class extends Real {
+        constructor(url, protocols) {
+            super(url, protocols);
+            offered.push(protocols);
+        }
+    };
+    const tickets = ["one", "two"];
+    const ticket = async () => {
+        if (!tickets.length) throw {code: 4401};
+        return tickets.shift();
+    };
+    window.client = new ChatMemoryClient("/ws/other/", {storage: null, ticket});
+    client.connect();
+    client.connect();
+}"""
+
+
+def test_each_connection_has_a_ticket_of_its_own(scripted):
+    script, chat = scripted
+    script.welcome()
+    chat.page.evaluate(TICKETS)
+    for _ in range(2):
+        script.wait_for("hello")
+        script.sockets[-1].close(code=1012)
+    chat.page.wait_for_function("client.state === 'ended' && client.ending.code === 4401")
+    names = [["chatmemory.v1", f"ticket.{name}"] for name in ("one", "two")]
+    assert chat.page.evaluate("offered") == names
+    assert len(script.sockets) == 3  # and the page's own
+
+
 # While a turn runs
 
 
@@ -479,12 +513,16 @@ def test_a_reply_is_asked_for_again_with_the_same_message(scripted):
     script.accept(sent, seq=5, duplicate=True)
     chat.expect_rows("one", "1", "two", "2")
     blocks = [{"type": "text", "text": "in"}, {"type": "text", "text": " parts"}]
-    script.say("message", **row(5, "in parts", content=blocks))
-    script.say("message", **row(6, "3", role="assistant"))
-    script.session(last_seq=6, revision=1)
-    chat.tool(6, "Answer again").click()
+    asked = {"content": blocks, "turn": "v", "client_id": "v"}
+    script.say("message", **row(5, "in parts", **asked))
+    script.say("message", **row(6, "put in by a graph", turn="v"))
+    script.say("message", **row(7, "3", role="assistant", turn="v"))
+    script.session(last_seq=7, revision=1)
+    expect(chat.tool(6, "Edit")).to_have_count(0)
+    chat.tool(7, "Answer again").click()
     sent = script.wait_for("send")
-    assert (sent["content"], sent["replaces"], "text" in sent) == (blocks, 5, False)
+    assert (sent["content"], "text" in sent) == (blocks, False)
+    assert (sent["replaces"], sent["expect_seq"]) == (5, 6)
 
 
 def test_a_refused_replacement_says_so_and_what_it_would_replace_is_still_there(scripted):

@@ -14,4 +14,9 @@ urlpatterns = [
     path("sessions/<key>/messages/", views.MessageList.as_view(), name="messages"),
     path("tickets/", views.TicketList.as_view(), name="tickets"),
     path("sessions/<key>/messages/<int:seq>/", views.MessageDetail.as_view(), name="message"),
+    path(
+        "sessions/<key>/messages/<int:seq>/versions/",
+        views.VersionList.as_view(),
+        name="versions",
+    ),
 ]

@@ -78,6 +78,7 @@ class Head:
     epoch: int
     first_seq: int
     last_seq: int
+    superseded_to: int
     revision: int
     rows_revision: int
     """That of the last change of a row; 0 if there was none."""
@@ -122,6 +123,7 @@ HEAD_COLUMNS = (
     "epoch",
     "first_seq",
     "last_seq",
+    "superseded_to",
     "revision",
     "rows_revision",
     "archived_at",
@@ -142,6 +144,7 @@ def head_of(values: Mapping[str, Any]) -> Head:
         epoch=values["epoch"],
         first_seq=values["first_seq"],
         last_seq=values["last_seq"],
+        superseded_to=values["superseded_to"],
         revision=values["revision"],
         rows_revision=values["rows_revision"],
         archived=values["archived_at"] is not None,

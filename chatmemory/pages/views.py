@@ -139,7 +139,10 @@ def new_session(request: HttpRequest) -> HttpResponse:
 
 @page
 def session(request: HttpRequest, key: str) -> HttpResponse:
-    """A session with its newest messages. A new key of ours opens an empty one."""
+    """A session with its newest messages, but those that an edit or a second answer superseded.
+
+    A new key of ours opens an empty one.
+    """
     actor = _actor(request)
     sessions = services.sessions_of(actor)
     rows: list[StoredMessage] = []
@@ -151,8 +154,10 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
             raise
         is_new = True  # the socket makes the session
     else:
-        rows, archived = found.rows, found.head.archived
-        has_older = bool(rows) and rows[0].seq > found.head.first_seq
+        archived = found.head.archived
+        has_older = bool(found.rows) and found.rows[0].seq > found.head.first_seq
+        replaced = services.read_superseded(head=found.head)
+        rows = [row for row in found.rows if not any(a <= row.seq <= b for a, b in replaced)]
     current = next(iter(listed(sessions.filter(key=key), 0, 1, every=True)), None)
     title = current.title if current else ""
     others = [other for other in listed(sessions, 0, LISTED) if other.key != key]

@@ -127,10 +127,12 @@ from chatmemory.services.sessions import (
     aopen_session,
     aread_history,
     aread_page,
+    aread_superseded,
     get_session,
     open_session,
     read_history,
     read_page,
+    read_superseded,
     sessions_of,
 )
 from chatmemory.services.tickets import (
@@ -141,6 +143,7 @@ from chatmemory.services.tickets import (
     use_ticket,
 )
 from chatmemory.services.vacuum import Vacuumed, avacuum, vacuum
+from chatmemory.services.versions import Version, alist_versions, list_versions
 
 __all__ = [
     "BUSY_POLICIES",
@@ -164,6 +167,7 @@ __all__ = [
     "Recovered",
     "Restoration",
     "Vacuumed",
+    "Version",
     "Went",
     "aadd_rows",
     "aadmit_turn",
@@ -194,6 +198,7 @@ __all__ = [
     "aimport_rows",
     "ais_imported",
     "aissue_ticket",
+    "alist_versions",
     "aopen_session",
     "append_messages",
     "apreview_erasure",
@@ -203,6 +208,7 @@ __all__ = [
     "archive_session",
     "aread_history",
     "aread_page",
+    "aread_superseded",
     "arecord_reading",
     "arecord_refusal",
     "aredact_message",
@@ -242,6 +248,7 @@ __all__ = [
     "in_run",
     "is_imported",
     "issue_ticket",
+    "list_versions",
     "open_session",
     "preview_erasure",
     "preview_removal",
@@ -250,6 +257,7 @@ __all__ = [
     "purge_session",
     "read_history",
     "read_page",
+    "read_superseded",
     "record_reading",
     "record_refusal",
     "redact_message",

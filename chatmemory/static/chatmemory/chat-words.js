@@ -65,7 +65,7 @@ export const words = {
   lost: "The connection is lost; trying again. What you write is kept and sent later.",
   pauses: {
     4429: "Too much was sent at once; it goes on in a moment.",
-    4503: "The server starts anew. What you write is kept and sent later.",
+    4503: "Connecting again in a moment. What you write is kept and sent later.",
   },
   late: "Live updates are late just now. Nothing is lost.",
   archived: "This chat is archived: it can be read, but takes no more messages.",

@@ -7,7 +7,7 @@
 // What people and models say goes into the page as text. Only what the server rendered and cleaned
 // goes in as HTML.
 
-import {ChatMemoryClient, streamKey} from "./chatmemory-client.js";
+import {ChatMemoryClient, beginsTurn, streamKey} from "./chatmemory-client.js";
 import {
   appendText,
   arrange,
@@ -304,10 +304,10 @@ export class ChatMemory extends HTMLElement {
     return isFree && outbox.every(({state}) => state === "failed");
   }
 
-  #canDo({seq, role, redacted, quarantined, cut}, isLast) {
-    if (this.#client.session.last_seq - seq >= MAX_REPLACED) return {};
-    const isWhole = !redacted && !quarantined && !cut;
-    return {change: role === "user" && isWhole, again: role === "assistant" && isLast};
+  #canDo(row, isLast) {
+    if (this.#client.session.last_seq - row.seq >= MAX_REPLACED) return {};
+    const isWhole = !row.redacted && !row.quarantined && !row.cut;
+    return {change: beginsTurn(row) && isWhole, again: row.role === "assistant" && isLast};
   }
 
   // Mark a message that waits for an answer; where it has choices, each is a button.

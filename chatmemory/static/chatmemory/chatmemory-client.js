@@ -22,8 +22,10 @@ const ENDED = new Set(["ended", "failed"]); // states of what the run was at
 export class ChatMemoryClient extends EventTarget {
   // url: of the websocket; a path is one of this page's host.
   // create: make the session if there is none; its key must be a version-4 UUID.
+  // ticket: for pages that Django's cookie does not reach: gives a new ticket, or a promise of one,
+  // for each connection; throws {code: 4401} if one must sign in again.
   // storage: where unacknowledged messages are kept, under `storageKey`; null for nowhere.
-  constructor(url, {create = false, storage = defaultStorage(), storageKey = `chatmemory:${url}`} = {}) {
+  constructor(url, {create = false, ticket = null, storage = defaultStorage(), storageKey = `chatmemory:${url}`} = {}) {
     super();
     const address = new URL(url, globalThis.location?.href);
     address.protocol = address.protocol.replace(/^http/, "ws");
@@ -41,13 +43,16 @@ export class ChatMemoryClient extends EventTarget {
     this.outbox = []; // see `send`
     this.stopping = null; // the turn whose end was asked for
 
+    this.#ticket = ticket;
     this.#storage = storage;
     this.#storageKey = storageKey;
     this.#restore();
   }
 
+  #ticket;
   #storage;
   #storageKey;
+  #opening = null; // the try that waits for its ticket
   #socket = null;
   #cursor = null;
   #isSynced = false;
@@ -69,18 +74,14 @@ export class ChatMemoryClient extends EventTarget {
 
   // Open the socket; at once if the next try is still to come, unless the server said when.
   connect() {
-    if (this.#socket || (this.state === "waiting" && Date.now() < this.#notBefore)) return;
+    if (this.#opening || this.#socket) return;
+    if (this.state === "waiting" && Date.now() < this.#notBefore) return;
     clearTimeout(this.#retryTimer);
     this.ending = null;
     this.#bye = null;
     this.#isSynced = false;
-    const socket = new WebSocket(this.url);
-    this.#socket = socket;
-    const mine = (handler) => (event) => this.#socket === socket && handler(event);
-    socket.onopen = mine(() => this.#hello());
-    socket.onmessage = mine((event) => this.#receive(event.data));
-    socket.onclose = mine((event) => this.#lost(event.code, event.reason));
-    this.#listen();
+    if (this.#ticket) this.#openByTicket();
+    else this.#open();
     this.#setState("connecting");
   }
 
@@ -106,7 +107,8 @@ export class ChatMemoryClient extends EventTarget {
 
   // Have the message answered once more that this one is, or answers.
   regenerate(seq) {
-    const asked = Math.max(...[...this.rows.values()].filter(isUsers).map(seqOf).filter((n) => n <= seq));
+    const begun = [...this.rows.values()].filter(beginsTurn).map(seqOf);
+    const asked = Math.max(...begun.filter((one) => one <= seq));
     const {text, content} = this.rows.get(asked) ?? {};
     return this.#post({text, ...(content && {content}), ...this.#replacing(asked)});
   }
@@ -214,7 +216,7 @@ export class ChatMemoryClient extends EventTarget {
     for (const seq of seqs) {
       if (seq < low || seq > high || hidden.some(([from, to]) => from <= seq && seq <= to)) continue;
       const row = this.rows.get(seq);
-      const versions = isUsers(row) && seq > low ? this.versions(seq, replaced) : [];
+      const versions = beginsTurn(row) && seq > low ? this.versions(seq, replaced) : [];
       const count = versions.length;
       const at = versions.findIndex(({from}) => from === chosen.get(seq));
       if (0 <= at && at < count - 1 && this.rows.has(versions[at].from)) {
@@ -236,7 +238,7 @@ export class ChatMemoryClient extends EventTarget {
   }
 
   #replacing(seq) {
-    if (!isUsers(this.rows.get(seq))) throw new RangeError(`There is no user's message ${seq}.`);
+    if (!beginsTurn(this.rows.get(seq))) throw new RangeError(`No turn begins at message ${seq}.`);
     return {replaces: seq, expect_seq: this.#newestSaid()};
   }
 
@@ -245,6 +247,30 @@ export class ChatMemoryClient extends EventTarget {
   }
 
   // The connection
+
+  #open(protocols = []) {
+    const socket = new WebSocket(this.url, protocols);
+    this.#socket = socket;
+    const mine = (handler) => (event) => this.#socket === socket && handler(event);
+    socket.onopen = mine(() => this.#hello());
+    socket.onmessage = mine((event) => this.#receive(event.data));
+    socket.onclose = mine((event) => this.#lost(event.code, event.reason));
+    this.#listen();
+  }
+
+  async #openByTicket() {
+    const opening = {};
+    this.#opening = opening;
+    this.#listen();
+    try {
+      const ticket = await this.#ticket();
+      if (this.#opening !== opening) return; // closed meanwhile, or too late
+      this.#opening = null;
+      this.#open(["chatmemory.v1", `ticket.${ticket}`]);
+    } catch (error) {
+      if (this.#opening === opening) this.#lost(error?.code ?? 1006, "no ticket");
+    }
+  }
 
   #hello() {
     if (this.#cursor === null) this.#clear(); // the newest rows come, and may not join to these
@@ -269,6 +295,7 @@ export class ChatMemoryClient extends EventTarget {
   #forget() {
     clearTimeout(this.#silenceTimer);
     const socket = this.#socket;
+    this.#opening = null;
     this.#socket = null;
     this.#isSynced = false;
     socket?.close();
@@ -580,6 +607,11 @@ export function streamKey({turn, step}) {
 
 function isUsers(row) {
   return row?.role === "user";
+}
+
+// A graph may put messages of a user into a turn, too.
+export function beginsTurn(row) {
+  return isUsers(row) && (row.turn == null || row.turn === row.client_id);
 }
 
 function seqOf({seq}) {
