@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
-from urllib.parse import urlencode, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 from weakref import WeakSet
 
 from websockets.asyncio.client import ClientConnection
@@ -475,23 +475,26 @@ class Chat:
         scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
         if scheme not in ("ws", "wss") or not parts.hostname:
             raise ValueError(f"{url!r} is no address of a websocket")
-        query = parts.query
+        page = "https" if scheme == "wss" else "http"
+        origin: Origin | None = Origin(f"{page}://{parts.netloc.rpartition('@')[2]}")
+        protocols = [Subprotocol("chatmemory.v1")]
         if self._ticket is not None:
-            query += ("&" if query else "") + urlencode({"ticket": await self._ticket()})
+            # Not in the address, which servers log.
+            protocols.append(Subprotocol(f"ticket.{await self._ticket()}"))
+            origin = None
         headers = dict(self._headers)
         if self._cookies:
             headers["Cookie"] = "; ".join(
                 f"{name}={value}" for name, value in self._cookies.items()
             )
-        page = "https" if scheme == "wss" else "http"
         defaults = {
-            "origin": Origin(f"{page}://{parts.netloc.rpartition('@')[2]}"),
-            "subprotocols": [Subprotocol("chatmemory.v1")],
+            "origin": origin,
+            "subprotocols": protocols,
             "additional_headers": headers,
             "max_size": MAX_FRAME_BYTES,
             "ping_interval": None,  # the protocol has pings of its own
         }
-        address = urlunsplit((scheme, parts.netloc, parts.path, query, ""))
+        address = urlunsplit((scheme, parts.netloc, parts.path, parts.query, ""))
         return address, {**defaults, **self._options}
 
     async def _talk(self, socket: ClientConnection) -> None:

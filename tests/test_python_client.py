@@ -16,6 +16,7 @@ import pytest
 from asgiref.sync import sync_to_async as db
 from django.conf import settings as django_settings
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
 
 from chatmemory import client, services
 from chatmemory.client import (
@@ -297,11 +298,11 @@ class Played:
     def __init__(self, *connections: Callable[[Played, Any], Awaitable[None]]) -> None:
         self._connections: Iterator[Any] = iter(connections)
         self.told: list[dict[str, Any]] = []
-        self.paths: list[str] = []
+        self.requests: list[Any] = []
 
     async def __call__(self, socket: ServerConnection) -> None:
         assert socket.request is not None
-        self.paths.append(socket.request.path)
+        self.requests.append(socket.request)
         await next(self._connections)(self, socket)
 
     async def hear(self, socket: Any) -> dict[str, Any]:
@@ -321,7 +322,8 @@ class Played:
 @asynccontextmanager
 async def played(*connections: Any) -> AsyncIterator[tuple[Played, str]]:
     server = Played(*connections)
-    async with serve(server, "127.0.0.1", 0) as listening:
+    spoken = [Subprotocol("chatmemory.v1")]
+    async with serve(server, "127.0.0.1", 0, subprotocols=spoken) as listening:
         port = listening.sockets[0].getsockname()[1]
         yield server, f"ws://127.0.0.1:{port}/ws/chat/talk/"
 
@@ -373,7 +375,7 @@ async def test_silence_is_a_lost_connection(monkeypatch):
         events = talk.events()
         [lost, *_] = await within(_until_synced(events, times=1))
     assert (lost.code, lost.reason) == (1006, "nobody answers")
-    assert len(server.paths) >= 2
+    assert len(server.requests) >= 2
 
 
 async def test_a_ping_is_answered_at_once():
@@ -411,7 +413,7 @@ async def test_a_bye_says_whether_to_come_back(bye, is_over):
             [lost] = [event for event in came if isinstance(event, Lost)]
             assert (lost.code, lost.reason) == (4503, "shutting_down")
             assert lost.seconds >= 0.12
-    assert len(server.paths) == (1 if is_over else 2)
+    assert len(server.requests) == (1 if is_over else 2)
 
 
 async def test_the_pauses_grow_to_ten_seconds_and_are_drawn(monkeypatch):
@@ -494,7 +496,7 @@ async def test_each_connection_takes_a_ticket_of_its_own():
         await server.welcome(socket)
         socket.transport.abort()
 
-    tickets = iter(["a b", "c"])
+    tickets = iter(["a-b", "c"])
 
     async def ticket() -> str:
         return str(next(tickets))
@@ -504,7 +506,10 @@ async def test_each_connection_takes_a_ticket_of_its_own():
         connect(f"{url}?x=1", ticket=ticket, proxy=None) as talk,
     ):
         await within(_until_synced(talk.events(), times=1))
-    assert server.paths == ["/ws/chat/talk/?x=1&ticket=a+b", "/ws/chat/talk/?x=1&ticket=c"]
+    shown = [request.headers["Sec-WebSocket-Protocol"] for request in server.requests]
+    assert shown == ["chatmemory.v1, ticket.a-b", "chatmemory.v1, ticket.c"]
+    assert {request.path for request in server.requests} == {"/ws/chat/talk/?x=1"}
+    assert not any("Origin" in request.headers for request in server.requests)
 
 
 async def test_a_turn_that_was_cancelled_before_anybody_was_told_has_no_reply(monkeypatch):
