@@ -34,7 +34,10 @@ DEADLINE = 20
 """Seconds after which what a test waits for will not come."""
 
 SERVERS = {
-    "uvicorn": ["-m", "uvicorn", "project.asgi:application", "--log-level", "warning", "--port"],
+    "uvicorn": [
+        *("-m", "uvicorn", "project.asgi:application", "--log-level", "warning"),
+        *("--ws-max-size", "1048576", "--port"),
+    ],
     "daphne": ["-m", "daphne", "project.asgi:application", "-v", "0", "-p"],
 }
 
@@ -247,14 +250,24 @@ class Tab(Chat):
 class Connection(Chat):
     """A socket to a server."""
 
-    def __init__(self, server: Server, person: Person | None, key: str = "talk") -> None:
+    def __init__(
+        self,
+        server: Server,
+        person: Person | None,
+        key: str = "talk",
+        *,
+        protocols: Sequence[str] = (),
+    ) -> None:
+        """With `protocols` it has no origin, as no page has opened it."""
         super().__init__(person, key)
         self.server = server
+        self.protocols = [websockets.Subprotocol(name) for name in protocols]
 
     async def __aenter__(self) -> Self:
         self.socket = await websockets.connect(
             f"ws://127.0.0.1:{self.server.port}/ws/chat/{self.key}/",
-            origin=websockets.Origin(self.server.address),
+            origin=None if self.protocols else websockets.Origin(self.server.address),
+            subprotocols=self.protocols or None,
             additional_headers={"Cookie": f"{settings.SESSION_COOKIE_NAME}={self.cookie}"},
             open_timeout=DEADLINE,
             max_size=None,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from django.utils.module_loading import import_string
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
@@ -24,7 +24,7 @@ from chatmemory import services
 from chatmemory.codec import UNKNOWN_OUTCOME, Asks
 from chatmemory.models import Message, Session, Turn
 from chatmemory.responders import Finished, Progress, Request, Text, finding
-from chatmemory.responders.graphs import ASKED_FIRST, GO_ON
+from chatmemory.responders.graphs import ASKED_FIRST, GO_ON, _Voice
 from chatmemory.runner import runner
 from chatmemory.services import Actor
 from chatmemory.window import read_window
@@ -294,7 +294,21 @@ async def test_a_node_may_tell_what_it_is_at():
     assert said.message["content"] == "Found."
 
 
-async def test_two_models_at_once_are_not_mixed_up():
+def test_of_two_models_that_speak_at_once_one_is_heard():
+    voice, heard = _Voice(), []
+    for name, text, position in (
+        ("a", "So ", None),
+        ("b", "No ", None),
+        ("a", "far.", "last"),
+        ("b", "way.", None),
+        ("c", "Next.", None),
+    ):
+        chunk = AIMessageChunk(content=text, id=name, chunk_position=position)
+        heard += [step.text for step in voice.steps(chunk) if isinstance(step, Text)]
+    assert heard == ["So ", "far.", "Next."]
+
+
+async def test_of_two_models_that_speak_at_once_both_are_stored():
     graph = StateGraph(MessagesState)
     for name in ("ann", "bob"):
         model = ScriptedModel(replies=[AIMessage(" ".join([name] * 5))], given=[])
@@ -303,8 +317,6 @@ async def test_two_models_at_once_are_not_mixed_up():
         graph.add_edge(name, END)
     MADE["graph"] = graph.compile()
     said = await steps()
-    heard = {step.text for step in said if isinstance(step, Text)}
-    assert heard in ({"ann "}, {"bob "})
     finished = [step.message["content"] for step in said if isinstance(step, Finished)]
     assert sorted(map(str, finished)) == ["ann " * 5, "bob " * 5]
 
@@ -481,7 +493,18 @@ def _lose() -> None:
     MADE["graph"].checkpointer = InMemorySaver()
 
 
-@pytest.mark.parametrize("happens", [_clear, _trim, _redact, _say_between, _lose])
+def _end_badly() -> None:
+    Message.stored.filter(seq=2).update(status=Message.Status.FAILED)
+
+
+def _quarantine() -> None:
+    Message.stored.filter(seq=2).update(quarantined=True)
+
+
+GONE = [_clear, _trim, _redact, _say_between, _lose, _end_badly, _quarantine]
+
+
+@pytest.mark.parametrize("happens", GONE)
 def test_a_question_that_is_gone_is_not_answered(happens):
     ordering()
     say("I want a shirt", "c1")

@@ -507,6 +507,24 @@ async def test_each_connection_takes_a_ticket_of_its_own():
     assert server.paths == ["/ws/chat/talk/?x=1&ticket=a+b", "/ws/chat/talk/?x=1&ticket=c"]
 
 
+async def test_a_turn_that_was_cancelled_before_anybody_was_told_has_no_reply(monkeypatch):
+    monkeypatch.setattr(client, "ASK_AGAIN_SECONDS", 0.05)
+
+    async def cancelling(server: Played, socket: Any) -> None:
+        await server.welcome(socket)
+        for status in ("waiting", "cancelled"):
+            frame = await server.hear(socket)
+            ok = {"type": "ok", "id": frame["id"], "turn": frame["client_id"], "status": status}
+            await server.say(socket, {**ok, "seq": None, "duplicate": status == "cancelled"})
+        await socket.wait_closed()
+
+    async with played(cancelling) as (server, url), connect(url, proxy=None) as talk:
+        with pytest.raises(NoReply):
+            await within(talk.ask("hi"))
+    first, again = server.told[1:]
+    assert first["client_id"] == again["client_id"]
+
+
 async def test_a_refusal_tells_all_that_the_server_said():
     async def busy(server: Played, socket: Any) -> None:
         await server.welcome(socket)

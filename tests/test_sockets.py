@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 import uuid
@@ -23,6 +24,7 @@ from chatmemory.consumers.origins import is_allowed_origin
 from chatmemory.hub import hub
 from chatmemory.models import Message, Session, Turn
 from chatmemory.protocol import Cursor
+from chatmemory.responders import Progress
 from chatmemory.services import Actor
 from tests import responders_for_tests
 from tests.factories import make_session, said
@@ -73,7 +75,7 @@ def rows():
 
 @db
 def trim(person, keep_last):
-    services.trim_session(**person.talk, keep_last=keep_last, reason="test")
+    return services.trim_session(**person.talk, keep_last=keep_last, reason="test")
 
 
 @db
@@ -160,6 +162,55 @@ async def test_a_send_that_can_not_be_taken_is_refused_under_its_id(ann, talk):
     assert await db(Turn.objects.count)() == 1
 
 
+async def test_text_that_is_no_json_is_told_where(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        await tab.put('{"type": oops')
+        assert re.search(r"\b9\b|column 10|char 9", (await tab.next())["message"])
+
+
+KINDS = [
+    "close",
+    "websocket.disconnect",
+    "websocket.close",
+    "_x",
+    "chat.message",
+    "chatmemory.news",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_type_of_the_inside_is_unknown_and_touches_nobody(ann, talk, kind):
+    async with greeted(tab := Tab(ann), other := Tab(ann)):
+        await tab.put(json.dumps({"type": kind, "session": talk.pk, "code": 1000}))
+        assert (await tab.next())["code"] == "unknown_type"
+        for each in (tab, other):
+            assert (await each.ask("fetch", before_seq=2))["type"] == "ok"
+        assert other.is_quiet()
+
+
+BAD_CONTENTS = {
+    "NUL": ([{"type": "text", "text": "a\0"}], "bad_text"),
+    "lone surrogate": ([{"type": "text", "text": "\ud800"}], "bad_text"),
+    "NUL in a key": ([{"type": "text", "text": "a", "\0": 1}], "bad_field"),
+    "image": ([{"type": "image_url", "text": "a"}], "bad_field"),
+    "no block": ([5], "bad_field"),
+    "empty list": ([], "bad_field"),
+    "empty block": ([{"type": "text", "text": ""}], "empty"),
+    "object": ({}, "bad_field"),
+    "text": ("a", "bad_field"),
+}
+
+
+async def test_a_content_that_can_not_be_taken_is_refused(ann, talk):
+    codes = {}
+    async with greeted(tab := Tab(ann)):
+        for name, (content, _) in BAD_CONTENTS.items():
+            codes[name] = (await tab.ask("send", client_id="c1", content=content)).get("code")
+        metadata = {"client_id": "c1", "text": "a", "metadata": {"a\0": "\0"}}
+        assert (await tab.ask("send", **metadata))["field"] == "metadata"
+    assert codes == {name: code for name, (_, code) in BAD_CONTENTS.items()}
+
+
 async def test_an_error_names_the_limit_and_does_not_repeat_the_input(ann, talk):
     async with greeted(tab := Tab(ann)):
         answer = await tab.send("secret" * 6_000)
@@ -178,7 +229,7 @@ async def test_an_id_that_can_not_be_said_does_not_kill_the_socket(ann, talk):
     "text",
     [
         "  kept \n\t as it is \r\n ",
-        "\ufffd \ue000 👩\u200d👧 \u05e9\u05dc\u05d5\u05dd",
+        "\uffff \ufffd \ue000 👩\u200d👧 \u05e9\u05dc\u05d5\u05dd",
         "e" + "\u0301" * 10_000,
         "\u202ereversed \U000e0041",
     ],
@@ -378,6 +429,7 @@ def old_cursor(session, **changes):
                 "epoch": session.epoch,
                 "seq": 2,
                 "revision": 0,
+                "first_seq": 1,
                 **changes,
             }
         )
@@ -402,7 +454,7 @@ async def test_a_cursor_of_elsewhere_begins_anew_with_a_reason(ann, talk, change
 
 
 async def test_a_cursor_that_was_never_given_out_begins_anew(ann, talk):
-    for cursor in ("garbage", "", f"{talk.pk}.{talk.epoch}.{10**30}.1", "\ud800", "x" * 10_000):
+    for cursor in ("garbage", "", f"{talk.pk}.{talk.epoch}.{10**30}.1.1", "\ud800", "x" * 10_000):
         async with Tab(ann) as tab:
             await tab.hello(cursor=cursor)
         assert tab.frames[1]["reason"] == "other"
@@ -530,6 +582,18 @@ async def test_a_changed_row_that_was_never_shown_comes_only_once_it_is_fetched(
         await tab.ask("fetch", before_seq=15, limit=5)
         await redact(ann, 8, 11)
         assert (await tab.until("message"))["seq"] == 11
+
+
+async def test_a_cursor_from_before_a_trim_was_undone_begins_anew(ann, talk):
+    trimmed = await trim(ann, 2)
+    async with Tab(ann) as tab:
+        cursor = await tab.hello()
+        assert tab.texts() == ["three", "four"]
+    await db(services.restore_session)(entry_pk=trimmed.pk, by=ann.talk["by"], reason="test")
+    async with Tab(ann) as tab:
+        await tab.hello(cursor=cursor)
+    assert tab.frames[1]["reason"] == "restored"
+    assert tab.texts() == list(SPOKEN)
 
 
 async def test_a_cursor_from_before_a_backup_was_put_back_begins_anew(ann, talk):
@@ -822,6 +886,15 @@ async def test_progress_is_shown_in_order_and_who_comes_late_sees_the_latest(ann
         events = [frame["event"] for frame in tab.frames if "event" in frame]
         assert events in ([thinking, begun, ended], [begun, ended])
         assert tab.texts()[-1] == "So far, so good."
+
+
+def test_text_and_events_that_came_together_stay_in_order():
+    event = Progress("tool", "weather", "started")
+    place = feed.Feed(Session(pk=1, epoch=1), None)
+    place._is_fresh = False
+    taken = [place._take(["So ", "far", event, ", so", event]) for _ in range(4)]
+    shown = {"kind": "tool", "name": "weather", "state": "started"}
+    assert taken == [{"text": "So far"}, {"event": shown}, {"text": ", so"}, {"event": shown}]
 
 
 async def test_events_cost_credit(ann, talk, settings, monkeypatch):

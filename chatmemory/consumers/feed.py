@@ -126,7 +126,7 @@ class Feed:
             return "other"
         if head.epoch != (self.epoch if cursor is None else cursor.epoch):
             return "cleared" if head.first_seq > after else "restored"
-        if head.first_seq < self._first_seq and cursor is None:
+        if head.first_seq < (self._first_seq if cursor is None else cursor.first_seq):
             return "restored"
         if after > head.last_seq or (cursor is not None and cursor.revision > head.revision):
             return "ahead"
@@ -151,7 +151,7 @@ class Feed:
         if shown != self._shown:
             self._shown = shown
             frames.append(protocol.dump("session", **shown))
-        synced = str(Cursor(self.session_pk, head.epoch, self._seq, head.revision))
+        synced = str(Cursor(self.session_pk, head.epoch, self._seq, head.revision, head.first_seq))
         if synced != self._synced:
             self._synced = synced
             frames.append(protocol.dump("synced", cursor=synced))
