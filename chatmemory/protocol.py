@@ -40,6 +40,8 @@ class Send:
     content: object
     epoch: int | None = None
     if_busy: str | None = None
+    replaces: int | None = None
+    expect_seq: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,9 +172,15 @@ def _send(fields: _Fields) -> Send:
         content = fields.left.pop("content")
     else:
         content = fields.text("text")
-    epoch = fields.number("epoch") if fields.has("epoch") else None
-    if_busy = fields.text("if_busy") if fields.has("if_busy") else None
-    return Send(id=frame_id, client_id=client_id, content=content, epoch=epoch, if_busy=if_busy)
+    return Send(
+        id=frame_id,
+        client_id=client_id,
+        content=content,
+        epoch=fields.number("epoch") if fields.has("epoch") else None,
+        if_busy=fields.text("if_busy") if fields.has("if_busy") else None,
+        replaces=fields.number("replaces") if fields.has("replaces") else None,
+        expect_seq=fields.number("expect_seq") if fields.has("expect_seq") else None,
+    )
 
 
 def dump(kind: str, /, **fields: object) -> str:

@@ -116,11 +116,14 @@ def _has_turn(session: Session, before: int) -> bool:
 
 def _givable(limits: _Limits, session: Session) -> Iterator[_Given]:
     """Rows that are neither superseded, quarantined nor empty, from the newest back."""
-    superseded: list[tuple[int, int]] = []
+    newest = 0
     for rows in _chunks(session, _likely_enough(limits, session)):
-        # A turn begins right behind what it supersedes, so it is met before.
-        if turns := [row[-1] for row in rows if row[-1] is not None]:
-            superseded += Turn.objects.filter(pk__in=turns).superseded()
+        newest = newest or (rows[0][0] if rows else 0)
+        superseded: list[tuple[int, int]] = []
+        if rows and rows[-1][0] <= rows[-1][-1]:
+            # What began after the newest row was read supersedes nothing here.
+            turns = Turn.objects.filter(session=session, user_seq__lte=newest)
+            superseded = turns.superseded(rows[-1][0])
         for seq, role, text, body, tokens, redacted, quarantined, begins_turn, _ in rows:
             if quarantined or (superseded and any(a <= seq <= b for a, b in superseded)):
                 continue
@@ -164,7 +167,7 @@ def _read(session: Session, before: int | None, limit: int) -> list[tuple[Any, .
     # ORDER BY and LIMIT lead PostgreSQL to the index (see docs/decisions/0003-window.md).
     connection = connections[router.db_for_read(Message, instance=session)]
     quote = connection.ops.quote_name
-    message, sessions, turn = (quote(m._meta.db_table) for m in (Message, Session, Turn))
+    message, sessions = (quote(m._meta.db_table) for m in (Message, Session))
     if before is None:
         low, bound, high, highest = "last_seq + 1 - %s", limit, "", []
     else:
@@ -173,12 +176,11 @@ def _read(session: Session, before: int | None, limit: int) -> list[tuple[Any, .
         cursor.execute(
             "SELECT seq, role, text, body, tokens, redacted, quarantined, "  # noqa: S608  # names only
             "role = 'user' AND (turn IS NULL OR turn = seq), "
-            f"CASE WHEN turn = seq THEN (SELECT t.id FROM {turn} t WHERE t.session_id = "
-            "m.session_id AND t.client_id = m.client_id AND t.replaces_from IS NOT NULL) END "
-            f"FROM {message} m WHERE session_id = %s AND seq >= "
+            f"(SELECT superseded_to FROM {sessions} WHERE id = %s) "
+            f"FROM {message} WHERE session_id = %s AND seq >= "
             f"(SELECT CASE WHEN first_seq > {low} THEN first_seq ELSE {low} END "
             f"FROM {sessions} WHERE id = %s) {high} ORDER BY seq DESC LIMIT %s",
-            [session.pk, bound, bound, session.pk, *highest, limit],
+            [session.pk, session.pk, bound, bound, session.pk, *highest, limit],
         )
         return list(cursor.fetchall())
 

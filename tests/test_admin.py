@@ -325,6 +325,18 @@ def test_a_reading_is_written_down_once_an_hour(admin, talk):
     assert (entry.action, entry.session_pk, entry.actor_label) == ("read", talk.pk, "olga")
 
 
+def test_what_was_replaced_is_folded(admin, talk):
+    at_talk = {"session_key": talk.key, "scope": talk.scope, "by": Actor.server("tests")}
+    edit = {"client_id": "e1", "content": "better", "replaces": 3, "expect_seq": 3}
+    services.admit_turn(**at_talk, **edit, owner="me")
+    page = admin.get(at("transcript", talk)).content.decode()
+    folded = re.findall(r"<details>.*?</details>", page, re.DOTALL)
+    of = [row for row in page.split('<li id="m')[1:] if "<details>" in row]
+    assert [row.partition('"')[0] for row in of] == ["3", "4"]
+    assert len(folded) == 2
+    assert all("Replaced by a later version" in row for row in folded)
+
+
 def test_messages_are_read_in_their_transcript_alone(admin, talk):
     message = Message.objects.get(seq=2)
     answer = admin.get(f"/admin/chatmemory/message/{message.pk}/change/")

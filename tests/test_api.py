@@ -28,6 +28,7 @@ pytestmark = pytest.mark.django_db
 SESSIONS = "/api/sessions/"
 TALK = "/api/sessions/talk/"
 MESSAGES = "/api/sessions/talk/messages/"
+VERSIONS = f"{MESSAGES}1/versions/"
 JSON = "application/json"
 CHUNKED: dict[str, Any] = {"HTTP_TRANSFER_ENCODING": "chunked"}
 
@@ -359,6 +360,46 @@ def test_who_waits_ends_the_run_of_a_dead_process_before_it(api, talk, ann):
     assert (answer.json()["status"], answer.json()["duplicate"]) == ("complete", True)
 
 
+def test_an_edit_is_a_version_of_what_it_replaces(api, talk):
+    for number in (1, 2):
+        send(api, client_id=f"c{number}", wait=True)
+    last = Message.objects.count()
+    edit = {"client_id": "c3", "replaces": last - 1, "expect_seq": last - 1}
+    answer = send(api, "what else?", wait=True, **edit)
+    assert (answer.status_code, answer.json()["seq"]) == (201, last + 1)
+    assert api.get(MESSAGES).json()["superseded"] == [[last - 1, last]]
+    versions = [
+        {"turn": "c2", "seq": last - 1, "to_seq": last, "current": False},
+        {"turn": "c3", "seq": last + 1, "to_seq": last + 2, "current": True},
+    ]
+    for seq in (last - 1, last + 1):
+        assert api.get(f"{MESSAGES}{seq}/versions/").json() == {"versions": versions}
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        ({"replaces": 1}, (400, "bad_field", "expect_seq")),
+        ({"replaces": "1", "expect_seq": 1}, (400, "bad_field", "replaces")),
+        ({"replaces": True, "expect_seq": 1}, (400, "bad_field", "replaces")),
+        ({"replaces": -1, "expect_seq": 1}, (400, "bad_field", "replaces")),
+        ({"replaces": 2, "expect_seq": 1}, (400, "bad_field", "replaces")),
+        ({"replaces": 1, "expect_seq": None}, (400, "bad_field", "expect_seq")),
+        ({"replaces": 1, "expect_seq": 9}, (409, "conflict", None)),
+        ({"expect_seq": 0}, (409, "conflict", None)),
+    ],
+)
+def test_an_edit_of_what_is_not_there_is_refused(api, ann, edit, expected):
+    talk_of(ann, "a", "b")
+    assert problem(send(api, **edit)) == expected
+
+
+@pytest.mark.parametrize("seq", [2, 99, 2**53 + 1])
+def test_what_is_no_users_message_has_no_versions(api, ann, seq):
+    talk_of(ann, "a", "b")
+    assert problem(api.get(f"{MESSAGES}{seq}/versions/")) == (404, "not_found", None)
+
+
 def test_an_archived_session_takes_no_message(api, talk):
     Session.objects.update(archived_at=datetime(2026, 1, 1, tzinfo=UTC))
     assert problem(send(api)) == (409, "archived", None)
@@ -505,7 +546,7 @@ def test_a_body_whose_end_the_server_cannot_tell_is_refused(ann, talk):
 # Who and how
 
 
-@pytest.mark.parametrize("address", [SESSIONS, TALK, MESSAGES, f"{MESSAGES}1/"])
+@pytest.mark.parametrize("address", [SESSIONS, TALK, MESSAGES, f"{MESSAGES}1/", VERSIONS])
 def test_who_is_not_signed_in_is_asked_to(address):
     answer = Client().get(address)
     assert problem(answer) == (401, "unauthenticated", None)
@@ -532,7 +573,7 @@ def test_a_post_with_the_token_is_read(ann, talk, address, body, expected):
     assert client.post(address, json.dumps(body), **sent).status_code == expected
 
 
-@pytest.mark.parametrize("address", [TALK, MESSAGES, f"{MESSAGES}1/"])
+@pytest.mark.parametrize("address", [TALK, MESSAGES, f"{MESSAGES}1/", VERSIONS])
 @pytest.mark.parametrize("verb", ["get", "post", "put", "patch", "delete"])
 def test_another_persons_session_is_like_none(api, verb, address):
     body = {"client_id": "c1", "text": "hi", "wait": True}

@@ -331,6 +331,7 @@ def without(line: dict[str, Any], name: str) -> dict[str, Any]:
         ([head(), a_turn(user_seq=3)], 2, "user_seq is no message"),
         ([head(), a_turn(replaces_from=1)], 2, "replaces_from and replaces_to"),
         ([head(), a_turn(replaces_from=2, replaces_to=1)], 2, "replaces_from and replaces_to"),
+        ([head(), a_turn(replaces_from=1, replaces_to=1)], 2, "replaces_from and replaces_to"),
         ([head(), a_turn(status="running"), a_turn(status="running")], 3, "Only one turn"),
         (
             [head(), a_turn(), a_turn(), message(1), message(2), end(turns=2)],
@@ -403,6 +404,23 @@ def test_the_same_session_again_adds_nothing_whatever_became_of_it(run, owner):
     Session.objects.update(stored_from=2, first_seq=2)
     assert run(*lines) == "1 session, 2 messages; 0 new, 1 already there"
     assert list(Message.stored.order_by("seq").values()) == before[1:]
+
+
+@pytest.mark.database
+def test_what_was_superseded_is_superseded_after_the_import(run, owner):
+    turns = [a_turn(), a_turn(client_id="t2", user_seq=3, replaces_from=1, replaces_to=2)]
+    rows = [
+        message(1, turn=1, client_id="t1"),
+        message(2, turn=1),
+        message(3, turn=3, client_id="t2"),
+        message(4, turn=3),
+    ]
+    run(*map(json.dumps, [head(messages=4), *turns, *rows, end(4, turns=2)]))
+    at: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": user_scope(owner)}
+    page = services.read_history(**at, superseded=False)
+    assert [row.seq for row in page.rows] == [3, 4]
+    assert [version.seq for version in services.list_versions(**at, seq=1)] == [1, 3]
+    assert "superseded_to" not in {finding.code for finding in services.check_integrity()}
 
 
 @pytest.mark.database

@@ -36,7 +36,7 @@ from chatmemory.errors import (
     MemoryUnavailable,
 )
 from chatmemory.langchain import DjangoChatMessageHistory, history, with_memory
-from chatmemory.models import Message, Session, Turn
+from chatmemory.models import Message, Session
 from chatmemory.services import sessions
 
 pytestmark = pytest.mark.django_db
@@ -542,39 +542,43 @@ def test_in_a_run_of_its_own_session_it_reads_empty_and_stores_nothing(way, capl
     assert [record.name for record in caplog.records] == [history.__name__]
 
 
-def ran(client_id: str, replaces: tuple[int, int] | None = None) -> None:
-    """Let a turn run, that supersedes this range."""
+def ran(client_id: str, replaces: int | None = None) -> None:
+    """Let a turn run, that replaces what was said from this row, the newest of a user, on."""
     admitted = services.admit_turn(
-        session_key="s", client_id=client_id, content=client_id, owner="me", **SERVER
+        session_key="s",
+        client_id=client_id,
+        content=client_id,
+        owner="me",
+        replaces=replaces,
+        expect_seq=replaces,
+        **SERVER,
     )
     assert admitted.claim is not None
     services.finish_turn(
         claim=admitted.claim, status="complete", message={"role": "assistant", "content": "done"}
     )
-    if replaces:
-        low, high = replaces
-        Turn.objects.filter(client_id=client_id).update(replaces_from=low, replaces_to=high)
 
 
 def test_superseded_messages_are_left_out(way):
     open_history().add_messages([HumanMessage("a"), AIMessage("b")])
     ran("one")
-    ran("two", replaces=(3, 4))
+    ran("two", replaces=3)
     assert [message.content for message in way.read(open_history())] == ["a", "b", "two", "done"]
 
 
-def test_turns_are_asked_for_only_where_there_are_any(django_assert_num_queries):
+def test_turns_are_asked_for_only_where_any_superseded_something(django_assert_num_queries):
     open_history().add_messages([HumanMessage("a"), AIMessage("b")])
+    ran("none")
     with django_assert_num_queries(1):
         said()
-    ran("one", replaces=(1, 2))
+    ran("one", replaces=3)
     with django_assert_num_queries(2):
-        assert said() == ["one", "done"]
+        assert said() == ["a", "b", "one", "done"]
 
 
 def test_a_turn_that_begins_after_the_page_was_read_supersedes_nothing_in_it():
     open_history().add_messages([HumanMessage("a"), AIMessage("b")])
-    ran("one")
+    ran("one", replaces=1)
     page = services.read_history(session_key="s", **SERVER)
-    ran("two", replaces=(3, 4))
-    assert sessions._without_superseded(page).rows == page.rows
+    ran("two", replaces=3)
+    assert sessions._without_superseded(page).rows == page.rows[2:]

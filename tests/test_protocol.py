@@ -85,7 +85,12 @@ def test_a_frame_is_what_it_says(frame, parsed):
         ],
         ({"type": "send", "id": 1, "text": "hi"}, "bad_field", "client_id"),
         (SEND | {"epoch": "7"}, "bad_field", "epoch"),
-        *[(SEND | {"if_busy": value}, "bad_field", "if_busy") for value in (1, True, [])],
+        *[
+            (SEND | {name: value}, "bad_field", name)
+            for name in ("replaces", "expect_seq")
+            for value in ("1", -1, 1.0, True)
+        ],
+        *[(SEND | {"if_busy": value}, "bad_field", "if_busy") for value in (1, True)],
         (SEND | {"content": []}, "unknown_field", "content"),
         *[
             (SEND | {name: 1}, "unknown_field", name)

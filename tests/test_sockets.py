@@ -548,6 +548,23 @@ async def test_a_second_send_while_one_runs_is_as_its_sender_says(ann, talk, set
     ]
 
 
+async def test_an_edit_is_told_by_what_it_supersedes(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        conflict = await tab.send("three, better", replaces=3, expect_seq=1)
+        assert (conflict["code"], conflict["retry"]) == ("conflict", False)
+        vague = await tab.send("three, better", replaces=3)
+        assert (vague["code"], vague["field"]) == ("bad_field", "expect_seq")
+        assert (await tab.send("three, better", replaces=3, expect_seq=3))["seq"] == 5
+        assert (await tab.idle(6))["superseded"] == [[3, 4]]
+        await tab.send("three, at last", "c2", replaces=5, expect_seq=5)
+        assert (await tab.idle(8))["superseded"] == [[3, 6]]
+        await trim(ann, 4)
+        await tab.until("session", first_seq=5, superseded=[[5, 6]])
+    async with greeted(late := Tab(ann)):
+        [session] = [frame for frame in late.frames if frame["type"] == "session"]
+        assert session["superseded"] == [[5, 6]]
+
+
 async def test_sends_are_limited_for_each_person(ann, talk, settings):
     settings.CHATMEMORY = {**settings.CHATMEMORY, "SENDS_PER_MINUTE": 2}
     async with greeted(tab := Tab(ann)):

@@ -97,9 +97,13 @@ def session_of(session: Session) -> Session:
     return Session.objects.get(pk=session.pk)
 
 
-def turn(at: dict[str, Any], client_id: str, *, calls: bool = False, error: str = "") -> None:
+def turn(
+    at: dict[str, Any], client_id: str, *, calls: bool = False, error: str = "", **more: Any
+) -> None:
     """A turn from its admission to its end."""
-    claim = admit_turn(**at, client_id=client_id, content=f"ask {client_id}", owner="me").claim
+    claim = admit_turn(
+        **at, client_id=client_id, content=f"ask {client_id}", owner="me", **more
+    ).claim
     assert claim is not None
     assert start_turn(claim=claim)
     if calls:
@@ -349,9 +353,8 @@ def replaced_talk(owner: Any) -> Session:
     session = make_session("talk", owner=owner, instructions="Be short.")
     at: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": session.scope}
     append_messages(**at, messages=said("old", "older"))
-    for client_id in ("t1", "t2"):
-        turn(at, client_id)
-    Turn.objects.filter(client_id="t2").update(replaces_from=3, replaces_to=4)
+    turn(at, "t1")
+    turn(at, "t2", replaces=3, expect_seq=3)
     trim_session(**at, keep_last=4, reason="")
     return session_of(session)
 

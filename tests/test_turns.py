@@ -238,7 +238,7 @@ def test_of_many_sends_at_once_one_runs_and_the_others_are_busy():
 def begun(session, owner="me") -> str | None:
     """The turn that a claim begins."""
     claim = claim_next(session_pk=session.pk, owner=owner)
-    return claim and claim.client_id
+    return claim.client_id if claim else None
 
 
 def the_queue() -> list[str]:

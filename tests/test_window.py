@@ -357,22 +357,31 @@ def test_redacted_calls_and_results_keep_what_holds_them_together(seq):
 # Superseded
 
 
-def run(client_id, *messages, replaces=None, key="talk"):
-    """A turn that ran and stored these rows, and supersedes a range."""
-    address = {**TALK, "session_key": key}
-    claim = admit_turn(**address, client_id=client_id, content="hi", owner="me").claim
+def newest(key="talk"):
+    """The newest row of a user."""
+    rows = Message.objects.filter(session__key=key, role="user")
+    return rows.order_by("-seq").values_list("seq", flat=True).first()
+
+
+def run(client_id, *messages, replaces=None, key="talk", content="hi"):
+    """A turn that ran and stored these rows, and replaces what was said from a row on."""
+    expected = {} if replaces is None else {"replaces": replaces, "expect_seq": newest(key)}
+    claim = admit_turn(
+        **{**TALK, "session_key": key},
+        client_id=client_id,
+        content=content,
+        owner="me",
+        **expected,
+    ).claim
     start_turn(claim=claim)
     add_rows(claim=claim, messages=messages, step=None)
     finish_turn(claim=claim, status="complete", message={"role": "assistant", "content": "done"})
-    if replaces:
-        low, high = replaces
-        Turn.objects.filter(pk=claim.turn_pk).update(replaces_from=low, replaces_to=high)
 
 
 def test_superseded_rows_are_left_out_and_count_for_nothing():
     make_session()
     tell(*said("a", "b", "c", "d"))
-    run("one", replaces=(3, 4))
+    run("one", replaces=3)
     with limits(messages=4):
         assert texts(read().messages) == ["a", "b", "hi", "done"]
 
@@ -380,16 +389,31 @@ def test_superseded_rows_are_left_out_and_count_for_nothing():
 def test_a_turn_that_was_superseded_itself_supersedes_still():
     make_session()
     tell(*said("a", "b"))
-    run("one", replaces=(1, 2))
-    run("two", replaces=(3, 4))
-    assert texts(read().messages) == ["hi", "done"]
+    run("one", replaces=1)
+    run("two", replaces=3, content="ho")
+    assert texts(read().messages) == ["ho", "done"]
+
+
+def test_the_window_follows_the_newest_of_edits_within_edits():
+    make_session()
+    for number in (1, 3, 5):
+        run(f"t{number}", content=f"said {number}")
+    run("edit-of-third", replaces=5, content="third, once more")
+    assert texts(read().messages)[::2] == ["said 1", "said 3", "third, once more"]
+    run("edit-of-second", replaces=3, content="second, once more")
+    assert texts(read().messages)[::2] == ["said 1", "second, once more"]
+    run("goes-on", content="and then?")
+    run("edit-of-edit", replaces=9, content="second, at last")
+    assert texts(read().messages)[::2] == ["said 1", "second, at last"]
+    run("edit-of-first", replaces=1, content="all anew")
+    assert texts(read().messages) == ["all anew", "done"]
 
 
 def test_a_turn_supersedes_nothing_before_it_has_begun():
     make_session()
     tell(*said("a", "b"))
-    admit_turn(**TALK, client_id="one", content="hi")
-    Turn.objects.update(replaces_from=1, replaces_to=2)
+    admit_turn(**TALK, client_id="one", content="hi", replaces=1, expect_seq=1)
+    Session.objects.update(superseded_to=2)
     assert texts(read().messages) == ["a", "b"]
     assert Turn.objects.superseded() == []
 
@@ -398,7 +422,7 @@ def test_a_range_reaches_into_rows_that_are_read_later(monkeypatch):
     monkeypatch.setattr(window_module, "MOST_AT_FIRST", 3)
     make_session()
     tell(*said(*map(str, range(40))))
-    run("one", replaces=(3, 40))
+    run("one", replaces=3)
     assert texts(read().messages) == ["0", "1", "hi", "done"]
 
 
@@ -407,7 +431,8 @@ def test_the_turns_of_other_sessions_supersede_nothing_here():
     make_session("other")
     for key in ("talk", "other"):
         append_messages(**{**TALK, "session_key": key}, messages=said("a", "b"))
-        run("same", replaces=(1, 2) if key == "other" else None, key=key)
+        run("same", replaces=1 if key == "other" else None, key=key)
+    Session.objects.update(superseded_to=2)
     assert texts(read().messages) == ["a", "b", "hi", "done"]
 
 
@@ -469,11 +494,39 @@ def test_no_more_rows_are_read_than_are_likely_to_be_given(mean, most):
 def test_one_more_where_turns_were_superseded(django_assert_num_queries):
     make_session()
     tell(*said("a", "b"))
-    run("one", replaces=(1, 2))
-    run("two", replaces=(3, 4))
+    run("one", replaces=1)
+    run("two", replaces=3)
     session = Session.objects.get()
     with django_assert_num_queries(2):
         read_window(session)
+
+
+def test_none_where_what_was_superseded_lies_before_what_is_read(django_assert_num_queries):
+    make_session()
+    run("one")
+    run("two", replaces=1)
+    tell(*said(*map(str, range(6))))
+    session = Session.objects.get()
+    with django_assert_num_queries(1), limits(messages=2):
+        assert texts(read_window(session).messages) == ["4", "5"]
+
+
+def test_a_turn_that_begins_while_the_window_is_read_supersedes_nothing_in_it():
+    make_session()
+    run("one")
+    begun = []
+
+    def begin_after_the_rows(execute, sql, params, many, context):
+        result = execute(sql, params, many, context)
+        if "ORDER BY seq DESC" in sql and not begun:
+            begun.append(sql)
+            run("two", replaces=1)
+        return result
+
+    Session.objects.update(superseded_to=1)
+    with connection.execute_wrapper(begin_after_the_rows):
+        assert texts(read().messages) == ["hi", "done"]
+    assert begun
 
 
 def test_and_few_more_where_the_newest_are_unlike_the_mean(django_assert_max_num_queries):
@@ -536,6 +589,7 @@ def write(turns) -> Iterator[Session]:
         )
         begins.append(begin)
         session.last_seq += 1 + len(others)
+        session.superseded_to = begin - 1 if low else session.superseded_to
         session.save()
         yield session
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -42,6 +43,7 @@ class Shown:
     model: str
     tokens: int
     created_at: datetime
+    is_superseded: bool
 
 
 class Reading(View):
@@ -81,12 +83,13 @@ class TranscriptView(Reading):
     def get(self, request: HttpRequest, pk: int) -> HttpResponse:
         after, before = _number(request, "after"), _number(request, "before")
         page = self.page(pk, after=after, before=before)
+        ranges = services.read_superseded(head=page.head)
         first, last = (page.rows[0].seq, page.rows[-1].seq) if page.rows else (0, 0)
         return self.answer(
             "transcript.html",
             page.head,
             title=_("Transcript"),
-            rows=[_shown(row) for row in page.rows],
+            rows=[_shown(row, superseded=ranges) for row in page.rows],
             last=last,
             older=first if first > page.head.first_seq else None,
             newer=last if 0 < last < page.head.last_seq else None,
@@ -118,7 +121,11 @@ def _number(request: HttpRequest, name: str) -> int | None:
     return int(given) if is_number else None
 
 
-def _shown(row: StoredMessage, limit: int = LONGEST_TEXT) -> Shown:
+def _shown(
+    row: StoredMessage,
+    limit: int = LONGEST_TEXT,
+    superseded: Sequence[tuple[int, int]] = (),
+) -> Shown:
     plain = row.plain()
     text, is_cut = cut(row.text, limit)
     return Shown(
@@ -132,6 +139,7 @@ def _shown(row: StoredMessage, limit: int = LONGEST_TEXT) -> Shown:
         model=visible(row.model),
         tokens=row.tokens,
         created_at=row.created_at,
+        is_superseded=any(low <= row.seq <= high for low, high in superseded),
     )
 
 

@@ -105,6 +105,8 @@ class Send(Shape):
     content = Exact(list, required=False)
     epoch = Exact(int, required=False)
     if_busy = Exact(str, required=False)
+    replaces = Exact(int, required=False)
+    expect_seq = Exact(int, required=False)
     wait = Exact(bool, int, float, default=False)
 
     @classmethod

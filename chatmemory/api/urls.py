@@ -13,4 +13,9 @@ urlpatterns = [
     path("sessions/<key>/", views.SessionDetail.as_view(), name="session"),
     path("sessions/<key>/messages/", views.MessageList.as_view(), name="messages"),
     path("sessions/<key>/messages/<int:seq>/", views.MessageDetail.as_view(), name="message"),
+    path(
+        "sessions/<key>/messages/<int:seq>/versions/",
+        views.VersionList.as_view(),
+        name="versions",
+    ),
 ]

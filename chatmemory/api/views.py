@@ -131,6 +131,7 @@ class MessageList(View):
                 "epoch": page.head.epoch,
                 "first_seq": page.head.first_seq,
                 "last_seq": page.head.last_seq,
+                "superseded": services.read_superseded(head=page.head),
                 "messages": [row.public() for row in page.rows],
             }
         )
@@ -182,6 +183,30 @@ class MessageDetail(View):
         if not found:
             raise NotFound(NO_MESSAGE)
         return Response(found[0])
+
+
+class VersionList(View):
+    """The versions of a user's message, the oldest first."""
+
+    def get(self, request: Request, key: str, seq: int) -> Response:
+        if seq > codec.MAX_SAFE_INTEGER:
+            raise NotFound(NO_MESSAGE)
+        versions = services.list_versions(
+            session_key=codec.key_of_address(key), by=self.actor, seq=seq
+        )
+        return Response(
+            {
+                "versions": [
+                    {
+                        "turn": version.turn,
+                        "seq": version.seq,
+                        "to_seq": version.to_seq,
+                        "current": version.is_current,
+                    }
+                    for version in versions
+                ]
+            }
+        )
 
 
 def _fields(session: Session) -> dict[str, object]:

@@ -236,6 +236,8 @@ class Client:
             epoch=epoch if frame.epoch is None else frame.epoch,
             owner=runner.owner,
             if_busy=frame.if_busy,
+            replaces=frame.replaces,
+            expect_seq=frame.expect_seq,
         )
         if admitted.claim is not None:
             runner.launch(admitted.claim)

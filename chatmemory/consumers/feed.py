@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-from chatmemory import protocol
+from chatmemory import protocol, services
 from chatmemory.consumers.credit import Credit
 from chatmemory.hub import LiveText, hub
 from chatmemory.models import Head, Page, Session, Turn
@@ -35,6 +35,8 @@ class Feed:
         self._first_seq = 1
         self._shown: dict[str, object] = {}
         self._synced = ""
+        self._superseded: list[tuple[int, int]] = []
+        self._superseded_of = (0, 0, 0)
         self._running: str | None = None
         self._last_step: tuple[str | None, int] = (None, -1)
         self._text: LiveText | None = None
@@ -106,7 +108,8 @@ class Feed:
     async def _head(self, head: Head) -> list[str]:
         """The session if it has changed, and how far the client has seen."""
         waiting = await _awaiting(self.session_pk) if head.waiting else []
-        shown = {**head.public(), "superseded": [], "waiting": waiting}
+        superseded = await self._superseded_in(head)
+        shown = {**head.public(), "superseded": superseded, "waiting": waiting}
         frames = []
         if shown != self._shown:
             self._shown = shown
@@ -116,6 +119,14 @@ class Feed:
             self._synced = synced
             frames.append(protocol.dump("synced", cursor=synced))
         return frames
+
+    async def _superseded_in(self, head: Head) -> list[tuple[int, int]]:
+        """The ranges that later turns superseded, read again only where there are others."""
+        state = (head.epoch, head.first_seq, head.superseded_to)
+        if state != self._superseded_of:
+            self._superseded = await services.aread_superseded(head=head)
+            self._superseded_of = state
+        return self._superseded
 
     def _new_text(self, credit: Credit) -> Iterator[str]:
         """Text of the run past this socket's place in it."""

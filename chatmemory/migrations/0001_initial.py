@@ -72,6 +72,7 @@ class Migration(migrations.Migration):
                 ('first_seq', models.BigIntegerField(db_default=1, verbose_name='first message')),
                 ('last_seq', models.BigIntegerField(db_default=0, verbose_name='last message')),
                 ('stored_from', models.BigIntegerField(db_default=1)),
+                ('superseded_to', models.BigIntegerField(db_default=0)),
                 ('epoch', models.BigIntegerField(default=chatmemory.models.sessions.random_epoch)),
                 ('revision', models.BigIntegerField(db_default=0)),
                 ('running', chatmemory.models.fields.KeyField(max_length=64, null=True)),
@@ -180,6 +181,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='turn',
             index=models.Index(condition=models.Q(('status__in', ['waiting', 'running'])), fields=['status'], name='chatmemory_turn_live'),
+        ),
+        migrations.AddIndex(
+            model_name='turn',
+            index=models.Index(condition=models.Q(('replaces_to__isnull', False)), fields=['session', 'replaces_to'], name='chatmemory_turn_replaces'),
         ),
         migrations.AddConstraint(
             model_name='turn',

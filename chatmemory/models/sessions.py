@@ -151,6 +151,7 @@ class Session(models.Model):
     first_seq = models.BigIntegerField(_("first message"), db_default=1)
     last_seq = models.BigIntegerField(_("last message"), db_default=0)
     stored_from = models.BigIntegerField(db_default=1)
+    superseded_to = models.BigIntegerField(db_default=0)  # no row above it is superseded
     epoch = models.BigIntegerField(default=random_epoch)
     revision = models.BigIntegerField(db_default=0)
     running = KeyField(max_length=64, null=True)  # null is "idle", a condition of each append

@@ -38,11 +38,26 @@ class TurnQuerySet(QuerySet["Turn"]):
         is_idle = Q(session__running__isnull=True) | Q(session__running=F("client_id"))
         return self.filter(is_idle, status=Turn.Status.WAITING)
 
-    def superseded(self) -> list[tuple[int, int]]:
-        """The ranges of numbers, ends included, that those with a row of their own supersede."""
-        begun = self.filter(user_seq__isnull=False, replaces_from__isnull=False)
-        ranges = begun.values_list("replaces_from", "replaces_to")
-        return [(low, high) for low, high in ranges if low is not None and high is not None]
+    def superseding(self, low: int, high: int | None = None) -> TurnQuerySet:
+        """Those with a row of their own that supersede a row from `low` on, up to `high`."""
+        begun = self.filter(user_seq__isnull=False, replaces_to__gte=low)
+        return begun if high is None else begun.filter(replaces_from__lte=high)
+
+    def superseded(self, low: int = 1) -> list[tuple[int, int]]:
+        """The ranges of a session's numbers from `low` on, ends included, that they supersede.
+
+        In order, and apart from each other.
+        """
+        found = self.superseding(low).order_by("replaces_from")
+        ranges: list[tuple[int, int]] = []
+        for first, last in found.values_list("replaces_from", "replaces_to"):
+            if first is None or last is None:
+                continue
+            if ranges and first <= ranges[-1][1] + 1:
+                ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
+            else:
+                ranges.append((max(first, low), last))
+        return ranges
 
     def ask_to_stop(self) -> int:
         """Tell running ones that they shall stop, and keep when that was first; return how many."""
@@ -88,7 +103,7 @@ class Turn(models.Model):
     asked = models.TextField(default="")
     user_seq = models.BigIntegerField(null=True)
     replaces_from = models.BigIntegerField(null=True)
-    replaces_to = models.BigIntegerField(null=True)
+    replaces_to = models.BigIntegerField(null=True)  # while it waits, the newest that was seen
     epoch = models.BigIntegerField()
     fence = models.BigIntegerField(db_default=0)
     lease_owner = models.CharField(max_length=64, default="")
@@ -120,6 +135,11 @@ class Turn(models.Model):
                 fields=["status"],
                 condition=Q(status__in=["waiting", "running"]),
                 name="chatmemory_turn_live",
+            ),
+            models.Index(
+                fields=["session", "replaces_to"],
+                condition=Q(replaces_to__isnull=False),
+                name="chatmemory_turn_replaces",
             ),
         )
 

@@ -77,6 +77,7 @@ class Head:
     epoch: int
     first_seq: int
     last_seq: int
+    superseded_to: int
     revision: int
     archived: bool
     running: str | None
@@ -119,6 +120,7 @@ HEAD_COLUMNS = (
     "epoch",
     "first_seq",
     "last_seq",
+    "superseded_to",
     "revision",
     "archived_at",
     "running",
@@ -138,6 +140,7 @@ def head_of(values: Mapping[str, Any]) -> Head:
         epoch=values["epoch"],
         first_seq=values["first_seq"],
         last_seq=values["last_seq"],
+        superseded_to=values["superseded_to"],
         revision=values["revision"],
         archived=values["archived_at"] is not None,
         running=values["running"],

@@ -120,13 +120,16 @@ from chatmemory.services.sessions import (
     aopen_session,
     aread_history,
     aread_page,
+    aread_superseded,
     get_session,
     open_session,
     read_history,
     read_page,
+    read_superseded,
     sessions_of,
 )
 from chatmemory.services.vacuum import Vacuumed, avacuum, vacuum
+from chatmemory.services.versions import Version, alist_versions, list_versions
 
 __all__ = [
     "BUSY_POLICIES",
@@ -148,6 +151,7 @@ __all__ = [
     "Recovered",
     "Restoration",
     "Vacuumed",
+    "Version",
     "Went",
     "aadd_rows",
     "aadmit_turn",
@@ -175,6 +179,7 @@ __all__ = [
     "ahold_session",
     "aimport_rows",
     "ais_imported",
+    "alist_versions",
     "aopen_session",
     "append_messages",
     "apreview_erasure",
@@ -184,6 +189,7 @@ __all__ = [
     "archive_session",
     "aread_history",
     "aread_page",
+    "aread_superseded",
     "arecord_reading",
     "arecord_refusal",
     "aredact_message",
@@ -219,6 +225,7 @@ __all__ = [
     "importing",
     "in_run",
     "is_imported",
+    "list_versions",
     "open_session",
     "preview_erasure",
     "preview_removal",
@@ -227,6 +234,7 @@ __all__ = [
     "purge_session",
     "read_history",
     "read_page",
+    "read_superseded",
     "record_reading",
     "record_refusal",
     "redact_message",

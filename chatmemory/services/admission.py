@@ -22,12 +22,13 @@ from chatmemory.services.addresses import check_session_key
 from chatmemory.services.claims import Claim, asked, lease
 from chatmemory.services.ends import end_overdue, stop_running
 from chatmemory.services.faults import Fault, fault_of
-from chatmemory.services.locks import bounded_wait, unit
+from chatmemory.services.locks import bounded_wait, lock_at, unit
 from chatmemory.services.news import tell, tell_waiting
 from chatmemory.services.pool import address_lane, in_pool
 from chatmemory.services.refusals import Found, explain
 from chatmemory.services.rows import OPEN, OWN_TURN, store
 from chatmemory.services.sessions import write_at
+from chatmemory.services.versions import check_newest, check_replaceable, note_superseded
 
 BUSY_POLICIES = ("queue", "reject", "interrupt")
 """What may become of a send while another turn runs or waits."""
@@ -59,6 +60,8 @@ class _Send:
     epoch: int | None
     owner: str
     if_busy: str
+    replaces: int | None
+    expect_seq: int | None
 
     def conditions(self) -> dict[str, object]:
         """What the session must be, whatever runs in it."""
@@ -76,6 +79,8 @@ def admit_turn(
     create: bool = False,
     owner: str = "",
     if_busy: str | None = None,
+    replaces: int | None = None,
+    expect_seq: int | None = None,
 ) -> Admitted:
     """Commit a user's message, a text or text blocks, and the turn that shall answer it.
 
@@ -87,6 +92,11 @@ def admit_turn(
     `queue` lets it wait behind the others, `reject` raises Busy, `interrupt` lets it wait before
     all others and stops the one that runs.
 
+    With `expect_seq`, the newest row of a user that the sender knows (0 for none), it is a Conflict
+    if there is a newer one. With `replaces`, the number of a user's row that begins a turn, it is
+    another version of that: it supersedes what was said from there on, at most 200 rows. That
+    takes an `expect_seq`, and is Busy while anything runs or waits, whatever `if_busy` says.
+
     Raises BadInput, NotFound, Conflict, HistoryCleared, Archived, Busy, QueueFull,
     MemoryUnavailable.
     """
@@ -95,6 +105,10 @@ def admit_turn(
     if_busy = settings.BUSY_POLICY if if_busy is None else if_busy
     if if_busy not in BUSY_POLICIES:
         raise BadInput(f"if_busy must be one of {', '.join(BUSY_POLICIES)}.", field="if_busy")
+    if replaces is not None and replaces < 1:
+        raise BadInput("replaces must be the number of a user's message.", field="replaces")
+    if replaces is not None and expect_seq is None:
+        raise BadInput("Who replaces must say what was newest, by expect_seq.", field="expect_seq")
     send = _Send(
         scope=scope,
         key=session_key,
@@ -103,6 +117,8 @@ def admit_turn(
         epoch=epoch,
         owner=owner,
         if_busy=if_busy,
+        replaces=replaces,
+        expect_seq=expect_seq,
     )
     return write_at(
         lambda: _admit(send),
@@ -132,8 +148,7 @@ def check_content(content: object) -> str | list[dict[str, object]]:
 
 def _admit(send: _Send) -> Admitted | None:
     """Admit or say why not; None if what was in the way has just gone."""
-    admitted = _unless_there(_at_once, send)
-    if admitted is not None:
+    if send.expect_seq is None and (admitted := _unless_there(_at_once, send)):
         return admitted
     found = explain(send.scope, send.key, send.client_id)
     if found.turn is not None:
@@ -145,12 +160,13 @@ def _admit(send: _Send) -> Admitted | None:
     found.check_open(send.epoch)
     if found.is_overdue and end_overdue(found.session_pk):
         return None
-    if send.if_busy == "reject":
-        if found.is_busy:
-            raise Busy(turn=_in_the_way(found))
-        return None
+    must_be_idle = send.if_busy == "reject" or send.replaces is not None
+    if found.is_busy and must_be_idle:
+        raise Busy(turn=_in_the_way(found))
     if found.waiting >= settings.QUEUE_DEPTH:
         raise QueueFull(turn=_in_the_way(found))
+    if not found.is_busy and (must_be_idle or send.expect_seq is not None):
+        return _unless_there(_at_once, send)
     # It may be idle by now; what waits then is claimed at once.
     return _unless_there(_in_queue, send)
 
@@ -159,11 +175,24 @@ def _unless_there(admit: Callable[[_Send], Admitted | None], send: _Send) -> Adm
     """What `admit` does in a unit; None if the client_id is there already."""
     try:
         with unit():
+            if send.expect_seq is not None:
+                _check_expected(send, send.expect_seq)
             return admit(send)
     except IntegrityError as error:
         if fault_of(error) is not Fault.DUPLICATE:
             raise
         return None
+
+
+def _check_expected(send: _Send, newest: int) -> None:
+    """See that what the sender knows is the newest. Raises Conflict, HistoryCleared, BadInput."""
+    session = lock_at(send.scope, send.key)
+    if session.turns.filter(client_id=send.client_id).exists():
+        return  # it is the newest itself, and will be found
+    if send.replaces is None:
+        check_newest(session, newest)
+    else:
+        check_replaceable(session, send.replaces, newest)
 
 
 def _in_the_way(found: Found) -> str | None:
@@ -201,10 +230,14 @@ def _claimed(send: _Send, only_if: Mapping[str, object]) -> Admitted | None:
         client_id=send.client_id,
         status=Turn.Status.RUNNING,
         user_seq=stored.first_seq,
+        replaces_from=send.replaces,
+        replaces_to=stored.first_seq - 1 if send.replaces else None,
         epoch=stored.epoch,
         fence=stored.fence,
         **lease(send.owner),
     )
+    if send.replaces:
+        note_superseded(stored.session_pk, stored.first_seq - 1)
     tell(stored.session_pk)
     claim = Claim(
         turn_pk=turn.pk,
@@ -242,6 +275,8 @@ def _waiting(send: _Send, only_if: Mapping[str, object]) -> Admitted | None:
         status=Turn.Status.WAITING,
         asked=send.row.body or codec.dump_json({"role": "user", "content": send.row.text}),
         epoch=session.epoch,
+        replaces_from=send.replaces,
+        replaces_to=send.expect_seq if send.replaces else None,
     )
     if send.if_busy == "interrupt":
         turn.place = -session.revision  # before all others: the revision only grows
@@ -265,6 +300,8 @@ def _replay(found: Found, send: _Send) -> Admitted:
     turn, row = found.turn, send.row
     assert turn is not None  # noqa: S101  # the caller looked
     if turn.status != Turn.Status.CANCELLED:
+        if turn.replaces_from != send.replaces:
+            raise Conflict
         if found.rows:
             found.check_replay([row])
         elif turn.asked and asked(turn.asked) != codec.decode(row.role, row.text, row.body):

@@ -11,14 +11,15 @@ from django.db.models import F
 
 from chatmemory import codec
 from chatmemory.conf import settings
-from chatmemory.errors import Conflict, NotFound
+from chatmemory.errors import BadInput, Conflict, HistoryCleared, NotFound
 from chatmemory.models import DatabaseNow, Session, Turn
 from chatmemory.services.faults import Fault, durably, fault_of
 from chatmemory.services.locks import lock_pk, unit
 from chatmemory.services.news import tell, tell_finished
 from chatmemory.services.pool import Lane, in_pool
 from chatmemory.services.refusals import damaged, is_stored
-from chatmemory.services.rows import OWN_TURN, store
+from chatmemory.services.rows import OWN_TURN, Stored, store
+from chatmemory.services.versions import check_replaceable, note_superseded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,26 @@ def _claim_again(session: Session, owner: str) -> Claim | None:
 def _claim_waiting(session: Session, turn: Turn, owner: str) -> Claim | None:
     """Needs the lock. None if the turn failed at it."""
     try:
+        if turn.replaces_from is not None:
+            check_replaceable(session, turn.replaces_from, turn.replaces_to or 0)
+        stored = _store_asked(session, turn)
+    except (BadInput, Conflict, HistoryCleared) as error:
+        _fail(session, turn, error.code)
+        return None
+    columns: dict[str, Any] = {"user_seq": stored.first_seq, "fence": stored.fence}
+    if turn.replaces_from is not None:
+        columns["replaces_to"] = stored.first_seq - 1
+        note_superseded(session.pk, stored.first_seq - 1)
+    Turn.objects.filter(pk=turn.pk).update(
+        status=Turn.Status.RUNNING, asked="", **columns, **lease(owner)
+    )
+    tell(session.pk)
+    return _claim(session, turn, stored.epoch, stored.fence, stored.first_seq, owner)
+
+
+def _store_asked(session: Session, turn: Turn) -> Stored:
+    """Store the user's message. Needs the lock. Raises Conflict if its client_id was used."""
+    try:
         stored = store(
             [codec.encode(asked(turn.asked))],
             at={"id": session.pk},
@@ -93,24 +114,18 @@ def _claim_waiting(session: Session, turn: Turn, owner: str) -> Claim | None:
             raise
         if not is_stored(session.pk, turn.client_id):
             raise damaged(session.pk) from error
-        stored = None
-    if stored is None:
-        Turn.objects.filter(pk=turn.pk).end(Turn.Status.FAILED, error=Conflict.code)
-        Session.objects.filter(pk=session.pk).update(
-            waiting=F("waiting") - 1, revision=F("revision") + 1
-        )
-        tell(session.pk)
-        tell_finished(session.pk, turn.client_id, Turn.Status.FAILED, Conflict.code)
-        return None
-    Turn.objects.filter(pk=turn.pk).update(
-        status=Turn.Status.RUNNING,
-        asked="",
-        user_seq=stored.first_seq,
-        fence=stored.fence,
-        **lease(owner),
+        raise Conflict from error
+    assert stored is not None  # noqa: S101  # the lock is held, and nothing runs
+    return stored
+
+
+def _fail(session: Session, turn: Turn, code: str) -> None:
+    Turn.objects.filter(pk=turn.pk).end(Turn.Status.FAILED, error=code)
+    Session.objects.filter(pk=session.pk).update(
+        waiting=F("waiting") - 1, revision=F("revision") + 1
     )
     tell(session.pk)
-    return _claim(session, turn, stored.epoch, stored.fence, stored.first_seq, owner)
+    tell_finished(session.pk, turn.client_id, Turn.Status.FAILED, code)
 
 
 def _claim(

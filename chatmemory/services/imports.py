@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError
+from django.db.models import Max
 
 from chatmemory.errors import BadInput, Busy, Conflict, MemoryUnavailable, NotFound
 from chatmemory.models import DatabaseNow, Message, Session, Turn
@@ -292,7 +293,10 @@ def _move(session: Session, found: Import) -> None:
     columns = {**found.session, "owner": owner_of(found.scope)}
     if session.held_at is not None:
         columns["held_at"] = session.held_at
-    Session.objects.filter(pk=session.pk).update(**columns, scope=found.scope, key=found.key)
+    replaced = session.turns.filter(user_seq__isnull=False).aggregate(to=Max("replaces_to"))["to"]
+    Session.objects.filter(pk=session.pk).update(
+        **columns, scope=found.scope, key=found.key, superseded_to=replaced or 0
+    )
 
 
 def discard_import(*, found: Import) -> None:

@@ -94,6 +94,7 @@ class _Facts:
     first_seq: int
     last_seq: int
     stored_from: int
+    superseded_to: int
     revision: int
     tokens: int
     last_message_at: datetime | None
@@ -117,6 +118,8 @@ class _Facts:
     live: int
     overdue: int
     stray: int
+    superseded: int | None
+    """The highest number that a turn says it supersedes."""
     has_bad_batch: bool
     has_bad_turn: bool
 
@@ -129,6 +132,7 @@ _OF_SESSION = (
     "first_seq",
     "last_seq",
     "stored_from",
+    "superseded_to",
     "revision",
     "tokens",
     "last_message_at",
@@ -159,6 +163,7 @@ def _facts(pks: Sequence[int]) -> list[_Facts]:
         live=Count("turns", filter=Q(turns__status__in=LIVE) & is_named),
         overdue=Count("turns", filter=runs & is_named & is_over),
         stray=Count("turns", filter=runs & is_not_named),
+        superseded=Max("turns__replaces_to", filter=Q(turns__user_seq__isnull=False)),
     )
     turns_of = {values["pk"]: values for values in turns}
     bad_batches = set(_bad_batches(pks).values_list("session_id", flat=True))
@@ -221,6 +226,7 @@ def _right(facts: _Facts) -> dict[str, Any]:
         "last_seq": last_seq,
         "first_seq": first_seq,
         "stored_from": min(stored_from, first_seq),
+        "superseded_to": max(facts.superseded_to, facts.superseded or 0),
         "tokens": _right_tokens(facts),
         "last_message_at": last_message_at,
         "revision": max(facts.revision, facts.changed or 0),

@@ -32,6 +32,11 @@ def lock(session_key: str, by: Actor, scope: str | None, session_pk: int | None 
     return _lock(sessions if session_pk is None else sessions.filter(pk=session_pk))
 
 
+def lock_at(scope: str, key: str) -> Session:
+    """Take the lock of the living session of this address. Needs a transaction. Raises NotFound."""
+    return _lock(Session.objects.at(scope, key))
+
+
 def lock_stored(session_pk: int, by: Actor, scope: str | None) -> Session:
     """Take the lock of a session that is or was in this scope: living, expired or purged.
 

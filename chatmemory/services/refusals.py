@@ -23,6 +23,7 @@ class FoundTurn:
     asked: str
     user_seq: int | None
     epoch: int
+    replaces_from: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def explain(scope: str, key: str, client_id: str) -> Found:
         cursor.execute(
             "SELECT s.id, s.epoch, s.first_seq, s.archived_at IS NOT NULL, s.running, s.waiting, "  # noqa: S608  # names only
             f"now.status = 'running' AND now.lease_until < {clock}, "
-            "own.id, own.status, own.asked, own.user_seq, own.epoch, "
+            "own.id, own.status, own.asked, own.user_seq, own.epoch, own.replaces_from, "
             "m.seq, m.role, m.text, m.body, m.redacted "
             f"FROM (SELECT * FROM {session} WHERE scope = %s AND {quote('key')} = %s "
             f"AND removed_at IS NULL AND {goes_on}) s "
@@ -116,8 +117,8 @@ def explain(scope: str, key: str, client_id: str) -> Found:
         running=head[4],
         waiting=head[5],
         is_overdue=bool(head[6]),
-        turn=None if head[7] is None else FoundTurn(*head[7:12]),
-        rows=[FoundRow(*row[12:17]) for row in found if row[12] is not None],
+        turn=None if head[7] is None else FoundTurn(*head[7:13]),
+        rows=[FoundRow(*row[13:18]) for row in found if row[13] is not None],
     )
 
 

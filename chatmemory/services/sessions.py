@@ -12,7 +12,7 @@ from django.utils.timezone import is_naive
 
 from chatmemory.codec import check_value
 from chatmemory.errors import BadInput, HistoryCleared, MemoryUnavailable, NotFound
-from chatmemory.models import Page, Session, SessionQuerySet, Turn
+from chatmemory.models import Head, Page, Session, SessionQuerySet, Turn
 from chatmemory.services.actors import NOBODYS, Actor, owner_of, scope_for
 from chatmemory.services.addresses import MAX_SEQ, check_length, check_session_key
 from chatmemory.services.faults import durably
@@ -169,13 +169,19 @@ def read_history(
     return page if superseded else _without_superseded(page)
 
 
+def read_superseded(*, head: Head) -> list[tuple[int, int]]:
+    """The ranges of a session's numbers above the floor, ends included, that were superseded.
+
+    In order, and apart from each other; no later than the head.
+    """
+    if head.superseded_to < head.first_seq:
+        return []
+    turns = Turn.objects.filter(session=head.pk, user_seq__lte=head.last_seq)
+    return durably(lambda: turns.superseded(head.first_seq), is_repeatable=True)
+
+
 def _without_superseded(page: Page) -> Page:
-    # What a turn supersedes is fixed with its own row, so this is of the page's moment too.
-    begun = [row.seq for row in page.rows if row.turn == row.seq]
-    if not begun:
-        return page
-    turns = Turn.objects.filter(session=page.head.pk, user_seq__range=(begun[0], begun[-1]))
-    ranges = durably(turns.superseded, is_repeatable=True)
+    ranges = read_superseded(head=page.head)
     gone = {seq for low, high in ranges for seq in range(low, high + 1)}
     return replace(page, rows=[row for row in page.rows if row.seq not in gone])
 
@@ -201,3 +207,4 @@ aget_session = in_pool(get_session)
 aopen_session = in_pool(open_session, lane=address_lane)
 aread_page = in_pool(read_page)
 aread_history = in_pool(read_history)
+aread_superseded = in_pool(read_superseded)

@@ -278,8 +278,9 @@ class _Session:
         user_seq = turn["user_seq"]
         if user_seq is not None and not 1 <= user_seq <= self.last:
             raise BadInput("user_seq is no message of the session.", field="user_seq")
-        numbers = (turn["replaces_from"], turn["replaces_to"])
-        if numbers != (None, None) and (None in numbers or not 1 <= numbers[0] <= numbers[1]):
+        low, high = turn["replaces_from"], turn["replaces_to"]
+        is_range = None not in (low, high) and 1 <= low <= high < (user_seq or high + 1)
+        if (low, high) != (None, None) and not is_range:
             raise BadInput("replaces_from and replaces_to don't fit together.", field="replaces_to")
         if turn["status"] in LIVE and user_seq is not None:
             if self.running is not None:

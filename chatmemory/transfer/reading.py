@@ -80,9 +80,8 @@ class Reading:
 
     def _replaced(self) -> deque[range]:
         """Numbers of rows that later turns replaced, by where they begin."""
-        found = self.turns.filter(replaces_from__isnull=False, user_seq__isnull=False)
-        pairs = _all(found.order_by("replaces_from").only("replaces_from", "replaces_to"))
-        return deque(range(turn.replaces_from or 0, (turn.replaces_to or 0) + 1) for turn in pairs)
+        found = durably(self.turns.superseded, is_repeatable=True)
+        return deque(range(first, last + 1) for first, last in found)
 
     def _pages(self, start: int) -> Iterator[list[Message]]:
         after = start - 1
