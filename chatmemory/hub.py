@@ -175,7 +175,7 @@ class Hub:
     def grew(self, session_pk: int) -> None:
         """The text of a run of this process has new pieces."""
         self._say(session_pk)
-        if self._layer.is_shared:
+        if session_pk not in self._unpublished and self._layer.is_shared:
             self._call(self._publish_soon, session_pk)
 
     def end_text(self, session_pk: int, turn: str) -> None:

@@ -125,11 +125,19 @@ class Layer:
             if not await self._bounded(layer.group_discard(group, self._channel)):
                 return
             self._joined.discard(group)
-        hints, self._outbox = self._outbox, {}
-        texts, self._texts = self._texts, []
-        for group, event in (*hints.values(), *texts):
-            if not await self._bounded(layer.group_send(group, {**event, "origin": self._channel})):
+        while self._outbox:
+            hint = next(iter(self._outbox))
+            group, event = self._outbox.pop(hint)
+            if not await self._send(layer, group, event):
+                self._outbox.setdefault(hint, (group, event))  # behind those that were not tried
                 return
+        texts, self._texts = self._texts, []
+        for group, event in texts:
+            if not await self._send(layer, group, event):
+                return  # what is missing is asked for
+
+    async def _send(self, layer: Any, group: str, event: Mapping[str, object]) -> bool:
+        return await self._bounded(layer.group_send(group, {**event, "origin": self._channel}))
 
     async def _bounded(self, call: Awaitable[object]) -> bool:
         try:

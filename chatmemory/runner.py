@@ -31,6 +31,7 @@ from chatmemory.hub import LiveText, hub
 from chatmemory.models import Message, Session, Turn
 from chatmemory.responders import Finished, Progress, Request, Text
 from chatmemory.services import Claim
+from chatmemory.services.faults import durably
 from chatmemory.services.pool import in_pool
 from chatmemory.window import read_question, read_window
 
@@ -39,6 +40,11 @@ logger = logging.getLogger(__name__)
 KEEPER_SECONDS = 1.0
 PARTIAL_SECONDS = 1.0
 PARTIAL_CHARS = 2_048
+PARTIAL_SHARE = 8
+"""A long text is saved again when it grew by this part of it, or a second passed: each time it is
+saved whole, which at every 2 KB would cost more the longer it is."""
+SLICE_SECONDS = 0.02
+"""How long a responder that waits for nothing may go on before the others have their turn."""
 FINISH_AGAIN_SECONDS = 1.0
 MAX_EVENTS = 1_000
 """How much progress of a run is told; the rest of it is not."""
@@ -70,6 +76,15 @@ class Run:
     """The last finished message, held back: the end of the turn stores it."""
     events: int = 0
     """How much progress was told."""
+    chars: int = 0
+    """How much was said in this step."""
+    is_repaired: bool = False
+    """Whether something in it was said that no database holds."""
+    saved_chars: int = 0
+    saved_at: float = field(default_factory=time.monotonic)
+    saving: asyncio.Task[None] | None = None
+    is_lost: bool = False
+    """Whether another ended the turn, as a save of its text found out."""
     task: asyncio.Task[None] | None = None
     loop: asyncio.AbstractEventLoop | None = None
     _ending: threading.Lock = field(default_factory=threading.Lock)
@@ -77,6 +92,34 @@ class Run:
     def take_end(self) -> bool:
         """Whether the caller is the first who wants to end the run, and so may."""
         return self._ending.acquire(blocking=False)
+
+    def begin_step(self, step: int) -> None:
+        """From now on the text is that of this step."""
+        self.text = hub.begin_text(self.claim.session_pk, self.claim.client_id, step)
+        self.chars = self.saved_chars = 0
+        self.is_repaired = False
+
+    def say(self, text: str) -> None:
+        """Add to the text of this step, for all who watch."""
+        storable = codec.storable(text)
+        self.is_repaired |= storable != text
+        self.text.pieces.append(storable)
+        self.chars += len(text)
+        hub.grew(self.claim.session_pk)
+
+    def tell(self, event: Progress) -> None:
+        """Show what the run is at, unless it has told very much already."""
+        if self.events < MAX_EVENTS:
+            self.events += 1
+            self.text.pieces.append(event)
+            hub.grew(self.claim.session_pk)
+
+    @property
+    def is_save_due(self) -> bool:
+        """Whether so much is not saved yet that another save is worth it."""
+        grown = self.chars - self.saved_chars
+        is_much = grown >= max(PARTIAL_CHARS, self.saved_chars // PARTIAL_SHARE)
+        return is_much or time.monotonic() - self.saved_at >= PARTIAL_SECONDS
 
     @property
     def is_ending(self) -> bool:
@@ -285,7 +328,11 @@ class Runner:
                 return
             run.is_started = True
             request = await _arequest(claim=run.claim)
-            if not request.messages or request.messages[-1]["role"] != Message.Role.USER:
+            if (
+                request is None
+                or not request.messages
+                or request.messages[-1]["role"] != Message.Role.USER
+            ):
                 return  # cleared meanwhile: there is nothing to answer
             await self._stream(run, request)
         except _FenceLost:
@@ -299,13 +346,13 @@ class Runner:
         except ModelError as problem:
             status, error = FAILED, problem.code
             logger.warning("turn %s: %s", run.claim.client_id, error)
-        except GeneratorExit:
-            raise  # nothing may be awaited any more
         except BaseException:  # SystemExit and CancelledError too, if the responder raised them
-            if run.is_ending or self._is_over:
+            if run.is_ending or self._is_over or _is_thrown_away(run):
                 raise
             status, error = FAILED, ModelError.code
             logger.exception("turn %s: the responder failed", run.claim.client_id)
+        if run.saving is not None:
+            await asyncio.wait({run.saving})  # the end has to wait for it anyway
         if run.take_end():
             await self._finish(run, status, error)
 
@@ -330,32 +377,41 @@ class Runner:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _stream(self, run: Run, request: Request) -> None:
-        claim, saved, saved_chars, chars = run.claim, time.monotonic(), 0, 0
-        run.text = hub.begin_text(claim.session_pk, claim.client_id, 0)
+        run.begin_step(0)
+        gave_way = time.monotonic()
         async with aclosing(responders.find()(request)) as pieces:
             async for piece in pieces:
                 match piece:
                     case Text(text):
                         if run.last is not None:
                             await self._store_held(run)
-                            chars = saved_chars = 0
-                        run.text.pieces.append(codec.storable(text))
-                        chars += len(text)
-                        hub.grew(claim.session_pk)
-                        is_due = time.monotonic() - saved >= PARTIAL_SECONDS
-                        if is_due or chars - saved_chars >= PARTIAL_CHARS:
-                            saved, saved_chars = time.monotonic(), chars
-                            if not await _asave_text(run):
-                                raise _FenceLost
-                        if chars > settings.MAX_REPLY_CHARS:
+                        run.say(text)
+                        self._save_soon(run)
+                        if run.chars > settings.MAX_REPLY_CHARS:
                             return  # the rest would be cut, and may never end
-                    case Progress() if run.events < MAX_EVENTS:
-                        run.events += 1
-                        run.text.pieces.append(piece)
-                        hub.grew(claim.session_pk)
+                    case Progress():
+                        run.tell(piece)
                     case Finished(message):
                         await self._hold_back(run, message)
-                        chars = saved_chars = 0
+                if run.is_lost:
+                    raise _FenceLost
+                if time.monotonic() - gave_way >= SLICE_SECONDS:
+                    await asyncio.sleep(0)
+                    gave_way = time.monotonic()
+
+    def _save_soon(self, run: Run) -> None:
+        """Save the text so far, if that is due and no save is under way; nobody waits for it."""
+        if run.is_save_due and (run.saving is None or run.saving.done()):
+            run.saved_at, run.saved_chars = time.monotonic(), run.chars
+            run.saving = asyncio.ensure_future(self._save(run))
+
+    async def _save(self, run: Run) -> None:
+        try:
+            run.is_lost = not await _asave_text(run)
+        except ChatMemoryError as error:
+            logger.warning(
+                "turn %s: its text can't be saved now: %s", run.claim.client_id, error.code
+            )
 
     async def _hold_back(self, run: Run, message: Mapping[str, object]) -> None:
         """Store the finished message before this one, and begin a step for the next."""
@@ -374,8 +430,7 @@ class Runner:
             raise _FenceLost
         run.last = None
         if step is not None:
-            claim = run.claim
-            run.text = hub.begin_text(claim.session_pk, claim.client_id, step + 1)
+            run.begin_step(step + 1)
 
     def _ended(self, run: Run) -> None:
         self._runs.pop(run.claim.turn_pk, None)
@@ -445,25 +500,40 @@ class Runner:
             self._ended(run)
 
 
-def _request(*, claim: Claim) -> Request:
-    # With the owner: a responder is async, and could not read it.
-    session = Session.objects.select_related("owner").get(pk=claim.session_pk)
-    return Request(
-        session=session,
-        turn=claim.client_id,
-        messages=read_window(session).messages,
-        answers=read_question(session, turn_pk=claim.turn_pk, user_seq=claim.user_seq),
-    )
+def _is_thrown_away(run: Run) -> bool:
+    """Whether the run's coroutine is closed from outside, so that nothing may be awaited in it."""
+    try:
+        return asyncio.current_task() is not run.task
+    except RuntimeError:  # no loop runs here
+        return True
+
+
+def _request(*, claim: Claim) -> Request | None:
+    """What the responder is asked; None if the session has gone for good meanwhile."""
+
+    def work() -> Request | None:
+        # With the owner: a responder is async, and could not read it.
+        session = Session.objects.select_related("owner").filter(pk=claim.session_pk).first()
+        if session is None:
+            return None
+        return Request(
+            session=session,
+            turn=claim.client_id,
+            messages=read_window(session).messages,
+            answers=read_question(session, turn_pk=claim.turn_pk, user_seq=claim.user_seq),
+        )
+
+    return durably(work, is_repeatable=True)
 
 
 def _save_text(run: Run) -> bool:
-    return services.save_partial(claim=run.claim, text=run.text.text, step=run.text.step)
+    text = run.text
+    return services.save_partial(claim=run.claim, text=text.text, step=text.step)
 
 
 def _finish(run: Run, status: str, error: str) -> bool:
     """Store the end of a run, if its fence stands; False if it must be tried again."""
-    text = run.text.text
-    last = run.last if run.last is not None else {"role": "assistant", "content": text}
+    last = run.last if run.last is not None else _text_so_far(run)
     if status != COMPLETE:  # what was stopped waits for no answer
         last = {name: value for name, value in last.items() if name != "asks"}
     metadata = last.get("response_metadata")
@@ -493,6 +563,11 @@ def _finish(run: Run, status: str, error: str) -> bool:
     if ended is not None and ended.waiting:
         runner.pass_on(run.claim.session_pk)
     return True
+
+
+def _text_so_far(run: Run) -> Mapping[str, object]:
+    repaired = {"repaired": ["content"]} if run.is_repaired else {}
+    return {"role": "assistant", "content": run.text.text, **repaired}
 
 
 def _lane(run: Run, *_: object) -> tuple[str, str]:

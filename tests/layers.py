@@ -15,6 +15,8 @@ class FakeLayer:
         self.events: list[dict] = []
         self.is_cut = False
         self.is_frozen = False
+        self.broken: set[str] = set()
+        """Groups to which nothing can be sent."""
         self.losses: dict[str, int] = {}
 
     async def _carry(self) -> None:
@@ -43,6 +45,8 @@ class FakeLayer:
 
     async def group_send(self, group, event) -> None:
         await self._carry()
+        if group in self.broken:
+            raise ValueError("this group is broken")
         kind = event["type"].removeprefix("chatmemory.")
         self.sent.append((group, kind))
         self.events.append(event)

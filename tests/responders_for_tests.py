@@ -110,6 +110,20 @@ async def cancelling(messages: Messages, session: Session) -> AsyncGenerator[str
     raise asyncio.CancelledError
 
 
+async def closing(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Break off as if it had been closed."""
+    yield "So far, "
+    raise GeneratorExit
+
+
+async def greedy(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Asked for it, talk without ever waiting until the test says GO; else say one word."""
+    BEGUN.set()
+    while text_of(messages[-1]["content"]) == "talk" and not GO.is_set():
+        yield "x"
+    yield "Well."
+
+
 async def leaving_one_that_quits(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
     """Begin a task that ends the process after the reply."""
 

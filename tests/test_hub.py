@@ -211,6 +211,19 @@ def test_a_layer_that_fails_holds_up_nobody_here_and_is_used_again(hubs, wire, f
         assert caplog.text.count("channel layer fails") == 1
 
 
+def test_a_hint_that_fails_keeps_no_other_from_its_way(hubs, wire):
+    here, there = hubs
+    ears = [joined(there, wire, session_pk) for session_pk in (7, 8, 9)]
+    joined(here, wire)
+    wire.broken.add(group_of(7))
+    for session_pk in (7, 8, 9):
+        here.poke(session_pk)
+    wait_for(lambda: ears[1].pokes and ears[2].pokes, "a hint was dropped")
+    assert ears[0].pokes == 0
+    wire.broken.clear()
+    wait_for(lambda: ears[0].pokes, "it is not tried again")
+
+
 def test_layers_made_by_several_threads_at_once_do_not_cut_off_the_hub(monkeypatch):
     monkeypatch.setattr(layer_module, "get_channel_layer", FakeLayer)
     hub = Hub()

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from asgiref.sync import sync_to_async as db
-from django.db import connection
+from django.db import InterfaceError, connection
 
 from chatmemory import hub as hub_module
 from chatmemory import runner as runner_module
 from chatmemory import services
-from chatmemory.hub import hub
+from chatmemory.errors import MemoryUnavailable
+from chatmemory.hub import LiveText, hub
 from chatmemory.langchain import DjangoChatMessageHistory
 from chatmemory.models import DatabaseNow, Message, Session, Turn
-from chatmemory.runner import runner
+from chatmemory.runner import Run, runner
 from tests import responders_for_tests
 from tests.factories import make_session, said
-from tests.locking import held
+from tests.locking import held, second_connection
 from tests.servers import DEADLINE, Tab, greeted, own_threads, sign_in, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -49,12 +54,11 @@ def answered_by(settings, name, **more):
     settings.CHATMEMORY = {**settings.CHATMEMORY, "RESPONDER": f"{HERE}.{name}", **more}
 
 
-def begin(person, text="hi", client_id="c1"):
+def begin(person, text="hi", client_id="c1", key="talk"):
     """Send something; this process runs turns."""
     runner.enable()
-    admitted = services.admit_turn(
-        **person.talk, client_id=client_id, content=text, owner=runner.owner
-    )
+    at = {**person.talk, "session_key": key}
+    admitted = services.admit_turn(**at, client_id=client_id, content=text, owner=runner.owner)
     runner.launch(admitted.claim)
     return admitted
 
@@ -106,7 +110,7 @@ def test_a_responder_that_fails_leaves_a_row_with_the_text_so_far(ann, settings,
     assert "secret" not in str(list(Turn.objects.values()) + list(Message.objects.values()))
 
 
-@pytest.mark.parametrize("name", ["quitting", "cancelling"])
+@pytest.mark.parametrize("name", ["quitting", "cancelling", "closing"])
 def test_a_responder_that_ends_more_than_itself_fails_its_turn_alone(ann, settings, name):
     answered_by(settings, name)
     begin(ann)
@@ -211,9 +215,122 @@ def test_progress_is_told_within_bounds_and_not_stored(ann, settings, monkeypatc
     begin(ann)
     assert ended().status == "complete"
     assert rows()[-1] == ("assistant", "Done.", "complete")
+    wait_for(lambda: told, "its text does not end")
     events = told[0].pieces[:-1]
     assert len(events) == runner_module.MAX_EVENTS
     assert (events[7].name, events[7].state) == ("7[2J" + "x" * 96, "ab")
+
+
+def test_a_stop_of_which_nobody_told_is_found_by_the_keeper(ann, settings):
+    answered_by(settings, "endless")
+    begin(ann)
+    begun()
+    Turn.objects.update(stop_requested_at=DatabaseNow())
+    assert ended().status == "interrupted"
+
+
+def test_a_stop_that_is_told_does_not_wait_for_the_keeper(ann, settings, monkeypatch):
+    monkeypatch.setattr(runner_module, "KEEPER_SECONDS", 60)
+    answered_by(settings, "endless", LEASE=600)
+    begin(ann)
+    begun()
+    services.stop_turn(**ann.talk, turn="c1")
+    assert ended().status == "interrupted"
+
+
+def test_what_was_repaired_is_flagged_in_a_reply_that_was_stopped(ann, settings):
+    answered_by(settings, "unstorable")
+    begin(ann)
+    begun()
+    services.stop_turn(**ann.talk, turn="c1")
+    ended()
+    message = Message.objects.get(role="assistant")
+    assert (message.text, message.plain()["repaired"]) == ("a\ufffdb\ufffdc", ["content"])
+
+
+def test_a_responder_that_waits_for_nothing_holds_up_no_other(ann, settings):
+    answered_by(settings, "greedy", MAX_REPLY_CHARS=10**9)
+    make_session("other", owner=ann.user)
+    begin(ann, "talk")
+    begun()
+    begin(ann, "hello", "c2", key="other")
+    assert ended("c2").status == "complete"
+    assert turn("c1").status == "running"
+    responders_for_tests.GO.set()
+    assert ended().status == "complete"
+
+
+def test_a_long_text_is_not_saved_ever_more_often(monkeypatch):
+    monkeypatch.setattr(runner_module, "PARTIAL_SECONDS", 600)
+    run, saved = Run(None, LiveText("c1", 0)), []
+    for chars in range(0, 1_000_000, 16):
+        run.chars = chars
+        if run.is_save_due:
+            saved.append(chars)
+            run.saved_chars = chars
+    assert sum(saved) < 10 * run.chars
+    assert all(later - chars <= max(2_048, later / 8) for chars, later in pairwise([0, *saved]))
+
+
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one lock for all")
+def test_a_save_that_is_held_up_does_not_hold_up_the_stream(ann, settings, monkeypatch):
+    monkeypatch.setattr(runner_module, "PARTIAL_SECONDS", 0.0)
+    answered_by(settings, "endless")
+    begin(ann)
+    wait_for(lambda: turn().partial, "nothing is kept")
+    text = hub.text_of(turn().session_id)
+    with second_connection() as other, other.cursor() as cursor:
+        other.set_autocommit(False)
+        cursor.execute("UPDATE chatmemory_turn SET fence = fence")
+        said = len(text.pieces)
+        wait_for(lambda: len(text.pieces) > said + 20, "it waits")
+        other.rollback()
+    services.stop_turn(**ann.talk, turn="c1")
+    assert ended().status == "interrupted"
+
+
+def test_a_save_that_fails_does_not_end_the_run(ann, settings, monkeypatch, caplog):
+    monkeypatch.setattr(runner_module, "PARTIAL_SECONDS", 0.0)
+    answered_by(settings, "slow")
+    monkeypatch.setattr(services, "save_partial", unavailable)
+    begin(ann)
+    wait_for(lambda: "can't be saved now: unavailable" in caplog.text, "it is not tried")
+    responders_for_tests.GO.set()
+    assert ended().status == "complete"
+
+
+def unavailable(**_):
+    raise MemoryUnavailable
+
+
+def test_a_save_finds_out_that_another_ended_the_turn(ann, settings, monkeypatch):
+    monkeypatch.setattr(runner_module, "PARTIAL_SECONDS", 0.0)
+    monkeypatch.setattr(runner_module, "KEEPER_SECONDS", 60)
+    answered_by(settings, "endless", LEASE=600)
+    begin(ann)
+    wait_for(lambda: turn().started_at, "it does not start")
+    Turn.objects.update(lease_until=LONG_AGO)
+    assert services.end_overdue(Session.objects.get().pk)
+    wait_for(lambda: not runner._runs, "it goes on")
+
+
+def test_a_lost_connection_while_the_window_is_read_is_no_end(ann):
+    claim = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="me").claim
+    faults = [InterfaceError()]
+
+    def lose_once(execute, sql, params, many, context):
+        if faults:
+            raise faults.pop()
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(lose_once):
+        request = runner_module._request(claim=claim)
+    assert request.messages == said("hi")
+
+
+def test_of_a_session_that_has_gone_nothing_is_asked(ann):
+    claim = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="me").claim
+    assert runner_module._request(claim=replace(claim, session_pk=claim.session_pk + 1)) is None
 
 
 def test_a_turn_that_takes_too_long_fails(ann, settings):
@@ -490,6 +607,18 @@ def test_a_run_of_a_dead_process_is_ended_by_the_sweep_and_not_run_again(ann):
     assert responders_for_tests.SEEN == []
 
 
+def test_what_stands_in_a_row_already_is_not_said_again_for_a_dead_process(ann):
+    claim = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="dead").claim
+    services.start_turn(claim=claim)
+    services.save_partial(claim=claim, text="Let me look.", step=0)
+    call = {"id": "call1", "name": "weather", "args": {}}
+    message = {"role": "assistant", "content": "Let me look.", "tool_calls": [call]}
+    services.add_rows(claim=claim, messages=[message], step=0)
+    Turn.objects.update(lease_until=LONG_AGO)
+    services.end_all_overdue()
+    assert [text for role, text, _ in rows() if role == "assistant"] == ["Let me look.", ""]
+
+
 def test_a_turn_that_can_not_be_ended_does_not_stop_the_sweep(ann, settings, caplog):
     admitted = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="dead")
     services.start_turn(claim=admitted.claim)
@@ -497,7 +626,7 @@ def test_a_turn_that_can_not_be_ended_does_not_stop_the_sweep(ann, settings, cap
     settings.CHATMEMORY = {**settings.CHATMEMORY, "MAX_REPLY_CHARS": "many"}
     pk = Session.objects.get().pk
     found = hub_module._sweep(session_pks=[pk], user_pks={ann.talk["by"].id}, login_keys=())
-    assert (list(found.heads), found.user_pks) == ([pk], {ann.talk["by"].id})
+    assert (list(found.heads), list(found.proofs)) == ([pk], [ann.talk["by"].id])
     assert f"the overdue turn of session {pk} can't be ended" in caplog.text
 
 
@@ -537,6 +666,21 @@ def test_what_breaks_off_a_run_is_logged(ann, monkeypatch, caplog):
     services.admit_turn(**ann.talk, client_id="c1", content="hi")
     with caplog.at_level(logging.ERROR):
         wait_for(lambda: "a run broke off" in caplog.text, "nothing is logged")
+
+
+def test_a_run_that_is_thrown_away_with_its_loop_awaits_nothing_more(ann, settings, caplog):
+    answered_by(settings, "slow")
+    claim = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="me").claim
+    loop = asyncio.new_event_loop()
+    context = copy_context()
+    run = loop.create_task(runner._run(claim), context=context)
+    loop.run_until_complete(loop.run_in_executor(None, begun))
+    with suppress(RuntimeError):  # of a generator that is closed while it runs
+        context.run(run.get_coro().close)
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+    assert "failed" not in caplog.text
+    assert (turn().status, runner._runs) == ("running", {})
 
 
 def test_a_process_that_ends_leaves_its_turns_to_others(ann, settings):

@@ -189,8 +189,10 @@ def interrupt(session: Session, turn: Turn) -> None:
     if turn.user_seq is None:  # damaged: nobody can tell where its rows belong
         _end_idle(session, turn, Turn.Status.INTERRUPTED, partial=turn.partial)
         return
+    stored = Message.stored.filter(session=session, turn=turn.user_seq, step=turn.step)
+    text = "" if stored.exists() else turn.partial  # as the row of its step it was said already
     last = codec.encode(
-        {"role": "assistant", "content": turn.partial},
+        {"role": "assistant", "content": text},
         lenient=True,
         status=Message.Status.INTERRUPTED,
         step=turn.step,
