@@ -552,15 +552,9 @@ def _finish(run: Run, status: str, error: str) -> bool:
     except MemoryUnavailable:
         logger.warning("turn %s: its end can't be stored yet", run.claim.client_id)
         return False
-    logger.info(
-        "turn %s of session %s: %s%s in %.1f s",
-        run.claim.client_id,
-        run.claim.session_pk,
-        status if ended else "taken over",
-        f" ({error})" if error else "",
-        time.monotonic() - run.began,
-    )
-    if ended is not None and ended.waiting:
+    if ended is None:
+        logger.info("turn %s was ended by another", run.claim.client_id)
+    elif ended.waiting:
         runner.pass_on(run.claim.session_pk)
     return True
 

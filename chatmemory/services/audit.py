@@ -10,6 +10,7 @@ from django.utils.crypto import salted_hmac
 from chatmemory.codec import check_value
 from chatmemory.models import AuditEntry, DatabaseNow, Session
 from chatmemory.services.actors import Actor
+from chatmemory.services.news import tell_act
 from chatmemory.services.pool import in_pool
 
 MAX_REASON_CHARS = 500
@@ -44,6 +45,8 @@ def record_person(
 def _record(
     action: str, by: Actor, reason: str, counts: dict[str, int | str], **of: Any
 ) -> AuditEntry:
+    messages = counts.get("messages", 0)
+    tell_act(of.get("session_pk"), action, by.kind, messages if isinstance(messages, int) else 0)
     return AuditEntry.objects.create(
         actor_kind=by.kind,
         actor_id=by.id[:150],

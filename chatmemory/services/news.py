@@ -1,12 +1,26 @@
-"""What is said after a commit, by signals. Who hears it the services don't know."""
+"""What is said after a commit, by signals and in the log. Who hears it the services don't know."""
 
 from __future__ import annotations
 
-from django.db import transaction
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from django.db import DatabaseError, InterfaceError, transaction
 from django.dispatch import Signal
 
-from chatmemory import signals
+from chatmemory import codec, signals
+from chatmemory.errors import BadInput
+from chatmemory.models import Turn
 from chatmemory.services.faults import database
+
+turns_log = logging.getLogger("chatmemory.turns")
+"""One line for each turn, at its end; never what was said."""
+
+REMOVING = frozenset({"trim", "clear", "purge", "redact", "erase"})
+"""The acts after which something can't be read any more."""
 
 
 def tell(session_pk: int) -> None:
@@ -14,9 +28,28 @@ def tell(session_pk: int) -> None:
     _after_commit(signals.session_changed, session_pk=session_pk)
 
 
+def tell_appended(
+    session_pk: int, *, first_seq: int, last_seq: int, roles: Sequence[str], turn: int | None
+) -> None:
+    """Say that rows were stored."""
+    _after_commit(
+        signals.messages_appended,
+        session_pk=session_pk,
+        first_seq=first_seq,
+        last_seq=last_seq,
+        roles=tuple(roles),
+        turn=turn,
+    )
+
+
 def tell_waiting(session_pk: int, client_id: str) -> None:
     """Say that a turn waits for somebody to run it."""
     _after_commit(signals.turn_waiting, session_pk=session_pk, client_id=client_id)
+
+
+def tell_started(session_pk: int, client_id: str) -> None:
+    """Say that the run of a turn begins."""
+    _after_commit(signals.turn_started, session_pk=session_pk, client_id=client_id)
 
 
 def tell_stop(session_pk: int, turn_pk: int) -> None:
@@ -25,17 +58,72 @@ def tell_stop(session_pk: int, turn_pk: int) -> None:
 
 
 def tell_finished(session_pk: int, client_id: str, status: str, error: str) -> None:
-    """Say that a turn ended."""
+    """Say that a turn ended, whoever ended it, and log it."""
+    _call_after_commit(partial(_say_finished, session_pk, client_id, status, error))
+
+
+def tell_act(session_pk: int | None, action: str, actor: str, messages: int) -> None:
+    """Say what was written down in the audit; of no single session without a `session_pk`."""
     _after_commit(
-        signals.turn_finished,
-        session_pk=session_pk,
-        client_id=client_id,
-        status=status,
-        error=error,
+        signals.act_recorded, session_pk=session_pk, action=action, actor=actor, messages=messages
     )
+    if session_pk is not None and action in REMOVING:
+        _after_commit(
+            signals.history_removed, session_pk=session_pk, action=action, messages=messages
+        )
 
 
-def _after_commit(signal: Signal, **about: object) -> None:
-    transaction.on_commit(
-        lambda: signal.send_robust(None, **about), using=database().alias, robust=True
+def _say_finished(session_pk: int, client_id: str, status: str, error: str) -> None:
+    turn = _read(session_pk, client_id)
+    usage = _usage(turn.usage) if turn else {}
+    about = {
+        "session_pk": session_pk,
+        "client_id": client_id,
+        "status": str(status),
+        "error": error,
+        "model": turn.model if turn else "",
+        "input_tokens": _tokens(usage, "input_tokens"),
+        "output_tokens": _tokens(usage, "output_tokens"),
+        "waited_seconds": _between(turn.created_at, turn.started_at) if turn else None,
+        "seconds": _between(turn.started_at, turn.ended_at) if turn else None,
+    }
+    turns_log.info(
+        "turn=%(client_id)s session=%(session_pk)s status=%(status)s error=%(error)s "
+        "model=%(model)r input_tokens=%(input_tokens)s output_tokens=%(output_tokens)s "
+        "waited_seconds=%(waited_seconds)s seconds=%(seconds)s",
+        about,
     )
+    signals.turn_finished.send_robust(None, **about)
+
+
+def _read(session_pk: int, client_id: str) -> Turn | None:
+    """The turn; None where it is gone, or the database by now."""
+    try:
+        return Turn.objects.filter(session=session_pk, client_id=client_id).first()
+    except (DatabaseError, InterfaceError):
+        return None
+
+
+def _usage(text: str) -> Mapping[str, object]:
+    try:
+        usage = codec.parse_json(text, is_ours=True) if text else None
+    except BadInput:
+        usage = None
+    return usage if isinstance(usage, Mapping) else {}
+
+
+def _tokens(usage: Mapping[str, object], name: str) -> int | None:
+    number = usage.get(name)
+    return number if isinstance(number, int) else None
+
+
+def _between(begin: datetime | None, end: datetime | None) -> float | None:
+    return (end - begin).total_seconds() if begin is not None and end is not None else None
+
+
+def _after_commit(signal: Signal, **about: Any) -> None:
+    _call_after_commit(partial(signal.send_robust, None, **about))
+
+
+def _call_after_commit(call: Callable[[], object]) -> None:
+    transaction.on_commit(call, using=database().alias, robust=True)

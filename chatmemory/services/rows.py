@@ -20,6 +20,7 @@ from chatmemory.codec import Row
 from chatmemory.conf import settings
 from chatmemory.models import CLOCK, TODAY, Message, Session, unexpired_sql
 from chatmemory.services.faults import database
+from chatmemory.services.news import tell_appended
 
 OPEN: Final[Mapping[str, object]] = {"removed_at": None, "archived_at": None}
 """What every session that takes messages has, besides not being expired."""
@@ -88,12 +89,20 @@ def store(
     if found is None:
         return None
     session_pk, last_seq, epoch, fence, waiting = found
+    first_seq = last_seq - len(rows) + 1
+    tell_appended(
+        session_pk,
+        first_seq=first_seq,
+        last_seq=last_seq,
+        roles=[row.role for row in rows],
+        turn=first_seq if turn == OWN_TURN else turn,
+    )
     return Stored(
         session_pk=session_pk,
         epoch=epoch,
         fence=fence,
         waiting=waiting,
-        first_seq=last_seq - len(rows) + 1,
+        first_seq=first_seq,
         last_seq=last_seq,
     )
 

@@ -20,7 +20,7 @@ from chatmemory.services.claims import Claim, lease
 from chatmemory.services.ends import results_for_open_calls
 from chatmemory.services.faults import Fault, durably, fault_of
 from chatmemory.services.locks import unit
-from chatmemory.services.news import tell, tell_finished
+from chatmemory.services.news import tell, tell_finished, tell_started
 from chatmemory.services.pool import Lane, in_pool
 from chatmemory.services.refusals import damaged, is_stored
 from chatmemory.services.rows import store
@@ -59,6 +59,7 @@ def start_turn(*, claim: Claim) -> bool:
         begun = turn.update(started_at=DatabaseNow(), **lease(claim.owner))
         if begun:
             tell(claim.session_pk)
+            tell_started(claim.session_pk, claim.client_id)
         return bool(begun)
 
     # Not again where it may have been done: the second call would say that the turn was taken.
