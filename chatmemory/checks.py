@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
@@ -34,6 +34,9 @@ NUMBERS = {
 
 MAY_BE_ZERO = ("DRAIN",)
 """Durations that may be none at all."""
+
+FUNCTIONS = {"TOKEN_COUNTER": "approximate", "SOCKET_AUTH": None, "REACH": None}
+"""Settings that are the path of a function, and what stands for none."""
 
 
 @checks.register
@@ -67,7 +70,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
             found.append(checks.Error(message, id="chatmemory.E003"))
     return [
         *found,
-        *_check_token_counter(),
+        *_check_functions(),
         *_check_busy_policy(),
         *_check_retention(),
         *_check_origins(),
@@ -86,19 +89,23 @@ def _is_duration(name: str) -> bool:
         return False
 
 
-def _check_token_counter() -> list[checks.CheckMessage]:
-    """The token counter can be imported and called."""
-    name = settings.TOKEN_COUNTER
-    if name == "approximate":
-        return []
+def _check_functions() -> list[checks.CheckMessage]:
+    """What is named by its path can be imported and called."""
+    return [
+        checks.Error(
+            f"CHATMEMORY[{name!r}]: {path!r} is not a function that can be imported.",
+            id="chatmemory.E004",
+        )
+        for name, default in FUNCTIONS.items()
+        if (path := getattr(settings, name)) != default and not _is_function(path)
+    ]
+
+
+def _is_function(path: object) -> bool:
     try:
-        counter: Callable[..., object] | None = import_string(name)
+        return isinstance(path, str) and callable(import_string(path))
     except ImportError:
-        counter = None
-    if callable(counter):
-        return []
-    message = f"CHATMEMORY['TOKEN_COUNTER']: {name!r} is not a function that can be imported."
-    return [checks.Error(message, id="chatmemory.E004")]
+        return False
 
 
 @checks.register

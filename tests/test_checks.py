@@ -91,6 +91,10 @@ def test_right_settings_pass(right):
         ({"RESPONDER": None}, "E008", "None"),
         ({"TOKEN_COUNTER": "nowhere.count"}, "E004", "nowhere.count"),
         ({"TOKEN_COUNTER": "tests.test_checks.PUBSUB"}, "E004", "PUBSUB"),
+        ({"SOCKET_AUTH": "nowhere.sign_in"}, "E004", "SOCKET_AUTH"),
+        ({"REACH": 5}, "E004", "REACH"),
+        ({"CONNECTIONS_PER_USER": 0}, "E002", "CONNECTIONS_PER_USER"),
+        ({"CONNECTION_AGE": 0}, "E003", "CONNECTION_AGE"),
     ],
 )
 def test_a_wrong_setting_is_named(given, expected, word):
