@@ -78,6 +78,13 @@ WAITING = {
 KILL = {"postgresql": "SELECT pg_terminate_backend(%s)", "mysql": "KILL CONNECTION %s"}
 
 
+def waits_for_a_lock() -> bool:
+    """Whether any connection to the test's database does."""
+    with second_connection() as other, other.cursor() as cursor:
+        cursor.execute(WAITING[other.vendor])
+        return bool(cursor.fetchall())
+
+
 def kill_who_waits() -> None:
     """End the connections that wait for a lock, once there is one."""
     deadline = time.monotonic() + 10

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -60,7 +61,7 @@ from chatmemory.services import (
     stop_turn,
 )
 from tests.factories import make_session, make_user, said
-from tests.locking import at_once, held, kill_who_waits, thread
+from tests.locking import at_once, held, kill_who_waits, thread, waits_for_a_lock
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 commits = pytest.mark.django_db(transaction=True)
@@ -438,6 +439,72 @@ def test_only_what_can_begin_is_claimable():
     let_the_lease_end()
     end_all_overdue()
     assert set(Turn.objects.claimable().values_list("client_id", flat=True)) == {"one", "three"}
+
+
+# What it costs
+
+
+def statements(*steps) -> list[int]:
+    """How many each step takes, besides those of its transaction."""
+    counts = []
+    for step in steps:
+        with CaptureQueriesContext(connection) as queries:
+            step()
+        words = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE")
+        counts.append(len([q for q in queries if not q["sql"].startswith(words)]))
+    return counts
+
+
+@commits
+def test_a_turn_with_nothing_before_it_takes_three_statements_on_postgresql():
+    make_session()
+    claims = []
+
+    def send():
+        claims.append(admit(owner="me").claim)
+
+    def end():
+        assert finish(claims[0], "complete", DONE, model="m", usage={"in": 1})
+
+    took = statements(send, lambda: start_turn(claim=claims[0]), end)
+    assert (
+        took
+        == {
+            "postgresql": [1, 1, 1],
+            "sqlite": [3, 1, 3],
+            "mysql": [4, 1, 4],
+        }[connection.vendor]
+    )
+    turn = Turn.objects.get()
+    assert (turn.status, turn.model, turn.usage) == ("complete", "m", '{"in":1}')
+    assert (turn.user_seq, turn.asked, turn.lease_owner, turn.lease_until) == (1, "", "", None)
+    assert claims[0].turn_pk == turn.pk
+
+
+@commits
+def test_a_turn_that_waits_takes_few_statements():
+    make_session()
+    run()
+    took = statements(lambda: admit("two", owner="me"), lambda: admit("three", owner="me"))
+    assert max(took) <= {"postgresql": 7, "sqlite": 6, "mysql": 6}[connection.vendor]
+
+
+@commits
+def test_a_turn_that_is_changed_while_it_ends_is_ended_all_the_same(postgresql):
+    session = make_session()
+    claim = run()
+    with thread() as call:
+        with held(session):
+            waiting = call(finish, claim)
+            deadline = time.monotonic() + 10
+            while time.monotonic() < deadline and not waits_for_a_lock():
+                time.sleep(0.05)
+            stop_turn(**TALK, turn="run")
+        assert waiting.result(timeout=10)
+    turn = Turn.objects.get()
+    assert (turn.status, turn.lease_until) == ("complete", None)
+    assert turn.stop_requested_at is not None
+    assert Session.objects.get().running is None
 
 
 # Sent again

@@ -60,15 +60,7 @@ class TurnQuerySet(QuerySet["Turn"]):
 
     def end(self, status: str, **columns: Any) -> int:
         """Give them this status, and take from them what only live ones have; return how many."""
-        ended: dict[str, Any] = {
-            "asked": "",
-            "partial": "",
-            "lease_owner": "",
-            "lease_until": None,
-            "ended_at": DatabaseNow(),
-            **columns,
-        }
-        return self.update(status=status, **ended)
+        return self.update(**Turn.ended(status, **columns))
 
     def renew(self, owner: str, lease_seconds: float) -> int:
         """Prolong the leases of an owner's started runs; return how many."""
@@ -139,6 +131,19 @@ class Turn(models.Model):
 
     def __str__(self) -> str:
         return f"{self.client_id} ({self.status})"
+
+    @staticmethod
+    def ended(status: str, **columns: Any) -> dict[str, Any]:
+        """The columns of a turn that ends: without what only live ones have."""
+        return {
+            "status": status,
+            "asked": "",
+            "partial": "",
+            "lease_owner": "",
+            "lease_until": None,
+            "ended_at": DatabaseNow(),
+            **columns,
+        }
 
     @property
     def asked_text(self) -> str:

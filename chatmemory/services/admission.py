@@ -19,6 +19,7 @@ from chatmemory.errors import BadInput, Busy, Conflict, HistoryCleared, QueueFul
 from chatmemory.models import Message, Session, Turn
 from chatmemory.services.actors import Actor, scope_for
 from chatmemory.services.addresses import check_session_key
+from chatmemory.services.alongside import NewTurn
 from chatmemory.services.claims import Claim, asked, lease
 from chatmemory.services.ends import end_overdue, stop_running
 from chatmemory.services.faults import Fault, fault_of
@@ -28,7 +29,7 @@ from chatmemory.services.pool import address_lane, in_pool
 from chatmemory.services.refusals import Found, explain
 from chatmemory.services.rows import OPEN, OWN_TURN, store
 from chatmemory.services.sessions import write_at
-from chatmemory.services.versions import check_newest, check_replaceable, note_superseded
+from chatmemory.services.versions import check_newest, check_replaceable, supersede
 
 BUSY_POLICIES = ("queue", "reject", "interrupt")
 """What may become of a send while another turn runs or waits."""
@@ -172,20 +173,23 @@ def _admit(send: _Send) -> Admitted | None:
 
 
 def _unless_there(admit: Callable[[_Send], Admitted | None], send: _Send) -> Admitted | None:
-    """What `admit` does in a unit; None if the client_id is there already."""
+    """What `admit` does; None if the client_id is there already."""
     try:
-        with unit():
-            if send.expect_seq is not None:
-                _check_expected(send, send.expect_seq)
-            return admit(send)
+        return admit(send)
     except IntegrityError as error:
         if fault_of(error) is not Fault.DUPLICATE:
             raise
         return None
 
 
-def _check_expected(send: _Send, newest: int) -> None:
-    """See that what the sender knows is the newest. Raises Conflict, HistoryCleared, BadInput."""
+def _check_expected(send: _Send) -> None:
+    """See that what the sender knows is the newest. Takes the lock.
+
+    Raises NotFound, Conflict, HistoryCleared, BadInput.
+    """
+    newest = send.expect_seq
+    if newest is None:
+        return
     session = lock_at(send.scope, send.key)
     if session.turns.filter(client_id=send.client_id).exists():
         return  # it is the newest itself, and will be found
@@ -203,15 +207,22 @@ def _in_the_way(found: Found) -> str | None:
 def _at_once(send: _Send) -> Admitted | None:
     """Claim it, or without an owner let it wait; None if the session isn't idle."""
     idle = {**send.conditions(), "running": None, "waiting": 0}
-    return _claimed(send, idle) if send.owner else _waiting(send, idle)
+    if send.owner and send.expect_seq is None:
+        return _claimed(send, idle)  # a unit by itself
+    with unit():
+        _check_expected(send)
+        return _claimed(send, idle) if send.owner else _waiting(send, idle)
 
 
 def _in_queue(send: _Send) -> Admitted | None:
     """Let it wait, whatever runs and waits; None if the queue is full by now."""
-    return _waiting(send, {**send.conditions(), "waiting__lt": settings.QUEUE_DEPTH})
+    with unit():
+        _check_expected(send)
+        return _waiting(send, {**send.conditions(), "waiting__lt": settings.QUEUE_DEPTH})
 
 
 def _claimed(send: _Send, only_if: Mapping[str, object]) -> Admitted | None:
+    columns = {"client_id": send.client_id, "status": Turn.Status.RUNNING, **lease(send.owner)}
     stored = store(
         [send.row],
         at={"scope": send.scope, "key": send.key},
@@ -221,26 +232,15 @@ def _claimed(send: _Send, only_if: Mapping[str, object]) -> Admitted | None:
         turn=OWN_TURN,
         put={"running": send.client_id},
         add={"fence": 1, "revision": 1},
-        in_unit=True,
+        turn_write=NewTurn(columns),
     )
-    if stored is None:
+    if stored is None or stored.turn_pk is None:
         return None
-    turn = Turn.objects.create(
-        session_id=stored.session_pk,
-        client_id=send.client_id,
-        status=Turn.Status.RUNNING,
-        user_seq=stored.first_seq,
-        replaces_from=send.replaces,
-        replaces_to=stored.first_seq - 1 if send.replaces else None,
-        epoch=stored.epoch,
-        fence=stored.fence,
-        **lease(send.owner),
-    )
     if send.replaces:
-        note_superseded(stored.session_pk, stored.first_seq - 1)
+        supersede(stored.session_pk, stored.turn_pk, send.replaces, stored.first_seq - 1)
     tell(stored.session_pk)
     claim = Claim(
-        turn_pk=turn.pk,
+        turn_pk=stored.turn_pk,
         client_id=send.client_id,
         session_pk=stored.session_pk,
         scope=send.scope,

@@ -19,7 +19,7 @@ from chatmemory.services.news import tell, tell_finished
 from chatmemory.services.pool import Lane, in_pool
 from chatmemory.services.refusals import damaged, is_stored
 from chatmemory.services.rows import OWN_TURN, Stored, store
-from chatmemory.services.versions import check_replaceable, note_superseded
+from chatmemory.services.versions import check_replaceable, supersede
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +86,15 @@ def _claim_waiting(session: Session, turn: Turn, owner: str) -> Claim | None:
     except (BadInput, Conflict, HistoryCleared) as error:
         _fail(session, turn, error.code)
         return None
-    columns: dict[str, Any] = {"user_seq": stored.first_seq, "fence": stored.fence}
-    if turn.replaces_from is not None:
-        columns["replaces_to"] = stored.first_seq - 1
-        note_superseded(session.pk, stored.first_seq - 1)
     Turn.objects.filter(pk=turn.pk).update(
-        status=Turn.Status.RUNNING, asked="", **columns, **lease(owner)
+        status=Turn.Status.RUNNING,
+        asked="",
+        user_seq=stored.first_seq,
+        fence=stored.fence,
+        **lease(owner),
     )
+    if turn.replaces_from is not None:
+        supersede(session.pk, turn.pk, turn.replaces_from, stored.first_seq - 1)
     tell(session.pk)
     return _claim(session, turn, stored.epoch, stored.fence, stored.first_seq, owner)
 

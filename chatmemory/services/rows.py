@@ -8,8 +8,8 @@ a wait for the lock PostgreSQL reads only that row again, so a subquery would se
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
@@ -18,7 +18,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from chatmemory.codec import Row
 from chatmemory.conf import settings
-from chatmemory.models import CLOCK, TODAY, Message, Session, unexpired_sql
+from chatmemory.models import CLOCK, TODAY, Message, Session, Turn, unexpired_sql
+from chatmemory.services.alongside import TurnWrite
 from chatmemory.services.faults import database
 from chatmemory.services.news import tell_appended
 
@@ -55,6 +56,8 @@ class Stored:
     waiting: int
     first_seq: int
     last_seq: int
+    turn_pk: int | None = None
+    """Of the turn that was written with them."""
 
 
 def store(
@@ -67,44 +70,37 @@ def store(
     turn: int | None = None,
     put: Mapping[str, object] | None = None,
     add: dict[str, int] | None = None,
-    in_unit: bool = False,
+    turn_write: TurnWrite | None = None,
 ) -> Stored | None:
     """Lock the session, number the rows and insert them; None if a condition doesn't hold.
 
     `at` are the columns that address the session, `only_if` what they and others must be (None
-    for null), `put` and `add` what else changes on its row. Raises IntegrityError if `client_id`
-    is there already; nothing is changed then, or with `in_unit`, where the caller has opened a
-    `unit` for this, all of that is undone. One statement on PostgreSQL outside a transaction.
+    for null), `put` and `add` what else changes on its row, `turn_write` what is done to a turn.
+    Raises IntegrityError if `client_id` is there already, for rows or for a new turn; nothing is
+    changed then. One statement on PostgreSQL outside a transaction.
     """
     connection = database()
-    is_ours = not (connection.savepoint_ids if in_unit else connection.in_atomic_block)
-    write = _Write(connection, rows, client_id, turn, is_bounded=is_ours)
+    write = _Write(
+        connection, rows, client_id, turn, turn_write, is_bounded=not connection.in_atomic_block
+    )
     where, where_params = write.where({**at, **only_if}, unexpired=unexpired)
     changes, change_params = write.changes(put or {}, add or {})
-    with nullcontext() if in_unit else _unit(connection), connection.cursor() as cursor:
+    with _unit(connection), connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            found = write.at_once(cursor, changes, change_params, where, where_params)
+            stored = write.at_once(cursor, changes, change_params, where, where_params)
         else:
-            found = write.in_steps(cursor, changes, change_params, where, where_params, at)
-    if found is None:
-        return None
-    session_pk, last_seq, epoch, fence, waiting = found
-    first_seq = last_seq - len(rows) + 1
-    tell_appended(
-        session_pk,
-        first_seq=first_seq,
-        last_seq=last_seq,
-        roles=[row.role for row in rows],
-        turn=first_seq if turn == OWN_TURN else turn,
-    )
-    return Stored(
-        session_pk=session_pk,
-        epoch=epoch,
-        fence=fence,
-        waiting=waiting,
-        first_seq=first_seq,
-        last_seq=last_seq,
-    )
+            stored = write.in_steps(cursor, changes, change_params, where, where_params, at)
+            if stored is not None and turn_write is not None:
+                stored = replace(stored, turn_pk=turn_write.write(stored))
+    if stored is not None:
+        tell_appended(
+            stored.session_pk,
+            first_seq=stored.first_seq,
+            last_seq=stored.last_seq,
+            roles=[row.role for row in rows],
+            turn=stored.first_seq if turn == OWN_TURN else turn,
+        )
+    return stored
 
 
 @contextmanager
@@ -126,6 +122,7 @@ class _Write:
         rows: Sequence[Row],
         client_id: str | None,
         turn: int | None,
+        turn_write: TurnWrite | None,
         *,
         is_bounded: bool,
     ) -> None:
@@ -135,7 +132,9 @@ class _Write:
         self.clock = CLOCK[connection.vendor].replace("%", "%%")
         self.session = self.quote(Session._meta.db_table)
         self.message = self.quote(Message._meta.db_table)
+        self.turns = self.quote(Turn._meta.db_table)
         self.turn = turn
+        self.turn_write = turn_write
         self.rows = rows
         self.values = [
             (
@@ -183,7 +182,7 @@ class _Write:
         change_params: list[object],
         where: str,
         where_params: list[object],
-    ) -> tuple[int, int, int, int, int] | None:
+    ) -> Stored | None:
         bounded = ""
         params: list[object] = []
         if self.is_bounded:
@@ -192,21 +191,49 @@ class _Write:
         source, source_params = self.source()
         own = "locked.before + 1" if self.turn == OWN_TURN else "%s::bigint"
         params += [*change_params, *where_params]
+        along, of_turn = "", "NULL"
+        if self.turn_write is not None:
+            sql, more = self.turn_write.sql(self.connection)
+            along, of_turn = (
+                f", along AS ({sql} RETURNING {self.turns}.id)",
+                "(SELECT id FROM along)",
+            )
+            params += more
         params += [] if self.turn == OWN_TURN else [self.turn]
         cursor.execute(
             f"WITH {bounded}locked AS ("  # noqa: S608  # names only; values are parameters
             f"UPDATE {self.session} SET {changes} {'FROM bounded' if bounded else ''} "
             f"WHERE {where} "
-            f"RETURNING id, last_seq - {len(self.rows)} AS before, epoch, fence, waiting) "
+            f"RETURNING id, last_seq - {len(self.rows)} AS before, epoch, fence, waiting){along} "
             f"INSERT INTO {self.message} (session_id, seq, turn, {', '.join(_COLUMNS)}) "
             f"SELECT locked.id, locked.before + given.place, {own}, "
             f"{', '.join(f'given.{name}' for name in _COLUMNS)} "
             f"FROM locked, {source} AS given (place, {', '.join(_COLUMNS)}) "
             "RETURNING session_id, seq, (SELECT epoch FROM locked), "
-            "(SELECT fence FROM locked), (SELECT waiting FROM locked)",
+            f"(SELECT fence FROM locked), (SELECT waiting FROM locked), {of_turn}",
             [*params, *source_params],
         )
-        return max(cursor.fetchall(), key=lambda found: found[1], default=None)
+        found = max(cursor.fetchall(), key=lambda found: found[1], default=None)
+        return None if found is None else self.stored(*found)
+
+    def stored(
+        self,
+        session_pk: int,
+        last_seq: int,
+        epoch: int,
+        fence: int,
+        waiting: int,
+        turn_pk: int | None = None,
+    ) -> Stored:
+        return Stored(
+            session_pk=session_pk,
+            epoch=epoch,
+            fence=fence,
+            waiting=waiting,
+            first_seq=last_seq - len(self.rows) + 1,
+            last_seq=last_seq,
+            turn_pk=turn_pk,
+        )
 
     def source(self) -> tuple[str, list[object]]:
         types = ("bigint", *_column_types(self.connection.alias))
@@ -231,7 +258,7 @@ class _Write:
         where: str,
         where_params: list[object],
         at: Mapping[str, object],
-    ) -> tuple[int, int, int, int, int] | None:
+    ) -> Stored | None:
         update = f"UPDATE {self.session} SET {changes} WHERE {where}"  # noqa: S608  # names only
         wanted = "id, last_seq, epoch, fence, waiting"
         if self.connection.vendor == "sqlite":
@@ -267,8 +294,7 @@ class _Write:
                 for value in (session_pk, before + place, turn, *values)
             ],
         )
-        found_values: tuple[int, int, int, int, int] = tuple(found)
-        return found_values
+        return self.stored(*found)
 
 
 @cache

@@ -16,10 +16,10 @@ from django.db import IntegrityError
 from chatmemory import codec
 from chatmemory.codec import Row
 from chatmemory.models import DatabaseNow, Message, Turn
+from chatmemory.services.alongside import EndedTurn
 from chatmemory.services.claims import Claim, lease
 from chatmemory.services.ends import results_for_open_calls
 from chatmemory.services.faults import Fault, durably, fault_of
-from chatmemory.services.locks import unit
 from chatmemory.services.news import tell, tell_finished, tell_started
 from chatmemory.services.pool import Lane, in_pool
 from chatmemory.services.refusals import damaged, is_stored
@@ -119,32 +119,36 @@ def finish_turn(
     usage_text = "" if usage is None else _usage_text(usage)
     batch_id = uuid.uuid4().hex
 
-    def work() -> Ended | None:
-        results = results_for_open_calls(claim.session_pk, claim.user_seq)
-        try:
-            with unit():
-                return finish([*results, last])
-        except IntegrityError as error:
-            if fault_of(error) is not Fault.DUPLICATE:
-                raise
-            raise damaged(claim.session_pk) from error
+    written = EndedTurn(
+        claim.turn_pk, Turn.ended(status, error=last.error, model=last.model, usage=usage_text)
+    )
 
-    def finish(rows: list[Row]) -> Ended | None:
-        stored = store(
-            rows,
-            at={"id": claim.session_pk},
-            only_if=_standing(claim),
-            client_id=batch_id,
-            turn=claim.user_seq,
-            put={"running": None},
-            add={"revision": 1},
-            in_unit=True,
-        )
+    def work() -> Ended | None:
+        # Where the user's row is still the last, there is no call to look for.
+        ended = finish([last], last_seq=claim.user_seq)
+        if ended is not None:
+            return ended
+        results = results_for_open_calls(claim.session_pk, claim.user_seq)
+        return finish([*results, last]) or _finished_before(claim.session_pk, batch_id)
+
+    def finish(rows: list[Row], **only_if: int) -> Ended | None:
+        try:
+            stored = store(
+                rows,
+                at={"id": claim.session_pk},
+                only_if={**_standing(claim), **only_if},
+                client_id=batch_id,
+                turn=claim.user_seq,
+                put={"running": None},
+                add={"revision": 1},
+                turn_write=written,
+            )
+        except IntegrityError as problem:
+            if fault_of(problem) is not Fault.DUPLICATE:
+                raise
+            raise damaged(claim.session_pk) from problem
         if stored is None:
-            return _finished_before(claim.session_pk, batch_id)
-        Turn.objects.filter(pk=claim.turn_pk).end(
-            status, error=last.error, model=last.model, usage=usage_text
-        )
+            return None
         tell(claim.session_pk)
         tell_finished(claim.session_pk, claim.client_id, status, error)
         return Ended(last_seq=stored.last_seq, waiting=stored.waiting)

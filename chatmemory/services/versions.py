@@ -116,8 +116,9 @@ def check_replaceable(session: Session, seq: int, newest: int) -> None:
         raise Conflict("This message was replaced already.")
 
 
-def note_superseded(session_pk: int, to_seq: int) -> None:
-    """Note on the session that rows up to this number were superseded. Needs the lock."""
+def supersede(session_pk: int, turn_pk: int, from_seq: int, to_seq: int) -> None:
+    """Note on turn and session what the turn supersedes. Needs the lock."""
+    Turn.objects.filter(pk=turn_pk).update(replaces_from=from_seq, replaces_to=to_seq)
     Session.objects.filter(pk=session_pk).update(superseded_to=to_seq)
 
 
