@@ -62,6 +62,7 @@ export const words = {
   offline: "You are offline. What you write is kept and sent later.",
   lost: "The connection is lost; trying again. What you write is kept and sent later.",
   archived: "This chat is archived: it can be read, but takes no more messages.",
+  late: "What happens elsewhere may be shown a few seconds late.",
   ended: {
     4401: "You are signed out.",
     4403: "You may not chat here.",
@@ -462,6 +463,7 @@ export class ChatMemory extends HTMLElement {
     else if (state === "waiting" || (state === "connecting" && session)) said = words.lost;
     else if (state === "connecting") said = words.connecting;
     else if (session?.archived) said = words.archived;
+    else if (session?.live === false) said = words.late;
     const [text, act] = banner.children;
     if (text.textContent !== said) text.textContent = said;
     act.textContent = action;
