@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
@@ -32,6 +32,13 @@ NUMBERS = {
 }
 """The least value of a setting that is a number, and whether it may be None."""
 
+REDIS_WAITS = 5
+"""For how many seconds channels_redis waits for a message."""
+PSYCOPG_POOL = 4
+"""How many connections psycopg's pool has if nobody says."""
+LEAST_LEASE = 5.0
+"""How many seconds a busy process may stand still."""
+
 MAY_BE_ZERO = ("DRAIN",)
 """Durations that may be none at all."""
 
@@ -43,7 +50,7 @@ FUNCTIONS = {"TOKEN_COUNTER": "approximate", "SOCKET_AUTH": None, "REACH": None}
 def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
     """What is set in `CHATMEMORY` is known, and is what it should be."""
     given = getattr(django_settings, "CHATMEMORY", {})
-    if not isinstance(given, dict):
+    if not _can_be_read():
         return [checks.Error("CHATMEMORY must be a dictionary.", id="chatmemory.E001")]
     known = [name for name, value in vars(Settings).items() if isinstance(value, Setting)]
     found: list[checks.CheckMessage] = []
@@ -76,6 +83,11 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
         *_check_origins(),
         *_check_responder(),
     ]
+
+
+def _can_be_read() -> bool:
+    """Whether the settings are a dictionary; `check_settings` says so if not."""
+    return isinstance(getattr(django_settings, "CHATMEMORY", {}), dict)
 
 
 def _is_duration(name: str) -> bool:
@@ -125,17 +137,126 @@ def check_channel_layer(
         return [checks.Error(message, id="chatmemory.E005")]
     if type(layer).__module__.split(".")[0] != "channels_redis":
         return []
+    return [*_check_redis_hosts(), *_check_redis_layer(layer)]
+
+
+def _check_redis_hosts() -> list[checks.CheckMessage]:
+    """No read gives up before a layer that waits for a message does."""
     config = django_settings.CHANNEL_LAYERS["default"].get("CONFIG", {})
     hosts = config.get("hosts", [])
-    if hosts and all(isinstance(host, dict) and "socket_timeout" in host for host in hosts):
+    if hosts and all(map(_waits_long_enough, hosts)):
         return []
     return [
         checks.Error(
-            "The channel layer's Redis hosts have no socket_timeout.",
-            hint='redis-py 8 gives up after 5 s. Use {"address": …, "socket_timeout": None}.',
+            "The channel layer's Redis hosts give up reading too soon, or don't say when.",
+            hint='redis-py 8 does after 5 s. Use {"address": …, "socket_timeout": None}.',
             id="chatmemory.E006",
         )
     ]
+
+
+def _waits_long_enough(host: object) -> bool:
+    if not isinstance(host, dict) or "socket_timeout" not in host:
+        return False
+    timeout = host["socket_timeout"]
+    return timeout is None or (isinstance(timeout, int | float) and timeout > REDIS_WAITS)
+
+
+def _check_redis_layer(layer: object) -> list[checks.CheckMessage]:
+    """It is the one that loses nothing while all goes well."""
+    if type(layer).__module__ != "channels_redis.core":
+        return []
+    return [
+        checks.Warning(
+            "The channel layer is channels_redis.core.RedisChannelLayer.",
+            hint="It drops what a slow process doesn't fetch in time, and closes with Redis. Use "
+            "channels_redis.pubsub.RedisPubSubChannelLayer.",
+            id="chatmemory.W004",
+        )
+    ]
+
+
+@checks.register
+def check_times(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+    """What lasts how long fits together."""
+    if not _can_be_read() or not all(map(_is_duration, ("LEASE", "TURN_TIMEOUT", "DRAIN"))):
+        return []
+    lease, timeout, drain = settings.LEASE, settings.TURN_TIMEOUT, settings.DRAIN
+    found = {
+        f"CHATMEMORY['LEASE'] is {lease:g} s": (
+            lease < LEAST_LEASE,
+            f"A process that stands still for so long loses its runs. Use {LEAST_LEASE:g} or more.",
+        ),
+        f"CHATMEMORY['LEASE'] is longer than TURN_TIMEOUT, {timeout:g} s": (
+            lease > timeout,
+            "A dead process is noticed only when its lease ends.",
+        ),
+        f"CHATMEMORY['DRAIN'] is longer than TURN_TIMEOUT, {timeout:g} s": (
+            drain > timeout,
+            "No turn takes that long; what ends the process may not wait for it either.",
+        ),
+    }
+    return [
+        checks.Warning(f"{what}.", hint=hint, id="chatmemory.W005")
+        for what, (is_so, hint) in found.items()
+        if is_so
+    ]
+
+
+@checks.register
+def check_pool(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+    """The connection pool has room for DB_THREADS, and for requests beside them."""
+    threads: object = settings.DB_THREADS if _can_be_read() else None
+    return [
+        checks.Warning(
+            f"DATABASES[{alias!r}] has a pool of {size} connections for DB_THREADS {threads}.",
+            hint="Requests and the runner's keeper need some too: raise the pool's max_size, or "
+            "lower DB_THREADS.",
+            id="chatmemory.W006",
+        )
+        for alias, database in django_settings.DATABASES.items()
+        if (size := _pool_size(database)) is not None
+        and isinstance(threads, int)
+        and size <= threads
+    ]
+
+
+def _pool_size(database: Mapping[str, Any]) -> int | None:
+    """How many connections psycopg's pool opens at most; None without one."""
+    pool = database.get("OPTIONS", {}).get("pool")
+    if not pool:
+        return None
+    given = pool if isinstance(pool, dict) else {}
+    size = given.get("max_size") or given.get("min_size", PSYCOPG_POOL)
+    return size if isinstance(size, int) else None
+
+
+@checks.register(deploy=True)
+def check_deployment(
+    app_configs: Sequence[AppConfig] | None, **_: Any
+) -> list[checks.CheckMessage]:
+    """What works on one's own machine works for many processes and for strangers."""
+    if not _can_be_read():
+        return []
+    layer = getattr(django_settings, "CHANNEL_LAYERS", {}).get("default", {})
+    backend = layer.get("BACKEND", "")
+    found: list[checks.CheckMessage] = []
+    if backend in ("", "channels.layers.InMemoryChannelLayer"):
+        message = "No channel layer is shared by several processes."
+        hint = (
+            "With more than one, each learns from the others only by its sweep, after up to 5 s. "
+            "Set CHANNEL_LAYERS, or silence this if there is one process."
+        )
+        found.append(checks.Warning(message, hint=hint, id="chatmemory.W007"))
+    if "*" in django_settings.ALLOWED_HOSTS and settings.ALLOWED_ORIGINS is None:
+        message = "ALLOWED_HOSTS has '*', and CHATMEMORY['ALLOWED_ORIGINS'] is not set."
+        hint = "Whatever host a page says it is from may then open a websocket. Set one of them."
+        found.append(checks.Warning(message, hint=hint, id="chatmemory.W008"))
+    if settings.DB_THREADS == 0:
+        message = "CHATMEMORY['DB_THREADS'] is 0, which is for tests."
+        hint = "No lease is renewed, and nothing is swept."
+        found.append(checks.Error(message, hint=hint, id="chatmemory.E012"))
+    return found
 
 
 def _check_retention() -> list[checks.CheckMessage]:
@@ -207,8 +328,18 @@ def _is_origin(origin: object) -> bool:
 
 @checks.register
 def check_sqlite(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
-    """SQLite's transactions begin as writers."""
-    return [
+    """SQLite's transactions begin as writers, in a file that all threads open."""
+    found: list[checks.CheckMessage] = [
+        checks.Warning(
+            f"DATABASES[{alias!r}] is SQLite in memory.",
+            hint="Each thread would have a database of its own. Use a file.",
+            id="chatmemory.W009",
+        )
+        for alias, database in django_settings.DATABASES.items()
+        if database.get("ENGINE") == "django.db.backends.sqlite3"
+        and str(database.get("NAME")) == ":memory:"
+    ]
+    return found + [
         checks.Warning(
             f"DATABASES[{alias!r}] is SQLite without transaction_mode IMMEDIATE.",
             hint='Writers that meet would fail at once. Set "OPTIONS": '

@@ -106,7 +106,7 @@ class Hub:
         self._is_serving = False
         self._is_due = asyncio.Event()
         self._retires = ""
-        self._layer = Layer(self._hear, self._has_joined)
+        self._layer = Layer(self._hear, self._has_joined, self._has_changed)
 
     # Called from any thread.
 
@@ -147,6 +147,11 @@ class Hub:
     def _retire_one(self, socket: Socket) -> None:
         # Not all at once: where they go to, each asks the database for what it missed.
         socket.retire(self._retires, random.randrange(RETURN_MS))  # noqa: S311  # no secret
+
+    @property
+    def is_live(self) -> bool:
+        """Whether what happens in other processes is heard of at once, not by the next sweep."""
+        return not self._layer.is_failing
 
     @property
     def is_empty(self) -> bool:
@@ -215,7 +220,7 @@ class Hub:
         self._is_serving = False
         self._is_due = asyncio.Event()
         self._retires = ""
-        self._layer = Layer(self._hear, self._has_joined)
+        self._layer = Layer(self._hear, self._has_joined, self._has_changed)
 
     # The thread.
 
@@ -257,6 +262,11 @@ class Hub:
     def _has_joined(self, session_pk: int) -> None:
         """What was said while the layer subscribed was lost: look."""
         self._poke_here(session_pk)
+
+    def _has_changed(self) -> None:
+        """The layer began to fail, or works again: sockets say so."""
+        for socket in self._all_sockets():
+            socket.say()
 
     def _ask_for_whole(self, session_pk: int) -> None:
         # Of the runners, since who runs the turn need not have a socket of the session.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -37,16 +38,19 @@ class Layer:
         self,
         hear: Callable[[str, Mapping[str, Any]], None],
         has_joined: Callable[[int], None],
+        has_changed: Callable[[], None],
     ) -> None:
         self._hear = hear
         self._has_joined = has_joined
+        self._has_changed = has_changed
         self._wanted: set[str] = set()
         self._joined: set[str] = set()
         self._outbox: dict[tuple[str, str, object], tuple[str, dict[str, Any]]] = {}
         self._texts: list[tuple[str, dict[str, Any]]] = []
         self._wake: asyncio.Event | None = None
         self._channel = ""
-        self._is_failing = False
+        self.is_failing = False
+        self._failed_at = 0.0
 
     @property
     def is_shared(self) -> bool:
@@ -135,6 +139,8 @@ class Layer:
         for group, event in texts:
             if not await self._send(layer, group, event):
                 return  # what is missing is asked for
+        if self.is_failing:  # is it still, if there is nothing to say?
+            await self._send(layer, RUNNERS, {"type": "chatmemory.probe"})
 
     async def _send(self, layer: Any, group: str, event: Mapping[str, object]) -> bool:
         return await self._bounded(layer.group_send(group, {**event, "origin": self._channel}))
@@ -150,12 +156,18 @@ class Layer:
         return True
 
     def _note(self, error: Exception | None) -> None:
-        """Log that the layer begins to fail, and that it works again."""
-        if error is not None and not self._is_failing:
+        """See whether the layer begins to fail, or has worked again for a while."""
+        now = time.monotonic()
+        if error is not None:
+            self._failed_at = now
+        if error is not None and not self.is_failing:
             logger.warning("the channel layer fails: %s", type(error).__name__)
-        if error is None and self._is_failing:
+        elif error is None and self.is_failing and now - self._failed_at >= RETRY_SECONDS:
             logger.info("the channel layer works again")
-        self._is_failing = error is not None
+        else:
+            return
+        self.is_failing = error is not None
+        self._has_changed()
 
     async def _receive_for_ever(self, layer: Any) -> None:
         while True:

@@ -93,3 +93,10 @@ class Boss:
 
     def stop(self, turn_pk: int) -> None:
         self.told.append(("stop", turn_pk))
+
+
+class PickyLayer:
+    """A layer that can't be made without a host."""
+
+    def __init__(self, **config) -> None:
+        self.host = config["host"]

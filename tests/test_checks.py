@@ -10,16 +10,16 @@ from django.conf import settings as django_settings
 from django.core.checks import run_checks
 from django.test import override_settings
 
-from chatmemory.checks import check_atomic_requests, check_sqlite
+from chatmemory.checks import check_atomic_requests, check_pool, check_sqlite
 
 PUBSUB = "channels_redis.pubsub.RedisPubSubChannelLayer"
 MEMORY = "channels.layers.InMemoryChannelLayer"
 
 
-def found(**changed):
+def found(*, deploy=False, **changed):
     """The ids and messages of this app's checks under these settings."""
     with override_settings(**changed):
-        messages = run_checks()
+        messages = run_checks(include_deployment_checks=deploy)
     return {str(m.id): f"{m.msg} {m.hint}" for m in messages if str(m.id).startswith("chatmemory.")}
 
 
@@ -32,7 +32,7 @@ def layer(backend=PUBSUB, **config):
     [
         {},
         {"WINDOW_TOKENS": None, "WINDOW_MESSAGES": 1, "SENDS_PER_MINUTE": None},
-        {"DRAIN": 0, "DB_THREADS": 0, "LEASE": 0.5, "TURN_TIMEOUT": timedelta(minutes=1)},
+        {"DRAIN": 0, "DB_THREADS": 0, "LEASE": 5, "TURN_TIMEOUT": timedelta(minutes=1)},
         {"TOKEN_COUNTER": "tests.test_checks.found"},
         {"SESSION_TTL": timedelta(days=1), "UNDO_DAYS": 0, "USER_DELETED": "keep"},
         {"RETENTION": [{"tag": "kept"}, {"max_age": timedelta(days=1), "max_messages": 9}]},
@@ -98,14 +98,19 @@ def test_right_settings_pass(right):
     ],
 )
 def test_a_wrong_setting_is_named(given, expected, word):
-    messages = found(CHATMEMORY=given)
-    assert list(messages) == [f"chatmemory.{expected}"]
+    messages = found(CHATMEMORY=given, deploy=expected == "E001")
+    assert [one for one in messages if one != "chatmemory.W007"] == [f"chatmemory.{expected}"]
     assert word in messages[f"chatmemory.{expected}"]
 
 
 @pytest.mark.parametrize(
     ("wrong", "word"),
-    [(layer("nowhere.Layer"), "nowhere"), (layer(MEMORY, wrong=1), "wrong")],
+    [
+        (layer("nowhere.Layer"), "nowhere"),
+        (layer(MEMORY, wrong=1), "wrong"),
+        ({"CHANNEL_LAYERS": {"default": {"CONFIG": {}}}}, "BACKEND"),
+        (layer("tests.layers.PickyLayer"), "KeyError: 'host'"),
+    ],
 )
 def test_a_channel_layer_that_can_not_be_built_is_shown_with_its_error(wrong, word):
     assert word in found(**wrong)["chatmemory.E005"]
@@ -118,6 +123,8 @@ def test_a_channel_layer_that_can_not_be_built_is_shown_with_its_error(wrong, wo
         ["redis://127.0.0.1"],
         [("127.0.0.1", 6379)],
         [{"address": "redis://127.0.0.1"}],
+        [{"address": "redis://127.0.0.1", "socket_timeout": 5}],
+        [{"address": "redis://127.0.0.1", "socket_timeout": None}, "redis://127.0.0.2"],
     ],
 )
 def test_a_redis_layer_that_gives_up_after_5_seconds_is_refused(hosts):
@@ -128,6 +135,7 @@ def test_a_redis_layer_that_gives_up_after_5_seconds_is_refused(hosts):
     "right",
     [
         layer(hosts=[{"address": "redis://127.0.0.1", "socket_timeout": None}]),
+        layer(hosts=[{"address": "redis://127.0.0.1", "socket_timeout": 30}]),
         {"CHANNEL_LAYERS": {}},
         layer(MEMORY),
     ],
@@ -150,3 +158,80 @@ def test_a_database_that_makes_writers_wait_is_warned_of(entry, expected, word):
         [message] = check(None)
     assert message.id == f"chatmemory.{expected}"
     assert word in f"{message.msg} {message.hint}"
+
+
+def test_a_layer_that_drops_messages_is_warned_of():
+    hosts = [{"address": "redis://127.0.0.1", "socket_timeout": None}]
+    messages = found(**layer("channels_redis.core.RedisChannelLayer", hosts=hosts))
+    assert list(messages) == ["chatmemory.W004"]
+    assert "pubsub" in messages["chatmemory.W004"]
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"LEASE": 4}, "stands still"),
+        ({"LEASE": 60, "TURN_TIMEOUT": 30}, "noticed"),
+        ({"DRAIN": 60, "TURN_TIMEOUT": 30}, "No turn takes that long"),
+    ],
+)
+def test_times_that_do_not_fit_together_are_warned_of(given, word):
+    messages = found(CHATMEMORY=given)
+    assert list(messages) == ["chatmemory.W005"]
+    assert word in messages["chatmemory.W005"]
+
+
+@pytest.mark.parametrize(
+    ("pool", "threads", "is_right"),
+    [
+        ({"max_size": 10}, 4, True),
+        ({"max_size": 4}, 4, False),
+        ({"min_size": 6}, 4, True),
+        ({}, 4, True),
+        ({"min_size": 1, "timeout": 5}, 1, False),
+        (True, 4, False),
+        (True, 3, True),
+        (False, 99, True),
+    ],
+)
+def test_a_pool_that_threads_use_up_is_warned_of(pool, threads, is_right):
+    entry = {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {"pool": pool}}
+    databases = patch.object(django_settings._wrapped, "DATABASES", {"default": entry})
+    with databases, override_settings(CHATMEMORY={"DB_THREADS": threads}):
+        assert [message.id for message in check_pool(None)] == (
+            [] if is_right else ["chatmemory.W006"]
+        )
+
+
+def test_a_database_in_memory_is_warned_of():
+    entry = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+    entry["OPTIONS"] = {"transaction_mode": "IMMEDIATE"}
+    with patch.object(django_settings._wrapped, "DATABASES", {"default": entry}):
+        assert [message.id for message in check_sqlite(None)] == ["chatmemory.W009"]
+
+
+SHARED = layer(hosts=[{"address": "redis://127.0.0.1", "socket_timeout": None}])
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (SHARED, []),
+        (layer(MEMORY), ["W007"]),
+        ({"CHANNEL_LAYERS": {}}, ["W007"]),
+        ({**SHARED, "ALLOWED_HOSTS": ["*"]}, ["W008"]),
+        (
+            {
+                **SHARED,
+                "ALLOWED_HOSTS": ["*"],
+                "CHATMEMORY": {"ALLOWED_ORIGINS": ["https://example.org"]},
+            },
+            [],
+        ),
+        ({**SHARED, "CHATMEMORY": {"DB_THREADS": 0}}, ["E012"]),
+    ],
+)
+def test_what_is_for_ones_own_machine_is_named_at_deployment(given, expected):
+    given = {"CHATMEMORY": {}, "ALLOWED_HOSTS": ["example.org"], **given}
+    assert list(found(deploy=True, **given)) == [f"chatmemory.{one}" for one in expected]
+    assert found(**given) == {}

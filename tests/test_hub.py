@@ -224,6 +224,33 @@ def test_a_hint_that_fails_keeps_no_other_from_its_way(hubs, wire):
     wait_for(lambda: ears[0].pokes, "it is not tried again")
 
 
+def test_a_layer_that_works_again_is_noticed_though_there_is_nothing_to_tell(hubs, wire):
+    here, _ = hubs
+    wire.broken.add(group_of(7))
+    runs(here, wire)
+    wait_for(lambda: not here.is_live, "it is not noticed")
+    wire.broken.clear()
+    wait_for(lambda: here.is_live, "it is not noticed")
+
+
+def test_a_layer_that_fails_now_and_then_is_not_said_to_work_in_between(hubs, wire, monkeypatch):
+    monkeypatch.setattr(layer_module, "RETRY_SECONDS", 600)
+    here, _ = hubs
+    ear = joined(here, wire)
+    wire.broken.add(group_of(7))
+    here.poke(7)
+    wait_for(lambda: not here.is_live, "it is not noticed")
+    says = ear.says
+    wire.broken.clear()
+
+    def has_told() -> bool:
+        here.poke(8)
+        return (group_of(8), "news") in wire.sent
+
+    wait_for(has_told, "nothing is sent")
+    assert (here.is_live, ear.says) == (False, says)
+
+
 def test_layers_made_by_several_threads_at_once_do_not_cut_off_the_hub(monkeypatch):
     monkeypatch.setattr(layer_module, "get_channel_layer", FakeLayer)
     hub = Hub()

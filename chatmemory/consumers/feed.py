@@ -70,6 +70,9 @@ class Feed:
                 continue
             for frame in await self._head(page.head):
                 yield frame
+        if self._shown and self._shown["live"] != hub.is_live:
+            self._shown = {**self._shown, "live": hub.is_live}
+            yield protocol.dump("session", **self._shown)
         for frame in self._new_text(credit):
             yield frame
 
@@ -146,7 +149,8 @@ class Feed:
         """The session if it has changed, and how far the client has seen."""
         waiting = await _awaiting(self.session_pk) if head.waiting else []
         superseded = await self._superseded_in(head)
-        shown = {**head.public(), "superseded": superseded, "waiting": waiting}
+        more = {"superseded": superseded, "waiting": waiting, "live": hub.is_live}
+        shown = {**head.public(), **more}
         frames = []
         if shown != self._shown:
             self._shown = shown
