@@ -5,11 +5,12 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
 
-.PHONY: help demo test lint types check peers ci clean
+.PHONY: help demo test torture lint types check peers ci clean
 
 help:
 	@echo "make demo    run the demo on http://127.0.0.1:8000/"
 	@echo "make test    run the tests; ARGS='-k name' chooses some"
+	@echo "make torture kill, pause, cut and flood real servers, for an hour; ARGS='--plan kill --seed 7' chooses"
 	@echo "make lint    check format, style and who imports whom"
 	@echo "make types   check the types"
 	@echo "make check   check the project and its migrations"
@@ -22,6 +23,10 @@ demo: .venv/demo
 
 test: .venv/dev
 	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+torture: .venv/dev
+	@$(PIP) install -e '.[mariadb]'
+	@$(BIN)/python -m tests.torture $(ARGS)
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .

@@ -1,0 +1,247 @@
+"""Quick forms of the torture plans, and the checker: each fault that it must see, planted."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from tests.conftest import database_environment, missing
+from tests.torture.__main__ import SCHEDULE
+from tests.torture.checker import (
+    Evidence,
+    StoredRow,
+    StoredTalk,
+    StoredTurn,
+    strangers,
+    violations,
+)
+from tests.torture.history import Event, History, read_history
+from tests.torture.plans import PLANS
+from tests.torture.plans.crowds import isolation, readers, storm
+from tests.torture.plans.dying import kill, pause, rolling, unfenced
+from tests.torture.plans.links import commits, loss, redis
+from tests.torture.world import Redis, World
+
+SEED = 7
+
+# The checker
+
+
+QUESTION = StoredRow(1, "user", "count 2 t.1", client_id="t.1", turn=1)
+REPLY = StoredRow(2, "assistant", "1 2 ", turn=1)
+TURN = StoredTurn("t.1", "complete")
+EVENTS = (
+    Event(kind="invoke", client="at t", session="t", id="t.1", text="count 2 t.1"),
+    Event(kind="ack", client="at t", session="t", id="t.1", seq=1, status="running"),
+    Event(kind="token", client="at t", session="t", id="t.1", text="1 "),
+    Event(kind="done", client="at t", session="t", id="t.1", seq=2, text="1 2 ", status="complete"),
+    Event(kind="fault", text="killed"),
+)
+SECOND = (
+    Event(kind="invoke", client="at t", session="t", id="t.2", text="count 1 t.2"),
+    Event(kind="ack", client="at t", session="t", id="t.2", status="running"),
+)
+
+
+def wrongs(
+    rows: Any = (QUESTION, REPLY),
+    turns: Any = (TURN,),
+    events: Any = EVENTS,
+    *,
+    last_seq: int | None = None,
+    running: str | None = None,
+    faults: int = 1,
+) -> set[str]:
+    """The names of what the checker finds."""
+    last_seq = len(rows) if last_seq is None else last_seq
+    talk = StoredTalk("t", 1, last_seq, running, rows, turns)
+    evidence = Evidence(events, {"t": talk}, {"killed": faults})
+    return {violation.wrong for violation in violations(evidence)}
+
+
+def row(like: StoredRow, **other: Any) -> StoredRow:
+    columns = {name: getattr(like, name) for name in StoredRow.__slots__}
+    return StoredRow(**{**columns, **other})
+
+
+def test_what_is_right_is_not_called_wrong():
+    assert wrongs() == set()
+    cut = row(REPLY, text="1 ", status="interrupted")
+    done = Event(kind="done", session="t", id="t.1", text="1 ", status="interrupted")
+    assert (
+        wrongs((QUESTION, cut), (StoredTurn("t.1", "interrupted"),), (*EVENTS[:3], done, EVENTS[4]))
+        == set()
+    )
+
+
+@pytest.mark.parametrize(
+    ("planted", "wrong"),
+    [
+        ({"rows": (), "turns": ()}, "lost"),
+        ({"rows": (row(QUESTION, seq=2), row(REPLY, seq=1))}, "lost"),
+        ({"rows": (QUESTION, REPLY, row(QUESTION, seq=3, client_id="t.9"))}, "doubled"),
+        ({"rows": (QUESTION, REPLY), "last_seq": 3}, "gap"),
+        ({"rows": (QUESTION, row(REPLY, seq=3)), "last_seq": 3}, "gap"),
+        ({"rows": (row(QUESTION, text="count 2 t.l"), REPLY)}, "changed"),
+        (
+            {
+                "rows": (
+                    row(QUESTION, text="count 1 t.2", client_id="t.2"),
+                    row(QUESTION, seq=2),
+                ),
+                "events": (*EVENTS, *SECOND),
+            },
+            "misordered",
+        ),
+        ({"rows": (QUESTION,)}, "reply"),
+        ({"rows": (QUESTION, REPLY, row(REPLY, seq=3))}, "reply"),
+        ({"rows": (QUESTION, row(REPLY, role="tool"))}, "reply"),
+        ({"rows": (QUESTION, row(REPLY, text="1 3 "))}, "reply"),
+        ({"rows": (QUESTION, row(REPLY, text="1 "))}, "reply"),
+        ({"rows": (QUESTION, row(REPLY, status="interrupted"))}, "reply"),
+        (
+            {"events": (*EVENTS, Event(kind="error", session="t", id="t.1", is_final=True))},
+            "false",
+        ),
+        ({"rows": (QUESTION, row(REPLY, text="canary-u 2 "))}, "foreign"),
+        ({"events": (*EVENTS, Event(kind="token", session="t", text="canary-u 2"))}, "foreign"),
+        ({"turns": (StoredTurn("t.1", "running", overdue=1.5),), "running": "t.1"}, "overrun"),
+        ({"turns": (TURN, StoredTurn("t.2", "waiting"))}, "overrun"),
+        ({"running": "t.1"}, "overrun"),
+        ({"events": EVENTS[:4]}, "no fault"),
+    ],
+)
+def test_each_planted_fault_turns_the_checker_red(planted, wrong):
+    assert wrong in wrongs(**planted)
+
+
+@pytest.mark.parametrize(
+    ("text", "foreign"),
+    [
+        ("canary-t1 canary-t1 cana", set()),
+        ("ary-u1 canary-t1 canary-t", set()),
+        ("canary-t canary-t1", {"t"}),
+        ("canary-t1 canary-u1", {"u1"}),
+        ("canary-t1 canary-u", {"u"}),
+    ],
+)
+def test_a_canary_that_a_frame_cuts_is_no_stranger(text, foreign):
+    assert strangers(text, "t1") == foreign
+
+
+def test_a_history_is_read_as_it_was_written(tmp_path):
+    history = History(tmp_path / "history.jsonl")
+    for event in EVENTS:
+        history.note(event)
+    history.close()
+    assert read_history(tmp_path / "history.jsonl") == history.events
+    assert history.faults() == {"killed": 1}
+    assert [event.at for event in history.events] == sorted(e.at for e in history.events)
+
+
+# The plans
+
+
+@pytest.fixture(scope="module")
+def pair(django_db_setup: None, tmp_path_factory: Any) -> Iterator[World]:
+    """Two servers for the plans that leave them as they were."""
+    world = new_world(tmp_path_factory.mktemp("pair"))
+    asyncio.run(world.start(2))
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def alone(transactional_db: None, tmp_path: Path) -> Iterator[World]:
+    """A place for a plan that starts servers of its own."""
+    world = new_world(tmp_path)
+    yield world
+    world.close()
+
+
+def new_world(folder: Path) -> World:
+    redis = Redis(folder) if shutil.which("redis-server") else None
+    return World(database_environment(), folder, seed=SEED, redis=redis)
+
+
+@pytest.fixture
+def there(transactional_db: None, pair: World) -> World:
+    """The pair, with a history that is yet to be written."""
+    pair.forget()
+    return pair
+
+
+@pytest.mark.slow
+async def test_servers_killed_at_steps_of_a_turn_lose_and_double_nothing(there):
+    outcome = await kill(there, 1, ["before_ack", "in_stream", "before_poke"])
+    assert outcome.violations == []
+
+
+@pytest.mark.slow
+async def test_a_server_that_was_paused_adds_no_second_reply(there):
+    outcome = await pause(there, 1, talking=2)
+    assert outcome.violations == []
+
+
+@pytest.mark.slow
+async def test_without_a_fence_the_second_reply_is_seen(there):
+    outcome = await unfenced(there, 1)
+    assert outcome.violations == []
+
+
+@pytest.mark.slow
+async def test_servers_replaced_one_by_one_lose_nothing(there):
+    outcome = await rolling(there, 1, talking=3)
+    assert outcome.violations == []
+
+
+@pytest.mark.slow
+async def test_a_commit_that_was_cut_is_answered_truly(alone):
+    if connection.vendor != "postgresql":
+        pytest.skip("the proxy knows PostgreSQL alone")
+    outcome = await commits(alone, 4)
+    assert outcome.violations == []
+
+
+@pytest.mark.slow
+async def test_redis_killed_or_frozen_in_a_reply_changes_nothing_that_is_stored(there):
+    outcome = await redis(there, 1)
+    assert outcome.violations == []
+
+
+@pytest.mark.slow
+async def test_when_half_of_all_hints_get_lost_all_is_shown_all_the_same(there):
+    if there.redis is None:
+        missing("redis-server is not installed")
+    outcome = await loss(there, 1, talking=2)
+    assert outcome.violations == []
+
+
+@pytest.mark.slow
+async def test_readers_that_stall_cost_a_bounded_amount(there):
+    outcome = await readers(there, 1, stalled=20, fast=2)
+    assert outcome.violations == []
+    [more] = [figure.value for figure in outcome.figures if figure.name == "MB more"]
+    assert more < 64
+
+
+@pytest.mark.slow
+async def test_sockets_dropped_at_once_come_back(there):
+    outcome = await storm(there, 1, sockets=40)
+    assert outcome.violations == []
+
+
+@pytest.mark.slow
+async def test_no_canary_is_shown_elsewhere_whatever_is_cancelled(there):
+    outcome = await isolation(there, 5_000, talking=10)
+    assert outcome.violations == []
+
+
+def test_every_plan_is_in_the_schedule():
+    assert {stage.plan for stage in SCHEDULE} == set(PLANS)

@@ -1,0 +1,115 @@
+"""`python -m tests.torture`: the plans, on servers and databases of their own.
+
+All of SCHEDULE, or what `--plan` names. The same `--seed` takes the same choices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import secrets
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DATABASES = {
+    "sqlite": "",
+    "postgresql": os.environ.get(
+        "TORTURE_POSTGRESQL", "postgres://postgres@127.0.0.1:5432/chatmemory"
+    ),
+    "mariadb": os.environ.get("TORTURE_MARIADB", "mysql://root@127.0.0.1:3306/chatmemory"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A plan, how often its fault is tried, and where."""
+
+    plan: str
+    rounds: int
+    program: str = "uvicorn"
+    database: str = "postgresql"
+    layer: str = "pubsub"
+    """Of channels-redis, `pubsub` or `core`; `none` is without Redis."""
+
+    def __str__(self) -> str:
+        return f"{self.plan} ({self.rounds}): {self.program}, {self.database}, layer {self.layer}"
+
+
+SCHEDULE = (
+    Stage("kill", 20),
+    Stage("kill", 5, program="daphne"),
+    Stage("kill", 5, database="sqlite", layer="none"),
+    Stage("kill", 5, program="daphne", database="sqlite", layer="none"),
+    Stage("pause", 10),
+    Stage("unfenced", 1),
+    Stage("rolling", 10),
+    Stage("commits", 50),
+    Stage("redis", 10),
+    Stage("redis", 10, layer="core"),
+    Stage("loss", 10),
+    Stage("readers", 3),
+    Stage("readers", 3, program="daphne"),
+    Stage("storm", 3),
+    Stage("isolation", 1_000_000),
+    Stage("isolation", 1_000_000, layer="core"),
+    Stage("stuck", 3),
+    Stage("stuck", 3, database="mariadb"),
+)
+
+
+def main() -> int:
+    """Run what was asked for; 1 if anything is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
+    names = sorted({stage.plan for stage in SCHEDULE})
+    parser.add_argument("--plan", action="append", choices=names, help="one or more; else all")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
+    parser.add_argument("--rounds", type=int, help="how often the fault is tried, for all plans")
+    parser.add_argument("--program", choices=["uvicorn", "daphne"], help="only on this server")
+    parser.add_argument("--database", choices=list(DATABASES), help="only on this database")
+    parser.add_argument("--layer", choices=["pubsub", "core", "none"], help="only on this layer")
+    options = parser.parse_args()
+    chosen = [
+        stage
+        for stage in SCHEDULE
+        if stage.plan in (options.plan or names)
+        and options.program in (None, stage.program)
+        and options.database in (None, stage.database)
+        and options.layer in (None, stage.layer)
+    ]
+    say(f"Seed {options.seed}. Python {platform.python_version()}, {os.cpu_count()} cores.")
+    failed = [stage for stage in chosen if not run(stage, options.seed, options.rounds)]
+    for stage in failed:
+        say(f"NOT GOOD: {stage}")
+    say(f"{len(chosen) - len(failed)} of {len(chosen)} stages are as they must be.")
+    return bool(failed) or not chosen
+
+
+def run(stage: Stage, seed: int, rounds: int | None) -> bool:
+    """Run a stage in a process of its own, whose settings are its own; whether all is well."""
+    say(f"\n== {stage}")
+    place = [stage.program, stage.layer]
+    command = [sys.executable, "-m", "tests.torture.stage", stage.plan, str(seed)]
+    env = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "project.settings",
+        "DATABASE_URL": DATABASES[stage.database],
+        "REDIS_URL": "",
+        "LAYER": stage.layer,
+    }
+    done = subprocess.run(  # noqa: S603  # our own module
+        [*command, str(rounds or stage.rounds), *place], cwd=ROOT, env=env, check=False
+    )
+    return done.returncode == 0
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,246 @@
+"""What must hold of any history and the database that it left behind.
+
+Nothing here knows what was done to the servers: only what clients were told, and what is stored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tests.torture.history import Event, Kind
+from tests.torture.speaker import reply_to
+
+Wrong = Literal[
+    "lost",
+    "doubled",
+    "gap",
+    "changed",
+    "misordered",
+    "reply",
+    "false",
+    "foreign",
+    "overrun",
+    "no fault",
+]
+
+GRACE = 1.0
+"""Seconds after the end of a lease by which somebody must have ended the turn."""
+CANARY = re.compile(r"canary-([\w-]+)")
+LIVE = ("waiting", "running")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRow:
+    """A message."""
+
+    seq: int
+    role: str
+    text: str
+    status: str = "complete"
+    client_id: str | None = None
+    turn: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTurn:
+    """A turn; `overdue` is for how many seconds its lease has ended, while it runs."""
+
+    client_id: str
+    status: str
+    overdue: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTalk:
+    """A session, with all that it has."""
+
+    key: str
+    first_seq: int
+    last_seq: int
+    running: str | None = None
+    rows: Sequence[StoredRow] = ()
+    turns: Sequence[StoredTurn] = ()
+
+    @property
+    def said(self) -> dict[str, StoredRow]:
+        """The users' rows by client_id."""
+        return {row.client_id: row for row in self.rows if row.role == "user" and row.client_id}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Something that must not be."""
+
+    wrong: Wrong
+    session: str
+    about: str
+
+    def __str__(self) -> str:
+        return f"{self.wrong}: {self.about} ({self.session})"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that a check may look at."""
+
+    events: Sequence[Event]
+    talks: Mapping[str, StoredTalk]
+    faults: Mapping[str, int] = field(default_factory=dict)
+    """How often each fault must have happened at least."""
+
+    def told(self, *kinds: Kind) -> Iterator[tuple[Event, StoredTalk]]:
+        """The events of these kinds, each with its session."""
+        for event in self.events:
+            if event.kind in kinds:
+                yield event, self.talks.get(event.session, StoredTalk(event.session, 1, 0))
+
+
+def violations(evidence: Evidence) -> list[Violation]:
+    """All that is wrong."""
+    checks = (
+        _lost,
+        _doubled,
+        _gaps,
+        _changed,
+        _misordered,
+        _replies,
+        _false_answers,
+        _foreign,
+        _overrun,
+        _no_fault,
+    )
+    return [violation for check in checks for violation in check(evidence)]
+
+
+def _lost(evidence: Evidence) -> Iterator[Violation]:
+    """What was acknowledged is stored, where it was said to be."""
+    for event, talk in evidence.told("ack"):
+        row = talk.said.get(event.id)
+        if row is None:
+            if event.seq is not None or event.id not in {turn.client_id for turn in talk.turns}:
+                yield Violation("lost", talk.key, f"{event.id} was acknowledged")
+        elif event.seq not in (None, row.seq):
+            yield Violation("lost", talk.key, f"{event.id} is {row.seq} and was said {event.seq}")
+
+
+def _doubled(evidence: Evidence) -> Iterator[Violation]:
+    """What was sent is stored once, under whatever id."""
+    sent = {(event.session, event.text) for event, _ in evidence.told("invoke")}
+    for talk in evidence.talks.values():
+        said = [row for row in talk.rows if row.role == "user"]
+        ids = Counter(row.client_id for row in said if row.client_id)
+        texts = Counter(row.text for row in said if (talk.key, row.text) in sent)
+        for what, times in (ids + texts).items():
+            if max(ids[what], texts[what or ""]) > 1:
+                yield Violation("doubled", talk.key, f"{what} is there {times} times")
+
+
+def _gaps(evidence: Evidence) -> Iterator[Violation]:
+    """Numbers are those from the first to the last."""
+    for talk in evidence.talks.values():
+        seqs = sorted(row.seq for row in talk.rows)
+        if seqs != list(range(talk.first_seq, talk.last_seq + 1)):
+            about = f"{len(seqs)} rows from {talk.first_seq} to {talk.last_seq}"
+            yield Violation("gap", talk.key, about)
+
+
+def _changed(evidence: Evidence) -> Iterator[Violation]:
+    """The text is what was said."""
+    for event, talk in evidence.told("invoke"):
+        row = talk.said.get(event.id)
+        if row is not None and row.text != event.text:
+            yield Violation("changed", talk.key, f"{event.id} is {row.text!r}")
+
+
+def _misordered(evidence: Evidence) -> Iterator[Violation]:
+    """What a client said first has the lower number."""
+    latest: dict[tuple[str, str], int] = {}
+    seen = set()
+    for event, talk in evidence.told("invoke"):
+        row = talk.said.get(event.id)
+        if row is None or (talk.key, event.id) in seen:
+            continue
+        seen.add((talk.key, event.id))
+        if row.seq < latest.get((event.client, talk.key), 0):
+            yield Violation("misordered", talk.key, f"{event.id} is {row.seq}")
+        latest[event.client, talk.key] = row.seq
+
+
+def _replies(evidence: Evidence) -> Iterator[Violation]:
+    """Each turn has one reply, right after its question, and that is what was shown."""
+    shown: defaultdict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
+    for event, talk in evidence.told("done"):
+        shown[talk.key, event.id].add((event.status, event.text))
+    for talk in evidence.talks.values():
+        status_of = {turn.client_id: turn.status for turn in talk.turns}
+        for client_id, row in talk.said.items():
+            replies = [other for other in talk.rows if other.turn == row.seq and other != row]
+            if row.turn is None or status_of.get(client_id) in LIVE:
+                continue  # stored without a turn; another check's matter
+            if len(replies) != 1:
+                yield Violation("reply", talk.key, f"{client_id} has {len(replies)} replies")
+                continue
+            yield from _one_reply(talk, row, replies[0], shown[talk.key, client_id])
+
+
+def _one_reply(
+    talk: StoredTalk, question: StoredRow, reply: StoredRow, shown: Iterable[tuple[str, str]]
+) -> Iterator[Violation]:
+    whole = reply_to(question.text)
+    if reply.seq != question.seq + 1 or reply.role != "assistant":
+        yield Violation("reply", talk.key, f"{question.client_id} is answered at {reply.seq}")
+    if not whole.startswith(reply.text) or (reply.status == "complete" and reply.text != whole):
+        yield Violation("reply", talk.key, f"{question.client_id} is answered {reply.text!r}")
+    if any(seen != (reply.status, reply.text) for seen in shown):
+        yield Violation("reply", talk.key, f"{question.client_id} was shown another reply")
+
+
+def _false_answers(evidence: Evidence) -> Iterator[Violation]:
+    """What was refused for good is not stored."""
+    for event, talk in evidence.told("error"):
+        if event.is_final and event.id in talk.said:
+            yield Violation("false", talk.key, f"{event.id} is stored, and was refused")
+
+
+def _foreign(evidence: Evidence) -> Iterator[Violation]:
+    """No session shows or holds another's canary."""
+    for event, talk in evidence.told("token", "done"):
+        if strangers(event.text, talk.key):
+            yield Violation("foreign", talk.key, f"{event.client} was shown {event.text[:80]!r}")
+    for talk in evidence.talks.values():
+        for row in talk.rows:
+            if strangers(row.text, talk.key):
+                yield Violation("foreign", talk.key, f"message {row.seq} is {row.text[:80]!r}")
+
+
+def strangers(text: str, key: str) -> set[str]:
+    """The canaries in a text that are not this session's. A stream may begin or end in one."""
+    found = {match for match in CANARY.findall(text) if match != key}
+    last = CANARY.search(text[text.rfind("canary-") :]) if "canary-" in text else None
+    if last and text.endswith(last[0]) and key.startswith(last[1]):
+        found.discard(last[1])
+    return found
+
+
+def _overrun(evidence: Evidence) -> Iterator[Violation]:
+    """No turn runs beyond its lease, and none waits at the end."""
+    for talk in evidence.talks.values():
+        live = [turn for turn in talk.turns if turn.status in LIVE]
+        for turn in live:
+            about = f"{turn.client_id} is {turn.status}, its lease ended {turn.overdue:.1f} s ago"
+            if turn.status == "waiting" or turn.overdue > GRACE:
+                yield Violation("overrun", talk.key, about)
+        if talk.running is not None and talk.running not in {turn.client_id for turn in live}:
+            yield Violation("overrun", talk.key, f"{talk.running} is named and doesn't run")
+
+
+def _no_fault(evidence: Evidence) -> Iterator[Violation]:
+    """What the plan is about has happened."""
+    happened = Counter(event.text for event in evidence.events if event.kind == "fault")
+    for fault, wanted in evidence.faults.items():
+        if happened[fault] < wanted:
+            yield Violation("no fault", "", f"{fault}: {happened[fault]} of {wanted}")

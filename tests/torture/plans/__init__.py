@@ -1,0 +1,28 @@
+"""What is done to servers, one plan each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tests.torture.plans.crowds import isolation, readers, storm, stuck
+from tests.torture.plans.dying import kill, pause, rolling, unfenced
+from tests.torture.plans.links import commits, loss, redis
+from tests.torture.world import Outcome, World
+
+Plan = Callable[[World, int], Coroutine[Any, Any, Outcome]]
+
+PLANS: dict[str, Plan] = {
+    "kill": kill,
+    "pause": pause,
+    "unfenced": unfenced,
+    "rolling": rolling,
+    "commits": commits,
+    "redis": redis,
+    "loss": loss,
+    "readers": readers,
+    "storm": storm,
+    "isolation": isolation,
+    "stuck": stuck,
+}
+"""By name; the number is how often the fault is tried."""

@@ -1,0 +1,288 @@
+"""Many at once: readers that stall, sockets that drop, people whose words must not meet, a lock."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from chatmemory.models import Session
+from tests.conftest import missing
+from tests.locking import held
+from tests.servers import DEADLINE, Connection, Frame, Person, Server
+from tests.torture.history import Event, Kind
+from tests.torture.screen import Screen
+from tests.torture.talker import GONE, Talker, close_all, talkers
+from tests.torture.world import LEASE, Figure, Outcome, World, db, now
+
+MEGABYTE = 1024 * 1024
+BLOCKS = 29
+"""Of a reply that is long: just short of a frame, and more than a socket has credit for."""
+HELD = 4.0
+CANCELLED_SHARE = 0.3
+TOKENS_PER_TURN = 2_000
+
+
+async def readers(world: World, rounds: int, *, stalled: int = 100, fast: int = 10) -> Outcome:
+    """Let so many sockets stop reading, while others follow long replies."""
+    if not world.servers:
+        await world.start(1)
+    server = world.servers[0]
+    [talker] = await talkers(world, 1, lambda: server)
+    screens = [Screen(server, talker.person, talker.key) for _ in range(fast)]
+    await asyncio.gather(*(screen.__aenter__() for screen in screens))
+    before = [await _follow(talker, screens) for _ in range(rounds)]
+    at_rest = memory_of(server)
+    sleepers = [await _asleep(server, talker.person, talker.key) for _ in range(stalled)]
+    most = at_rest
+
+    async def watch() -> None:
+        nonlocal most
+        while True:
+            most = max(most, memory_of(server))
+            await asyncio.sleep(0.02)
+
+    watching = asyncio.ensure_future(watch())
+    after = [await _follow(talker, screens) for _ in range(rounds)]
+    watching.cancel()
+    for _ in range(min(stalled, sockets_of(server) - fast)):
+        world.fault("reader stalled")
+    for sleeper in sleepers:
+        sleeper.socket.transport.abort()
+    await asyncio.gather(*(screen.__aexit__() for screen in screens))
+    await talker.close()
+    found = await world.check(faults={"reader stalled": stalled})
+    usual = statistics.median(before)
+    figures = [
+        Figure("stalled readers", stalled),
+        Figure("MB more", (most - at_rest) / MEGABYTE, 64),
+        Figure("median s of a long reply, before", usual),
+        Figure("times as long with the stalled", statistics.median(after) / usual, 2),
+    ]
+    return Outcome(found, figures)
+
+
+async def _follow(talker: Talker, screens: list[Screen]) -> float:
+    """How long it takes until all have been shown a long reply."""
+    began = now()
+    client_id = await talker.say(f"fill {BLOCKS}")
+    async with asyncio.timeout(DEADLINE):
+        for screen in screens:
+            while client_id not in screen.answered:  # noqa: ASYNC110  # told by frames
+                await asyncio.sleep(0.005)
+    return now() - began
+
+
+async def _asleep(server: Server, person: Person, key: str) -> Connection:
+    """A socket that says hello, and never reads again."""
+    tab = Connection(server, person, key)
+    await tab.__aenter__()
+    await tab.hello()
+    tab.socket.transport.pause_reading()
+    return tab
+
+
+async def storm(world: World, rounds: int, *, sockets: int = 1_000) -> Outcome:
+    """Drop all sockets at once; they come back by the client's rules."""
+    with many_files(3 * sockets):
+        servers = world.servers or await world.start(2)
+        people = [await world.person() for _ in range(max(1, sockets // 5))]
+        tabs: list[Connection] = []
+        took = []
+
+        async def come_back(number: int) -> None:
+            person, key = people[number % len(people)]
+            for tries in range(20):
+                most = min(10.0, 0.5 * 2**tries)
+                await asyncio.sleep(world.chance.uniform(0, most))
+                tab = Connection(world.chance.choice(servers), person, key)
+                with suppress(*GONE):
+                    await tab.__aenter__()
+                    await tab.hello()
+                    tabs.append(tab)
+                    return
+            raise AssertionError("a socket can't come back")
+
+        for round_ in range(rounds + 1):
+            dropped = len(tabs)
+            for tab in tabs:
+                tab.socket.transport.abort()
+            tabs.clear()
+            began = now()
+            await asyncio.gather(*(come_back(number) for number in range(sockets)))
+            if round_:
+                took.append(now() - began)
+                world.fault("all dropped") if dropped == sockets else None
+        for tab in tabs:
+            tab.socket.transport.abort()
+    found = await world.check(faults={"all dropped": rounds})
+    figures = [
+        Figure("sockets", sockets),
+        Figure("median s until all are back", statistics.median(took)),
+        Figure("longest s until all are back", max(took), 15),
+    ]
+    return Outcome(found, figures)
+
+
+@contextmanager
+def many_files(wanted: int) -> Iterator[None]:
+    """This process, and those that it starts, may have so many files open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, wanted), hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def isolation(world: World, rounds: int, *, talking: int = 100) -> Outcome:
+    """Until so many tokens have come: all say their canary, and break off every third request."""
+    if not world.servers:
+        await world.start(2)
+    people = await talkers(world, talking)
+    screens = [
+        Echo(world, world.chance.choice(world.servers), talker.person, talker.key)
+        for talker in people
+    ]
+    await asyncio.gather(*(screen.__aenter__() for screen in screens))
+
+    def tokens() -> int:
+        streamed = (e for e in world.history.events if e.kind == "token" and e.id)
+        return sum(event.text.count("canary-") for event in streamed)
+
+    requests = 0
+    while (found_tokens := tokens()) < rounds:
+        words = max(10, min(TOKENS_PER_TURN, rounds // talking))
+        for talker in people:
+            talker.leave()  # to another server
+        await asyncio.gather(*(_request(world, talker, words) for talker in people))
+        requests += len(people)
+    await asyncio.gather(*(screen.__aexit__() for screen in screens))
+    await world.settle(LEASE + 6)
+    await close_all(people)
+    cancelled = world.history.faults()["request cancelled"]
+    found = await world.check(faults={"request cancelled": requests // 10})
+    figures = [
+        Figure("people", talking),
+        Figure("tokens", found_tokens, at_least=rounds),
+        Figure("share of requests cancelled", cancelled / requests),
+    ]
+    return Outcome(found, figures)
+
+
+class Echo(Screen):
+    """A second tab, which takes down the text that it is shown."""
+
+    def __init__(self, world: World, server: Server, person: Person, key: str) -> None:
+        super().__init__(server, person, key)
+        self._note = world.history.note
+
+    def apply(self, frame: Frame) -> None:
+        super().apply(frame)
+        match frame:
+            case {"type": "snapshot" | "delta", "turn": turn, "text": str(text)}:
+                self._take_down("token", text, id=turn)
+            case {"type": "message", "role": "assistant", "turn": str(turn), "text": text}:
+                self._take_down("done", text, id=turn, status=frame["status"])
+            case {"type": "message", "text": text}:
+                self._take_down("token", text)
+
+    def _take_down(self, kind: Kind, text: str, *, id: str = "", status: str = "") -> None:  # noqa: A002  # as in Event
+        about = Event(kind=kind, client="echo", session=self.key, id=id, text=text, status=status)
+        self._note(about)
+
+
+async def _request(world: World, talker: Talker, words: int) -> None:
+    """Say something; in three of ten cases break off in one way or another."""
+    saying = asyncio.ensure_future(talker.say(f"say {words} canary-{talker.key}"))
+    if world.chance.random() < CANCELLED_SHARE:
+        await asyncio.sleep(world.chance.uniform(0, 0.1))
+        how = world.chance.choice(["drop", "stop", "request"])
+        if how == "request" or talker.tab is None:
+            await _broken_off(world, talker)
+        elif how == "stop":
+            with suppress(*GONE):
+                await talker.tab.say("stop", id="stop", turn=talker.current)
+        else:
+            talker.leave()
+        world.fault("request cancelled")
+    await saying
+
+
+async def _broken_off(world: World, talker: Talker) -> None:
+    """Ask for the messages over HTTP, and go before all has come."""
+    server = world.chance.choice(world.servers)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(
+        f"GET /api/sessions/{talker.key}/messages/ HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
+        f"Cookie: sessionid={talker.person.cookie}\r\n\r\n".encode()
+    )
+    with suppress(TimeoutError):
+        async with asyncio.timeout(world.chance.uniform(0, 0.2)):
+            text = (await reader.read(MEGABYTE)).decode(errors="replace")
+            event = Event(kind="token", client="http", session=talker.key, text=text)
+            world.history.note(event)
+    writer.transport.abort()
+
+
+async def stuck(world: World, rounds: int) -> Outcome:
+    """Hold a session's lock; others go on, and new sockets open."""
+    if "sqlite" in world.env.get("DATABASE_URL", "sqlite"):
+        missing("SQLite has one lock for all sessions")
+    if not world.servers:
+        await world.start(1)
+    server = world.servers[0]
+    waits, other = await talkers(world, 2, lambda: server)
+    await other.say("count 1")
+    appends: list[float] = []
+    sockets: list[float] = []
+    for _ in range(rounds):
+        session = await db(Session.objects.get)(key=waits.key)
+        lock = held(session)
+        await db(lock.__enter__)()
+        waiting = asyncio.ensure_future(waits.say("count 1"))
+        until = now() + HELD
+        try:
+            while now() < until:
+                began = now()
+                client_id = await other.say("count 1")
+                acked = next(
+                    event.at
+                    for event in reversed(world.history.events)
+                    if event.kind == "ack" and event.id == client_id
+                )
+                appends.append(acked - began)
+                began = now()
+                async with Screen(server, other.person, other.key):
+                    sockets.append(now() - began)
+            assert not waiting.done(), "the lock was not held"
+            world.fault("session stuck")
+        finally:
+            await db(lock.__exit__)(None, None, None)
+        await waiting
+    await close_all([waits, other])
+    found = await world.check(faults={"session stuck": rounds})
+    figures = [
+        Figure("appends elsewhere", len(appends)),
+        Figure("longest s of an append elsewhere", max(appends), 0.25),
+        Figure("longest s until a new socket is there", max(sockets)),
+    ]
+    return Outcome(found, figures)
+
+
+def memory_of(server: Server) -> int:
+    """Bytes of a server's memory that are resident."""
+    lines = Path(f"/proc/{server.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+
+def sockets_of(server: Server) -> int:
+    """How many sockets a server has open."""
+    names = []
+    for file in Path(f"/proc/{server.pid}/fd").iterdir():
+        with suppress(OSError):
+            names.append(str(file.readlink()))
+    return sum(name.startswith("socket:") for name in names)

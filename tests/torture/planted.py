@@ -1,0 +1,121 @@
+"""What is put into a server's process from outside: kill points, losses, a fence taken away.
+
+All is there from the start, and asleep until a file in the folder `TORTURE` wakes it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from django.db.models.signals import post_save
+
+from chatmemory.hub import hub
+from chatmemory.models import Turn
+from chatmemory.runner import Runner
+from tests.torture import steps
+
+SHARE_LOST = 0.5
+
+Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def put_everywhere(name: str, wrapper: Wrapper) -> None:
+    """Wrap the function of this name, wherever in the app it is known by it."""
+    modules = [module for path, module in sys.modules.items() if path.startswith("chatmemory")]
+    holders = [module for module in modules if callable(vars(module).get(name))]
+    assert holders, f"chatmemory has no {name} any more"
+    wrapped = wrapper(vars(holders[0])[name])
+    for module in holders:
+        setattr(module, name, wrapped)
+
+
+def plant_kill_points() -> None:
+    """The steps that are calls; the others are in the responder and in the ASGI application."""
+    finished = threading.local()
+
+    def created(created: bool, **_: object) -> None:
+        if created:
+            steps.reach("before_commit")
+
+    def starting(start: Callable[..., Awaitable[bool]]) -> Callable[..., Awaitable[bool]]:
+        async def wrapper(**given: Any) -> bool:
+            steps.reach("before_start")
+            return await start(**given)
+
+        return wrapper
+
+    def finishing(tell_finished: Callable[..., None]) -> Callable[..., None]:
+        def wrapper(*given: Any, **named: Any) -> None:
+            steps.reach("before_finish")
+            finished.is_next = True
+            tell_finished(*given, **named)
+
+        return wrapper
+
+    poke = hub.poke
+
+    def poking(session_pk: int) -> None:
+        if getattr(finished, "is_next", False):  # what this thread committed last
+            finished.is_next = False
+            steps.reach("before_poke")
+        poke(session_pk)
+
+    post_save.connect(created, sender=Turn, weak=False)
+    put_everywhere("astart_turn", starting)
+    put_everywhere("tell_finished", finishing)
+    hub.poke = poking  # type: ignore[method-assign]  # that is the point
+
+
+def plant_losses() -> None:
+    """While there is a file `lose`, half of all pokes and pieces of text get lost, here and on the
+    way from other processes. Each leaves a byte in a file of this process."""
+    place = steps.folder()
+    assert place is not None
+    chance = random.Random(os.environ.get("TORTURE_SEED", ""))  # noqa: S311  # no secret
+    poke, say, hear = hub.poke, hub._say, hub._layer._hear
+
+    def is_lost() -> bool:
+        if not (place / "lose").exists() or chance.random() >= SHARE_LOST:
+            return False
+        with (place / f"lost.{os.getpid()}").open("a") as file:
+            file.write(".")
+        return True
+
+    def lossy(session_pk: int, through: Callable[[int], None]) -> None:
+        if not is_lost():
+            through(session_pk)
+
+    def hearing(kind: str, event: Mapping[str, Any]) -> None:
+        if kind not in ("news", "text") or not is_lost():
+            hear(kind, event)
+
+    hub.poke = lambda session_pk: lossy(session_pk, poke)  # type: ignore[method-assign]
+    hub._say = lambda session_pk: lossy(session_pk, say)  # type: ignore[method-assign]
+    hub._layer._hear = hearing
+
+
+def plant_a_gap_in_the_fence() -> None:
+    """While there is a file `unfenced`, a run that was taken over may go on and write."""
+    place = steps.folder()
+    assert place is not None
+    file = place / "unfenced"
+    drop: Callable[[Runner, Any], None] = Runner._drop
+
+    def standing(condition: Callable[..., dict[str, object]]) -> Callable[..., dict[str, object]]:
+        return lambda claim: {} if file.exists() else condition(claim)
+
+    def saving(save: Callable[..., bool]) -> Callable[..., bool]:
+        return lambda **given: save(**given) or file.exists()
+
+    def dropping(runner: Runner, run: Any) -> None:
+        if not file.exists():
+            drop(runner, run)
+
+    put_everywhere("_standing", standing)
+    put_everywhere("save_partial", saving)
+    Runner._drop = dropping  # type: ignore[assignment, method-assign]

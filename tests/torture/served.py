@@ -1,0 +1,32 @@
+"""The project's application, with faults planted in it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from project.asgi import application as project  # sets Django up
+
+# isort: split
+
+from tests.torture import planted, steps
+
+planted.plant_kill_points()
+planted.plant_losses()
+planted.plant_a_gap_in_the_fence()
+
+
+async def application(
+    scope: Any, receive: Any, send: Callable[[Mapping[str, Any]], Awaitable[None]]
+) -> None:
+    """Serve; the last two steps of a turn are frames on their way out."""
+
+    async def send_on(event: Mapping[str, Any]) -> None:
+        frame = str(event.get("text") or "")
+        if frame.startswith('{"type":"ok"') and '"duplicate":false' in frame:
+            steps.reach("before_ack")
+        if frame.startswith('{"type":"message"') and '"role":"assistant"' in frame:
+            steps.reach("before_shown")
+        await send(event)
+
+    await project(scope, receive, send_on if scope["type"] == "websocket" else send)

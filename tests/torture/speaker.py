@@ -1,0 +1,50 @@
+"""A responder whose reply follows from the question, so that a checker knows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+
+from chatmemory.codec import text_of
+from chatmemory.models import Session
+from tests.torture import steps
+
+PAUSE = 0.05
+"""Seconds between two numbers."""
+BLOCK = 16_384
+
+
+def pieces_of(text: str) -> Iterator[str]:
+    """The reply to a text: `count 30` counts, `say 1000 word` repeats the word, `fill 64` is so
+    many blocks of 16 KB; whatever follows is for the reader. Anything else is said again."""
+    match text.split():
+        case ["count", end, *_]:
+            for number in range(1, int(end) + 1):
+                yield f"{number} "
+        case ["say", times, word, *_]:
+            for _ in range(0, int(times), 10):
+                yield f"{word} " * 10
+        case ["fill", blocks, *_]:
+            for _ in range(int(blocks)):
+                yield "x" * BLOCK
+        case words:
+            for word in words:
+                yield f"{word} "
+
+
+def reply_to(text: str) -> str:
+    """The whole reply."""
+    return "".join(pieces_of(text))
+
+
+async def answer(
+    messages: Sequence[Mapping[str, object]], session: Session
+) -> AsyncGenerator[str, None]:
+    """Reply; slowly where it counts."""
+    text = text_of(messages[-1]["content"])
+    pause = PAUSE if text.startswith("count ") else 0.0
+    for place, piece in enumerate(pieces_of(text)):
+        if place == 2:
+            steps.reach("in_stream")
+        yield piece
+        await asyncio.sleep(pause)

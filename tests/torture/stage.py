@@ -1,0 +1,73 @@
+"""One plan in one place: `python -m tests.torture.stage PLAN SEED ROUNDS PROGRAM LAYER`."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import django
+
+django.setup()
+
+from django.conf import settings  # noqa: E402  # after the set-up
+from django.db import connection  # noqa: E402
+
+from project.recall_servers import own_database  # noqa: E402
+from tests.torture.plans import PLANS  # noqa: E402
+from tests.torture.world import Redis, World  # noqa: E402
+
+
+def main(name: str, seed: str, rounds: str, program: str, layer: str) -> int:
+    """Run the plan; 1 if anything is wrong."""
+    began = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="chatmemory-torture-") as place,
+        own_database(Path(place), prefix="chatmemory_torture") as url,
+    ):
+        folder = Path(place) / name
+        folder.mkdir()
+        redis = Redis(folder) if layer != "none" else None
+        world = World(
+            {"DATABASE_URL": url, "SECRET_KEY": settings.SECRET_KEY, "DEBUG": "0", "LAYER": layer},
+            folder,
+            seed=int(seed),
+            program=program,
+            redis=redis,
+        )
+        try:
+            outcome = asyncio.run(PLANS[name](world, int(rounds)))
+        finally:
+            world.close()
+            end_connections()
+        for line in [*outcome.figures, *map(str, outcome.violations[:20])]:
+            sys.stdout.write(f"   {line}\n")
+        count = len(outcome.violations)
+        took = time.monotonic() - began
+        verdict = "good" if outcome.is_good else f"NOT GOOD, the logs are in {keep(folder)}"
+        sys.stdout.write(f"   {count} violations; {took:.0f} s; {verdict}\n")
+    return not outcome.is_good
+
+
+def end_connections() -> None:
+    """Else the database can't be dropped: those of killed servers last a moment longer."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+
+def keep(folder: Path) -> Path:
+    """Put a folder where it can be looked at."""
+    kept = settings.BASE_DIR / "var" / "torture" / f"{folder.name}-{time.time():.0f}"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.copytree(folder, kept))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,36 @@
+"""Kill points: at a step of a turn that a file names, the process ends as by `kill -9`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+STEPS = (
+    "before_commit",
+    "before_ack",
+    "before_start",
+    "in_stream",
+    "before_finish",
+    "before_poke",
+    "before_shown",
+)
+"""S0 to S1; S1 to S2; S2 to S3, claimed and in the stream; S3 to S4; S4 to S5; S5 to S6."""
+
+
+def folder() -> Path | None:
+    """Where the files are that switch faults on; none in a process that is not tortured."""
+    name = os.environ.get("TORTURE", "")
+    return Path(name) if name else None
+
+
+def reach(step: str) -> None:
+    """Say that this process has come to a step of a turn. It may be its last word."""
+    place = folder()
+    if place is None or not (place / "kill" / step).exists():
+        return
+    try:  # of two processes that come here at once, one dies
+        (place / "kill" / step).rename(place / f"killed.{os.getpid()}")
+    except FileNotFoundError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)

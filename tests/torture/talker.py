@@ -1,0 +1,166 @@
+"""A client that says things, whatever becomes of its sockets and servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+
+import websockets
+
+from tests.servers import Closed, Connection, Frame, Person, Server
+from tests.torture.history import Event, History, Kind
+from tests.torture.world import World, now
+
+PATIENCE = 40.0
+"""Seconds after which what a client waits for will not come."""
+GONE = (Closed, OSError, TimeoutError, websockets.WebSocketException)
+
+
+class Talker:
+    """A person at a session, who says one thing after another and sends again what isn't
+    acknowledged; she opens her socket at a server that `choose` gives."""
+
+    def __init__(
+        self, world: World, person: Person, key: str, choose: Callable[[], Server]
+    ) -> None:
+        self.name = f"at {key}"
+        self.key = key
+        self.person = person
+        self.choose = choose
+        self.tab: Connection | None = None
+        self.cursor: str | None = None
+        self.current = ""
+        """The client_id of what she said last."""
+        self.longest_wait = 0.0
+        self.is_streaming = asyncio.Event()
+        """Text of the reply has come."""
+        self._world = world
+        self._history: History = world.history
+        self._count = 0
+        self._acked: set[str] = set()
+        self._done: set[str] = set()
+
+    async def say(self, text: str) -> str:
+        """Say this, and wait until it is answered or its turn has ended; returns its client_id."""
+        self._count += 1
+        client_id = self.current = f"{self.key}.{self._count}"
+        words = f"{text} {client_id}"
+        self.is_streaming.clear()
+        began = now()
+        self._note("invoke", id=client_id, text=words)
+        pauses = 0
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while client_id not in self._done or client_id not in self._acked:
+                    try:
+                        await self._try(client_id, words)
+                    except GONE:
+                        self._note("lost", id=client_id)
+                        self.leave()
+                        pauses += 1
+                        await asyncio.sleep(self._world.chance.uniform(0, min(0.5, 0.1 * pauses)))
+        except TimeoutError:
+            self._note("error", id=client_id, text="given up")
+        self.longest_wait = max(self.longest_wait, now() - began)
+        return client_id
+
+    async def open(self) -> Connection:
+        """An open socket that has caught up."""
+        if self.tab is None:
+            tab = Connection(self.choose(), self.person, self.key)
+            async with asyncio.timeout(5):
+                await tab.__aenter__()
+            self.tab = tab
+            await tab.say("hello", v=1, **({"cursor": self.cursor} if self.cursor else {}))
+            while (await self._hear(tab))["type"] != "synced":
+                pass
+            self._note("back")
+        return self.tab
+
+    def leave(self) -> None:
+        """Drop the socket without a word."""
+        if self.tab is not None:
+            self.tab.socket.transport.abort()
+            self.tab = None
+
+    async def close(self) -> None:
+        if self.tab is not None:
+            with contextlib.suppress(*GONE):
+                await self.tab.__aexit__(None, None, None)
+            self.tab = None
+
+    async def _try(self, client_id: str, text: str) -> None:
+        tab = await self.open()
+        if client_id not in self._acked:
+            await tab.say("send", id=client_id, client_id=client_id, text=text)
+        while client_id not in self._done or client_id not in self._acked:
+            frame = await self._hear(tab)
+            if frame["type"] == "error" and frame.get("id") == client_id:
+                if not frame["retry"]:
+                    self._note("error", id=client_id, text=frame["code"], is_final=True)
+                    self._acked.add(client_id)
+                    self._done.add(client_id)
+                    return
+                self._note("error", id=client_id, text=frame["code"])
+                await asyncio.sleep(0.1)
+                await tab.say("send", id=client_id, client_id=client_id, text=text)
+
+    async def _hear(self, tab: Connection) -> Frame:
+        frame = await tab.next()
+        tab.frames.clear()
+        match frame:
+            case {"type": "synced", "cursor": cursor}:
+                self.cursor = cursor
+            case {"type": "ok", "turn": turn, "status": status, "seq": seq}:
+                self._acked.add(turn)
+                self._note("ack", id=turn, seq=seq, status=status)
+            case {"type": "snapshot" | "delta", "turn": turn, "text": str(text)}:
+                self.is_streaming.set()
+                self._note("token", id=turn, text=text)
+            case {"type": "message", "role": "assistant", "turn": str(turn)} if (
+                turn not in self._done
+            ):
+                self._done.add(turn)
+                about = {"text": frame["text"], "status": frame["status"]}
+                self._note("done", id=turn, seq=frame["seq"], **about)
+        return frame
+
+    def _note(
+        self,
+        kind: Kind,
+        *,
+        id: str = "",  # noqa: A002  # as in Event
+        text: str = "",
+        seq: int | None = None,
+        status: str = "",
+        is_final: bool = False,
+    ) -> None:
+        self._history.note(
+            Event(
+                kind=kind,
+                client=self.name,
+                session=self.key,
+                id=id,
+                text=text,
+                seq=seq,
+                status=status,
+                is_final=is_final,
+            )
+        )
+
+
+async def talkers(
+    world: World, number: int, choose: Callable[[], Server] | None = None
+) -> list[Talker]:
+    """So many, each at a session of her own, at servers taken at random."""
+
+    def any_alive() -> Server:
+        alive = [server for server in world.servers if server.is_running]
+        return world.chance.choice(alive or world.servers)
+
+    return [Talker(world, *await world.person(), choose or any_alive) for _ in range(number)]
+
+
+async def close_all(people: Sequence[Talker]) -> None:
+    await asyncio.gather(*(talker.close() for talker in people))

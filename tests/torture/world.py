@@ -1,0 +1,263 @@
+"""Where a plan takes place: a database, servers, perhaps a Redis, people, and a history."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from asgiref.sync import sync_to_async as db
+from django.contrib.auth.models import User
+
+from chatmemory.models import DatabaseNow, Message, Session, Turn
+from tests.conftest import missing
+from tests.factories import make_session
+from tests.servers import Person, Server, answers, free_port, sign_in, wait_for
+from tests.torture.checker import (
+    GRACE,
+    Evidence,
+    StoredRow,
+    StoredTalk,
+    StoredTurn,
+    Violation,
+    violations,
+)
+from tests.torture.history import Event, History
+
+LEASE = 1.0
+
+
+class Redis:
+    """A Redis of one's own, that can be killed, frozen and started again at its port."""
+
+    def __init__(self, folder: Path) -> None:
+        self._program = shutil.which("redis-server") or missing("redis-server is not installed")
+        self._folder = folder
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, if it doesn't run."""
+        if self.process is not None:
+            return
+        options = ["--port", str(self.port), "--save", "", "--dir", str(self._folder)]
+        self.process = subprocess.Popen(  # noqa: S603  # our own command line
+            [self._program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        wait_for(lambda: answers(self.port), "redis-server does not start")
+
+    def signal(self, number: int) -> None:
+        """SIGSTOP freezes it, SIGCONT lets it go on."""
+        if self.process is not None:
+            self.process.send_signal(number)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+@dataclass(slots=True)
+class Figure:
+    """A number that a plan found, and the one that it may not pass, if there is one."""
+
+    name: str
+    value: float
+    limit: float | None = None
+    at_least: float | None = None
+
+    @property
+    def falls_short(self) -> bool:
+        is_over = self.limit is not None and self.value > self.limit
+        return is_over or (self.at_least is not None and self.value < self.at_least)
+
+    def __str__(self) -> str:
+        bound = "" if self.limit is None else f" (at most {self.limit:g})"
+        bound += "" if self.at_least is None else f" (at least {self.at_least:g})"
+        return f"{self.name}: {self.value:.4g}{bound}"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a plan found."""
+
+    violations: list[Violation]
+    figures: list[Figure] = field(default_factory=list)
+
+    @property
+    def is_good(self) -> bool:
+        return not self.violations and not any(figure.falls_short for figure in self.figures)
+
+
+class World:
+    """All that a plan needs; `closed` in the end."""
+
+    def __init__(
+        self,
+        env: Mapping[str, str],
+        folder: Path,
+        *,
+        seed: int,
+        program: str = "uvicorn",
+        redis: Redis | None = None,
+    ) -> None:
+        self.folder = folder
+        (folder / "kill").mkdir(parents=True, exist_ok=True)
+        self.env = {**env, "TORTURE": str(folder), "TORTURE_SEED": str(seed)}
+        self.program = program
+        self.redis = redis
+        self.chance = random.Random(seed)  # noqa: S311  # no secret
+        self.history = History(folder / "history.jsonl")
+        self.servers: list[Server] = []
+        self._names = 0
+        self._most_overdue = 0.0
+
+    async def start(self, number: int, **options: Any) -> list[Server]:
+        """Start so many servers more; `options` are settings, or arguments of `Server`."""
+        if self.redis is not None:
+            self.redis.start()
+        given: dict[str, Any] = {
+            "env": self.env,
+            "program": self.program,
+            "redis_url": self.redis.url if self.redis else "",
+            "application": "tests.torture.served:application",
+            "RESPONDER": "tests.torture.speaker.answer",
+            "LEASE": LEASE,
+            "CONNECTIONS_PER_USER": 10_000,
+        } | options
+        env = given.pop("env")
+        begun = [
+            Server(env, self.folder / f"{len(self.servers) + n}.log", **given)
+            for n in range(number)
+        ]
+        self.servers += begun
+        await asyncio.gather(*(asyncio.to_thread(server.start) for server in begun))
+        return begun
+
+    def forget(self) -> None:
+        """Begin a new history."""
+        self.history.events.clear()
+        for file in self.folder.glob("lost.*"):
+            file.unlink()
+
+    def close(self) -> None:
+        """End all processes, and write down what is left."""
+        for server in self.servers:
+            server.kill()
+        if self.redis is not None:
+            self.redis.kill()
+        self.history.close()
+
+    async def person(self) -> tuple[Person, str]:
+        """Somebody who is signed in, and the key of a session of theirs, which no other has."""
+        self._names += 1
+        key = f"{self.folder.name}-{self._names}"
+
+        def make() -> Person:
+            person = sign_in(User.objects.create(username=key))
+            make_session(key, owner=person.user)
+            return person
+
+        return await db(make)(), key
+
+    # Faults.
+
+    def fault(self, name: str) -> None:
+        """A fault has happened."""
+        self.history.note(Event(kind="fault", text=name))
+
+    def switch(self, name: str, *, on: bool) -> None:
+        """Wake a planted fault, or put it to sleep."""
+        if on:
+            (self.folder / name).touch()
+        else:
+            (self.folder / name).unlink(missing_ok=True)
+
+    def stop(self, server: Server) -> None:
+        """Pause a server where it is, as a busy machine does."""
+        os.kill(server.pid, signal.SIGSTOP)
+
+    def resume(self, server: Server) -> None:
+        os.kill(server.pid, signal.SIGCONT)
+
+    # Leases.
+
+    @asynccontextmanager
+    async def leases_watched(self) -> AsyncIterator[None]:
+        """See for how long turns run on whose lease has ended."""
+        turns = Turn.objects.overdue().annotate(clock=DatabaseNow())
+        times = turns.values_list("clock", "lease_until")
+
+        async def watch() -> None:
+            while True:
+                for clock, until in await db(lambda: list(times.all()))():
+                    overdue = (clock - until).total_seconds() if until else 0.0
+                    self._most_overdue = max(self._most_overdue, overdue)
+                await asyncio.sleep(0.1)
+
+        watching = asyncio.ensure_future(watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    def overdue(self) -> Figure:
+        """The longest time that was seen."""
+        return Figure("longest s that a turn ran on after its lease", self._most_overdue, GRACE)
+
+    # The end.
+
+    async def settle(self, seconds: float) -> None:
+        """Wait until no turn lives any more, or so long."""
+        until = time.monotonic() + seconds
+        live = Turn.objects.filter(status__in=("waiting", "running"))
+        while await db(live.exists)() and time.monotonic() < until:  # noqa: ASYNC110  # others do it
+            await asyncio.sleep(0.05)
+
+    async def check(self, *, faults: Mapping[str, int]) -> list[Violation]:
+        """What is wrong; `faults` are how often each must have happened."""
+        talks = await db(read_talks)()
+        return violations(Evidence(self.history.events, talks, faults))
+
+
+def read_talks() -> dict[str, StoredTalk]:
+    """All sessions, as they are stored."""
+    talks = {}
+    for session in Session.objects.all():
+        rows = Message.stored.filter(session=session, seq__gte=session.stored_from).order_by("seq")
+        columns = rows.values_list("seq", "role", "text", "status", "client_id", "turn")
+        turns = session.turns.annotate(clock=DatabaseNow())
+        talks[session.key] = StoredTalk(
+            session.key,
+            session.stored_from,
+            session.last_seq,
+            session.running,
+            [StoredRow(*row) for row in columns],
+            [
+                StoredTurn(name, status, (clock - until).total_seconds() if until else 0.0)
+                for name, status, until, clock in turns.values_list(
+                    "client_id", "status", "lease_until", "clock"
+                )
+            ],
+        )
+    return talks
+
+
+def now() -> float:
+    """For the lengths of what is measured."""
+    return time.monotonic()
+
+
+__all__ = ["LEASE", "Figure", "Outcome", "Redis", "World", "db", "now"]
