@@ -75,17 +75,18 @@ class Servers:
 
 
 @contextmanager
-def own_database(folder: Path) -> Iterator[str]:
+def own_database(folder: Path, prefix: str = "chatmemory_recall") -> Iterator[str]:
     """Use an empty database, made for this and dropped at the end; yields its URL.
 
-    It stands where DATABASE_URL points to, or is a SQLite file in `folder`.
+    It stands where DATABASE_URL points to, and its name begins with `prefix`; or it is a SQLite
+    file in `folder`.
     """
     before = connection.settings_dict["NAME"]
     if connection.vendor == "sqlite":
         name = str(folder / "db.sqlite3")
         url = f"sqlite:///{name}"
     else:
-        name = f"chatmemory_recall_{secrets.token_hex(4)}"
+        name = f"{prefix}_{secrets.token_hex(4)}"
         url = urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}").geturl()
     connection.settings_dict["TEST"]["NAME"] = name
     connection.creation.create_test_db(verbosity=0, autoclobber=True, serialize=False)

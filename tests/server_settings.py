@@ -11,4 +11,6 @@ from project.settings import CACHES, CHANNEL_LAYERS
 CHATMEMORY = json.loads(os.environ["CHATMEMORY"])
 if os.environ.get("REDIS_URL"):  # which others may use
     CHANNEL_LAYERS["default"]["CONFIG"]["prefix"] = os.environ["TEST_NAME"]
+    if os.environ.get("LAYER") == "core":
+        CHANNEL_LAYERS["default"]["BACKEND"] = "channels_redis.core.RedisChannelLayer"
     CACHES["default"]["KEY_PREFIX"] = os.environ["TEST_NAME"]

@@ -35,10 +35,9 @@ DEADLINE = 20
 
 SERVERS = {
     "uvicorn": [
-        *("-m", "uvicorn", "project.asgi:application", "--log-level", "warning"),
-        *("--ws-max-size", "1048576", "--port"),
+        *("-m", "uvicorn", "--log-level", "warning", "--ws-max-size", "1048576", "--port"),
     ],
-    "daphne": ["-m", "daphne", "project.asgi:application", "-v", "0", "-p"],
+    "daphne": ["-m", "daphne", "-v", "0", "-p"],
 }
 
 Frame = dict[str, Any]
@@ -299,8 +298,10 @@ class Server:
         *,
         program: str = "uvicorn",
         redis_url: str = "",
+        application: str = "tests.served:application",
         **chatmemory: object,
     ) -> None:
+        self.application = application
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self.program = program
@@ -308,7 +309,7 @@ class Server:
             **env,
             "DJANGO_SETTINGS_MODULE": "tests.server_settings",
             "REDIS_URL": redis_url,
-            "TEST_NAME": str(log.parent.name),
+            "TEST_NAME": str(log.parent),
             "CHATMEMORY": json.dumps(
                 {
                     "RESPONDER": "tests.speaker.answer",
@@ -322,9 +323,12 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
+        """Start it, if it doesn't run."""
+        if self.is_running:
+            return self
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603  # our own command line
-                [sys.executable, *SERVERS[self.program], str(self.port)],
+                [sys.executable, *SERVERS[self.program], str(self.port), self.application],
                 cwd=settings.BASE_DIR,
                 env=self.env,
                 stdout=log,
@@ -332,6 +336,15 @@ class Server:
             )
         wait_for(lambda: answers(self.port), f"{self.program} does not start", self.log)
         return self
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "it was never started"
+        return self.process.pid
 
     def kill(self) -> None:
         """End it by SIGKILL, which it does not hear of."""

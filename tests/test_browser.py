@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +32,7 @@ from chatmemory.models import Session
 from chatmemory.services import Actor
 from tests import frames
 from tests.browsers import Chat, launched
+from tests.conftest import database_environment
 from tests.factories import make_user, said
 from tests.payloads import PAYLOADS
 from tests.servers import SERVERS, Server
@@ -114,11 +114,24 @@ class Desk:
         self.problems.append(f"{kind}: {what}")
 
 
+@pytest.fixture(scope="module")
+def kept(
+    django_db_setup: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Server]]:
+    """A server of each kind, for all tests; to be started by those who find that it isn't."""
+    folder = tmp_path_factory.mktemp("servers")
+    servers = {
+        program: Server(database_environment(), folder / program, program=program, LEASE=3)
+        for program in SERVERS
+    }
+    yield servers
+    for server in servers.values():
+        server.kill()
+
+
 @pytest.fixture
-def server(live_database_env: dict[str, str], tmp_path: Path) -> Iterator[Server]:
-    server = Server(live_database_env, tmp_path / "server.log", LEASE=3)
-    yield server
-    server.kill()
+def server(transactional_db: None, kept: dict[str, Server]) -> Server:
+    return kept["uvicorn"]
 
 
 @pytest.fixture
@@ -164,10 +177,9 @@ def desk_with_long_talk(long_talk: None, desk: Desk) -> Desk:
 
 
 @pytest.mark.parametrize("program", SERVERS)
-def test_a_reply_is_streamed_and_a_reload_shows_it_whole(server, browser, login, program):
-    server.program = program
-    server.start()
-    desk = Desk(server, browser, login)
+def test_a_reply_is_streamed_and_a_reload_shows_it_whole(kept, browser, login, program):
+    kept[program].start()
+    desk = Desk(kept[program], browser, login)
     chat = desk.open()
     chat.send("count 12")
     expect(chat.page.locator("[aria-busy] .cm-text")).to_have_text(re.compile(r"^1 2 3 "))

@@ -92,7 +92,7 @@ def outcomes(live_database_env, tmp_path) -> Outcomes:
     theirs, result = their_tests(), tmp_path / "outcomes.json"
     command: list[str | Path] = [sys.executable, "-P", "-m", "pytest", "-c", os.devnull]
     command += ["--rootdir", theirs, "--confcutdir", FOREIGN, "-o", "asyncio_mode=auto"]
-    for plugin in ("swap", "no:cacheprovider", "no:django", "no:langsmith_plugin", "no:randomly"):
+    for plugin in ("swap", "no:cacheprovider", "pytest_asyncio.plugin", "pytest_mock.plugin"):
         command += ["-p", plugin]
     done = subprocess.run(  # noqa: S603  # our own command line
         [*command, *FILES, FOREIGN / "blocking.py"],
@@ -102,6 +102,7 @@ def outcomes(live_database_env, tmp_path) -> Outcomes:
             "REDIS_URL": "",
             "PYTHONPATH": os.pathsep.join(map(str, (FOREIGN, ROOT, tools()))),
             "OUTCOMES": str(result),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         },
         capture_output=True,
         text=True,

@@ -12,6 +12,8 @@ import socket
 import struct
 import subprocess
 import uuid
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from asgiref.sync import sync_to_async as db
 
 from chatmemory import services
 from chatmemory.models import Message, Turn
-from tests.conftest import missing
+from tests.conftest import database_environment, missing
 from tests.factories import make_session
 from tests.servers import (
     DEADLINE,
@@ -45,22 +47,34 @@ def ann(transactional_db):
     return person
 
 
-@pytest.fixture
-def serve(live_database_env, tmp_path):
+@contextmanager
+def started(folder):
     """Start servers, which are killed at the end."""
     begun = []
 
     def start(number=1, **options):
-        found = [
-            Server(live_database_env, tmp_path / f"{len(begun) + n}.log", **options)
-            for n in range(number)
-        ]
+        env = database_environment()
+        found = [Server(env, folder / f"{len(begun) + n}.log", **options) for n in range(number)]
         begun.extend(found)
         return [server.start() for server in found]
 
     yield start
     for server in begun:
         server.kill()
+
+
+@pytest.fixture
+def serve(transactional_db, tmp_path):
+    """Start servers for this test, which may kill them."""
+    with started(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def kept(django_db_setup, tmp_path_factory):
+    """The servers with these options, which other tests use too."""
+    with started(tmp_path_factory.mktemp("servers")) as start:
+        yield cache(start)
 
 
 @pytest.fixture
@@ -95,8 +109,8 @@ def replies():
 
 
 @pytest.mark.parametrize("program", ["daphne", "uvicorn"])
-async def test_a_chat_works_on_each_server(ann, serve, program):
-    [server] = await db(serve)(program=program)
+async def test_a_chat_works_on_each_server(ann, kept, program):
+    [server] = await db(kept)(program=program)
     async with greeted(tab := Connection(server, ann)):
         await tab.send("good morning")
         await tab.idle(2)
@@ -109,8 +123,8 @@ async def test_a_chat_works_on_each_server(ann, serve, program):
 
 
 @pytest.mark.parametrize("program", ["daphne", "uvicorn"])
-async def test_each_server_tells_why_it_closes(ann, serve, program):
-    [server] = await db(serve)(program=program)
+async def test_each_server_tells_why_it_closes(ann, kept, program):
+    [server] = await db(kept)(program=program)
     async with Connection(server, ann, "nope") as tab:
         await tab.say("hello", v=1)
         bye, code = await tab.closed()
@@ -152,8 +166,8 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("program", ["daphne", "uvicorn"])
-async def test_what_breaks_the_rules_of_websockets_ends_that_socket_alone(ann, serve, program):
-    [server] = await db(serve)(program=program)
+async def test_what_breaks_the_rules_of_websockets_ends_that_socket_alone(ann, kept, program):
+    [server] = await db(kept)(program=program)
     async with greeted(other := Connection(server, ann)):
         for data in BROKEN.values():
             async with Connection(server, ann) as tab:
@@ -226,40 +240,40 @@ def smuggled(server, person, byte):
 
 
 @pytest.mark.redis
-async def test_two_tabs_on_two_processes_live_together(ann, serve, redis_url):
-    here, there = await db(serve)(2, redis_url=redis_url)
+async def test_two_tabs_on_two_processes_live_together(ann, kept, redis_url):
+    here, there = await db(kept)(2, redis_url=redis_url)
     async with greeted(a := Connection(here, ann), b := Connection(there, ann)):
-        await a.send("count 20")
+        await a.send("count 10")
         await b.until("snapshot", turn="c1")
         await b.until("delta", turn="c1")
         await b.idle(2)
         await b.send("from b", "c2")
         await a.idle(4)
         await b.idle(4)
-    counted = "".join(f"{n} " for n in range(1, 21))
+    counted = "".join(f"{n} " for n in range(1, 11))
     for tab in (a, b):
-        assert tab.texts() == ["count 20", counted, "from b", "from b"]
+        assert tab.texts() == ["count 10", counted, "from b", "from b"]
         assert counted.startswith(tab.streamed()) or tab.streamed() == "from b"
 
 
 @pytest.mark.redis
 async def test_closing_the_tab_ends_nothing_and_the_other_process_shows_it_live(
-    ann, serve, redis_url
+    ann, kept, redis_url
 ):
-    here, there = await db(serve)(2, redis_url=redis_url)
+    here, there = await db(kept)(2, redis_url=redis_url)
     async with greeted(tab := Connection(here, ann)):
-        await tab.send("count 40")
-        await tab.until("snapshot")
+        await tab.send("count 20")
+        await tab.until("delta")
     async with greeted(tab := Connection(there, ann)):
         assert (await tab.until("snapshot"))["text"].startswith("1 2 ")
         await tab.until("delta")
         await tab.idle(2)
-    assert tab.texts()[-1] == "".join(f"{n} " for n in range(1, 41))
+    assert tab.texts()[-1] == "".join(f"{n} " for n in range(1, 21))
 
 
 @pytest.mark.redis
-async def test_a_stop_is_heard_by_the_process_that_runs_the_turn(ann, serve, redis_url):
-    here, there = await db(serve)(2, redis_url=redis_url)
+async def test_a_stop_is_heard_by_the_process_that_runs_the_turn(ann, kept, redis_url):
+    here, there = await db(kept)(2, redis_url=redis_url)
     async with greeted(a := Connection(here, ann), b := Connection(there, ann)):
         await a.send("count 300")
         await b.until("snapshot")
@@ -352,8 +366,8 @@ async def test_without_redis_other_processes_catch_up_by_their_sweep(ann, serve,
     assert b.texts() == ["good morning", "good morning"]
 
 
-async def test_a_new_session_is_made_and_nobody_else_can_reach_it(ann, serve):
-    [server] = await db(serve)()
+async def test_a_new_session_is_made_and_nobody_else_can_reach_it(ann, kept):
+    [server] = await db(kept)(program="uvicorn")
     key = str(uuid.uuid4())
     async with Connection(server, ann, key) as tab:
         await tab.hello(create=True)

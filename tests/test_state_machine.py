@@ -30,7 +30,7 @@ from tests.factories import said
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database, pytest.mark.slow]
 
-EXAMPLES = int(os.environ.get("CHATMEMORY_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("CHATMEMORY_EXAMPLES", "8"))
 BY = Actor.server("tests")
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 KEYS = st.sampled_from(["a", "b"])

@@ -310,7 +310,7 @@ def test_pages_do_not_show(mira, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_memory_does_not_grow_with_the_number_of_messages(mira, monkeypatch, form):
-    few, many = (2_000, 20_000) if form == "jsonl" else (200, 2_000)
+    few, many = (800, 4_000) if form == "jsonl" else (200, 1_000)
     monkeypatch.setattr(reading, "PAGE", few // 10)
     text_of(form)  # so that all is imported
     peaks = []

@@ -2,66 +2,51 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import pytest
-from django.conf import settings
 
 from chatmemory.models import Message, Session
+from chatmemory.testing.stores import Recipe
+from chatmemory.testing.workers import Crew, Refused, Worker
+from tests.conftest import database_environment
 from tests.factories import make_session
 from tests.writer import MAX_BATCH, Ack, StoredRow, texts_of, violations
 
-pytestmark = [
-    pytest.mark.database,
-    pytest.mark.slow,
-    pytest.mark.django_db(transaction=True),
-]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 
 class Writers:
     """Processes that append to sessions, and what they said."""
 
-    def __init__(self, env: dict[str, str]) -> None:
-        self.env = env
-        self.processes: list[Any] = []
+    def __init__(self, crew: Crew) -> None:
+        self.crew = crew
+        self.at_work: list[Worker] = []
         self.acks: list[Ack] = []
 
-    def start(self, count: int, *, batches: int, keys: Sequence[str], how: str = "services"):
-        """Start them, and let them write once all are ready."""
-        begun: list[Any] = [
-            subprocess.Popen(  # noqa: S603  # our own module
-                [sys.executable, "-m", "tests.writer", f"w{name}", how, str(batches), *keys],
-                env=self.env,
-                cwd=settings.BASE_DIR,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for name in range(count)
-        ]
-        self.processes += begun
-        for process in begun:
-            assert process.stdout.readline() == "ready\n"
-        for process in begun:
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        return begun
+    def start(
+        self, count: int, *, batches: int, keys: Sequence[str], how: str = "services"
+    ) -> list[Worker]:
+        """Let so many write at the same time."""
+        recipe = Recipe(path="tests.writer:Writer", arguments={"how": how})
+        self.at_work = self.crew.take(count, recipe)
+        for name, worker in enumerate(self.at_work):
+            calls = [[(f"w{name}", keys[n % len(keys)]), n] for n in range(batches)]
+            worker.begin(recipe, "write", calls)
+        return self.at_work
 
-    def hear(self, process: Any) -> None:
-        """Take down what it says until its end."""
-        lines = process.stdout.readlines()
-        self.acks += [Ack(*json.loads(line)) for line in lines if line.endswith("\n")]
+    def hear(self, worker: Worker, batches: int | None = None) -> None:
+        """Take down what it says until its end, or of so many batches."""
+        for answer in islice(worker.answers(), batches):
+            if isinstance(answer, Refused):
+                raise answer
+            self.acks.append(Ack(*answer))
 
     def wait(self) -> None:
-        """Hear all who still speak, and see them end well or killed."""
-        for process in self.processes:
-            self.hear(process)
-            assert process.wait() in (0, -signal.SIGKILL)
+        """Hear all who still speak."""
+        for worker in self.at_work:
+            self.hear(worker)
 
     def violations(self) -> set[str]:
         rows: dict[str, list[StoredRow]] = {}
@@ -73,15 +58,17 @@ class Writers:
         return violations(rows, counters, self.acks)
 
 
+@pytest.fixture(scope="module")
+def crew(django_db_setup: None) -> Iterator[Crew]:
+    """Processes for the whole module, ended before the database is dropped."""
+    crew = Crew(database_environment(), prepare="tests.writer:prepare")
+    yield crew
+    crew.end()
+
+
 @pytest.fixture
-def writers(live_database_env):
-    found = Writers(live_database_env)
-    yield found
-    for process in found.processes:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
+def writers(transactional_db: None, crew: Crew) -> Writers:
+    return Writers(crew)
 
 
 def open_sessions(count: int) -> list[str]:
@@ -104,12 +91,13 @@ def test_eight_processes_lose_double_misorder_and_split_nothing(writers, session
 
 def test_a_writer_killed_in_the_middle_and_started_again_stores_each_batch_once(writers):
     keys = open_sessions(2)
-    first, *_ = writers.start(4, batches=60, keys=keys)
-    for _ in range(20):
-        writers.acks.append(Ack(*json.loads(first.stdout.readline())))
-    first.kill()
-    writers.hear(first)
+    killed, *others = writers.start(4, batches=60, keys=keys)
+    writers.hear(killed, batches=20)
+    writers.crew.kill(killed)
+    writers.hear(killed)
     assert len(writers.acks) < 60
+    for worker in others:
+        writers.hear(worker)
     writers.start(1, batches=60, keys=keys)
     writers.wait()
     assert writers.violations() == set()

@@ -1,15 +1,7 @@
-"""A process that appends, and the check of what many of them left behind.
-
-`python -m tests.writer NAME HOW BATCHES KEY…` waits for a line on its input, appends batches of one
-to three messages to the sessions in turn, and prints a line of JSON for each that it was told is
-stored.
-"""
+"""Processes that append, and the check of what many of them left behind."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import django
+
+from chatmemory.testing.stores import Address, Store
 
 MAX_BATCH = 3
 
@@ -153,25 +147,28 @@ HOW: dict[str, Callable[[str, str, list[dict[str, object]]], tuple[int, int]]] =
 }
 
 
-def main(name: str, how: str, batches: int, keys: Sequence[str]) -> None:
-    from django.db import connection
+def prepare() -> None:
+    """Set Django up, before the processes part."""
+    django.setup()
+    from chatmemory import services as services
 
-    connection.ensure_connection()
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    sys.stdin.readline()
-    for number in range(batches):
-        key = keys[number % len(keys)]
+
+class Writer(Store):
+    """Appends as the function does that `how` names."""
+
+    def __init__(self, how: str) -> None:
+        self.append_as = HOW[how]
+
+    def write(self, at: Address, number: int) -> tuple[str, str, int, int]:
+        """Append the batch of this number; the writer's name stands where a user's does."""
+        name, key = at
         client_id = f"{name}.{number}"
         messages: list[dict[str, object]] = [
             {"role": "user", "content": text} for text in texts_of(name, number)
         ]
-        first, last = HOW[how](key, client_id, messages)
-        sys.stdout.write(json.dumps([key, client_id, first, last]) + "\n")
-        sys.stdout.flush()
+        return key, client_id, *self.append_as(key, client_id, messages)
 
+    def release(self) -> None:
+        from django.db import connections
 
-if __name__ == "__main__":
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
-    django.setup()
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:])
+        connections.close_all()
