@@ -26,6 +26,7 @@ NUMBERS = {
     "MAX_REPLY_CHARS": (1, False),
     "DB_THREADS": (0, False),
     "SENDS_PER_MINUTE": (1, True),
+    "CONNECTIONS_PER_USER": (1, True),
     "UNDO_DAYS": (0, False),
     "QUEUE_DEPTH": (1, False),
 }

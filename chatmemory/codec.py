@@ -3,7 +3,8 @@
 The *plain message* is the form between all parts of the app: a dict that JSON can say, with
 `role` and `content` (a text or a list of blocks), and any of `kind` (`function` or `chat`, where
 the role doesn't tell LangChain's class), `id`, `name`, `tool_calls`, `invalid_tool_calls`,
-`usage`, `tool_call_id`, `artifact`, `tool_status`, `additional_kwargs`, `response_metadata`.
+`usage`, `tool_call_id`, `artifact`, `tool_status`, `additional_kwargs`, `response_metadata`,
+`asks` (see `Asks`).
 Unknown keys are kept. `encode` may add `repaired`, `cut` and `unknown_blocks`.
 """
 
@@ -92,6 +93,36 @@ class Row:
     model: str = ""
     client_id: str | None = None
     step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asks:
+    """What a graph asked the user at the end of a turn, in the body of its last row as `asks`."""
+
+    thread: str
+    """The graph's thread; it goes on there."""
+    questions: tuple[tuple[str, object], ...]
+    """The id and value of each interrupt; the first is what the row's text asks."""
+
+    @classmethod
+    def of(cls, message: Mapping[str, object]) -> Asks | None:
+        """What a plain message asks; None if it asks nothing that could be answered."""
+        match message.get("asks"):
+            case {"thread": str(thread), "interrupts": [{"id": str(), "value": _}, *_] as found}:
+                asked = [one for one in found if isinstance(one, dict)]
+                questions = tuple((str(one.get("id")), one.get("value")) for one in asked)
+                return cls(thread=thread, questions=questions)
+            case _:
+                return None
+
+    def plain(self) -> dict[str, object]:
+        """As it stands in the message."""
+        interrupts = [{"id": name, "value": value} for name, value in self.questions]
+        return {"thread": self.thread, "interrupts": interrupts}
+
+    def public(self) -> dict[str, object]:
+        """What the user is shown of it: the thread is the server's."""
+        return {"value": self.questions[0][1]}
 
 
 def parse_json(data: str | bytes, *, is_ours: bool = False) -> object:
@@ -237,6 +268,11 @@ def storable(text: str) -> str:
     return _UNSTORABLE.sub("\ufffd", text)
 
 
+def label(text: str, max_chars: int) -> str:
+    """A short text of one line, for people; what shows nothing or turns it is left out."""
+    return "".join(filter(str.isprintable, text[: 8 * max_chars]))[:max_chars]
+
+
 def count_tokens(message: Mapping[str, object]) -> int:
     """Count what a message costs the model, by TOKEN_COUNTER; tool calls and blocks included.
 
@@ -280,6 +316,11 @@ def check_text(text: object, *, field: str = "text", max_chars: int | None = Non
     if all(map(_is_invisible, text)):
         raise BadInput(f"{field} is empty.", code="empty", field=field)
     return text
+
+
+def cleaned(value: object) -> object:
+    """A copy of a value of the developer's code that JSON can say and every database hold."""
+    return _Walk(refused=_UNSTORABLE, repairs=True, lenient=True, root="").value(value)
 
 
 def check_value(value: object, field: str) -> None:

@@ -136,6 +136,24 @@ class Settings:
     """Origins that may open a websocket, each `scheme://host[:port]`. None is the page's own
     host, with the scheme and port that the server sees."""
 
+    SOCKET_AUTH = Setting[str | None](None)
+    """Who opens a websocket: the dotted path of a function from its ASGI scope to a user or None,
+    plain or async, for clients that neither have Django's login nor get a ticket over REST. None
+    is Django's login, as `AuthMiddlewareStack` found it. A ticket is taken in any case."""
+
+    REACH = Setting[str | None](None)
+    """Who may chat: the dotted path of a function from the person, a
+    `chatmemory.services.Actor`, to true or false; None is everybody who is signed in. It is asked
+    at each `hello`, write and REST request, and may use the database. Each person reaches only
+    their own sessions."""
+
+    CONNECTIONS_PER_USER = Setting[int | None](5)
+    """How many websockets one person may have open in a process; with one more the oldest is
+    closed. None for no limit."""
+
+    CONNECTION_AGE = Duration(12 * 60 * 60)
+    """How long a websocket stays open at most, in seconds; its client is told to come again."""
+
     DB_THREADS = Setting(4)
     """Threads for the database work of sockets and runs, as many as the connection pool has
     connections. 0 is Django's own thread, for tests that roll back."""

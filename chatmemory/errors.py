@@ -151,6 +151,12 @@ class ModelUnavailable(ModelError):
     code = "model_unavailable"
 
 
+class NoCheckpointer(ModelError):
+    """The graph asked the user something, and has no checkpointer that would keep its place."""
+
+    code = "no_checkpointer"
+
+
 class ModelTimeout(ModelError):
     """The model took too long."""
 

@@ -14,20 +14,18 @@ import logging
 import random
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from importlib import import_module
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import astuple, dataclass, field
+from itertools import groupby
 from typing import Any, Protocol
-
-from django.conf import settings as django_settings
-from django.contrib.auth import get_user_model
-from django.utils import timezone
 
 from chatmemory import services
 from chatmemory.conf import settings
 from chatmemory.layer import RUNNERS, Layer, group_of
 from chatmemory.models import Head, Session, Turn
+from chatmemory.responders import Progress
 from chatmemory.services.pool import in_pool
+from chatmemory.services.rights import living_logins, proofs_of
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +46,8 @@ class Socket(Protocol):
     user_pk: str
     login_key: str | None
     """The key of the Django session that it was opened with."""
+    proof: str
+    """That of the account then: another once its password has changed."""
 
     def poke(self) -> None:
         """The session may have news: look."""
@@ -74,11 +74,11 @@ class Listener(Protocol):
 
 @dataclass(slots=True)
 class LiveText:
-    """The text of one step of a run, in pieces. A reader's place is a number of pieces."""
+    """What one step of a run says, in pieces. A reader's place is a number of pieces."""
 
     turn: str
     step: int
-    pieces: list[str] = field(default_factory=list)
+    pieces: list[str | Progress] = field(default_factory=list)
     published: int = 0
     """Pieces told to other processes."""
     received: int = 0
@@ -86,8 +86,8 @@ class LiveText:
 
     @property
     def text(self) -> str:
-        """All of it."""
-        return "".join(self.pieces)
+        """All that is said, without the progress between."""
+        return "".join(piece for piece in self.pieces if isinstance(piece, str))
 
 
 class Hub:
@@ -293,10 +293,11 @@ class Hub:
             return
         begin, end = 0 if whole else text.published, len(text.pieces)
         if begin < end or whole:
-            piece = "".join(text.pieces[begin:end])
-            fields = {"turn": text.turn, "step": text.step, "from": begin, "to": end, "text": piece}
+            pieces = _packed(text.pieces[begin:end])
+            fields = {"turn": text.turn, "step": text.step, "from": begin, "to": end}
             text.published = end
-            self._layer.tell(group_of(session_pk), "text", {"session": session_pk, **fields})
+            event = {"session": session_pk, "pieces": pieces, **fields}
+            self._layer.tell(group_of(session_pk), "text", event)
 
     def _hear(self, kind: str, event: Mapping[str, Any]) -> None:
         match kind:
@@ -322,11 +323,12 @@ class Hub:
         text = self._mirrors.get(session_pk)
         is_same = text is not None and (text.turn, text.step) == (event["turn"], event["step"])
         if event["from"] == 0 and not (is_same and text and text.received >= event["to"]):
-            text = LiveText(event["turn"], event["step"], [event["text"]], received=event["to"])
+            pieces = _unpacked(event["pieces"])
+            text = LiveText(event["turn"], event["step"], pieces, received=event["to"])
             self._mirrors[session_pk] = text
             self._poke_here(session_pk)  # if the hint that the run began was lost
         elif text is not None and is_same and event["from"] == text.received:
-            text.pieces.append(event["text"])
+            text.pieces += _unpacked(event["pieces"])
             text.received = event["to"]
         elif not is_same or (text and event["from"] > text.received):
             self._ask_for_whole(session_pk)
@@ -393,7 +395,7 @@ class Hub:
                 self._mirrors.pop(session_pk, None)  # its turn ended
         for socket in sockets:
             has_login = socket.login_key is None or socket.login_key in found.login_keys
-            if socket.user_pk not in found.user_pks or not has_login:
+            if found.proofs.get(socket.user_pk) != socket.proof or not has_login:
                 socket.expel()
         for session_pk in found.waiting:
             if self.listener is not None:
@@ -407,10 +409,25 @@ class Hub:
         return pause
 
 
+def _packed(pieces: Iterable[str | Progress]) -> list[str | list[str]]:
+    """Pieces as a channel layer can carry them, text that stands together as one."""
+    packed: list[str | list[str]] = []
+    for is_text, together in groupby(pieces, lambda piece: isinstance(piece, str)):
+        if is_text:
+            packed.append("".join(map(str, together)))
+        else:
+            packed += (list(astuple(event)) for event in together)  # type: ignore[arg-type]  # no text
+    return packed
+
+
+def _unpacked(pieces: Iterable[str | list[str]]) -> list[str | Progress]:
+    return [piece if isinstance(piece, str) else Progress(*piece) for piece in pieces]  # type: ignore[arg-type]  # packed here
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
     heads: Mapping[int, Head]
-    user_pks: Collection[str]
+    proofs: Mapping[str, str]
     login_keys: Collection[str]
     waiting: Collection[int]
     lease_ends_in: float | None
@@ -428,29 +445,11 @@ def _sweep(
     waiting = Turn.objects.claimable().values_list("session_id", flat=True)
     return _Found(
         heads=Session.objects.heads(session_pks) if session_pks else {},
-        user_pks=_active_users(user_pks) if user_pks else (),
-        login_keys=_living_logins(login_keys) if login_keys else (),
+        proofs=proofs_of(user_pks) if user_pks else {},
+        login_keys=living_logins(login_keys) if login_keys else (),
         waiting=set(waiting[:MAX_SWEPT_TURNS]),
         lease_ends_in=Turn.objects.seconds_to_lease_end(),
     )
-
-
-def _active_users(user_pks: Collection[str]) -> set[str]:
-    users = get_user_model()._default_manager.filter(pk__in=user_pks, is_active=True)
-    return {str(pk) for pk in users.values_list("pk", flat=True)}
-
-
-def _living_logins(login_keys: Collection[str]) -> set[str]:
-    """Those of these Django sessions that still exist; one query where they are in a table."""
-    store = import_module(django_settings.SESSION_ENGINE).SessionStore
-    if hasattr(store, "get_model_class"):
-        sessions = store.get_model_class().objects.filter(
-            session_key__in=login_keys, expire_date__gt=timezone.now()
-        )
-        return set(sessions.values_list("session_key", flat=True))
-    if django_settings.SESSION_ENGINE.endswith("signed_cookies"):
-        return set(login_keys)  # nothing is kept on the server that could be gone
-    return {key for key in login_keys if store().exists(key)}
 
 
 _asweep = in_pool(_sweep)

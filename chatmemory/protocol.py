@@ -6,7 +6,7 @@ Pure: a frame is parsed from a JSON value, and dumped to text.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from chatmemory import codec
 from chatmemory.errors import BadInput, Busy, ChatMemoryError, RateLimited, RoleForbidden
@@ -170,6 +170,8 @@ def _send(fields: _Fields) -> Send:
     client_id = codec.check_client_id(fields.left.pop("client_id", None))
     if "content" in fields.left and "text" not in fields.left:
         content = fields.left.pop("content")
+        if not isinstance(content, list):
+            raise BadInput("content must be a list of text blocks.", field="content")
     else:
         content = fields.text("text")
     return Send(
@@ -224,15 +226,16 @@ class Cursor:
     epoch: int
     seq: int
     revision: int
+    first_seq: int
 
     def __str__(self) -> str:
-        return f"{self.session_pk}.{self.epoch}.{self.seq}.{self.revision}"
+        return ".".join(map(str, astuple(self)))
 
     @classmethod
     def parse(cls, text: str) -> Cursor | None:
         """The cursor that was given out, or None for anything else."""
         parts = text.split(".") if len(text) <= 100 and text.isascii() else []
-        if len(parts) != 4 or not all(part.isdigit() for part in parts):
+        if len(parts) != 5 or not all(part.isdigit() for part in parts):
             return None
         numbers = [int(part) for part in parts]
         # Beyond it no number was given out, and databases can't add to it.

@@ -29,11 +29,11 @@ from chatmemory.conf import settings
 from chatmemory.errors import ChatMemoryError, MemoryUnavailable, ModelError, ModelTimeout
 from chatmemory.hub import LiveText, hub
 from chatmemory.models import Message, Session, Turn
-from chatmemory.responders import Finished, Request, Text
+from chatmemory.responders import Finished, Progress, Request, Text
 from chatmemory.services import Claim
 from chatmemory.services.faults import durably
 from chatmemory.services.pool import in_pool
-from chatmemory.window import read_window
+from chatmemory.window import read_question, read_window
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,8 @@ saved whole, which at every 2 KB would cost more the longer it is."""
 SLICE_SECONDS = 0.02
 """How long a responder that waits for nothing may go on before the others have their turn."""
 FINISH_AGAIN_SECONDS = 1.0
+MAX_EVENTS = 1_000
+"""How much progress of a run is told; the rest of it is not."""
 LOOK_SECONDS = 0.05
 """How often a process that ends looks whether its runs have."""
 END_SECONDS = 5.0
@@ -72,6 +74,8 @@ class Run:
     is_started: bool = False
     last: Mapping[str, object] | None = None
     """The last finished message, held back: the end of the turn stores it."""
+    events: int = 0
+    """How much progress was told."""
     chars: int = 0
     """How much was said in this step."""
     is_repaired: bool = False
@@ -102,6 +106,13 @@ class Run:
         self.text.pieces.append(storable)
         self.chars += len(text)
         hub.grew(self.claim.session_pk)
+
+    def tell(self, event: Progress) -> None:
+        """Show what the run is at, unless it has told very much already."""
+        if self.events < MAX_EVENTS:
+            self.events += 1
+            self.text.pieces.append(event)
+            hub.grew(self.claim.session_pk)
 
     @property
     def is_save_due(self) -> bool:
@@ -378,6 +389,8 @@ class Runner:
                         self._save_soon(run)
                         if run.chars > settings.MAX_REPLY_CHARS:
                             return  # the rest would be cut, and may never end
+                    case Progress():
+                        run.tell(piece)
                     case Finished(message):
                         await self._hold_back(run, message)
                 if run.is_lost:
@@ -503,8 +516,12 @@ def _request(*, claim: Claim) -> Request | None:
         session = Session.objects.select_related("owner").filter(pk=claim.session_pk).first()
         if session is None:
             return None
-        messages = read_window(session).messages
-        return Request(session=session, turn=claim.client_id, messages=messages)
+        return Request(
+            session=session,
+            turn=claim.client_id,
+            messages=read_window(session).messages,
+            answers=read_question(session, turn_pk=claim.turn_pk, user_seq=claim.user_seq),
+        )
 
     return durably(work, is_repeatable=True)
 
@@ -517,6 +534,8 @@ def _save_text(run: Run) -> bool:
 def _finish(run: Run, status: str, error: str) -> bool:
     """Store the end of a run, if its fence stands; False if it must be tried again."""
     last = run.last if run.last is not None else _text_so_far(run)
+    if status != COMPLETE:  # what was stopped waits for no answer
+        last = {name: value for name, value in last.items() if name != "asks"}
     metadata = last.get("response_metadata")
     model = metadata.get("model_name") if isinstance(metadata, Mapping) else None
     usage = last.get("usage")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from django.db import connections, router
 
 from chatmemory import codec
+from chatmemory.codec import Asks
 from chatmemory.conf import settings
 from chatmemory.models import Message, Session, Turn
 
@@ -66,6 +67,27 @@ def read_window(session: Session) -> Window:
     if window.is_over:
         _warn_once(session.pk)
     return window
+
+
+def read_question(session: Session, *, turn_pk: int, user_seq: int) -> Asks | None:
+    """What the message right before this turn's asks, if this turn's user can have meant that.
+
+    An answer was sent after the question was stored, and does not replace it.
+    """
+    before = Message.objects.filter(
+        session=session,
+        seq=user_seq - 1,
+        role=Message.Role.ASSISTANT,
+        status=Message.Status.COMPLETE,
+        quarantined=False,
+    )
+    for role, text, body, asked_at in before.values_list("role", "text", "body", "created_at"):
+        asks = Asks.of(codec.decode(role, text, body))
+        if asks is None:
+            return None
+        turn = Turn.objects.get(pk=turn_pk)
+        return asks if turn.replaces_from is None and turn.created_at >= asked_at else None
+    return None
 
 
 class _Limits(NamedTuple):
@@ -132,6 +154,7 @@ def _givable(limits: _Limits, session: Session) -> Iterator[_Given]:
                 continue
             if redacted:
                 plain["content"] = REDACTED
+            plain.pop("asks", None)  # the text says it
             call_ids: Sequence[str] = ()
             if role == "assistant":
                 call_ids = _named_calls(plain) if body is not None else ()

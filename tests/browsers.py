@@ -34,7 +34,7 @@ class Chat:
 
     def __init__(self, page: Page) -> None:
         self.page = page
-        self.box = page.get_by_role("textbox", name="Message")
+        self.box = page.get_by_role("textbox", name="Message", exact=True)
         self.rows = page.locator(".cm-row:not([data-empty])")
         self.banner = page.locator(".cm-banner")
         self.stop = page.get_by_role("button", name="Stop")
@@ -45,6 +45,15 @@ class Chat:
     def send(self, text: str) -> None:
         self.box.fill(text)
         self.box.press("Enter")
+
+    def tool(self, seq: int, name: str) -> Locator:
+        """A button below a message."""
+        return self.page.locator(f"[data-seq='{seq}'] .cm-tools").get_by_role("button", name=name)
+
+    def client(self, act: str, arg: object = None) -> None:
+        """Have the page's `client` do something."""
+        chat = "document.querySelector('chat-memory')"
+        self.page.evaluate(f"arg => {{ const {{client}} = {chat}; {act}; }}", arg)
 
     def expect_live(self) -> None:
         expect(self.page.locator("chat-memory[data-state=live]")).to_be_attached(timeout=20_000)

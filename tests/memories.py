@@ -79,9 +79,11 @@ class Ours(Store):
         self._settings.enter_context(override_settings(CHATMEMORY=chosen))
 
     def person(self, at: Address) -> User:
-        if at.user not in self._people:
-            self._people[at.user], _ = User.objects.get_or_create(username=at.user)
-        return self._people[at.user]
+        person = self._people.get(at.user)
+        if person is None:
+            person, _ = User.objects.get_or_create(username=at.user)
+            self._people[at.user] = person
+        return person
 
     def talk(self, at: Address) -> dict[str, Any]:
         """How a service finds the session."""
@@ -117,6 +119,7 @@ class Ours(Store):
 
     def release(self) -> None:
         connections.close_all()
+        self._people.clear()  # in a process that lives on, the next test's are others
 
     def close(self) -> None:
         super().close()

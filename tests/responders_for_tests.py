@@ -14,6 +14,7 @@ from chatmemory.codec import text_of
 from chatmemory.errors import NotFound
 from chatmemory.langchain import DjangoChatMessageHistory
 from chatmemory.models import Session
+from chatmemory.responders import Progress
 from chatmemory.services import in_run
 
 Messages = list[dict[str, object]]
@@ -174,6 +175,36 @@ async def with_tools(
     yield {"role": "assistant", "content": "Let me look. ", "tool_calls": [call]}
     yield {"role": "tool", "content": "rain", "tool_call_id": "call1"}
     yield "It rains."
+
+
+async def with_progress(
+    messages: Messages, session: Session
+) -> AsyncGenerator[str | Progress, None]:
+    """Tell what it is at, and stop in the middle until the test says GO."""
+    yield Progress("thinking", "", "started")
+    yield "So far, "
+    yield Progress("tool", "weather", "started")
+    yield "so good"
+    await _wait()
+    yield Progress("tool", "weather", "ended")
+    yield "."
+
+
+async def restless(messages: Messages, session: Session) -> AsyncGenerator[str | Progress, None]:
+    """Tell more than anybody wants to know, with names that a model made up."""
+    for number in range(5_000):
+        yield Progress("tool", f"{number}\x1b[2J\u202e" + "x" * 500, "a\nb")
+    await _wait()
+    yield "Done."
+
+
+async def asking_and_going_on(
+    messages: Messages, session: Session
+) -> AsyncGenerator[dict[str, object], None]:
+    """Ask as a graph does, and don't end."""
+    asks = {"thread": "t", "interrupts": [{"id": "i", "value": "Sure?"}]}
+    yield {"role": "assistant", "content": "Sure?", "asks": asks}
+    await _wait()
 
 
 async def tool_that_hangs(

@@ -10,13 +10,14 @@ import sys
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
+import uvicorn
 import websockets
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -26,18 +27,24 @@ from django.test import Client
 from chatmemory.hub import hub
 from chatmemory.runner import runner
 from chatmemory.services import Actor
-from tests import responders_for_tests
+from tests import frames, responders_for_tests
 from tests.factories import make_user
 
 DEADLINE = 20
 """Seconds after which what a test waits for will not come."""
 
 SERVERS = {
-    "uvicorn": ["-m", "uvicorn", "project.asgi:application", "--log-level", "warning", "--port"],
+    "uvicorn": [
+        *("-m", "uvicorn", "project.asgi:application", "--log-level", "warning"),
+        *("--ws-max-size", "1048576", "--port"),
+    ],
     "daphne": ["-m", "daphne", "project.asgi:application", "-v", "0", "-p"],
 }
 
 Frame = dict[str, Any]
+
+SHAPE = {"bad_shape", "bad_field", "unknown_field", "unknown_type", "role_forbidden"}
+"""Codes of what the schema alone can tell."""
 
 
 class Closed(Exception):
@@ -79,6 +86,7 @@ class Chat:
         """Whether pings are answered."""
         self.frames: list[Frame] = []
         """All that came."""
+        self._faults: dict[object, str] = {}
         self._unread: deque[Frame] = deque()
 
     async def put(self, data: str | bytes) -> None:
@@ -88,8 +96,14 @@ class Chat:
         raise NotImplementedError
 
     async def say(self, kind: str, **fields: object) -> None:
-        """Send a frame."""
-        await self.put(json.dumps({"type": kind, **fields}))
+        """Send a frame of the schema, or another with an id, whose answer must be an error."""
+        frame = {"type": kind, **fields}
+        fault = frames.fault_of("client", frame)
+        if "id" in fields:
+            self._faults[fields["id"]] = fault
+        else:
+            assert not fault, fault
+        await self.put(json.dumps(frame))
 
     async def next(self) -> Frame:
         """The next frame but pings that are confirmed. Raises Closed."""
@@ -99,9 +113,19 @@ class Chat:
         while True:
             frame: Frame = json.loads(await self.get())
             self.frames.append(frame)
+            self._check(frame)
             if frame["type"] != "ping" or not self.confirms:
                 return frame
             await self.say("pong", n=frame["n"])
+
+    def _check(self, frame: Frame) -> None:
+        """Fail if the schema doesn't know the frame, or judges otherwise than the server did."""
+        frames.check("server", frame)
+        fault = self._faults.get(frame.get("id"))
+        if frame["type"] == "ok" and fault:
+            pytest.fail(f"the server took what the schema refuses: {fault}")
+        if frame.get("code") in SHAPE and fault == "":
+            pytest.fail(f"the server refused what the schema allows: {frame}")
 
     async def until(self, kind: str, **fields: object) -> Frame:
         """The next frame of this type with these values; what comes before it is passed over."""
@@ -155,7 +179,7 @@ class Chat:
                 case "snapshot":
                     text = frame["text"]
                 case "delta":
-                    text += frame["text"]
+                    text += frame.get("text", "")
         return text
 
 
@@ -167,11 +191,13 @@ class Tab(Chat):
         person: Person | None,
         key: str = "talk",
         *,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str | None] | None = None,
         scheme: str = "ws",
+        protocols: Sequence[str] = (),
     ) -> None:
         super().__init__(person, key)
-        given = {"host": "testserver", "origin": "http://testserver"} | dict(headers or {})
+        wanted = {"host": "testserver", "origin": "http://testserver", **(headers or {})}
+        given = {name: value for name, value in wanted.items() if value is not None}
         if self.cookie:
             given["cookie"] = f"{settings.SESSION_COOKIE_NAME}={self.cookie}"
         self.scope = {
@@ -179,7 +205,7 @@ class Tab(Chat):
             "path": f"/ws/chat/{key}/",
             "query_string": b"",
             "scheme": scheme,
-            "subprotocols": [],
+            "subprotocols": [*protocols],
             "headers": [(name.encode(), value.encode("latin1")) for name, value in given.items()],
         }
         self.is_accepted = False
@@ -194,7 +220,9 @@ class Tab(Chat):
         )
         await self._inbox.put({"type": "websocket.connect"})
         async with asyncio.timeout(DEADLINE):
-            self.is_accepted = (await self._outbox.get())["type"] == "websocket.accept"
+            answer = await self._outbox.get()
+        self.is_accepted = answer["type"] == "websocket.accept"
+        self.protocol = answer.get("subprotocol")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -222,14 +250,24 @@ class Tab(Chat):
 class Connection(Chat):
     """A socket to a server."""
 
-    def __init__(self, server: Server, person: Person | None, key: str = "talk") -> None:
+    def __init__(
+        self,
+        server: Server,
+        person: Person | None,
+        key: str = "talk",
+        *,
+        protocols: Sequence[str] = (),
+    ) -> None:
+        """With `protocols` it has no origin, as no page has opened it."""
         super().__init__(person, key)
         self.server = server
+        self.protocols = [websockets.Subprotocol(name) for name in protocols]
 
     async def __aenter__(self) -> Self:
         self.socket = await websockets.connect(
             f"ws://127.0.0.1:{self.server.port}/ws/chat/{self.key}/",
-            origin=websockets.Origin(self.server.address),
+            origin=None if self.protocols else websockets.Origin(self.server.address),
+            subprotocols=self.protocols or None,
             additional_headers={"Cookie": f"{settings.SESSION_COOKIE_NAME}={self.cookie}"},
             open_timeout=DEADLINE,
             max_size=None,
@@ -272,7 +310,12 @@ class Server:
             "REDIS_URL": redis_url,
             "TEST_NAME": str(log.parent.name),
             "CHATMEMORY": json.dumps(
-                {"RESPONDER": "tests.speaker.answer", "SENDS_PER_MINUTE": None, **chatmemory}
+                {
+                    "RESPONDER": "tests.speaker.answer",
+                    "SENDS_PER_MINUTE": None,
+                    "CONNECTIONS_PER_USER": None,
+                    **chatmemory,
+                }
             ),
         }
         self.log = log
@@ -304,6 +347,27 @@ class Server:
         code = self.process.wait(DEADLINE)
         self.process = None
         return code
+
+
+@asynccontextmanager
+async def serving(port: int = 0) -> AsyncIterator[str]:
+    """This process serves the project at the address that is given."""
+    from project.asgi import application
+
+    port = port or free_port()
+    config = uvicorn.Config(
+        application, port=port, log_level="error", lifespan="off", ws="websockets-sansio"
+    )
+    server = uvicorn.Server(config)
+    task = asyncio.ensure_future(server.serve())
+    async with asyncio.timeout(DEADLINE):
+        while not server.started:  # noqa: ASYNC110  # it has no event to wait for
+            await asyncio.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        await task
 
 
 @contextmanager

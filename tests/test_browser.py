@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from playwright.sync_api import (
     Dialog,
     Page,
     Request,
+    WebSocket,
     WebSocketRoute,
     expect,
 )
@@ -28,6 +31,7 @@ from playwright.sync_api import (
 from chatmemory import services
 from chatmemory.models import Session
 from chatmemory.services import Actor
+from tests import frames
 from tests.browsers import Chat, launched
 from tests.factories import make_user, said
 from tests.payloads import PAYLOADS
@@ -65,6 +69,7 @@ class Desk:
         page.on("pageerror", lambda error: self._note("error", str(error)))
         page.on("console", self._hear)
         page.on("request", self._see)
+        page.on("websocket", self._watch)
         return page
 
     def open(self, key: str = "", *, ready: bool = True) -> Chat:
@@ -96,6 +101,14 @@ class Desk:
     def _see(self, request: Request) -> None:
         if not request.url.startswith(self.server.address):
             self._note("request", request.url)
+
+    def _watch(self, socket: WebSocket) -> None:
+        socket.on("framesent", partial(self._judge, "client"))
+        socket.on("framereceived", partial(self._judge, "server"))
+
+    def _judge(self, side: str, data: str | bytes) -> None:
+        if fault := frames.fault_of(side, json.loads(data)):
+            self._note("frame", fault)
 
     def _note(self, kind: str, what: str) -> None:
         self.problems.append(f"{kind}: {what}")
@@ -267,8 +280,46 @@ def test_a_second_message_waits_for_the_reply_before_it(desk):
     chat.send("count 12")
     expect(chat.stop).to_be_visible()
     chat.send("and then")
-    expect(chat.page.locator(".cm-unsent .cm-note")).to_contain_text("Waits")
+    chat.send("never")
+    waiting = chat.page.locator(".cm-waiting")
+    expect(waiting.locator(".cm-text")).to_have_text(["and then", "never"])
+    waiting.nth(1).get_by_role("button", name="Cancel").click()
+    expect(waiting.locator(".cm-text")).to_have_text(["and then"])
     chat.expect_rows("count 12", re.compile("^1 2 .* 12 ?$"), "and then", "and then")
+
+
+def test_what_a_run_is_at_is_shown(desk):
+    chat = desk.open()
+    chat.send("search weather")
+    line = chat.page.locator(".cm-activity")
+    expect(line).to_contain_text("Using weather…")
+    chat.page.reload()
+    expect(line).to_contain_text("Using weather…")
+    chat.stop.click()
+    expect(line).to_have_count(0)
+
+
+def test_an_edit_and_a_second_answer_leave_older_versions(desk):
+    chat = desk.open()
+    chat.send("one")
+    chat.expect_rows("one", "one")
+    other = desk.open(chat.page.url.split("/")[-2])
+    chat.tool(1, "Edit").click()
+    box = chat.page.get_by_role("textbox", name="Edit message")
+    box.fill("two")
+    box.press("Enter")
+    other.expect_rows("two", "two")
+    other.tool(4, "Answer again").click()
+    expect(chat.page.locator("[data-seq='6']")).to_be_visible()
+    chat.page.reload()
+    chat.expect_rows("two", "two")
+    expect(chat.page.locator("[data-seq='5'] .cm-tools")).to_contain_text("3 of 3")
+    chat.tool(5, "Previous version").click()
+    chat.tool(3, "Previous version").click()
+    chat.expect_rows("one", "one")
+    chat.send("three")
+    chat.expect_rows("two", "two", "three", "three")
+    other.expect_rows("two", "two", "three", "three")
 
 
 def test_a_sign_out_elsewhere_ends_the_page_and_keeps_what_was_written(desk):

@@ -8,10 +8,11 @@ import threading
 import pytest
 
 from chatmemory import layer as layer_module
-from chatmemory.hub import Hub, _living_logins
+from chatmemory.hub import Hub
 from chatmemory.layer import RUNNERS, group_of
+from chatmemory.responders import Progress
 from tests.layers import Boss, Ear, FakeLayer
-from tests.servers import sign_in, wait_for
+from tests.servers import wait_for
 
 
 @pytest.fixture
@@ -107,6 +108,18 @@ def test_text_reaches_sockets_of_other_processes_in_order(hubs, wire):
     grow(here, text, *[f" {n}" for n in range(100)])
     wait_for(lambda: seen(there) == ("c1", 0, text.text), "the text is not whole")
     assert ear.says
+
+
+def test_progress_reaches_them_in_order_with_the_text(hubs, wire):
+    here, there = hubs
+    joined(there, wire)
+    begun, ended = (Progress("tool", "weather", state) for state in ("started", "ended"))
+    runs(here, wire, ("So ", "far", begun, ended, ", so "))
+    said = ["So far", begun, ended, ", so "]
+    wait_for(lambda: seen(there) and there.text_of(7).pieces == said, "it is not there")
+    grow(here, here.text_of(7), begun)
+    wait_for(lambda: there.text_of(7).pieces == [*said, begun], "no more comes")
+    assert seen(there) == ("c1", 0, "So far, so ")
 
 
 def test_who_runs_a_turn_needs_no_socket_to_be_asked_for_the_whole_text(hubs, wire):
@@ -278,19 +291,3 @@ def test_the_thread_ends_when_told(hubs, wire):
     there.shut_down()
     assert "chatmemory-hub" not in {thread.name for thread in threading.enumerate()}
     joined(here, wire)
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize(
-    ("engine", "is_found"),
-    [
-        ("django.contrib.sessions.backends.db", True),
-        ("django.contrib.sessions.backends.cached_db", True),
-        ("django.contrib.sessions.backends.cache", False),
-        ("django.contrib.sessions.backends.signed_cookies", True),
-    ],
-)
-def test_logins_are_found_whatever_keeps_them(settings, engine, is_found):
-    key = sign_in().cookie
-    settings.SESSION_ENGINE = engine
-    assert (key in _living_logins({key, "x" * 32})) == is_found

@@ -197,6 +197,16 @@ def test_a_database_that_does_not_answer_is_said_in_words(web, monkeypatch):
 # What a page shows
 
 
+def test_what_an_edit_superseded_is_not_on_the_page(web, ann):
+    talk(ann, "a typo", "an answer")
+    about = {"session_key": "talk", "by": Actor.user(ann), "owner": "me"}
+    edit = {"content": "no typo", "replaces": 1, "expect_seq": 1}
+    services.admit_turn(client_id="new", **about, **edit)
+    page = html_of(web.get("/chat/talk/"))
+    assert re.findall(r'data-seq="(\d+)"', page) == ["3"]
+    assert "no typo" in page
+
+
 def test_the_newest_rows_are_on_the_page_without_a_script(web, ann):
     talk(ann, *(f"text {number}" for number in range(1, 61)))
     page = html_of(web.get("/chat/talk/"))

@@ -20,11 +20,14 @@ from chatmemory.errors import (
     RoleForbidden,
 )
 from chatmemory.protocol import Cursor, Fetch, Hello, Pong, Send, Stop
+from tests import frames
 
 NO_TEXTS: list[Any] = [None, 5, True, [], {}]
 ODD_IDS: list[Any] = [None, "", True, 1.5, [], "x" * 65, "\ud800", "\0", "\n"]
 SEND = {"type": "send", "id": 1, "client_id": "c1", "text": "hi"}
 FETCH = {"type": "fetch", "id": 1, "before_seq": 9}
+CONTENT_FAULT = "send.content.0: 'text' is a required property"
+"""What a block says is looked at where the message is stored."""
 
 
 @pytest.mark.parametrize(
@@ -52,6 +55,8 @@ FETCH = {"type": "fetch", "id": 1, "before_seq": 9}
 )
 def test_a_frame_is_what_it_says(frame, parsed):
     assert protocol.parse(frame) == parsed
+    if parsed.__class__ is not Hello or parsed.v == protocol.VERSION:
+        assert frames.fault_of("client", frame) in ("", CONTENT_FAULT)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +95,7 @@ def test_a_frame_is_what_it_says(frame, parsed):
             for name in ("replaces", "expect_seq")
             for value in ("1", -1, 1.0, True)
         ],
-        *[(SEND | {"if_busy": value}, "bad_field", "if_busy") for value in (1, True)],
+        *[(SEND | {"if_busy": value}, "bad_field", "if_busy") for value in (1, True, {"a": 1})],
         (SEND | {"content": []}, "unknown_field", "content"),
         *[
             (SEND | {name: 1}, "unknown_field", name)
@@ -118,6 +123,7 @@ def test_what_is_no_frame_is_refused_by_name(frame, code, field):
     with pytest.raises(BadInput) as raised:
         protocol.parse(frame)
     assert (raised.value.code, raised.value.field) == (code, field)
+    assert frames.fault_of("client", frame) or field == "id"  # JSON Schema has no "printable"
 
 
 @pytest.mark.parametrize("role", ["system", "assistant", "developer", "tool", "user", None])
@@ -131,6 +137,13 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=5,
 )
+
+
+def may_differ(parsed):
+    """What is seen only where it is used: another version, and what a message says."""
+    return isinstance(parsed, Send) or (isinstance(parsed, Hello) and parsed.v != 1)
+
+
 kinds = st.sampled_from(["hello", "send", "stop", "fetch", "pong"])
 names = st.sampled_from(["id", "v", "cursor", "create", "client_id", "text", "turn", "n", "role"])
 
@@ -146,7 +159,8 @@ names = st.sampled_from(["id", "v", "cursor", "create", "client_id", "text", "tu
 def test_whatever_comes_is_parsed_or_refused_and_the_answer_can_be_sent(frame):
     answer = ""
     try:
-        protocol.parse(frame)
+        parsed = protocol.parse(frame)
+        assert not frames.fault_of("client", frame) or may_differ(parsed)
     except ChatMemoryError as error:
         answer = protocol.dump_error(error, id=protocol.id_of(frame))
     assert answer.encode() is not None
@@ -229,13 +243,13 @@ def test_a_message_as_long_as_a_person_may_write_is_not_cut():
 
 
 def test_a_cursor_that_was_given_out_is_taken_back():
-    cursor = Cursor(1, 2**41, 3, 4)
+    cursor = Cursor(1, 2**41, 3, 4, 5)
     assert Cursor.parse(str(cursor)) == cursor
 
 
 @pytest.mark.parametrize(
-    "text", ["", "garbage", "1.2.3", "1.2.3.4.5", "1.2.-3.4", "1.2.³.4", "1.2.3. 4", "1.2.٣.4",
-             "1" * 200, f"1.2.{10**30}.4", f"1.2.{2**53 + 1}.4", "\ud800.2.3.4"]
+    "text", ["", "garbage", "1.2.3.4", "1.2.3.4.5.6", "1.2.-3.4.5", "1.2.³.4.5", "1.2.3. 4.5",
+             "1.2.٣.4.5", "1" * 200, f"1.2.{10**30}.4.5", f"1.2.{2**53 + 1}.4.5", "\ud800.2.3.4.5"]
 )  # fmt: skip
 def test_any_other_cursor_is_none(text):
     assert Cursor.parse(text) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -18,20 +19,22 @@ from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableGenerator, RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from chatmemory import services
+from chatmemory.codec import Asks
 from chatmemory.errors import ModelTimeout, ModelUnavailable
 from chatmemory.langchain import DjangoChatMessageHistory
 from chatmemory.models import Session
-from chatmemory.responders import Request, Text, demo, finding
+from chatmemory.responders import Finished, Progress, Request, Text, demo, finding
 from tests.factories import make_session
+from tests.scripted import ScriptedModel
 
 HELLO = [{"role": "user", "content": "hello"}]
 MADE: dict[str, Any] = {}
@@ -178,9 +181,9 @@ upper = RunnableLambda(lambda given: given["input"].upper())
 a_number = 42
 
 
-def request(messages: Any = HELLO, **columns: Any) -> Request:
+def request(messages: Any = HELLO, *, answers: Asks | None = None, **columns: Any) -> Request:
     session = Session(scope="server", key="talk", **columns)
-    return Request(session=session, turn="turn-1", messages=messages)
+    return Request(session=session, turn="turn-1", messages=messages, answers=answers)
 
 
 async def ask(
@@ -192,11 +195,12 @@ async def ask(
     messages = []
     async with aclosing(finding.find()(asked or request())) as items:
         async for item in items:
-            if isinstance(item, Text):
-                steps[-1].append(item.text)
-            else:
-                messages.append(item.message)
-                steps.append([])
+            match item:
+                case Text(text):
+                    steps[-1].append(text)
+                case Finished(message):
+                    messages.append(message)
+                    steps.append([])
     assert steps.pop() == []
     return steps, messages
 
@@ -377,6 +381,81 @@ async def test_text_arrives_while_the_model_still_speaks(provider, settings):
     assert await asyncio.to_thread(provider.gone.wait, 5)
 
 
+THOUGHTS = {
+    "anthropic": [{"type": "thinking", "thinking": "Hm. "}, {"type": "text", "text": "Yes."}],
+    "openai": [{"type": "reasoning", "reasoning": "Hm. "}, {"type": "text", "text": "Yes."}],
+}
+
+
+async def stream(runnable: Any, settings: Any) -> list[Any]:
+    MADE["runnable"] = runnable
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "RESPONDER": "tests.test_responders.factory"}
+    async with aclosing(finding.find()(request())) as items:
+        return [item async for item in items]
+
+
+@pytest.mark.parametrize("name", THOUGHTS)
+async def test_that_a_model_thinks_is_told_and_what_it_thinks_is_no_reply(name, settings):
+    model = ScriptedModel(replies=[AIMessage(THOUGHTS[name])], given=[])
+    *told, finished = await stream(model, settings)
+    assert told == [
+        Progress("thinking", "", "started"),
+        Progress("thinking", "", "ended"),
+        Text("Yes."),
+    ]
+    [thought, text] = finished.message["content"]
+    assert "Hm. " in thought.values()
+    assert text["text"] == "Yes."
+
+
+async def test_thoughts_beside_the_content_are_told_too(settings):
+    async def think(messages: Any) -> AsyncIterator[AIMessageChunk]:
+        for kwargs, text in (({"reasoning_content": "Hm. "}, ""), ({}, "Yes.")):
+            yield AIMessageChunk(content=text, additional_kwargs=kwargs)
+
+    *told, finished = await stream(RunnableGenerator(_of_chunks(think)), settings)
+    assert told == [
+        Progress("thinking", "", "started"),
+        Progress("thinking", "", "ended"),
+        Text("Yes."),
+    ]
+    assert finished.message["content"] == "Yes."
+    assert finished.message["additional_kwargs"] == {"reasoning_content": "Hm. "}
+
+
+def _of_chunks(think: Any) -> Any:
+    async def transform(given: AsyncIterator[Any]) -> AsyncIterator[AIMessageChunk]:
+        async for messages in given:
+            async for chunk in think(messages):
+                yield chunk
+
+    return transform
+
+
+async def test_a_generator_may_tell_what_it_is_at(settings):
+    told = await stream(telling, settings)
+    assert told[:3] == [Progress("tool", "weather", "started"), Text("It "), Text("rains.")]
+
+
+async def telling(messages: object, session: Session) -> AsyncIterator[Any]:
+    yield Progress("tool", "weather", "started")
+    yield "It "
+    yield "rains."
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (("cooking", "", ""), ValueError),
+        (("tool", None, ""), TypeError),
+        (("tool", "", 7), TypeError),
+    ],
+)
+def test_progress_of_no_known_shape_is_refused(given, error):
+    with pytest.raises(error):
+        Progress(*given)
+
+
 def weather(city: str) -> str:
     """The weather in a city."""
     return f"Rain in {city}."
@@ -473,6 +552,51 @@ async def test_langchains_own_memory_around_a_responder_does_no_harm(provider, s
         session_key="talk", by=services.Actor.server("test"), scope=by
     )
     assert [row.text for row in page.rows] == ["hello"]
+
+
+@pytest.fixture
+def documented(provider, monkeypatch) -> dict[str, Any]:
+    """What the examples of docs/responders.md define."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{provider.server_port}/v1")
+    page = (django_settings.BASE_DIR / "docs" / "responders.md").read_text()
+    made: dict[str, Any] = {}
+    for example in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        exec(compile(example, "docs/responders.md", "exec"), made)  # noqa: S102  # our own page
+    return made
+
+
+async def test_the_documented_generators_answer(documented, settings):
+    _, [message] = await ask_runnable(documented["echo"], settings)
+    assert message["content"] == "You said: hello"
+    *_, last = await stream(documented["forecast"], settings)
+    assert last.message["content"] == "There will be rain."
+
+
+async def test_the_documented_chain_and_factory_answer(documented, provider, settings):
+    provider.says = [words("ol\u00e1"), words("ol\u00e1")]
+    MADE.update(runnable=documented["bot_for"](Session(metadata={})))
+    _, [message] = await ask("tests.test_responders.factory", settings)
+    assert message["content"] == "ol\u00e1"
+    assert provider.asked[0]["messages"][0]["content"] == "Answer in Portuguese."
+    assert documented["bot_for"](Session(metadata={"bot": "echo"})) is documented["echo"]
+
+
+async def test_the_documented_graphs_answer(documented, provider, settings):
+    provider.says = [call("weather", '{"city": "Lisbon"}'), words("It rains.")]
+    _, messages = await ask_runnable(documented["agent"], settings)
+    assert [m["content"] for m in messages] == ["", "Rain in Lisbon.", "It rains."]
+    progress, found = await stream(documented["searcher"], settings)
+    assert (progress.state, found.message["content"]) == ("page 3 of 7", "Nothing found.")
+
+
+async def test_the_documented_graph_asks_and_goes_on(documented, provider, settings):
+    provider.says = [call("remove", '{"name": "x"}'), words("Done.")]
+    _, [*_, question] = await ask_runnable(documented["careful"], settings)
+    assert question["content"] == "Remove x?"
+    answer = request([{"role": "user", "content": "yes"}], answers=Asks.of(question))
+    _, [_, result, last] = await ask_runnable(documented["careful"], settings, answer)
+    assert (result["content"], last["content"]) == ("x is removed.", "Done.")
 
 
 def tell(*texts: str) -> str:

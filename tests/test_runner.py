@@ -197,6 +197,30 @@ def test_a_stop_does_not_wait_for_the_responder(ann, settings, monkeypatch, name
     responders_for_tests.GO.set()
 
 
+def test_a_question_that_was_stopped_waits_for_no_answer(ann, settings):
+    answered_by(settings, "asking_and_going_on")
+    begin(ann)
+    begun()
+    services.stop_turn(**ann.talk, turn="c1")
+    assert ended().status == "interrupted"
+    message = Message.objects.get(role="assistant")
+    assert (message.text, message.plain().get("asks")) == ("Sure?", None)
+
+
+def test_progress_is_told_within_bounds_and_not_stored(ann, settings, monkeypatch):
+    told = []
+    monkeypatch.setattr(hub, "end_text", lambda pk, turn: told.append(hub.text_of(pk)))
+    answered_by(settings, "restless")
+    responders_for_tests.GO.set()
+    begin(ann)
+    assert ended().status == "complete"
+    assert rows()[-1] == ("assistant", "Done.", "complete")
+    wait_for(lambda: told, "its text does not end")
+    events = told[0].pieces[:-1]
+    assert len(events) == runner_module.MAX_EVENTS
+    assert (events[7].name, events[7].state) == ("7[2J" + "x" * 96, "ab")
+
+
 def test_a_stop_of_which_nobody_told_is_found_by_the_keeper(ann, settings):
     answered_by(settings, "endless")
     begin(ann)
@@ -602,7 +626,7 @@ def test_a_turn_that_can_not_be_ended_does_not_stop_the_sweep(ann, settings, cap
     settings.CHATMEMORY = {**settings.CHATMEMORY, "MAX_REPLY_CHARS": "many"}
     pk = Session.objects.get().pk
     found = hub_module._sweep(session_pks=[pk], user_pks={ann.talk["by"].id}, login_keys=())
-    assert (list(found.heads), found.user_pks) == ([pk], {ann.talk["by"].id})
+    assert (list(found.heads), list(found.proofs)) == ([pk], [ann.talk["by"].id])
     assert f"the overdue turn of session {pk} can't be ended" in caplog.text
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import re
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import uuid
+from pathlib import Path
 
 import pytest
 import websockets
@@ -18,6 +23,7 @@ from chatmemory.models import Message, Turn
 from tests.conftest import missing
 from tests.factories import make_session
 from tests.servers import (
+    DEADLINE,
     Closed,
     Connection,
     Server,
@@ -111,6 +117,12 @@ async def test_each_server_tells_why_it_closes(ann, serve, program):
         assert (bye["reason"], code) == ("not_found", 4404)
     async with Connection(server, None) as tab:
         assert (await tab.closed())[1] == 4401
+    ticket = await db(services.issue_ticket)(by=ann.talk["by"])
+    protocols = ["chatmemory.v1", f"ticket.{ticket}"]
+    async with greeted(tab := Connection(server, None, protocols=protocols)):
+        assert tab.socket.subprotocol == "chatmemory.v1"
+    async with Connection(server, ann, protocols=protocols) as tab:
+        assert (await tab.closed())[1] == 4401
     async with greeted(tab := Connection(server, ann)):
         await tab.put("x" * 300 * 1024)
         bye, code = await tab.closed()
@@ -150,8 +162,67 @@ async def test_what_breaks_the_rules_of_websockets_ends_that_socket_alone(ann, s
         async with greeted(tab := Connection(server, ann)):
             await tab.put(json.dumps({"type": "x" * 2 * 1024 * 1024}))
             assert (await tab.closed())[1] in (1006, 1009)
+        for attack in (inflate, never_end):
+            growth = growth_of(server)
+            async with Connection(server, ann) as tab:
+                await attack(tab)
+                assert (await tab.closed())[1] in (1006, 1009)
+            assert growth() < 32
+        for byte in (b"\x0b", b"\x85"):
+            answer = await db(smuggled)(server, ann, byte)
+            # Refused as no header, or for the origin that is missing.
+            assert answer.split()[1] in (b"400", b"403")
         await other.send("hi")
         await other.idle(2)
+    assert [text for _, text, _ in await rows()] == ["hi", "hi"]
+
+
+async def inflate(tab):
+    """64 MiB, which are 64 KiB where compression was agreed on."""
+    with contextlib.suppress(websockets.ConnectionClosed):
+        await tab.socket.send("0" * 64 * 1024 * 1024)
+
+
+async def never_end(tab):
+    """10,000 fragments of 2 KiB, none of which is the last."""
+    length = struct.pack("!BH", 0x80 | 126, 2_048)
+    for number in range(10_000):
+        opcode = bytes([0 if number else 1])
+        tab.socket.transport.write(opcode + length + bytes(4) + b"0" * 2_048)
+        if number % 100 == 0:
+            await asyncio.sleep(0)
+        if tab.socket.transport.is_closing():
+            break
+
+
+def growth_of(server):
+    """What tells by how many MiB the memory of a server's process grew at most, from now on."""
+    process = Path(f"/proc/{server.process.pid}")
+    (process / "clear_refs").write_text("5")  # the peak begins anew
+
+    def peak() -> int:
+        [kilobytes] = re.findall(r"VmHWM:\s+(\d+)", (process / "status").read_text())
+        return int(kilobytes) // 1024
+
+    before = peak()
+    return lambda: peak() - before
+
+
+def smuggled(server, person, byte):
+    """The answer to an upgrade without an origin, but for one behind a byte that ends no line."""
+    lines = [
+        b"GET /ws/chat/talk/ HTTP/1.1",
+        b"Host: 127.0.0.1:%d" % server.port,
+        b"Connection: Upgrade",
+        b"Upgrade: websocket",
+        b"Sec-WebSocket-Version: 13",
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        b"Cookie: sessionid=" + person.cookie.encode(),
+        b"X-Any: 1" + byte + b"Origin: " + server.address.encode(),
+    ]
+    with socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE) as line:
+        line.sendall(b"\r\n".join(lines) + b"\r\n\r\n")
+        return line.recv(4_096)
 
 
 @pytest.mark.redis

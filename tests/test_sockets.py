@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 import uuid
@@ -23,6 +24,7 @@ from chatmemory.consumers.origins import is_allowed_origin
 from chatmemory.hub import hub
 from chatmemory.models import Message, Session, Turn
 from chatmemory.protocol import Cursor
+from chatmemory.responders import Progress
 from chatmemory.services import Actor
 from tests import responders_for_tests
 from tests.factories import make_session, said
@@ -73,7 +75,7 @@ def rows():
 
 @db
 def trim(person, keep_last):
-    services.trim_session(**person.talk, keep_last=keep_last, reason="test")
+    return services.trim_session(**person.talk, keep_last=keep_last, reason="test")
 
 
 @db
@@ -160,6 +162,55 @@ async def test_a_send_that_can_not_be_taken_is_refused_under_its_id(ann, talk):
     assert await db(Turn.objects.count)() == 1
 
 
+async def test_text_that_is_no_json_is_told_where(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        await tab.put('{"type": oops')
+        assert re.search(r"\b9\b|column 10|char 9", (await tab.next())["message"])
+
+
+KINDS = [
+    "close",
+    "websocket.disconnect",
+    "websocket.close",
+    "_x",
+    "chat.message",
+    "chatmemory.news",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_type_of_the_inside_is_unknown_and_touches_nobody(ann, talk, kind):
+    async with greeted(tab := Tab(ann), other := Tab(ann)):
+        await tab.put(json.dumps({"type": kind, "session": talk.pk, "code": 1000}))
+        assert (await tab.next())["code"] == "unknown_type"
+        for each in (tab, other):
+            assert (await each.ask("fetch", before_seq=2))["type"] == "ok"
+        assert other.is_quiet()
+
+
+BAD_CONTENTS = {
+    "NUL": ([{"type": "text", "text": "a\0"}], "bad_text"),
+    "lone surrogate": ([{"type": "text", "text": "\ud800"}], "bad_text"),
+    "NUL in a key": ([{"type": "text", "text": "a", "\0": 1}], "bad_field"),
+    "image": ([{"type": "image_url", "text": "a"}], "bad_field"),
+    "no block": ([5], "bad_field"),
+    "empty list": ([], "bad_field"),
+    "empty block": ([{"type": "text", "text": ""}], "empty"),
+    "object": ({}, "bad_field"),
+    "text": ("a", "bad_field"),
+}
+
+
+async def test_a_content_that_can_not_be_taken_is_refused(ann, talk):
+    codes = {}
+    async with greeted(tab := Tab(ann)):
+        for name, (content, _) in BAD_CONTENTS.items():
+            codes[name] = (await tab.ask("send", client_id="c1", content=content)).get("code")
+        metadata = {"client_id": "c1", "text": "a", "metadata": {"a\0": "\0"}}
+        assert (await tab.ask("send", **metadata))["field"] == "metadata"
+    assert codes == {name: code for name, (_, code) in BAD_CONTENTS.items()}
+
+
 async def test_an_error_names_the_limit_and_does_not_repeat_the_input(ann, talk):
     async with greeted(tab := Tab(ann)):
         answer = await tab.send("secret" * 6_000)
@@ -178,7 +229,7 @@ async def test_an_id_that_can_not_be_said_does_not_kill_the_socket(ann, talk):
     "text",
     [
         "  kept \n\t as it is \r\n ",
-        "\ufffd \ue000 👩\u200d👧 \u05e9\u05dc\u05d5\u05dd",
+        "\uffff \ufffd \ue000 👩\u200d👧 \u05e9\u05dc\u05d5\u05dd",
         "e" + "\u0301" * 10_000,
         "\u202ereversed \U000e0041",
     ],
@@ -245,7 +296,7 @@ async def test_nothing_is_answered_before_hello(ann, talk):
 
 async def test_only_version_1_is_spoken(ann, talk):
     async with Tab(ann) as tab:
-        await tab.say("hello", v=2)
+        await tab.put('{"type":"hello","v":2}')
         bye, code = await tab.closed()
     assert (bye["reason"], bye["code"], code) == ("unsupported_version", 4426, 4426)
 
@@ -378,6 +429,7 @@ def old_cursor(session, **changes):
                 "epoch": session.epoch,
                 "seq": 2,
                 "revision": 0,
+                "first_seq": 1,
                 **changes,
             }
         )
@@ -402,7 +454,7 @@ async def test_a_cursor_of_elsewhere_begins_anew_with_a_reason(ann, talk, change
 
 
 async def test_a_cursor_that_was_never_given_out_begins_anew(ann, talk):
-    for cursor in ("garbage", "", f"{talk.pk}.{talk.epoch}.{10**30}.1", "\ud800", "x" * 10_000):
+    for cursor in ("garbage", "", f"{talk.pk}.{talk.epoch}.{10**30}.1.1", "\ud800", "x" * 10_000):
         async with Tab(ann) as tab:
             await tab.hello(cursor=cursor)
         assert tab.frames[1]["reason"] == "other"
@@ -434,6 +486,130 @@ async def test_a_cursor_from_before_a_trim_goes_on_behind_the_floor(ann, talk, k
         assert (await tab.send("next"))["seq"] == 5
         await tab.until("message", seq=5)
     assert tab.texts()[: len(texts)] == texts
+
+
+@db
+def redact(person, *seqs):
+    for seq in seqs:
+        services.redact_message(**person.talk, seq=seq, reason="test")
+
+
+async def test_a_row_that_changed_comes_again_to_an_open_socket(ann, talk):
+    async with greeted(tab := Tab(ann)):
+        await redact(ann, 2)
+        message = await tab.until("message")
+        assert (message["seq"], message["text"], message["redacted"]) == (2, "", True)
+        session = await tab.until("session")
+        assert message["revision"] == session["revision"] > 0
+        await tab.until("synced")
+        await append(ann, "five")
+        assert (await tab.until("message"))["seq"] == 5
+
+
+async def test_a_row_that_was_quarantined_and_one_repaired_come_again(ann, talk):
+    broken = Message.stored.filter(seq=2)
+    async with greeted(tab := Tab(ann)):
+        for body, quarantined in (("{", True), (None, False)):
+            await db(broken.update)(body=body)
+            found = services.check_integrity(repair_by=Actor.server("test"))
+            assert [finding.code for finding in await db(list)(found)]
+            message = await tab.until("message")
+            assert (message["seq"], message["quarantined"]) == (2, quarantined)
+
+
+async def test_a_cursor_brings_the_rows_that_changed_and_those_that_are_new(ann, talk):
+    async with Tab(ann) as tab:
+        cursor = await tab.hello()
+    await redact(ann, 3, 1)
+    await append(ann, "five")
+    async with Tab(ann) as tab:
+        cursor = await tab.hello(cursor=cursor)
+        assert [(f["seq"], f["text"]) for f in tab.frames if f["type"] == "message"] == [
+            (3, ""),
+            (1, ""),
+            (5, "five"),
+        ]
+    async with Tab(ann) as tab:
+        await tab.hello(cursor=cursor)
+    assert tab.texts() == []
+
+
+async def test_more_changed_rows_than_a_page_come_all(ann, talk, monkeypatch):
+    monkeypatch.setattr(feed, "PULL", 2)
+    await append(ann, *"abc")
+    async with Tab(ann) as tab:
+        cursor = await tab.hello()
+    await redact(ann, *range(7, 2, -1))
+    # As where many rows change at once.
+    revision = (await db(Session.objects.get)()).rows_revision
+    await db(Message.stored.filter(redacted=True).update)(revision=revision)
+    async with Tab(ann) as tab:
+        await tab.hello(cursor=cursor)
+    assert [f["seq"] for f in tab.frames if f["type"] == "message"] == [3, 4, 5, 6, 7]
+
+
+async def test_changed_rows_wait_for_credit_and_none_is_left_out(ann, talk, monkeypatch):
+    await append(ann, *["x" * 90_000] * 6)
+    async with Tab(ann) as tab:
+        cursor = await tab.hello()
+    await db(Message.stored.filter(seq__gt=4).update)(revision=9)
+    await db(Session.objects.update)(revision=9, rows_revision=9)
+    with monkeypatch.context() as patch:
+        patch.setattr(credit, "PONG_SECONDS", 0.5)
+        async with Tab(ann) as tab:
+            tab.confirms = False
+            await tab.say("hello", v=1, cursor=cursor)
+            assert (await tab.closed())[1] == 4410
+    assert [f["seq"] for f in tab.frames if f["type"] == "message"] == [5, 6, 7]
+    async with Tab(ann) as tab:
+        tab.confirms = False
+        await tab.say("hello", v=1, cursor=cursor)
+        for _ in range(3):
+            ping = await tab.until("ping")
+        tab.confirms = True
+        await tab.say("pong", n=ping["n"])
+        await tab.until("synced")
+    assert [f["seq"] for f in tab.frames if f["type"] == "message"] == [5, 6, 7, 8, 9, 10]
+
+
+async def test_a_changed_row_that_was_never_shown_comes_only_once_it_is_fetched(ann, talk):
+    await append(ann, *map(str, range(60)))
+    async with greeted(tab := Tab(ann)):
+        assert next(f["seq"] for f in tab.frames if f["type"] == "message") == 15
+        await redact(ann, 9, 20)
+        assert (await tab.until("message"))["seq"] == 20
+        await tab.until("synced")
+        await tab.ask("fetch", before_seq=15, limit=5)
+        await redact(ann, 8, 11)
+        assert (await tab.until("message"))["seq"] == 11
+
+
+async def test_a_cursor_from_before_a_trim_was_undone_begins_anew(ann, talk):
+    trimmed = await trim(ann, 2)
+    async with Tab(ann) as tab:
+        cursor = await tab.hello()
+        assert tab.texts() == ["three", "four"]
+    await db(services.restore_session)(entry_pk=trimmed.pk, by=ann.talk["by"], reason="test")
+    async with Tab(ann) as tab:
+        await tab.hello(cursor=cursor)
+    assert tab.frames[1]["reason"] == "restored"
+    assert tab.texts() == list(SPOKEN)
+
+
+async def test_a_cursor_from_before_a_backup_was_put_back_begins_anew(ann, talk):
+    async with Tab(ann) as tab:
+        await tab.hello(cursor=old_cursor(talk, revision=5))
+    assert tab.frames[1]["reason"] == "ahead"
+
+
+async def test_unchanged_sessions_are_not_searched_for_changed_rows(ann, talk, monkeypatch):
+    await redact(ann, 1)
+    async with greeted(tab := Tab(ann)):
+        monkeypatch.setattr(feed, "_achanged", None)  # calling it would end the socket
+        await append(ann, "five")
+        await tab.until("message", text="five")
+        await trim(ann, 2)
+        await tab.until("session", first_seq=3)
 
 
 # Said and answered
@@ -557,7 +733,7 @@ async def test_an_edit_is_told_by_what_it_supersedes(ann, talk):
         assert (await tab.send("three, better", replaces=3, expect_seq=3))["seq"] == 5
         assert (await tab.idle(6))["superseded"] == [[3, 4]]
         await tab.send("three, at last", "c2", replaces=5, expect_seq=5)
-        assert (await tab.idle(8))["superseded"] == [[3, 6]]
+        assert (await tab.idle(8))["superseded"] == [[3, 4], [5, 6]]
         await trim(ann, 4)
         await tab.until("session", first_seq=5, superseded=[[5, 6]])
     async with greeted(late := Tab(ann)):
@@ -688,10 +864,56 @@ async def test_who_comes_in_the_middle_is_shown_the_text_so_far(ann, talk, setti
             await second.until("snapshot", text="So far, ")
 
 
+async def test_progress_is_shown_in_order_and_who_comes_late_sees_the_latest(ann, talk, settings):
+    answered_by(settings, "with_progress")
+    thinking = {"kind": "thinking", "name": "", "state": "started"}
+    begun, ended = (
+        {"kind": "tool", "name": "weather", "state": state} for state in ("started", "ended")
+    )
+    async with greeted(first := Tab(ann), second := Tab(ann)):
+        await first.send("hi")
+        while first.streamed() != "So far, so good":
+            await first.next()
+        async with greeted(late := Tab(ann)):
+            snapshot = await late.until("snapshot", turn="c1", step=0)
+            assert (snapshot["text"], snapshot["event"]) == ("So far, so good", begun)
+            responders_for_tests.GO.set()
+            await late.until("delta", turn="c1", step=0, event=ended)
+            await late.until("message", role="assistant", text="So far, so good.")
+        await first.idle(6)
+        await second.idle(6)
+    for tab in (first, second):
+        events = [frame["event"] for frame in tab.frames if "event" in frame]
+        assert events in ([thinking, begun, ended], [begun, ended])
+        assert tab.texts()[-1] == "So far, so good."
+
+
+def test_text_and_events_that_came_together_stay_in_order():
+    event = Progress("tool", "weather", "started")
+    place = feed.Feed(Session(pk=1, epoch=1), None)
+    place._is_fresh = False
+    taken = [place._take(["So ", "far", event, ", so", event]) for _ in range(4)]
+    shown = {"kind": "tool", "name": "weather", "state": "started"}
+    assert taken == [{"text": "So far"}, {"event": shown}, {"text": ", so"}, {"event": shown}]
+
+
+async def test_events_cost_credit(ann, talk, settings, monkeypatch):
+    monkeypatch.setattr(credit, "PING_EVERY", 10_000_000)
+    answered_by(settings, "restless")
+    async with greeted(tab := Tab(ann)):
+        monkeypatch.setattr(credit, "CREDIT", 8_000)
+        await tab.send("hi")
+        await tab.until("snapshot")
+        await asyncio.sleep(0.1)
+        while not tab.is_quiet():
+            await tab.next()
+    assert 1 < len([frame for frame in tab.frames if "event" in frame]) < 50
+
+
 async def test_the_text_of_a_turn_that_ended_is_shown_to_nobody(ann, talk):
     async with greeted(tab := Tab(ann)):
         cursor = tab.frames[-1]["cursor"]
-        text = {"turn": "c0", "step": 0, "from": 0, "to": 1, "text": "a ghost"}
+        text = {"turn": "c0", "step": 0, "from": 0, "to": 1, "pieces": ["a ghost"]}
         hub._hear("text", {"session": talk.pk, **text})
         async with Tab(ann) as late:
             await late.hello(cursor=cursor)

@@ -235,7 +235,7 @@ def test_of_many_sends_at_once_one_runs_and_the_others_are_busy():
 # Queued
 
 
-def begun(session, owner="me") -> str | None:
+def begun(session, owner="me"):
     """The turn that a claim begins."""
     claim = claim_next(session_pk=session.pk, owner=owner)
     return claim.client_id if claim else None

@@ -328,17 +328,17 @@ def test_an_edit_of_an_earlier_message_ends_all_versions_of_later_ones():
     run("one-b", replaces=1, expect_seq=5)
     assert versions(3) == [("two", 3, 4, False), ("two-b", 5, 6, False)]
     assert versions(1) == [("one", 1, 6, False), ("one-b", 7, 8, True)]
-    assert (ranges(), shown()) == ([(1, 6)], ["one-b"])
+    assert (ranges(), shown()) == ([(3, 4), (1, 6)], ["one-b"])
 
 
-def test_ranges_are_in_order_and_apart():
+def test_each_turn_that_supersedes_has_a_range_in_order_of_their_ends():
     talk("one", "two", "three", "four")
     run("four-b", replaces=7, expect_seq=7)
     run("five")
     run("five-b", replaces=11, expect_seq=11)
     assert ranges() == [(7, 8), (11, 12)]
     run("six", replaces=9, expect_seq=13)
-    assert ranges() == [(7, 14)]
+    assert ranges() == [(7, 8), (11, 12), (9, 14)]
 
 
 def test_what_is_below_the_floor_is_no_version_and_no_range():

@@ -12,6 +12,7 @@ urlpatterns = [
     path("sessions/", views.SessionList.as_view(), name="sessions"),
     path("sessions/<key>/", views.SessionDetail.as_view(), name="session"),
     path("sessions/<key>/messages/", views.MessageList.as_view(), name="messages"),
+    path("tickets/", views.TicketList.as_view(), name="tickets"),
     path("sessions/<key>/messages/<int:seq>/", views.MessageDetail.as_view(), name="message"),
     path(
         "sessions/<key>/messages/<int:seq>/versions/",

@@ -13,13 +13,14 @@ from django.core.handlers.asgi import ASGIRequest
 from django.db import close_old_connections, connection, transaction
 from django.utils.decorators import method_decorator
 from django.views.decorators.cache import cache_control
-from rest_framework.authentication import SessionAuthentication
+from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.exceptions import UnsupportedMediaType
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 
 from chatmemory import codec, services
@@ -79,6 +80,7 @@ class View(APIView):
         if request.method == "POST" and not negotiator.select_parser(request, self.get_parsers()):
             raise UnsupportedMediaType(request.content_type)
         super().initial(request, *args, **kwargs)
+        services.check_reach(self.actor)
 
     @property
     def actor(self) -> Actor:
@@ -207,6 +209,24 @@ class VersionList(View):
                 ]
             }
         )
+
+
+class TicketList(View):
+    """Tickets for clients without cookies; what the host's REST_FRAMEWORK takes is a sign-in."""
+
+    def get_authenticators(self) -> list[BaseAuthentication]:
+        # Only if the host chose them: by default REST framework takes passwords.
+        is_chosen = "DEFAULT_AUTHENTICATION_CLASSES" in api_settings.user_settings
+        others: Any = api_settings.DEFAULT_AUTHENTICATION_CLASSES if is_chosen else ()
+        return [SessionLogin(), *(authenticator() for authenticator in others)]
+
+    def post(self, request: Request) -> Response:
+        """A ticket, and the subprotocols with which a websocket is opened by it."""
+        self.read(Shape)
+        ticket = services.issue_ticket(by=self.actor)
+        protocols = ["chatmemory.v1", f"ticket.{ticket}"]
+        fields = {"ticket": ticket, "expires_in": services.TICKET_SECONDS, "protocols": protocols}
+        return Response(fields, 201)
 
 
 def _fields(session: Session) -> dict[str, object]:

@@ -10,28 +10,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import signal
 import time
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 from channels.consumer import AsyncConsumer
 
-from chatmemory import codec, protocol, services
+from chatmemory import codec, protocol
 from chatmemory.conf import settings
+from chatmemory.consumers import acts
 from chatmemory.consumers.credit import PONG_SECONDS, Credit
 from chatmemory.consumers.feed import Feed
+from chatmemory.consumers.limits import Bucket, guests
+from chatmemory.consumers.logins import login_of, ticket_of
 from chatmemory.consumers.origins import is_allowed_origin
 from chatmemory.drain import drain
-from chatmemory.errors import BadInput, ChatMemoryError, NotFound
+from chatmemory.errors import (
+    BadInput,
+    ChatMemoryError,
+    NotFound,
+    RateLimited,
+    Unauthenticated,
+)
 from chatmemory.hub import hub
-from chatmemory.models import Session
 from chatmemory.protocol import Fetch, Frame, FrameId, Hello, Pong, Send, Stop
 from chatmemory.runner import runner
-from chatmemory.services import Actor
+from chatmemory.services import Actor, Login
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +50,30 @@ CLOSE_SECONDS = 5.0
 MISTAKES = 3
 MISTAKE_CODES = frozenset({"bad_frame", "unknown_type", "not_ready"})
 CLOSES = {
+    "internal": 1011,
     "unauthenticated": 4401,
+    "forbidden": 4403,
     "not_found": 4404,
+    "too_many_connections": 4409,
     "unsupported_version": 4426,
+    "rate_limited": 4429,
+    "rotating": 4503,
+    "unavailable": 4503,
     "shutting_down": 4503,
 }
+MOST_OWED = 512 * 1024
+"""Characters of answers that wait for a client to read; it can fetch no more."""
+FLOOD_PAUSE_MS = 10_000
+"""When a client may come again that was sent away for its many frames."""
+RETURN_MS = 1_000
+"""Within which sockets that have reached their age come again."""
+
+
+class Address(TypedDict):
+    """Which session, and for whom."""
+
+    session_key: str
+    by: Actor
 
 
 class ChatConsumer(AsyncConsumer):
@@ -61,7 +89,7 @@ class ChatConsumer(AsyncConsumer):
         send: Callable[[Mapping[str, Any]], Awaitable[None]],
     ) -> None:
         await receive()  # websocket.connect
-        if not is_allowed_origin(scope):
+        if not is_allowed_origin(scope, may_be_missing=ticket_of(scope) is not None):
             await send({"type": "websocket.close"})
             return
         spoken = "chatmemory.v1" if "chatmemory.v1" in scope.get("subprotocols", ()) else None
@@ -69,6 +97,13 @@ class ChatConsumer(AsyncConsumer):
         runner.enable()
         drain.watch(signal.SIGTERM)
         client = Client(scope, send)
+        try:
+            client.let_in(await login_of(scope))
+        except ChatMemoryError as error:
+            client.turn_away(error)
+        except Exception:  # of the host's function too
+            logger.exception("who opened a socket could not be told")
+            client.turn_away(ChatMemoryError())
         reader = asyncio.ensure_future(client.read(receive))
         writer = asyncio.ensure_future(client.write())
         try:
@@ -93,11 +128,9 @@ class Client:
     def __init__(
         self, scope: Mapping[str, Any], send: Callable[[Mapping[str, Any]], Awaitable[None]]
     ) -> None:
-        user = scope.get("user")
-        self._actor = Actor.user(user) if user is not None and user.is_authenticated else None
-        login = scope.get("session")
-        self.user_pk = self._actor.id if self._actor else ""
-        self.login_key: str | None = login.session_key if login is not None else None
+        self._person: Login | None = None
+        self.user_pk = self.proof = ""
+        self.login_key: str | None = None
         self._key: str = scope["url_route"]["kwargs"]["key"]
         self._send_event = send
         self._loop = asyncio.get_running_loop()
@@ -108,10 +141,22 @@ class Client:
         self._is_closed = False
         self._feed: Feed | None = None
         self._mistakes = 0
+        self._bucket = Bucket()
         self._credit = Credit()
         self._hello_until = time.monotonic() + HELLO_SECONDS
-        if self._actor is None:
-            self._say_bye("unauthenticated", reconnect=False)
+        # Not all at once, where many came at once.
+        age = settings.CONNECTION_AGE * random.uniform(0.9, 1)  # noqa: S311  # no secret
+        self._rotates_at = time.monotonic() + age
+
+    def let_in(self, login: Login) -> None:
+        """The socket is this person's."""
+        self._person = login
+        self.user_pk, self.proof, self.login_key = login.actor.id, login.proof, login.key
+        guests.add(self)
+
+    def turn_away(self, error: ChatMemoryError) -> None:
+        """The socket is nobody's."""
+        self._say_bye(error.code, reconnect=not isinstance(error, Unauthenticated))
 
     # What the hub calls, from any thread.
 
@@ -127,6 +172,9 @@ class Client:
     def retire(self, reason: str, after_ms: int) -> None:
         self._from_thread(partial(self._say_bye, reason, reconnect=True, after_ms=after_ms))
 
+    def crowd_out(self) -> None:
+        self._from_thread(self._say_bye, "too_many_connections")
+
     def _from_thread(self, function: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the server's loop has ended
             self._loop.call_soon_threadsafe(function, *args)
@@ -137,7 +185,8 @@ class Client:
         self._wake.set()
 
     def leave(self) -> None:
-        """Tell the hub that the socket is gone."""
+        """The socket is gone."""
+        guests.remove(self)
         if self._feed is not None:
             hub.leave(self._feed.session_pk, self)
 
@@ -151,35 +200,42 @@ class Client:
                 return
             if self._bye is None:
                 await self._take(message.get("text"))
+                await asyncio.sleep(0)  # the next may be here already: others first
 
     async def _take(self, text: str | None) -> None:
+        early = self._bucket.take()
         frame: object = None
         try:
             frame = codec.parse_json(_frame_text(text))
-            await self._handle(protocol.parse(frame))
+            await self._handle(protocol.parse(frame), early)
         except ChatMemoryError as error:
             self._refuse(error, protocol.id_of(frame))
         except Exception:
             ref = uuid.uuid4().hex[:12]
             logger.exception("a frame failed, ref %s", ref)
             self._answer(protocol.dump_error(ChatMemoryError(), id=protocol.id_of(frame), ref=ref))
+        if self._bucket.is_overdrawn:
+            self._say_bye("rate_limited", reconnect=True, after_ms=FLOOD_PAUSE_MS)
 
     def _refuse(self, error: ChatMemoryError, frame_id: FrameId | None) -> None:
         self._answer(protocol.dump_error(error, id=frame_id))
-        if error.code == "unsupported_version":
-            self._say_bye(error.code, reconnect=False)
+        if error.code in ("unsupported_version", "unauthenticated", "forbidden"):
+            self._say_bye(error.code)
         elif error.code == "too_large" and frame_id is None:
-            self._say_bye(error.code, close_code=1009, reconnect=False)
+            self._say_bye(error.code, close_code=1009)
         elif error.code in MISTAKE_CODES:
             self._mistakes += 1
             if self._mistakes >= MISTAKES:
-                self._say_bye(error.code, close_code=4400, reconnect=False)
+                self._say_bye(error.code, close_code=4400)
 
-    async def _handle(self, frame: Frame) -> None:
+    async def _handle(self, frame: Frame, early: float) -> None:
         match frame:
             case Pong(n=n):
-                self._credit.confirm(n)
+                if self._credit.confirm(n):
+                    self._bucket.give_back()
                 self._wake.set()
+            case _ if early:
+                raise RateLimited("Too many frames in a short time.", retry_after=early)
             case Hello():
                 await self._hello(frame)
             case _ if self._feed is None:
@@ -187,15 +243,19 @@ class Client:
             case Send():
                 await self._admit(frame, self._feed.epoch)
             case Stop(id=frame_id, turn=turn):
-                status = await services.astop_turn(session_key=self._key, turn=turn, by=self._by)
+                status = await acts.astop(self._login, **self._address, turn=turn)
                 self._answer(protocol.dump("ok", id=frame_id, turn=turn, status=status))
             case Fetch():
-                await self._fetch(frame)
+                await self._fetch(frame, self._feed)
 
     @property
-    def _by(self) -> Actor:
-        assert self._actor is not None  # noqa: S101  # without one the socket says bye at once
-        return self._actor
+    def _login(self) -> Login:
+        assert self._person is not None  # noqa: S101  # without one the socket says bye at once
+        return self._person
+
+    @property
+    def _address(self) -> Address:
+        return {"session_key": self._key, "by": self._login.actor}
 
     async def _hello(self, frame: Hello) -> None:
         if self._feed is not None:
@@ -203,9 +263,9 @@ class Client:
         if frame.v != protocol.VERSION:
             raise BadInput("Only version 1 is spoken here.", code="unsupported_version")
         try:
-            session = await self._session(create=frame.create)
+            session = await acts.agreet(self._login, **self._address, create=frame.create)
         except NotFound:
-            self._say_bye("not_found", reconnect=False)
+            self._say_bye("not_found")
             return
         self._feed = Feed(session, frame.cursor)
         hub.join(session.pk, self)
@@ -216,23 +276,12 @@ class Client:
         about = {"key": session.key, "title": session.title}
         self._answer(protocol.dump("welcome", v=protocol.VERSION, session=about, limits=limits))
 
-    async def _session(self, *, create: bool) -> Session:
-        """The session of the address. Unknown, another's, and no key at all are alike."""
-        key = codec.key_of_address(self._key)
-        try:
-            return await services.aget_session(session_key=key, by=self._by)
-        except NotFound:
-            if not create or not codec.is_new_key(key):
-                raise
-        return await services.aopen_session(session_key=key, by=self._by)
-
     async def _admit(self, frame: Send, epoch: int) -> None:
-        await services.acheck_rate(self._by)
-        admitted = await services.aadmit_turn(
-            session_key=self._key,
+        admitted = await acts.asend(
+            self._login,
+            **self._address,
             client_id=frame.client_id,
             content=frame.content,
-            by=self._by,
             epoch=epoch if frame.epoch is None else frame.epoch,
             owner=runner.owner,
             if_busy=frame.if_busy,
@@ -252,9 +301,12 @@ class Client:
             )
         )
 
-    async def _fetch(self, frame: Fetch) -> None:
-        page = await services.aread_page(
-            session_key=self._key, by=self._by, before=frame.before_seq, limit=frame.limit
+    async def _fetch(self, frame: Fetch, feed: Feed) -> None:
+        if sum(map(len, self._answers)) > MOST_OWED:
+            raise RateLimited("Read what you asked for first.", retry_after=1)
+        feed.fetches(frame.before_seq - frame.limit)
+        page = await acts.afetch(
+            self._login, **self._address, before=frame.before_seq, limit=frame.limit
         )
         messages: deque[dict[str, object]] = deque()
         left = protocol.MAX_FRAME_OUT // 2
@@ -322,7 +374,7 @@ class Client:
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 if self._bye is None:
-                    self._say_bye("internal", close_code=1011, reconnect=True)
+                    self._say_bye("internal", reconnect=True)
                 await self._send({"type": "websocket.send", "text": self._bye})
                 try:
                     await self._send({"type": "websocket.close", "code": self._close_code})
@@ -332,7 +384,7 @@ class Client:
                     await self._send({"type": "websocket.close", "code": 1000})
 
     def _patience(self) -> float:
-        until = self._credit.next_deadline()
+        until = min(self._credit.next_deadline(), self._rotates_at)
         if self._feed is None:
             until = min(until, self._hello_until)
         return max(0.01, until - time.monotonic())
@@ -344,6 +396,9 @@ class Client:
         elif self._credit.is_overdue(now):
             code = 4410 if self._credit.is_spent() else 4408
             self._say_bye("no_pong", close_code=code, reconnect=True)
+        elif now >= self._rotates_at:
+            after_ms = random.randrange(RETURN_MS)  # noqa: S311  # no secret
+            self._say_bye("rotating", reconnect=True, after_ms=after_ms)
 
     async def _send_all(self) -> None:
         while self._answers and self._credit.is_left():
@@ -354,7 +409,7 @@ class Client:
                 while self._answers and self._credit.is_left():
                     await self._put(self._answers.popleft())
             if self._feed.is_gone:
-                self._say_bye("not_found", reconnect=False)
+                self._say_bye("not_found")
         if self._bye is None and self._credit.is_ping_due():
             await self._put(protocol.dump("ping", n=self._credit.ping()))
 

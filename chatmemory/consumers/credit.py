@@ -49,10 +49,12 @@ class Credit:
         self._last_sent_at = time.monotonic()
         return self._count
 
-    def confirm(self, n: int) -> None:
-        """All up to ping `n` has arrived."""
+    def confirm(self, n: int) -> bool:
+        """All up to ping `n` has arrived; whether that is news."""
+        before = len(self._pings)
         while self._pings and self._pings[0][0] <= n:
             self._confirmed = self._pings.popleft()[1]
+        return len(self._pings) < before
 
     def is_ping_due(self) -> bool:
         """After a silence, and not while one is unanswered."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import asdict
 
 from chatmemory import protocol, services
 from chatmemory.consumers.credit import Credit
 from chatmemory.hub import LiveText, hub
-from chatmemory.models import Head, Page, Session, Turn
+from chatmemory.models import Head, Message, Page, Session, StoredMessage, Turn
 from chatmemory.protocol import Cursor
+from chatmemory.responders import Progress
+from chatmemory.services.addresses import MAX_SEQ
 from chatmemory.services.faults import durably
 from chatmemory.services.pool import in_pool
 
@@ -32,7 +35,10 @@ class Feed:
         self._resume = cursor
         self._is_new = True
         self._seq = 0
+        self._lowest = 0
         self._first_seq = 1
+        self._seen = (0, 0)
+        """Revision and number up to which changed rows were shown."""
         self._shown: dict[str, object] = {}
         self._synced = ""
         self._superseded: list[tuple[int, int]] = []
@@ -41,6 +47,8 @@ class Feed:
         self._last_step: tuple[str | None, int] = (None, -1)
         self._text: LiveText | None = None
         self._piece = self._char = 0
+        self._missed = 0
+        """Pieces said before this socket came to the text; of their events only the last counts."""
         self._is_fresh = True
 
     async def frames(self, credit: Credit) -> AsyncIterator[str]:
@@ -55,16 +63,9 @@ class Feed:
             if reset:
                 self._text = None
                 yield protocol.dump("reset", reason=reset, epoch=self.epoch)
-            for row in page.rows:
-                if not credit.is_left():
-                    break
-                self._seq = row.seq
-                if row.step is not None:
-                    self._last_step = (row.turn_client_id, row.step)
+            for row in self._rows(page, await self._changed(page.head), credit):
                 yield protocol.dump_message(row.public())
-            if not page.rows:
-                self._seq = page.head.last_seq  # what was missed is below the floor by now
-            if self._seq < page.head.last_seq:
+            if self._seq < page.head.last_seq or self._seen < (page.head.revision, MAX_SEQ):
                 self.has_news = True
                 continue
             for frame in await self._head(page.head):
@@ -75,13 +76,37 @@ class Feed:
         for frame in self._new_text(credit):
             yield frame
 
+    def _rows(
+        self, page: Page, changed: Sequence[StoredMessage], credit: Credit
+    ) -> Iterator[StoredMessage]:
+        """Those that changed and those that are new, while there is credit."""
+        for row in changed:
+            if not credit.is_left():
+                return
+            self._seen = (row.revision, row.seq)
+            yield row
+        if len(changed) < PULL:
+            # What changed after the head was read may have been among them.
+            self._seen = max(self._seen, (page.head.revision, MAX_SEQ))
+        for row in page.rows:
+            if not credit.is_left():
+                return
+            self._seq = row.seq
+            if row.step is not None:
+                self._last_step = (row.turn_client_id, row.step)
+            yield row
+        if not page.rows:
+            self._seq = page.head.last_seq  # what was missed is below the floor by now
+
     async def _pull(self) -> tuple[Page | None, str]:
         """The rows that come next, and the reason for which the client must begin anew, if any."""
         cursor = Cursor.parse(self._resume) if self._resume is not None else None
         if self._is_new and cursor is None:
             page, reset = None, "other" if self._resume is not None else ""
         else:
-            after = cursor.seq if self._is_new and cursor else self._seq
+            after = self._seq
+            if self._is_new and cursor:
+                after, self._seen = cursor.seq, (cursor.revision, MAX_SEQ)
             page = await _aread(self.session_pk, after=after, limit=PULL)
             if page is None:
                 return None, ""
@@ -92,6 +117,8 @@ class Feed:
             if page is None:
                 return None, ""
             self._seq = page.head.last_seq if not page.rows else page.rows[0].seq - 1
+            self._lowest = self._seq + 1
+            self._seen = (page.head.revision, MAX_SEQ)
         self._is_new = False
         self.epoch, self._first_seq = page.head.epoch, page.head.first_seq
         self._running = page.head.running
@@ -102,11 +129,21 @@ class Feed:
             return "other"
         if head.epoch != (self.epoch if cursor is None else cursor.epoch):
             return "cleared" if head.first_seq > after else "restored"
-        if head.first_seq < self._first_seq and cursor is None:
+        if head.first_seq < (self._first_seq if cursor is None else cursor.first_seq):
             return "restored"
-        if after > head.last_seq:
+        if after > head.last_seq or (cursor is not None and cursor.revision > head.revision):
             return "ahead"
         return "behind" if head.last_seq - max(after, head.first_seq - 1) > FAR_BEHIND else ""
+
+    def fetches(self, low: int) -> None:
+        """Rows from this number on are about to be shown; from now on, their changes too."""
+        self._lowest = min(self._lowest, low)
+
+    async def _changed(self, head: Head) -> list[StoredMessage]:
+        """Rows that were shown, and have changed since."""
+        if (head.rows_revision, MAX_SEQ) <= self._seen:
+            return []
+        return await _achanged(head, self._lowest, self._seq, self._seen)
 
     async def _head(self, head: Head) -> list[str]:
         """The session if it has changed, and how far the client has seen."""
@@ -118,7 +155,7 @@ class Feed:
         if shown != self._shown:
             self._shown = shown
             frames.append(protocol.dump("session", **shown))
-        synced = str(Cursor(self.session_pk, head.epoch, self._seq, head.revision))
+        synced = str(Cursor(self.session_pk, head.epoch, self._seq, head.revision, head.first_seq))
         if synced != self._synced:
             self._synced = synced
             frames.append(protocol.dump("synced", cursor=synced))
@@ -139,24 +176,45 @@ class Feed:
             return  # a mirror outlives its turn
         if text is not self._text:
             self._text, self._piece, self._char, self._is_fresh = text, 0, 0, True
+            self._missed = len(text.pieces)
         turn, step = self._last_step
         if text.turn == turn and text.step <= step:
             return  # the finished row was shown
-        while credit.is_left() and (chunk := self._take(text.pieces)):
+        while credit.is_left() and self._piece < len(text.pieces):
             kind = "snapshot" if self._is_fresh else "delta"
+            said = self._take(text.pieces)
             self._is_fresh = False
-            yield protocol.dump(kind, turn=text.turn, step=text.step, text=chunk)
+            if said:
+                yield protocol.dump(kind, turn=text.turn, step=text.step, **said)
 
-    def _take(self, pieces: Sequence[str]) -> str:
-        """The next piece of text for a frame; empty where there is none."""
+    def _take(self, pieces: Sequence[str | Progress]) -> dict[str, object]:
+        """What the next frame says: a piece of text, or an event; a snapshot may say both."""
+        if self._is_fresh:
+            events = [piece for piece in pieces[: self._missed] if isinstance(piece, Progress)]
+            said = {"event": asdict(events[-1])} if events else {}
+            return {"text": self._take_text(pieces), **said}
+        piece = pieces[self._piece]
+        if isinstance(piece, Progress) and self._piece >= self._missed:
+            self._piece += 1
+            return {"event": asdict(piece)}
+        text = self._take_text(pieces)
+        return {"text": text} if text else {}
+
+    def _take_text(self, pieces: Sequence[str | Progress]) -> str:
         taken: list[str] = []
         left = TEXT_CHARS
         while left and self._piece < len(pieces):
-            part = pieces[self._piece][self._char : self._char + left]
+            piece = pieces[self._piece]
+            if isinstance(piece, Progress):
+                if self._piece >= self._missed:
+                    break
+                self._piece += 1
+                continue
+            part = piece[self._char : self._char + left]
             taken.append(part)
             left -= len(part)
             self._char += len(part)
-            if self._char == len(pieces[self._piece]):
+            if self._char == len(piece):
                 self._piece, self._char = self._piece + 1, 0
         return "".join(taken)
 
@@ -166,6 +224,13 @@ def _read(session_pk: int, *, after: int | None, limit: int) -> Page | None:
     return durably(lambda: sessions.page(after=after, limit=limit), is_repeatable=True)
 
 
+def _changed(head: Head, low: int, high: int, seen: tuple[int, int]) -> list[StoredMessage]:
+    # If the history was cleared since the head was read, this is empty.
+    shown = Message.objects.filter(session=head.pk, session__epoch=head.epoch)
+    rows = shown.filter(seq__gte=low, seq__lte=high)
+    return durably(lambda: rows.changed_since(*seen, limit=PULL), is_repeatable=True)
+
+
 def _waiting(session_pk: int) -> list[dict[str, object]]:
     turns = Turn.objects.filter(session=session_pk).waiting()
     waiting = durably(lambda: list(turns), is_repeatable=True)
@@ -173,4 +238,5 @@ def _waiting(session_pk: int) -> list[dict[str, object]]:
 
 
 _aread = in_pool(_read)
+_achanged = in_pool(_changed)
 _awaiting = in_pool(_waiting)

@@ -75,6 +75,7 @@ class Migration(migrations.Migration):
                 ('superseded_to', models.BigIntegerField(db_default=0)),
                 ('epoch', models.BigIntegerField(default=chatmemory.models.sessions.random_epoch)),
                 ('revision', models.BigIntegerField(db_default=0)),
+                ('rows_revision', models.BigIntegerField(db_default=0)),
                 ('running', chatmemory.models.fields.KeyField(max_length=64, null=True)),
                 ('waiting', models.IntegerField(db_default=0)),
                 ('fence', models.BigIntegerField(db_default=0)),
@@ -126,6 +127,19 @@ class Migration(migrations.Migration):
                 ('objects', django.db.models.manager.Manager()),
                 ('stored', django.db.models.manager.Manager()),
             ],
+        ),
+        migrations.CreateModel(
+            name='Ticket',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('digest', models.CharField(max_length=64, unique=True)),
+                ('user_pk', models.CharField(db_index=True, max_length=150)),
+                ('expires_at', models.DateTimeField(db_index=True)),
+            ],
+            options={
+                'verbose_name': 'ticket',
+                'verbose_name_plural': 'tickets',
+            },
         ),
         migrations.CreateModel(
             name='Turn',

@@ -6,6 +6,7 @@ from chatmemory.models.audit import AuditEntry, AuditSeal
 from chatmemory.models.fields import CLOCK, TODAY, DatabaseNow, DatabaseToday, KeyField
 from chatmemory.models.messages import Message, MessageQuerySet
 from chatmemory.models.sessions import Session, SessionQuerySet, unexpired, unexpired_sql
+from chatmemory.models.tickets import Ticket
 from chatmemory.models.turns import Turn, TurnQuerySet
 from chatmemory.models.values import Head, Page, StoredMessage
 
@@ -24,6 +25,7 @@ __all__ = [
     "Session",
     "SessionQuerySet",
     "StoredMessage",
+    "Ticket",
     "Turn",
     "TurnQuerySet",
     "unexpired",

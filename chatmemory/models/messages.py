@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from django.db import models
-from django.db.models import F, QuerySet
+from django.db.models import F, OuterRef, Q, QuerySet, Subquery
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory import codec
 from chatmemory.models.fields import DatabaseNow, KeyField
 from chatmemory.models.sessions import Session
+from chatmemory.models.values import STORED_COLUMNS, StoredMessage, stored_of
 
 
 class MessageQuerySet(QuerySet["Message"]):
@@ -17,6 +18,21 @@ class MessageQuerySet(QuerySet["Message"]):
     def in_order(self) -> MessageQuerySet:
         """The order in which they were said."""
         return self.order_by("session_id", "seq")
+
+    def changed_since(self, revision: int, seq: int, *, limit: int) -> list[StoredMessage]:
+        """The next rows that changed after this revision, or in it above this number.
+
+        In order of revision and seq, of the one session selected. Nothing has an index for it:
+        ask where the session's `rows_revision` says that there are some.
+        """
+        user_row = Message.stored.filter(session_id=OuterRef("session_id"), seq=OuterRef("turn"))
+        found = (
+            self.filter(Q(revision__gt=revision) | Q(revision=revision, seq__gt=seq))
+            .annotate(turn_client_id=Subquery(user_row.values("client_id")))
+            .order_by("revision", "seq")
+            .values(*STORED_COLUMNS, "turn_client_id")[:limit]
+        )
+        return [stored_of(row) for row in found]
 
 
 class AboveFloor(models.Manager["Message"]):

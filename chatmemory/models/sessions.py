@@ -154,6 +154,7 @@ class Session(models.Model):
     superseded_to = models.BigIntegerField(db_default=0)  # no row above it is superseded
     epoch = models.BigIntegerField(default=random_epoch)
     revision = models.BigIntegerField(db_default=0)
+    rows_revision = models.BigIntegerField(db_default=0)  # the highest of a row, which has no index
     running = KeyField(max_length=64, null=True)  # null is "idle", a condition of each append
     waiting = models.IntegerField(db_default=0)
     fence = models.BigIntegerField(db_default=0)

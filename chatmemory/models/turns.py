@@ -46,18 +46,12 @@ class TurnQuerySet(QuerySet["Turn"]):
     def superseded(self, low: int = 1) -> list[tuple[int, int]]:
         """The ranges of a session's numbers from `low` on, ends included, that they supersede.
 
-        In order, and apart from each other.
+        One for each turn, in order of their ends: one may lie within a later one, and each ends
+        where its turn begins, so that the versions of a message can be told.
         """
-        found = self.superseding(low).order_by("replaces_from")
-        ranges: list[tuple[int, int]] = []
-        for first, last in found.values_list("replaces_from", "replaces_to"):
-            if first is None or last is None:
-                continue
-            if ranges and first <= ranges[-1][1] + 1:
-                ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
-            else:
-                ranges.append((max(first, low), last))
-        return ranges
+        found = self.superseding(low).order_by("replaces_to")
+        ranges = found.values_list("replaces_from", "replaces_to")
+        return [(max(a, low), b) for a, b in ranges if a is not None and b is not None]
 
     def ask_to_stop(self) -> int:
         """Tell running ones that they shall stop, and keep when that was first; return how many."""

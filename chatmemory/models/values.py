@@ -45,6 +45,7 @@ class StoredMessage:
         """What whoever may read the session is shown of it, in frames and over REST alike."""
         plain = self.plain()
         content = plain.get("content")
+        asks = codec.Asks.of(plain)
         return {
             "seq": self.seq,
             "revision": self.revision,
@@ -57,7 +58,7 @@ class StoredMessage:
             "content": None if isinstance(content, str) else content,
             "cut": "cut" in plain,
             "error": self.error,
-            "asks": plain.get("asks"),
+            "asks": asks.public() if asks else None,
             "usage": plain.get("usage"),
             "model": self.model,
             "redacted": self.redacted,
@@ -79,6 +80,8 @@ class Head:
     last_seq: int
     superseded_to: int
     revision: int
+    rows_revision: int
+    """That of the last change of a row; 0 if there was none."""
     archived: bool
     running: str | None
     turn_status: str | None
@@ -122,6 +125,7 @@ HEAD_COLUMNS = (
     "last_seq",
     "superseded_to",
     "revision",
+    "rows_revision",
     "archived_at",
     "running",
     "waiting",
@@ -142,6 +146,7 @@ def head_of(values: Mapping[str, Any]) -> Head:
         last_seq=values["last_seq"],
         superseded_to=values["superseded_to"],
         revision=values["revision"],
+        rows_revision=values["rows_revision"],
         archived=values["archived_at"] is not None,
         running=values["running"],
         turn_status=values["now__status"],

@@ -25,6 +25,7 @@ from chatmemory import codec, services
 from chatmemory.errors import (
     BadInput,
     ChatMemoryError,
+    Forbidden,
     MemoryUnavailable,
     ModelError,
     NotFound,
@@ -52,7 +53,13 @@ SHOWN_CHARS = 30_000
 LISTED = 40
 """Sessions on one page of the list."""
 
-STATUS = {NotFound: 404, BadInput: 400, Unauthenticated: 401, MemoryUnavailable: 503}
+STATUS = {
+    BadInput: 400,
+    Unauthenticated: 401,
+    Forbidden: 403,
+    NotFound: 404,
+    MemoryUnavailable: 503,
+}
 
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, P], HttpResponse]
@@ -132,7 +139,10 @@ def new_session(request: HttpRequest) -> HttpResponse:
 
 @page
 def session(request: HttpRequest, key: str) -> HttpResponse:
-    """A session with its newest messages. A new key of ours opens an empty one."""
+    """A session with its newest messages, but those that an edit or a second answer superseded.
+
+    A new key of ours opens an empty one.
+    """
     actor = _actor(request)
     sessions = services.sessions_of(actor)
     rows: list[StoredMessage] = []
@@ -144,8 +154,10 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
             raise
         is_new = True  # the socket makes the session
     else:
-        rows, archived = found.rows, found.head.archived
-        has_older = bool(rows) and rows[0].seq > found.head.first_seq
+        archived = found.head.archived
+        has_older = bool(found.rows) and found.rows[0].seq > found.head.first_seq
+        replaced = services.read_superseded(head=found.head)
+        rows = [row for row in found.rows if not any(a <= row.seq <= b for a, b in replaced)]
     current = next(iter(listed(sessions.filter(key=key), 0, 1, every=True)), None)
     title = current.title if current else ""
     others = [other for other in listed(sessions, 0, LISTED) if other.key != key]
@@ -267,7 +279,9 @@ def reason(code: str) -> str:
 def _actor(request: HttpRequest) -> Actor:
     if not isinstance(request.user, AbstractBaseUser):
         raise Unauthenticated
-    return Actor.user(request.user)
+    actor = Actor.user(request.user)
+    services.check_reach(actor)
+    return actor
 
 
 def _number(request: HttpRequest, name: str, default: int | None) -> int | None:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from chatmemory.responders.finding import find
-from chatmemory.responders.values import Finished, Request, Responder, Text
+from chatmemory.responders.values import Finished, Progress, Request, Responder, Step, Text
 
-__all__ = ["Finished", "Request", "Responder", "Text", "find"]
+__all__ = ["Finished", "Progress", "Request", "Responder", "Step", "Text", "find"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from functools import cache
@@ -16,7 +17,7 @@ from chatmemory.errors import ModelTimeout, ModelUnavailable
 from chatmemory.models import Session
 from chatmemory.responders import demo
 from chatmemory.responders.generators import from_generator
-from chatmemory.responders.values import Finished, Request, Responder, Text
+from chatmemory.responders.values import Finished, Request, Responder, Step
 
 _UNAVAILABLE = {"APIConnectionError", "ConnectionError", "TransportError"}
 _TIMEOUT = {"APITimeoutError", "TimeoutError", "TimeoutException"}
@@ -73,7 +74,7 @@ def _from_path(path: str) -> Responder:
 
 
 def _from_factory(factory: Callable[[Session], Any]) -> Responder:
-    async def respond(request: Request) -> AsyncGenerator[Text | Finished, None]:
+    async def respond(request: Request) -> AsyncGenerator[Step, None]:
         made = factory(request.session)
         if inspect.isawaitable(made):
             made = await made
@@ -90,6 +91,12 @@ def _from_object(found: Any) -> Responder:
         return from_generator(found)
     from langchain_core.runnables import Runnable
 
+    # Where nothing has imported LangGraph, nothing is a graph.
+    pregel = sys.modules.get("langgraph.pregel.protocol")
+    if pregel is not None and isinstance(found, pregel.PregelProtocol):
+        from chatmemory.responders.graphs import from_graph
+
+        return from_graph(found)
     if isinstance(found, Runnable):
         from chatmemory.responders.runnables import from_runnable
 
@@ -101,7 +108,7 @@ def _from_object(found: Any) -> Responder:
 def _with_an_end(responder: Responder) -> Responder:
     """The same, whose last step is always a message without tool calls; its errors are ours."""
 
-    async def respond(request: Request) -> AsyncGenerator[Text | Finished, None]:
+    async def respond(request: Request) -> AsyncGenerator[Step, None]:
         last: dict[str, object] = {}
         try:
             async with aclosing(responder(request)) as items:

@@ -1,50 +1,36 @@
-"""LangChain's Runnables as responders: chat models, chains, compiled graphs.
+"""LangChain's Runnables as responders: chat models and chains.
 
 Importing this module imports LangChain, which takes over a second.
 """
 
 from __future__ import annotations
 
-import sys
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, get_args, get_origin
 
-from langchain_core.messages import (
-    AIMessage,
-    AIMessageChunk,
-    BaseMessage,
-    ToolMessage,
-    convert_to_messages,
-)
+from langchain_core.messages import AIMessage, AIMessageChunk, ToolMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from chatmemory.codec import text_of
 from chatmemory.langchain import to_langchain, to_plain
-from chatmemory.responders.values import Finished, Request, Responder, Text
+from chatmemory.responders.values import Finished, Progress, Request, Responder, Step, Text
+
+THOUGHTS = frozenset({"reasoning", "thinking", "redacted_thinking"})
+"""Types of the blocks in which models think."""
 
 
 def from_runnable(runnable: Runnable[Any, Any]) -> Responder:
-    """Adapt a chat model, a chain or a compiled graph.
+    """Adapt a chat model or a chain.
 
-    A model, alone or bound, is given the list of messages. A graph is given `messages`, with the
-    turn as its thread. A chain is given `messages`, `history` (all but the last) and `input` (the
-    text of the last), and streams text or messages.
+    A model, alone or bound, is given the list of messages. A chain is given `messages`, `history`
+    (all but the last) and `input` (the text of the last), and streams text or messages.
     """
-    return partial(_graph_answers if _is_graph(runnable) else _chain_answers, runnable)
+    return partial(_chain_answers, runnable)
 
 
-def _is_graph(runnable: Runnable[Any, Any]) -> bool:
-    # Where nothing has imported LangGraph, nothing is a graph.
-    pregel = sys.modules.get("langgraph.pregel.protocol")
-    return pregel is not None and isinstance(runnable, pregel.PregelProtocol)
-
-
-async def _chain_answers(
-    chain: Runnable[Any, Any], request: Request
-) -> AsyncGenerator[Text | Finished, None]:
+async def _chain_answers(chain: Runnable[Any, Any], request: Request) -> AsyncGenerator[Step, None]:
     messages = list(map(to_langchain, request.messages))
     given: object = messages
     if not _takes_messages(chain):
@@ -52,7 +38,8 @@ async def _chain_answers(
         given = {"messages": messages, "history": messages[:-1], "input": asked}
     texts: list[str] = []
     chunks: list[AIMessageChunk] = []
-    async with _closing(chain.astream(given, _config(request))) as outputs:
+    thought = Thought()
+    async with closing(chain.astream(given, config_of(request, request.thread))) as outputs:
         async for output in outputs:
             match output:
                 case str():
@@ -60,8 +47,8 @@ async def _chain_answers(
                     yield Text(output)
                 case AIMessageChunk():
                     chunks.append(output)
-                    if piece := text_of(output.content):
-                        yield Text(piece)
+                    for step in thought.steps(output):
+                        yield step
                 case AIMessage() | ToolMessage():
                     yield Finished(to_plain(output))
                 case _:
@@ -84,61 +71,39 @@ def _takes_messages(chain: Runnable[Any, Any]) -> bool:
     return any(get_origin(option) is list for option in (kind, *get_args(kind)))
 
 
-async def _graph_answers(
-    graph: Runnable[Any, Any], request: Request
-) -> AsyncGenerator[Text | Finished, None]:
-    messages = list(map(to_langchain, request.messages))
-    for message in messages:
-        message.id = message.id or str(uuid.uuid4())
-    known = {message.id for message in messages}
-    held: BaseMessage | None = None  # a later node may correct it, unless a tool acts on it
-    modes = ["messages", "updates"]
-    steps = graph.astream({"messages": messages}, _config(request), stream_mode=modes)
-    async with _closing(steps) as outputs:
-        async for mode, data in outputs:
-            if mode == "messages":
-                if piece := _text(data[0]):
-                    if held:
-                        yield Finished(to_plain(held))
-                        held = None
-                    yield Text(piece)
-                continue
-            for message in _updated(data):
-                if held and held.id != message.id not in known:
-                    yield Finished(to_plain(held))
-                if message.id not in known or (held and held.id == message.id):
-                    held = message
-                known.add(message.id)
-            if isinstance(held, ToolMessage) or getattr(held, "tool_calls", None):
-                yield Finished(to_plain(held))
-                held = None
-    if held:
-        yield Finished(to_plain(held))
+class Thought:
+    """What a model streams, told apart: what it thinks is no text of the reply."""
+
+    def __init__(self) -> None:
+        self._is_on = False
+
+    def steps(self, chunk: AIMessageChunk) -> Iterator[Text | Progress]:
+        """The text in a chunk, and that the model begins or ends to think."""
+        text = text_of(chunk.content)
+        if not self._is_on and _thinks(chunk):
+            self._is_on = True
+            yield Progress("thinking", "", "started")
+        elif self._is_on and (text or chunk.tool_call_chunks or chunk.chunk_position == "last"):
+            self._is_on = False
+            yield Progress("thinking", "", "ended")
+        if text:
+            yield Text(text)
 
 
-def _text(message: object) -> str:
-    """The text that a model has just streamed; whole messages come by the updates."""
-    return text_of(message.content) if isinstance(message, AIMessageChunk) else ""
+def _thinks(chunk: AIMessageChunk) -> bool:
+    if chunk.additional_kwargs.get("reasoning_content"):
+        return True
+    blocks = chunk.content if isinstance(chunk.content, list) else []
+    return any(isinstance(block, dict) and block.get("type") in THOUGHTS for block in blocks)
 
 
-def _updated(update: dict[str, Any]) -> Iterator[BaseMessage]:
-    """The model's and tools' messages in what the nodes of a graph put into its state."""
-    for changes in update.values():
-        for change in changes if isinstance(changes, list) else [changes]:
-            found = change.get("messages", []) if isinstance(change, dict) else []
-            for message in convert_to_messages(found if isinstance(found, list) else [found]):
-                if isinstance(message, AIMessage | ToolMessage):
-                    message.id = message.id or str(uuid.uuid4())
-                    yield message
-
-
-def _config(request: Request) -> RunnableConfig:
-    # `session_id` is what LangChain's memory asks for.
-    return {"configurable": {"thread_id": request.turn, "session_id": request.session.key}}
+def config_of(request: Request, thread: str) -> RunnableConfig:
+    """What a Runnable is told of the run; `session_id` is what LangChain's memory asks for."""
+    return {"configurable": {"thread_id": thread, "session_id": request.session.key}}
 
 
 @asynccontextmanager
-async def _closing(outputs: AsyncIterator[Any]) -> AsyncIterator[AsyncIterator[Any]]:
+async def closing(outputs: AsyncIterator[Any]) -> AsyncIterator[AsyncIterator[Any]]:
     """Close the stream, and the connection behind it, when nobody listens any more."""
     try:
         yield outputs

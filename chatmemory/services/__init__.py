@@ -93,6 +93,13 @@ from chatmemory.services.retention import (
     forget_person,
     retention_rules,
 )
+from chatmemory.services.rights import (
+    Login,
+    acheck_login,
+    acheck_reach,
+    check_login,
+    check_reach,
+)
 from chatmemory.services.runs import (
     Ended,
     aadd_rows,
@@ -128,12 +135,20 @@ from chatmemory.services.sessions import (
     read_superseded,
     sessions_of,
 )
+from chatmemory.services.tickets import (
+    TICKET_SECONDS,
+    aissue_ticket,
+    ause_ticket,
+    issue_ticket,
+    use_ticket,
+)
 from chatmemory.services.vacuum import Vacuumed, avacuum, vacuum
 from chatmemory.services.versions import Version, alist_versions, list_versions
 
 __all__ = [
     "BUSY_POLICIES",
     "SERVER",
+    "TICKET_SECONDS",
     "Actor",
     "Admitted",
     "Appended",
@@ -147,6 +162,7 @@ __all__ = [
     "Export",
     "Finding",
     "Import",
+    "Login",
     "Preview",
     "Recovered",
     "Restoration",
@@ -161,7 +177,9 @@ __all__ = [
     "abegin_export",
     "abegin_export_of_all",
     "abegin_import",
+    "acheck_login",
     "acheck_rate",
+    "acheck_reach",
     "aclaim_next",
     "aclear_session",
     "add_rows",
@@ -179,6 +197,7 @@ __all__ = [
     "ahold_session",
     "aimport_rows",
     "ais_imported",
+    "aissue_ticket",
     "alist_versions",
     "aopen_session",
     "append_messages",
@@ -202,12 +221,15 @@ __all__ = [
     "atrim_session",
     "audit_state",
     "aunarchive_session",
+    "ause_ticket",
     "avacuum",
     "begin_export",
     "begin_export_of_all",
     "begin_import",
     "check_integrity",
+    "check_login",
     "check_rate",
+    "check_reach",
     "claim_next",
     "clear_session",
     "discard_import",
@@ -225,6 +247,7 @@ __all__ = [
     "importing",
     "in_run",
     "is_imported",
+    "issue_ticket",
     "list_versions",
     "open_session",
     "preview_erasure",
@@ -250,6 +273,7 @@ __all__ = [
     "stop_turn",
     "trim_session",
     "unarchive_session",
+    "use_ticket",
     "user_scope",
     "vacuum",
     "verify_audit",

@@ -137,12 +137,13 @@ def _second_look_at_rows(
         found = [_wrong_mark(session.pk, row) for row in wrong]
         if repair_by is None or not found:
             return found
+        revision = session.revision + 1
         for mark in (True, False):
             seqs_to_mark = [row.seq for row in wrong if row.quarantined != mark]
             Message.stored.filter(session=session, seq__in=seqs_to_mark).update(
-                quarantined=mark, revision=session.revision + 1
+                quarantined=mark, revision=revision
             )
-        Session.objects.filter(pk=session.pk).update(revision=session.revision + 1)
+        Session.objects.filter(pk=session.pk).update(revision=revision, rows_revision=revision)
         return fixed(session, found, repair_by)
 
     return under_lock(session_pk, look)

@@ -96,6 +96,7 @@ class _Facts:
     stored_from: int
     superseded_to: int
     revision: int
+    rows_revision: int
     tokens: int
     last_message_at: datetime | None
     rows: int
@@ -134,6 +135,7 @@ _OF_SESSION = (
     "stored_from",
     "superseded_to",
     "revision",
+    "rows_revision",
     "tokens",
     "last_message_at",
 )
@@ -230,6 +232,7 @@ def _right(facts: _Facts) -> dict[str, Any]:
         "tokens": _right_tokens(facts),
         "last_message_at": last_message_at,
         "revision": max(facts.revision, facts.changed or 0),
+        "rows_revision": max(facts.rows_revision, facts.changed or 0),
         "running": facts.running if facts.live else None,
         "waiting": facts.waiting_turns,
         **_right_address(facts),

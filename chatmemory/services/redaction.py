@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from django.db.models import F
-
 from chatmemory import codec
 from chatmemory.errors import BadInput
 from chatmemory.models import AuditEntry, Message, Session
@@ -49,15 +47,16 @@ def redact_message(
 def _redact(session: Session, message: Message, by: Actor, reason: str) -> AuditEntry:
     """Needs the lock."""
     row = codec.redacted(message.role, message.text, message.body)
+    revision = session.revision + 1
     Message.stored.filter(pk=message.pk).update(
         text=row.text,
         body=row.body,
         tokens=row.tokens,
         redacted=True,
         quarantined=False,
-        revision=session.revision + 1,
+        revision=revision,
     )
-    Session.objects.filter(pk=session.pk).update(revision=F("revision") + 1)
+    Session.objects.filter(pk=session.pk).update(revision=revision, rows_revision=revision)
     tell(session.pk)
     return record(
         session, "redact", by, reason, from_seq=message.seq, to_seq=message.seq, messages=1

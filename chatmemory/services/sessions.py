@@ -172,7 +172,7 @@ def read_history(
 def read_superseded(*, head: Head) -> list[tuple[int, int]]:
     """The ranges of a session's numbers above the floor, ends included, that were superseded.
 
-    In order, and apart from each other; no later than the head.
+    One for each turn that did, in order of their ends; no later than the head.
     """
     if head.superseded_to < head.first_seq:
         return []

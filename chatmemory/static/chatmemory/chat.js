@@ -7,80 +7,29 @@
 // What people and models say goes into the page as text. Only what the server rendered and cleaned
 // goes in as HTML.
 
-import {ChatMemoryClient, streamKey} from "./chatmemory-client.js";
+import {ChatMemoryClient, beginsTurn, streamKey} from "./chatmemory-client.js";
+import {
+  appendText,
+  arrange,
+  article,
+  button,
+  drawTools,
+  link,
+  setNote,
+  setText,
+  visible,
+} from "./chat-nodes.js";
+import {words} from "./chat-words.js";
 
-export const words = {
-  who: {user: "You", assistant: "Assistant", tool: "Tool", system: "Instructions"},
-  log: "Conversation",
-  label: "Message",
-  placeholder: "Write a message",
-  send: "Send",
-  stop: "Stop",
-  stopping: "Stopping…",
-  thinking: "Thinking…",
-  tool: "Result of a tool",
-  usesTool: (name) => `Using ${name}…`,
-  older: "Load earlier messages",
-  loading: "Loading…",
-  newer: "Newest messages",
-  empty: "What would you like to talk about?",
-  tooLong: (by) => `Too long by ${by.toLocaleString()} ${by === 1 ? "character" : "characters"}`,
-  length: (length, most) => `${length.toLocaleString()} of ${most.toLocaleString()} characters`,
-  whole: "Show the whole message",
-  redacted: "This message was removed by an operator.",
-  quarantined: "This message can't be read.",
-  interrupted: "Stopped before the end.",
-  failed: "The reply failed.",
-  errors: {
-    model_error: "The model failed.",
-    model_unavailable: "The model can't be reached.",
-    model_timeout: "The model took too long.",
-    context_too_long: "The conversation is too long for the model.",
-    blocked: "The model refused to answer.",
-  },
-  superseded: "Replaced by a later version.",
-  outbox: {
-    new: "Not sent yet.",
-    sent: "Sending…",
-    offline: "Not sent yet; it goes out as soon as the connection is back.",
-    held: "Waits until it can be sent.",
-    busy: "Waits for the reply before it.",
-    queued: "Waits for its turn.",
-  },
-  refused: {
-    too_large: "This message is too large.",
-    history_cleared: "The history was cleared before this was sent.",
-    archived: "This chat is archived and takes no more messages.",
-    bad_text: "This message has characters that can't be kept.",
-    empty: "There is nothing in this message.",
-  },
-  again: "Send again",
-  edit: "Edit",
-  discard: "Discard",
-  cancel: "Cancel",
-  connecting: "Connecting…",
-  offline: "You are offline. What you write is kept and sent later.",
-  lost: "The connection is lost; trying again. What you write is kept and sent later.",
-  archived: "This chat is archived: it can be read, but takes no more messages.",
-  late: "What happens elsewhere may be shown a few seconds late.",
-  ended: {
-    4401: "You are signed out.",
-    4403: "You may not chat here.",
-    4404: "This chat was removed.",
-    4409: "This chat is open in too many places.",
-    4426: "This page is out of date.",
-    other: "The connection was closed.",
-  },
-  signIn: "Sign in",
-  reload: "Reload",
-  here: "Use it here",
-};
+export {words};
 
 const MAX_SHOWN = 30_000;
+const MAX_REPLACED = 200; // messages, to which an edit may reach back
 const MAX_RENDERED = 100; // rows asked for at a time
 const NEAR_PIXELS = 80;
-const HIDDEN = /([\u202a-\u202e\u2066-\u2069\u{e0000}-\u{e007f}])\1*/gu;
 const MARKUP = /[*_`#<>|~[\]\\&\n]|^\s*(?:[-+=]|\d+[.)])/;
+const MAX_CHOICES = 8;
+const MAX_CHOICE = 80; // characters
 const NOTHING = /^[\s\p{Cf}\u115f\u1160\u2800\u3164\uffa0]*$/u;
 
 const skeleton = document.createElement("template");
@@ -105,6 +54,13 @@ skeleton.innerHTML = `
   <p class="cm-hint" aria-live="polite"></p>
 </form>`;
 
+const changing = document.createElement("template");
+changing.innerHTML = `
+<form class="cm-change-form" aria-live="off">
+  <textarea rows="1" name="text" autocomplete="off"></textarea>
+  <div><button type="button" class="cm-button cm-quiet"></button><button type="submit" class="cm-button"></button></div>
+</form>`;
+
 export class ChatMemory extends HTMLElement {
   #client;
   #nodes = new Map(); // "row:SEQ", "text:TURN:STEP", "out:CLIENT_ID" → article
@@ -112,6 +68,8 @@ export class ChatMemory extends HTMLElement {
   #isRendering = false;
   #isDrawn = true;
   #isPinned = true; // the newest message is in view, and stays there
+  #chosen = new Map(); // the user's message → where the older version begins that is shown instead
+  #changing = null; // {before, node, form} of the message that is being changed
   #parts;
 
   connectedCallback() {
@@ -185,14 +143,13 @@ export class ChatMemory extends HTMLElement {
     });
     text.addEventListener("input", () => this.#measure());
     text.addEventListener("keydown", (event) => {
-      // On a touch screen Enter is the only way to a new line.
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing || isTouch()) return;
+      if (!isSending(event)) return;
       event.preventDefault();
       this.#send();
     });
     stop.addEventListener("click", () => {
       this.#client.stop();
-      if (!isTouch()) text.focus(); // the button goes with the run
+      this.#focusBox(); // the button goes with the run
     });
     older.addEventListener("click", () => this.#loadOlder());
     newer.addEventListener("click", () => this.#toNewest());
@@ -225,27 +182,30 @@ export class ChatMemory extends HTMLElement {
     if (!this.#isSendable()) return;
     this.#client.send(text.value);
     text.value = "";
+    this.#chosen.clear();
     this.#isPinned = true;
     this.#measure();
     text.focus();
   }
 
   #isSendable() {
-    const {value} = this.#parts.text;
-    return !NOTHING.test(value) && this.#tooLongBy() <= 0 && !this.#client.session?.archived;
+    return this.#isGood(this.#parts.text.value);
+  }
+
+  #isGood(value) {
+    return !NOTHING.test(value) && this.#tooLongBy(value) <= 0 && !this.#client.session?.archived;
   }
 
   // Characters are counted as the server does, not in UTF-16 units.
-  #tooLongBy() {
+  #tooLongBy(value) {
     const most = this.#client.limits.max_message_chars ?? Infinity;
-    const {value} = this.#parts.text;
     return value.length <= most ? value.length - most : [...value].length - most;
   }
 
   #measure() {
     const {text, send, hint} = this.#parts;
     const most = this.#client.limits.max_message_chars ?? Infinity;
-    const by = this.#tooLongBy();
+    const by = this.#tooLongBy(text.value);
     hint.classList.toggle("cm-over", by > 0);
     let said = "";
     if (by > 0) said = words.tooLong(by);
@@ -253,10 +213,18 @@ export class ChatMemory extends HTMLElement {
     if (hint.textContent !== said) hint.textContent = said;
     text.setAttribute("aria-invalid", by > 0);
     send.disabled = !this.#isSendable();
-    if (!CSS.supports("field-sizing", "content")) {
-      text.style.height = "auto";
-      text.style.height = `${text.scrollHeight}px`;
-    }
+    fit(text);
+  }
+
+  // Put a text back into the box, before what is there.
+  #putBack(said) {
+    const box = this.#parts.text;
+    box.value = box.value ? `${said}\n${box.value}` : said;
+    this.#measure();
+  }
+
+  #focusBox() {
+    if (!isTouch()) this.#parts.text.focus({preventScroll: true});
   }
 
   // Drawing: what the client holds, as nodes; a node is kept as long as what it shows.
@@ -277,20 +245,24 @@ export class ChatMemory extends HTMLElement {
     const {rows, tail, older, empty, stop, text} = this.#parts;
     const client = this.#client;
     // While it catches up the client has holes; till then the old rows stay.
-    const isGone = client.state === "ended" && client.ending?.code === 4404;
-    const isKnown = isGone || (client.session !== null && client.state === "live");
+    const isGone = client.state === "ended" && client.ending.code === 4404;
+    const isKnown = isGone || (client.session !== null && client.state !== "connecting");
+    const running = client.session?.running?.turn;
     if (isKnown) {
-      const seqs = [...client.rows.keys()].sort((a, b) => a - b);
-      const said = seqs.map((seq) => this.#rowNode(client.rows.get(seq)));
-      const streamed = [...client.streams.values()].map((stream) => this.#streamNode(stream));
-      arrange(rows, [...said, ...streamed, ...this.#thinking()]);
+      const path = client.path(this.#chosen);
+      const last = path.at(-1);
+      const said = path.map((item) => this.#rowNode(item, item === last));
+      arrange(rows, [...said, ...(last?.isOld ? [this.#oldNode()] : this.#coming())]);
+      tail.hidden = Boolean(last?.isOld);
       older.hidden = !client.hasOlder;
+      if (running) text.placeholder = words.next;
+      else text.placeholder = isAsking(last?.row) ? words.answer : words.placeholder;
     }
     arrange(tail, this.#pending());
     this.#forgetNodes();
+    if (this.#changing && !this.#changing.node.isConnected) this.#giveUpChange();
     empty.hidden = isGone || !isKnown || rows.childElementCount + tail.childElementCount > 0;
     this.#drawBanner();
-    const running = client.session?.running?.turn;
     stop.hidden = !running;
     stop.disabled = !running || client.stopping === running || client.state !== "live";
     stop.title = client.stopping === running ? words.stopping : words.stop;
@@ -299,9 +271,10 @@ export class ChatMemory extends HTMLElement {
     this.#measure();
     this.#announceTitle();
     this.#render();
+    this.#fillUp();
   }
 
-  #rowNode(row) {
+  #rowNode({row, version, isOld}, isLast) {
     const key = `row:${row.seq}`;
     let node = this.#nodes.get(key);
     if (!node) {
@@ -313,11 +286,55 @@ export class ChatMemory extends HTMLElement {
       node.dataset.revision = row.revision;
       this.#fill(node, row);
     }
-    node.classList.toggle("cm-superseded", isSuperseded(row.seq, this.#client.session));
+    node.classList.toggle("cm-old", isOld);
+    this.#drawAsking(node, isLast && !isOld && isAsking(row) && this.#isIdle() ? row.asks : null);
+    const can = isOld || !this.#isIdle() ? {} : this.#canDo(row, isLast);
+    drawTools(node, [
+      ...(can.change ? [button(words.edit, () => this.#change(row, node), "cm-change")] : []),
+      ...(version ? this.#versionTools(version) : []),
+      ...(can.again ? [button(words.answerAgain, () => this.#answerAgain(row.seq), "cm-again")] : []),
+    ]);
     return node;
   }
 
+  // Whether nothing is on its way that a replacement would meet.
+  #isIdle() {
+    const {session, outbox} = this.#client;
+    const isFree = !session.running && !session.waiting?.length && !session.archived;
+    return isFree && outbox.every(({state}) => state === "failed");
+  }
+
+  #canDo(row, isLast) {
+    if (this.#client.session.last_seq - row.seq >= MAX_REPLACED) return {};
+    const isWhole = !row.redacted && !row.quarantined && !row.cut;
+    return {change: beginsTurn(row) && isWhole, again: row.role === "assistant" && isLast};
+  }
+
+  // Mark a message that waits for an answer; where it has choices, each is a button.
+  #drawAsking(node, asks) {
+    const mark = node.querySelector(":scope > .cm-asks");
+    if (Boolean(asks) === Boolean(mark)) return;
+    if (mark) {
+      mark.remove();
+      return;
+    }
+    const made = document.createElement("p");
+    made.className = "cm-asks";
+    made.append(words.asks);
+    for (const choice of choicesOf(asks)) {
+      made.append(button(visible(choice), () => this.#answer(choice), "cm-choice"));
+    }
+    node.querySelector(".cm-note").after(made);
+  }
+
+  #answer(choice) {
+    this.#client.send(choice);
+    this.#isPinned = true;
+    this.#focusBox();
+  }
+
   #fill(node, row) {
+    if (this.#changing?.node === node) this.#giveUpChange();
     node.className = `cm-row cm-${row.role}${row.status === "complete" ? "" : ` cm-${row.status}`}`;
     node.removeAttribute("aria-busy");
     delete node.dataset.html;
@@ -346,8 +363,6 @@ export class ChatMemory extends HTMLElement {
       this.#nodes.set(key, node);
       setText(node, stream.text);
     }
-    node.toggleAttribute("data-empty", !stream.text);
-    setNote(node, stream.text ? "" : eventText(stream.event));
     return node;
   }
 
@@ -359,26 +374,23 @@ export class ChatMemory extends HTMLElement {
     this.#keepPlace(() => {
       if (piece === null) setText(node, stream.text);
       else appendText(node, piece);
-      if (stream.text) {
-        node.removeAttribute("data-empty");
-        setNote(node, "");
-      }
     });
   }
 
-  #thinking() {
-    const client = this.#client;
-    const turn = client.session?.running?.turn;
-    if (!turn || [...client.streams.values()].some((stream) => stream.turn === turn)) return [];
-    let node = this.#nodes.get("thinking");
+  // What the run says and does just now.
+  #coming() {
+    const {session, streams, activity} = this.#client;
+    const said = [...streams.values()].map((stream) => this.#streamNode(stream));
+    if (!session?.running || (said.length && !activity.length)) return said;
+    let node = this.#nodes.get("activity");
     if (!node) {
       node = article("assistant");
-      node.classList.add("cm-thinking");
+      node.classList.add("cm-activity");
       node.toggleAttribute("data-empty", true);
-      setNote(node, words.thinking);
-      this.#nodes.set("thinking", node);
+      this.#nodes.set("activity", node);
     }
-    return [node];
+    setNote(node, activity.map(activityText).join(" ") || words.thinking);
+    return [...said, node];
   }
 
   // What isn't stored yet, or waits in the database.
@@ -406,39 +418,162 @@ export class ChatMemory extends HTMLElement {
 
   #waitingNode({turn, text}) {
     const node = this.#outNode(turn, text ?? "");
-    node.className = "cm-row cm-user cm-unsent";
-    setNote(node, words.outbox.queued, [button(words.cancel, () => this.#client.stop(turn))]);
+    node.className = "cm-row cm-user cm-unsent cm-waiting";
+    setNote(node, words.outbox.queued, [button(words.cancel, (event) => this.#cancel(turn, event.target))]);
     return node;
   }
 
+  async #cancel(turn, button) {
+    button.disabled = true;
+    try {
+      await this.#client.cancel(turn);
+      this.#focusBox(); // the button goes with the turn
+    } catch {
+      button.disabled = false;
+    }
+  }
+
   #outboxNode(entry) {
-    const {client_id: id, text, state, code, message} = entry;
+    const {client_id: id, text, state, code, message, replaces} = entry;
     const node = this.#outNode(id, text);
     const isFailed = state === "failed";
     node.className = `cm-row cm-user ${isFailed ? "cm-failed" : "cm-unsent"}`;
     const drop = button(words.discard, () => this.#client.discard(id));
     if (isFailed) {
-      setNote(node, words.refused[code] ?? message, [
+      const isOutdated = code === "conflict" && replaces != null;
+      setNote(node, words.refused[isOutdated ? "outdated" : code] ?? message, [
         button(words.again, () => this.#client.retry(id)),
         button(words.edit, () => this.#edit(entry)),
         drop,
       ]);
-    } else if (this.#client.state !== "live") {
+    } else if (this.#client.state !== "live" && state !== "stored") {
       setNote(node, words.outbox.offline);
     } else if (state === "held") {
       setNote(node, words.outbox[code] ?? words.outbox.held, [drop]);
     } else {
-      setNote(node, words.outbox[state], state === "new" ? [drop] : []);
+      setNote(node, words.outbox[state] ?? "", state === "new" ? [drop] : []);
     }
     return node;
   }
 
   #edit({client_id: id, text}) {
-    const box = this.#parts.text;
     if (!this.#client.discard(id)) return;
-    box.value = box.value ? `${text}\n${box.value}` : text;
+    this.#putBack(text);
+    this.#parts.text.focus();
+  }
+
+  // Changing a message, in its place
+
+  #change({seq, text: before}, node) {
+    this.#giveUpChange();
+    const form = changing.content.firstElementChild.cloneNode(true);
+    const [box, cancel, save] = form.elements;
+    box.value = before;
+    box.setAttribute("aria-label", words.change);
+    cancel.textContent = words.cancel;
+    save.textContent = words.send;
+    const measure = () => {
+      save.disabled = !this.#isGood(box.value);
+      fit(box);
+    };
+    const leave = () => {
+      this.#endChange();
+      node.querySelector(".cm-change")?.focus();
+    };
+    const submit = (event) => {
+      event.preventDefault();
+      if (!this.#isGood(box.value)) return;
+      this.#endChange();
+      this.#client.edit(seq, box.value);
+      this.#isPinned = true;
+      this.#focusBox();
+    };
+    form.addEventListener("submit", submit);
+    form.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && !event.isComposing) leave();
+      else if (event.target === box && isSending(event)) submit(event);
+    });
+    box.addEventListener("input", measure);
+    cancel.addEventListener("click", leave);
+    this.#changing = {before, node, form};
+    node.classList.add("cm-changing");
+    node.querySelector(".cm-text").after(form);
+    measure();
     box.focus();
-    this.#measure();
+  }
+
+  #endChange() {
+    this.#changing?.node.classList.remove("cm-changing");
+    this.#changing?.form.remove();
+    this.#changing = null;
+  }
+
+  // End it, and keep what was written.
+  #giveUpChange() {
+    if (!this.#changing) return;
+    const {before, form} = this.#changing;
+    const {value} = form.elements.text;
+    this.#endChange();
+    if (value !== before) this.#putBack(value);
+  }
+
+  #answerAgain(seq) {
+    this.#client.regenerate(seq);
+    this.#isPinned = true;
+    this.#focusBox();
+  }
+
+  // Versions
+
+  #versionTools({of, number, count}) {
+    const to = (by, label, sign, name) => {
+      const made = button(sign, () => this.#choose(of, number + by, name), name);
+      made.setAttribute("aria-label", label);
+      made.title = label;
+      made.disabled = number + by < 1 || number + by > count;
+      return made;
+    };
+    const place = document.createElement("span");
+    place.textContent = words.version(number, count);
+    return [to(-1, words.previous, "‹", "cm-previous"), place, to(1, words.following, "›", "cm-following")];
+  }
+
+  // Show a version of the turn that begins with this message, where that is.
+  async #choose(of, number, name) {
+    const client = this.#client;
+    const {from} = client.versions(of)[number - 1];
+    try {
+      await client.fetchFrom(from);
+    } catch {
+      return; // no connection; the buttons are still there
+    }
+    const top = (seq) => this.#nodes.get(`row:${seq}`)?.getBoundingClientRect().top ?? 0;
+    const before = top(this.#chosen.get(of) ?? of);
+    this.#chosen.set(of, from);
+    this.#isPinned = false;
+    this.#drawNow();
+    this.#parts.log.scrollTop += top(from) - before;
+    this.#onScroll();
+    const bar = this.#nodes.get(`row:${from}`)?.querySelector(".cm-tools");
+    (bar?.querySelector(`.${name}:enabled`) ?? bar?.querySelector(":enabled"))?.focus({preventScroll: true});
+  }
+
+  #oldNode() {
+    let node = this.#nodes.get("old");
+    if (!node) {
+      node = document.createElement("p");
+      node.className = "cm-old-note";
+      node.append(words.old, " ", button(words.newest, () => this.#toNewestVersion()));
+      this.#nodes.set("old", node);
+    }
+    return node;
+  }
+
+  #toNewestVersion() {
+    this.#chosen.clear();
+    this.#drawNow();
+    this.#toNewest();
+    this.#focusBox();
   }
 
   #take(key) {
@@ -460,8 +595,8 @@ export class ChatMemory extends HTMLElement {
       said = words.ended[ending.code] ?? words.ended.other;
       action = {4401: words.signIn, 4409: words.here}[ending.code] ?? words.reload;
     } else if (!navigator.onLine && state !== "live") said = words.offline; // a live socket knows better
-    else if (state === "waiting" || (state === "connecting" && session)) said = words.lost;
-    else if (state === "connecting") said = words.connecting;
+    else if (state === "waiting") said = words.pauses[ending.code] ?? words.lost;
+    else if (state === "connecting") said = session ? words.lost : words.connecting;
     else if (session?.archived) said = words.archived;
     else if (session?.live === false) said = words.late;
     const [text, act] = banner.children;
@@ -539,6 +674,13 @@ export class ChatMemory extends HTMLElement {
     newer.hidden = true;
   }
 
+  // Load more where replaced messages leave the log half empty.
+  #fillUp() {
+    const {log} = this.#parts;
+    const isShort = log.clientHeight > 0 && log.scrollHeight <= log.clientHeight;
+    if (isShort && this.#client.state === "live") this.#loadOlder();
+  }
+
   async #loadOlder() {
     const {older} = this.#parts;
     if (!this.#client.hasOlder || older.disabled) return;
@@ -567,94 +709,20 @@ export class ChatMemory extends HTMLElement {
   }
 }
 
-function article(role) {
-  const node = document.createElement("article");
-  node.className = `cm-row cm-${role}`;
-  const who = document.createElement("h2");
-  who.className = "cm-who";
-  who.textContent = words.who[role] ?? role;
-  const text = document.createElement("div");
-  text.className = "cm-text";
-  text.dir = "auto";
-  const note = document.createElement("p");
-  note.className = "cm-note";
-  if (role !== "tool") {
-    node.append(who, text, note);
-    return node;
-  }
-  const details = document.createElement("details");
-  const summary = document.createElement("summary");
-  summary.textContent = words.tool;
-  details.append(summary, text);
-  node.append(who, details, note);
-  return node;
+function isAsking(row) {
+  return row?.role === "assistant" && row.asks != null;
 }
 
-function setText(node, text) {
-  const box = node.querySelector(".cm-text");
-  box.classList.remove("cm-rich");
-  box.textContent = visible(text);
+// The short answers that a question offers, as `choices`.
+function choicesOf({value}) {
+  const choices = Array.isArray(value?.choices) ? value.choices : [];
+  const isShort = (one) => typeof one === "string" && !NOTHING.test(one) && one.length <= MAX_CHOICE;
+  return choices.length <= MAX_CHOICES && choices.every(isShort) ? choices : [];
 }
 
-function appendText(node, piece) {
-  const box = node.querySelector(".cm-text");
-  if (box.lastChild instanceof Text) box.lastChild.appendData(visible(piece));
-  else box.textContent = visible(piece);
-}
-
-function setNote(node, text, parts = []) {
-  const note = node.querySelector(".cm-note");
-  const now = [text, ...parts.map((part) => part.textContent)].join("\n");
-  if (note.dataset.said === now) return; // so that a button keeps the focus
-  note.dataset.said = now;
-  note.replaceChildren(text, ...parts.flatMap((part) => [" ", part]));
-}
-
-function link(href, text) {
-  const node = document.createElement("a");
-  node.href = href;
-  node.textContent = text;
-  return node;
-}
-
-function button(text, act) {
-  const node = document.createElement("button");
-  node.type = "button";
-  node.className = "cm-link";
-  node.textContent = text;
-  node.addEventListener("click", act);
-  return node;
-}
-
-// Let these nodes be the children, in this order; one that is in its place isn't touched.
-function arrange(parent, wanted) {
-  let at = parent.firstElementChild;
-  for (const node of wanted) {
-    if (node === at) at = at.nextElementSibling;
-    else parent.insertBefore(node, at);
-  }
-  while (at) {
-    const next = at.nextElementSibling;
-    at.remove();
-    at = next;
-  }
-}
-
-function isSuperseded(seq, session) {
-  return (session?.superseded ?? []).some(([from, to]) => from <= seq && seq <= to);
-}
-
-function eventText(event) {
-  return event?.kind === "tool" && event.name ? words.usesTool(visible(event.name)) : words.thinking;
-}
-
-// Marks in place of characters that turn the direction of text, or that nobody sees.
-function visible(text) {
-  return text.replace(HIDDEN, (run, one) => {
-    const times = [...run].length;
-    const code = one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
-    return `⟦U+${code}${times > 1 ? ` ×${times}` : ""}⟧`;
-  });
+function activityText({kind, name, state}) {
+  const said = kind === "tool" && name ? words.uses(visible(name)) : words.thinking;
+  return !state || state === "started" ? said : `${said} ${visible(state)}`;
 }
 
 function firstWords(text, most = 60) {
@@ -662,6 +730,18 @@ function firstWords(text, most = 60) {
   if (line.length <= most) return line;
   const cut = line.slice(0, most + 1).lastIndexOf(" ");
   return `${line.slice(0, cut > 0 ? cut : most)}…`;
+}
+
+// Let a box be as high as its text, where the browser doesn't see to it.
+function fit(box) {
+  if (CSS.supports("field-sizing", "content")) return;
+  box.style.height = "auto";
+  box.style.height = `${box.scrollHeight}px`;
+}
+
+// Whether a key means "send": on a touch screen Enter is the only way to a new line.
+function isSending({key, shiftKey, isComposing}) {
+  return key === "Enter" && !shiftKey && !isComposing && !isTouch();
 }
 
 function isTouch() {

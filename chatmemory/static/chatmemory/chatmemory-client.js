@@ -7,8 +7,8 @@
 //   client.connect();
 //   client.send("Hello");
 //
-// Events: `state` (the connection), `change` (rows, session, outbox), `text` (a streamed text;
-// detail: {key, piece}, piece null where the whole text is new), `reset`, `synced`.
+// Events: `state` (the connection), `change` (rows, session, outbox, activity), `text` (a streamed
+// text; detail: {key, piece}, piece null where the whole text is new), `reset`, `synced`.
 
 const VERSION = 1;
 const SILENCE_MS = 45_000;
@@ -16,12 +16,16 @@ const FIRST_RETRY_MS = 500;
 const LONGEST_RETRY_MS = 10_000;
 const LONGEST_HOLD_MS = 30_000;
 const HOPELESS = new Set([4401, 4403, 4404, 4409, 4426]);
+const RATE_LIMITED = 4429;
+const ENDED = new Set(["ended", "failed"]); // states of what the run was at
 
 export class ChatMemoryClient extends EventTarget {
   // url: of the websocket; a path is one of this page's host.
   // create: make the session if there is none; its key must be a version-4 UUID.
+  // ticket: for pages that Django's cookie does not reach: gives a new ticket, or a promise of one,
+  // for each connection; throws {code: 4401} if one must sign in again.
   // storage: where unacknowledged messages are kept, under `storageKey`; null for nowhere.
-  constructor(url, {create = false, storage = defaultStorage(), storageKey = `chatmemory:${url}`} = {}) {
+  constructor(url, {create = false, ticket = null, storage = defaultStorage(), storageKey = `chatmemory:${url}`} = {}) {
     super();
     const address = new URL(url, globalThis.location?.href);
     address.protocol = address.protocol.replace(/^http/, "ws");
@@ -29,52 +33,55 @@ export class ChatMemoryClient extends EventTarget {
     this.create = create;
 
     this.state = "idle"; // idle, connecting, live, waiting (for the next try), ended
-    this.ending = null; // {code, reason} where the state is ended
+    this.ending = null; // {code, reason} of the last socket, where the state is waiting or ended
     this.title = "";
     this.session = null; // the newest `session` frame
     this.limits = {};
     this.rows = new Map(); // seq → `message` frame
-    this.streams = new Map(); // "turn:step" → {key, turn, step, text, event}
-    this.outbox = []; // {client_id, text, epoch, state: new | sent | held | failed, code, message}
+    this.streams = new Map(); // "turn:step" → {key, turn, step, text}
+    this.activity = []; // what the run is at besides its text: {kind: thinking | tool, name, state}
+    this.outbox = []; // see `send`
     this.stopping = null; // the turn whose end was asked for
 
+    this.#ticket = ticket;
     this.#storage = storage;
     this.#storageKey = storageKey;
     this.#restore();
   }
 
+  #ticket;
   #storage;
   #storageKey;
+  #opening = null; // the try that waits for its ticket
   #socket = null;
   #cursor = null;
   #isSynced = false;
   #bye = null;
   #tries = 0;
   #retryTimer = 0;
+  #notBefore = 0; // when the server lets us try again
   #silenceTimer = 0;
   #holdTimer = 0;
   #heldFor = null; // the code for which nothing is sent for a while
+  #heldLoad = 0; // how many turns ran and waited then
   #holds = 0;
   #lastId = 0;
   #requests = new Map(); // id → {resolve, reject}
   #sending = null; // the entry of the outbox that waits for its answer
   #steps = new Set(); // "turn:step" of the rows
   #fetching = null;
+  #resets = 0;
 
-  // Open the socket, now if the next try is still to come.
+  // Open the socket; at once if the next try is still to come, unless the server said when.
   connect() {
-    if (this.#socket) return;
+    if (this.#opening || this.#socket) return;
+    if (this.state === "waiting" && Date.now() < this.#notBefore) return;
     clearTimeout(this.#retryTimer);
     this.ending = null;
     this.#bye = null;
     this.#isSynced = false;
-    const socket = new WebSocket(this.url);
-    this.#socket = socket;
-    const mine = (handler) => (event) => this.#socket === socket && handler(event);
-    socket.onopen = mine(() => this.#hello());
-    socket.onmessage = mine((event) => this.#receive(event.data));
-    socket.onclose = mine((event) => this.#lost(event.code, event.reason));
-    this.#listen();
+    if (this.#ticket) this.#openByTicket();
+    else this.#open();
     this.#setState("connecting");
   }
 
@@ -85,14 +92,25 @@ export class ChatMemoryClient extends EventTarget {
     this.#setState("idle");
   }
 
-  // Keep a message and send it as soon as possible; return its entry in the outbox.
-  send(text) {
-    const entry = {client_id: randomId(), text, epoch: this.session?.epoch, state: "new"};
-    this.outbox.push(entry);
-    this.#keep();
-    this.#changed();
-    this.#pump();
-    return entry;
+  // Keep a message and send it as soon as possible; return its entry in the outbox: {client_id,
+  // text, state: new | sent | held | failed | stored, code, message}. `ifBusy` says what becomes of
+  // it while a turn runs: queue, reject or interrupt; by default what the server is set to.
+  send(text, {ifBusy} = {}) {
+    return this.#post({text, ...(ifBusy && {if_busy: ifBusy})});
+  }
+
+  // Say something else in place of a user's message. It replaces all from there on, which stays as
+  // an older version. Fails as `conflict` if somebody said more meanwhile, as `busy` in a turn.
+  edit(seq, text) {
+    return this.#post({text, ...this.#replacing(seq)});
+  }
+
+  // Have the message answered once more that this one is, or answers.
+  regenerate(seq) {
+    const begun = [...this.rows.values()].filter(beginsTurn).map(seqOf);
+    const asked = Math.max(...begun.filter((one) => one <= seq));
+    const {text, content} = this.rows.get(asked) ?? {};
+    return this.#post({text, ...(content && {content}), ...this.#replacing(asked)});
   }
 
   // Send a message that was refused once more; as a new one only if the old one can't be stored any
@@ -102,6 +120,9 @@ export class ChatMemoryClient extends EventTarget {
     if (entry?.state !== "failed") return;
     if (entry.code === "history_cleared" || entry.code === "conflict") {
       Object.assign(entry, {client_id: randomId(), epoch: this.session?.epoch});
+      if (entry.code === "history_cleared") delete entry.replaces; // it is gone
+      if (entry.replaces == null) delete entry.expect_seq;
+      else entry.expect_seq = this.#newestSaid();
     }
     entry.state = "new";
     delete entry.code;
@@ -114,35 +135,49 @@ export class ChatMemoryClient extends EventTarget {
   // Drop a message that is not on its way; false if it is too late.
   discard(clientId) {
     const entry = this.#entry(clientId);
-    if (!entry || entry === this.#sending || (entry.state === "sent" && !this.#isSynced)) return false;
+    if (!entry || entry === this.#sending || entry.state === "stored") return false;
+    if (entry.state === "sent" && !this.#isSynced) return false;
     this.#drop(entry);
     return true;
   }
 
-  // End a turn, by default the running one; what was said so far is kept.
+  // End a turn, by default the running one; what was said so far is kept. Asked again after a lost
+  // connection, as long as the turn runs.
   async stop(turn = this.session?.running?.turn) {
     if (!turn) return;
     this.stopping = turn;
     this.#changed();
     try {
       await this.#request({type: "stop", turn});
-    } catch {
+    } catch ({code}) {
+      if (code === "disconnected") return;
       this.stopping = null;
       this.#changed();
     }
   }
 
+  // Take a waiting turn back; resolves to its status, which is not `cancelled` if it came too late.
+  // Rejects with the error's frame, or {code: "disconnected"}.
+  async cancel(turn) {
+    return (await this.#request({type: "stop", turn})).status;
+  }
+
+  get oldest() {
+    return Math.min(...this.rows.keys());
+  }
+
   get hasOlder() {
-    const oldest = Math.min(...this.rows.keys());
-    return this.session !== null && this.rows.size > 0 && oldest > this.session.first_seq;
+    return this.session !== null && this.rows.size > 0 && this.oldest > this.session.first_seq;
   }
 
   // Load the messages before the oldest one; resolves when they are in `rows`.
   fetchOlder(limit = 50) {
     if (!this.hasOlder) return Promise.resolve();
-    const frame = {type: "fetch", before_seq: Math.min(...this.rows.keys()), limit};
-    this.#fetching ??= this.#request(frame)
+    const resets = this.#resets;
+    this.#fetching ??= this.#request({type: "fetch", before_seq: this.oldest, limit})
       .then(({messages}) => {
+        // After a reset they may not join to what is here now.
+        if (!messages.length || resets !== this.#resets) return;
         for (const message of messages) this.#upsert(message);
         this.#changed();
       })
@@ -150,11 +185,96 @@ export class ChatMemoryClient extends EventTarget {
     return this.#fetching;
   }
 
+  // Load all messages from this number on.
+  async fetchFrom(seq) {
+    while (this.hasOlder && this.oldest > seq) await this.fetchOlder(100);
+  }
+
+  // Versions: what was replaced by an edit or by a second answer is kept, in ranges of numbers.
+
+  // The versions of a turn that begins with this message of a user, the oldest first and this one
+  // last: [{from, to}]. Their rows may have to be loaded, with `fetchFrom(from)`.
+  versions(seq, replaced = this.#replaced()) {
+    const versions = [{from: seq, to: Infinity}];
+    for (;;) {
+      const before = replaced.find(([, to]) => to === versions[0].from - 1);
+      if (!before || before[0] < this.session?.first_seq) return versions;
+      versions.unshift({from: before[0], to: before[1]});
+    }
+  }
+
+  // The rows to show, in order: [{row, version, isOld}], where `version` is null or {of, number,
+  // count}. `chosen` names older versions to show instead: the user's message → where one begins.
+  path(chosen = new Map()) {
+    const seqs = [...this.rows.keys()].sort((a, b) => a - b);
+    return this.#walk(seqs, this.#replaced(), {from: 0, to: Infinity}, chosen);
+  }
+
+  #walk(seqs, replaced, {from: low, to: high}, chosen) {
+    const hidden = replaced.filter(([from, to]) => low <= from && to < high);
+    const path = [];
+    for (const seq of seqs) {
+      if (seq < low || seq > high || hidden.some(([from, to]) => from <= seq && seq <= to)) continue;
+      const row = this.rows.get(seq);
+      const versions = beginsTurn(row) && seq > low ? this.versions(seq, replaced) : [];
+      const count = versions.length;
+      const at = versions.findIndex(({from}) => from === chosen.get(seq));
+      if (0 <= at && at < count - 1 && this.rows.has(versions[at].from)) {
+        const older = this.#walk(seqs, replaced, versions[at], chosen);
+        older[0].version = {of: seq, number: at + 1, count};
+        return [...path, ...older.map((item) => ({...item, isOld: true}))];
+      }
+      path.push({row, version: count > 1 ? {of: seq, number: count, count} : null, isOld: false});
+    }
+    return path;
+  }
+
+  // Ranges that are replaced, by messages still on their way too.
+  #replaced() {
+    const pending = this.outbox.filter(({replaces, state}) => replaces != null && state !== "failed");
+    const begun = new Map([...this.rows.values()].map((row) => [row.client_id, row.seq - 1]));
+    const coming = ({replaces, client_id: id}) => [replaces, begun.get(id) ?? Number.MAX_SAFE_INTEGER];
+    return [...(this.session?.superseded ?? []), ...pending.map(coming)];
+  }
+
+  #replacing(seq) {
+    if (!beginsTurn(this.rows.get(seq))) throw new RangeError(`No turn begins at message ${seq}.`);
+    return {replaces: seq, expect_seq: this.#newestSaid()};
+  }
+
+  #newestSaid() {
+    return Math.max(...[...this.rows.values()].filter(isUsers).map(seqOf));
+  }
+
   // The connection
+
+  #open(protocols = []) {
+    const socket = new WebSocket(this.url, protocols);
+    this.#socket = socket;
+    const mine = (handler) => (event) => this.#socket === socket && handler(event);
+    socket.onopen = mine(() => this.#hello());
+    socket.onmessage = mine((event) => this.#receive(event.data));
+    socket.onclose = mine((event) => this.#lost(event.code, event.reason));
+    this.#listen();
+  }
+
+  async #openByTicket() {
+    const opening = {};
+    this.#opening = opening;
+    this.#listen();
+    try {
+      const ticket = await this.#ticket();
+      if (this.#opening !== opening) return; // closed meanwhile, or too late
+      this.#opening = null;
+      this.#open(["chatmemory.v1", `ticket.${ticket}`]);
+    } catch (error) {
+      if (this.#opening === opening) this.#lost(error?.code ?? 1006, "no ticket");
+    }
+  }
 
   #hello() {
     if (this.#cursor === null) this.#clear(); // the newest rows come, and may not join to these
-    this.#post({
+    this.#put({
       type: "hello",
       v: VERSION,
       ...(this.#cursor !== null && {cursor: this.#cursor}),
@@ -162,7 +282,7 @@ export class ChatMemoryClient extends EventTarget {
     });
   }
 
-  #post(frame) {
+  #put(frame) {
     if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify(frame));
   }
 
@@ -175,6 +295,7 @@ export class ChatMemoryClient extends EventTarget {
   #forget() {
     clearTimeout(this.#silenceTimer);
     const socket = this.#socket;
+    this.#opening = null;
     this.#socket = null;
     this.#isSynced = false;
     socket?.close();
@@ -182,25 +303,27 @@ export class ChatMemoryClient extends EventTarget {
     this.#requests.clear();
     for (const {reject} of requests) reject({code: "disconnected", retry: true});
     this.#sending = null;
-    this.stopping = null;
+    this.activity = [];
     this.#release();
   }
 
   #lost(closeCode, closeReason) {
-    const code = this.#bye?.code ?? closeCode;
-    const reason = this.#bye?.reason ?? closeReason;
-    const again = this.#bye ? this.#bye.reconnect !== false && !HOPELESS.has(code) : !HOPELESS.has(code);
+    const {code = closeCode, reason = closeReason, reconnect = true, after_ms: after} = this.#bye ?? {};
     const tooLarge = code === 1009 ? this.#sending : null;
     this.#forget();
     if (tooLarge) this.#fail(tooLarge, {code: "too_large", message: "The message is too large."});
-    if (!again) {
-      this.ending = {code, reason};
+    this.ending = {code, reason};
+    if (!reconnect || HOPELESS.has(code)) {
       this.#setState("ended");
       return;
     }
     const backoff = Math.min(LONGEST_RETRY_MS, FIRST_RETRY_MS * 2 ** this.#tries++);
-    const least = this.#bye?.after_ms ?? 0;
-    this.#retryTimer = setTimeout(() => this.connect(), least + Math.random() * backoff);
+    const least = after ?? (code === RATE_LIMITED ? LONGEST_RETRY_MS : 0);
+    this.#notBefore = Date.now() + least;
+    this.#retryTimer = setTimeout(() => {
+      this.#notBefore = 0; // whatever became of the clock
+      this.connect();
+    }, least + Math.random() * backoff);
     this.#setState("waiting");
   }
 
@@ -215,6 +338,8 @@ export class ChatMemoryClient extends EventTarget {
   }
 
   #clear() {
+    this.#resets += 1;
+    this.activity = [];
     this.rows.clear();
     this.streams.clear();
     this.#steps.clear();
@@ -235,6 +360,8 @@ export class ChatMemoryClient extends EventTarget {
         this.#onSession(frame);
         break;
       case "message":
+        // A changed one may be older than those that are here; `fetchOlder` brings it.
+        if (this.rows.size && frame.seq < this.oldest) return;
         this.#upsert(frame);
         break;
       case "reset":
@@ -244,13 +371,7 @@ export class ChatMemoryClient extends EventTarget {
         this.dispatchEvent(new Event("reset"));
         break;
       case "synced":
-        this.#cursor = frame.cursor;
-        this.#tries = 0;
-        if (this.#isSynced) return;
-        this.#isSynced = true;
-        this.#setState("live");
-        this.dispatchEvent(new Event("synced"));
-        this.#pump();
+        this.#onSynced(frame);
         return;
       case "snapshot":
       case "delta":
@@ -261,10 +382,11 @@ export class ChatMemoryClient extends EventTarget {
         this.#onAnswer(frame);
         return;
       case "ping":
-        this.#post({type: "pong", n: frame.n});
+        this.#put({type: "pong", n: frame.n});
         return;
       case "bye":
         this.#bye = frame;
+        this.#lost(frame.code, frame.reason); // not every server's close comes through
         return;
       default:
         return;
@@ -280,11 +402,35 @@ export class ChatMemoryClient extends EventTarget {
     for (const seq of this.rows.keys()) if (seq < frame.first_seq) this.rows.delete(seq);
     const turn = frame.running?.turn;
     for (const [key, stream] of this.streams) if (stream.turn !== turn) this.streams.delete(key);
+    if (known?.running?.turn !== turn) this.activity = [];
     if (this.stopping && this.stopping !== turn) this.stopping = null;
-    if (this.#heldFor === "busy" && !frame.running && !frame.waiting?.length) {
-      this.#release();
-      this.#pump();
+    if (this.#heldFor === "busy" || this.#heldFor === "queue_full") this.#onRoom(load(frame));
+  }
+
+  // Go on once a turn has ended.
+  #onRoom(now) {
+    const isLess = now < this.#heldLoad;
+    this.#heldLoad = now;
+    if (!isLess) return;
+    this.#release();
+    this.#pump();
+  }
+
+  // All that was news is here, so a message that is stored is among the rows, or waits.
+  #onSynced({cursor}) {
+    this.#cursor = cursor;
+    this.#tries = 0;
+    const count = this.outbox.length;
+    this.outbox = this.outbox.filter(({state}) => state !== "stored");
+    if (this.#isSynced) {
+      if (this.outbox.length < count) this.#changed();
+      return;
     }
+    this.#isSynced = true;
+    this.#setState("live");
+    this.dispatchEvent(new Event("synced"));
+    if (this.stopping) this.stop(this.stopping);
+    this.#pump();
   }
 
   #upsert(frame) {
@@ -301,18 +447,27 @@ export class ChatMemoryClient extends EventTarget {
 
   #onText(frame) {
     const key = streamKey(frame);
-    if (this.#steps.has(key)) return;
+    if (frame.type === "snapshot") this.activity = [];
+    if (frame.event) this.#onEvent(frame.event);
+    if (!frame.text || this.#steps.has(key)) return;
     let stream = this.streams.get(key);
     const isNew = !stream || frame.type === "snapshot";
     if (!stream) {
-      stream = {key, turn: frame.turn, step: frame.step, text: "", event: null};
+      stream = {key, turn: frame.turn, step: frame.step, text: ""};
       this.streams.set(key, stream);
     }
-    if (frame.event) stream.event = frame.event;
-    if (frame.text != null) stream.text = isNew ? frame.text : stream.text + frame.text;
-    if (isNew || frame.event) this.#changed();
-    const piece = isNew ? null : frame.text ?? "";
-    this.dispatchEvent(new CustomEvent("text", {detail: {key, piece}}));
+    stream.text = isNew ? frame.text : stream.text + frame.text;
+    const isThinking = this.activity.some(({kind}) => kind === "thinking");
+    if (isThinking) this.activity = this.activity.filter(({kind}) => kind !== "thinking");
+    if (isNew || isThinking) this.#changed();
+    this.dispatchEvent(new CustomEvent("text", {detail: {key, piece: isNew ? null : frame.text}}));
+  }
+
+  // Of two calls of one tool the first that ends takes the line away.
+  #onEvent(event) {
+    const others = this.activity.filter(({kind, name}) => kind !== event.kind || name !== event.name);
+    this.activity = ENDED.has(event.state) ? others : [...others, event];
+    this.#changed();
   }
 
   #onAnswer(frame) {
@@ -333,17 +488,26 @@ export class ChatMemoryClient extends EventTarget {
       }
       const id = ++this.#lastId;
       this.#requests.set(id, {resolve, reject});
-      this.#post({...frame, id});
+      this.#put({...frame, id});
     });
   }
 
   // The outbox: one message is on its way at a time, so they arrive in order.
 
+  #post(said) {
+    const entry = {client_id: randomId(), ...said, epoch: this.session?.epoch, state: "new"};
+    this.outbox.push(entry);
+    this.#keep();
+    this.#changed();
+    this.#pump();
+    return entry;
+  }
+
   #pump() {
-    const entry = this.outbox.find(({state}) => state !== "failed");
+    const entry = this.outbox.find(({state}) => state !== "failed" && state !== "stored");
     if (!entry || this.#sending || !this.#isSynced || this.#heldFor) return;
-    const {client_id, text, epoch} = entry;
-    const frame = {type: "send", client_id, text, ...(epoch != null && {epoch})};
+    const {state, code, message, text, ...fields} = entry;
+    const frame = {type: "send", ...fields, ...(!fields.content && {text})};
     const most = this.limits.max_frame_bytes;
     if (most && new TextEncoder().encode(JSON.stringify(frame)).length + 40 > most) {
       this.#fail(entry, {code: "too_large", message: "The message is too large."});
@@ -354,25 +518,35 @@ export class ChatMemoryClient extends EventTarget {
     entry.state = "sent";
     this.#changed();
     this.#request(frame).then(
-      () => {
+      ({duplicate}) => {
         this.#sending = null;
         this.#holds = 0;
-        this.#drop(entry);
+        if (duplicate) this.#drop(entry);
+        else this.#stored(entry);
         this.#pump();
       },
       (error) => {
         if (error.code === "disconnected") return; // again after the next `synced`
         this.#sending = null;
-        if (error.retry) this.#hold(entry, error);
+        const isBusy = error.code === "busy" && (entry.if_busy === "reject" || entry.replaces != null);
+        if (error.retry && !isBusy) this.#hold(entry, error);
         else this.#fail(entry, error);
         this.#pump();
       },
     );
   }
 
+  // Shown until the row or the waiting turn is here.
+  #stored(entry) {
+    entry.state = "stored";
+    this.#keep();
+    this.#changed();
+  }
+
   #hold(entry, error) {
     Object.assign(entry, {state: "held", code: error.code, message: error.message});
     this.#heldFor = error.code;
+    this.#heldLoad = load(this.session);
     const backoff = Math.min(LONGEST_HOLD_MS, 1000 * 2 ** this.#holds++);
     const wait = error.retry_after_ms ?? backoff;
     clearTimeout(this.#holdTimer);
@@ -405,8 +579,9 @@ export class ChatMemoryClient extends EventTarget {
   }
 
   #keep() {
-    const kept = this.outbox.map(({client_id, text, epoch, state, code, message}) =>
-      state === "failed" ? {client_id, text, epoch, state, code, message} : {client_id, text, epoch},
+    const unsent = this.outbox.filter(({state}) => state !== "stored");
+    const kept = unsent.map(({state, code, message, ...entry}) =>
+      state === "failed" ? {...entry, state, code, message} : entry,
     );
     try {
       if (kept.length) this.#storage?.setItem(this.#storageKey, JSON.stringify(kept));
@@ -428,6 +603,24 @@ export class ChatMemoryClient extends EventTarget {
 
 export function streamKey({turn, step}) {
   return `${turn}:${step}`;
+}
+
+function isUsers(row) {
+  return row?.role === "user";
+}
+
+// A graph may put messages of a user into a turn, too.
+export function beginsTurn(row) {
+  return isUsers(row) && (row.turn == null || row.turn === row.client_id);
+}
+
+function seqOf({seq}) {
+  return seq;
+}
+
+// How many turns run and wait.
+function load(session) {
+  return (session?.running ? 1 : 0) + (session?.waiting?.length ?? 0);
 }
 
 function defaultStorage() {

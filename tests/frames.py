@@ -1,0 +1,83 @@
+"""Frames, held to the schema that client authors are given."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema.validators import extend
+
+import chatmemory
+
+SCHEMA: dict[str, Any] = json.loads(
+    (Path(chatmemory.__file__).parent / "protocol.schema.json").read_text()
+)
+
+# As the server reads JSON: 1.0 is no whole number.
+_types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+_Validator = extend(Draft202012Validator, type_checker=_types)
+
+
+def _is_time(value: object) -> bool:
+    return not isinstance(value, str) or datetime.fromisoformat(value).tzinfo is not None
+
+
+_formats = FormatChecker(())
+_formats.checks("date-time", raises=ValueError)(_is_time)
+
+
+def kinds(side: str) -> list[str]:
+    """The types of frames from the `client` or from the `server`."""
+    return [
+        choice["$ref"].rpartition("/")[2] for choice in SCHEMA["$defs"][f"from_{side}"]["oneOf"]
+    ]
+
+
+def fault_of(side: str, frame: object) -> str:
+    """Why this is no frame of that side; empty if it is one.
+
+    A field that the schema doesn't know is a fault from the server too: clients may ignore it, but
+    nobody told them what it means.
+    """
+    kind = frame.get("type") if isinstance(frame, dict) else None
+    if kind not in kinds(side):
+        return f"no frame of the {side}: {kind!r}"
+    assert isinstance(frame, dict)
+    faults = [
+        f"{kind}.{'.'.join(map(str, error.absolute_path))}: {error.message[:300]}"
+        for error in _validator(kind).iter_errors(frame)
+    ]
+    if side == "server" and kind == "ok":
+        rows = [{"type": "message", **row} for row in frame.get("messages", ())]
+        faults += filter(None, (fault_of("server", row) for row in rows))
+    return "; ".join(faults)
+
+
+def check(side: str, frame: object) -> None:
+    """Fail if this is no frame of that side."""
+    fault = fault_of(side, frame)
+    assert not fault, fault
+
+
+@cache
+def _validator(kind: str) -> Any:
+    schema = {"$ref": f"#/$defs/{kind}", "$defs": _strict(SCHEMA["$defs"])}
+    return _Validator(schema, format_checker=_formats)
+
+
+def _strict(schema: Any) -> Any:
+    """The same without fields that it doesn't name; the end of a pattern is as ECMA has it."""
+    if isinstance(schema, list):
+        return [_strict(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    strict = {name: _strict(part) for name, part in schema.items()}
+    if "properties" in schema and isinstance(schema.get("type"), str | list):
+        strict["additionalProperties"] = False
+    if isinstance(schema.get("pattern"), str):
+        strict["pattern"] = schema["pattern"].replace("$", r"\Z")
+    return strict

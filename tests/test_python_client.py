@@ -1,0 +1,576 @@
+"""The Python client: against this project's server, and against one that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async as db
+from django.conf import settings as django_settings
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
+
+from chatmemory import client, services
+from chatmemory.client import (
+    Chat,
+    Closed,
+    Lost,
+    Message,
+    NoReply,
+    Piece,
+    Progress,
+    Refused,
+    Reset,
+    Synced,
+    connect,
+)
+from chatmemory.models import Message as Row
+from chatmemory.models import Turn
+from tests import responders_for_tests
+from tests.factories import make_session, said
+from tests.servers import DEADLINE, eventually, free_port, own_threads, serving, sign_in
+
+HERE = "tests.responders_for_tests"
+
+
+@pytest.fixture
+def live(transactional_db, settings, monkeypatch):
+    monkeypatch.setattr(client, "FIRST_RETRY_SECONDS", 0.01)
+    settings.CHATMEMORY = {"RESPONDER": f"{HERE}.echo", "SENDS_PER_MINUTE": None}
+    settings.ALLOWED_HOSTS = ["127.0.0.1"]
+    with own_threads():
+        yield
+
+
+@pytest.fixture
+def ann(live):
+    person = sign_in()
+    make_session(owner=person.user)
+    return person
+
+
+def answered_by(settings, name, **more):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "RESPONDER": f"{HERE}.{name}", **more}
+
+
+def chat(address: str, person: Any, key: str = "talk", **options: Any) -> Chat:
+    cookies = {django_settings.SESSION_COOKIE_NAME: person.cookie}
+    return connect(f"{address}/ws/chat/{key}/", cookies=cookies, proxy=None, **options)
+
+
+async def cut(talk: Chat) -> None:
+    """Drop the connection without a word, as a network does."""
+    assert talk._socket is not None
+    talk._socket.transport.abort()
+
+
+async def within(work: Awaitable[Any]) -> Any:
+    async with asyncio.timeout(DEADLINE):
+        return await work
+
+
+# Against the real server
+
+
+async def test_it_asks_and_is_answered(ann):
+    async with serving() as address, chat(address, ann) as talk:
+        reply = await within(talk.ask("good morning"))
+        assert (reply.text, reply.role, reply.status) == ("good morning ", "assistant", "complete")
+        assert [row.text for row in talk.messages] == ["good morning", "good morning "]
+        assert talk.session["running"] is None
+        again = await within(talk.ask("and again"))
+        assert (again.seq, again.text) == (4, "and again ")
+
+
+async def test_it_begins_with_the_newest_and_fetches_older(ann):
+    texts = [str(n) for n in range(60)]
+    await db(services.append_messages)(**ann.talk, messages=said(*texts))
+    async with serving() as address, chat(address, ann) as talk:
+        assert [row.text for row in talk.messages] == texts[10:]
+        assert [row.text for row in await within(talk.fetch(limit=5))] == texts[5:10]
+        assert [row.text for row in talk.messages] == texts[5:]
+
+
+async def test_what_happens_comes_as_events(ann, settings):
+    answered_by(settings, "with_progress")
+    responders_for_tests.GO.set()
+    async with serving() as address, chat(address, ann) as talk:
+        events = talk.events()
+        reply = await within(talk.ask("hi"))
+        text, told = "", []
+        async for event in events:
+            match event:
+                case Piece(text=piece, is_whole=is_whole):
+                    text = piece if is_whole else text + piece
+                case Progress(name="weather", state=state):
+                    told.append(state)
+                case Message() if event == reply:
+                    break
+    assert reply.text.startswith(text)
+    assert told in ([], ["ended"], ["started", "ended"])
+    assert [event async for event in talk.events()] == []
+
+
+async def test_a_turn_that_fails_has_its_reply_too(ann, settings):
+    answered_by(settings, "failing")
+    async with serving() as address, chat(address, ann) as talk:
+        reply = await within(talk.ask("hi"))
+    assert (reply.text, reply.status, reply.error) == ("So far, ", "failed", "model_error")
+
+
+async def test_it_stops_a_turn(ann, settings, monkeypatch):
+    monkeypatch.setattr("chatmemory.runner.KEEPER_SECONDS", 0.1)
+    answered_by(settings, "endless")
+    async with serving() as address, chat(address, ann) as talk:
+        turn = await talk.send("hi")
+        await eventually(responders_for_tests.BEGUN.is_set)
+        assert await within(talk.stop(turn.turn)) in ("running", "interrupted")
+        assert (await within(talk.reply(turn))).status == "interrupted"
+        with pytest.raises(Refused) as refused:
+            await talk.stop()
+    assert refused.value.code == "unknown_turn"
+
+
+async def test_what_the_server_refuses_has_its_code(ann, settings):
+    answered_by(settings, "slow")
+    async with serving() as address, chat(address, ann) as talk:
+        for text, code in (("", "empty"), ("a\0", "bad_text"), ("x" * 32_001, "too_large")):
+            with pytest.raises(Refused) as refused:
+                await talk.send(text)
+            assert (refused.value.code, refused.value.retry) == (code, False)
+        with pytest.raises(Refused) as refused:
+            await talk.send("x" * 300_000)
+        assert (refused.value.code, refused.value.limit) == ("too_large", 256 * 1024)
+        await talk.send("hi", client_id="c1")
+        with pytest.raises(Refused) as refused:
+            await talk.send("no", client_id="c1")
+        assert refused.value.code == "conflict"
+
+
+async def test_the_same_again_is_the_same_turn(ann):
+    async with serving() as address, chat(address, ann) as talk:
+        await within(talk.ask("hi", client_id="c1"))
+        turn = await talk.send("hi", client_id="c1")
+        assert (turn.is_duplicate, turn.status) == (True, "complete")
+        assert (await within(talk.reply(turn))).text == "hi "
+
+
+async def test_the_reply_to_what_was_sent_long_ago_is_fetched(ann):
+    async with serving() as address:
+        async with chat(address, ann) as talk:
+            await within(talk.ask("hi", client_id="c1"))
+        await db(services.append_messages)(**ann.talk, messages=said(*map(str, range(60))))
+        async with chat(address, ann) as talk:
+            assert (await within(talk.ask("hi", client_id="c1"))).text == "hi "
+
+
+async def test_a_lost_connection_comes_back_and_misses_nothing(ann, settings):
+    answered_by(settings, "slow")
+    async with serving() as address, chat(address, ann) as talk:
+        events = talk.events()
+        turn = await talk.send("hi")
+        await eventually(responders_for_tests.BEGUN.is_set)
+        await cut(talk)
+        responders_for_tests.GO.set()
+        reply = await within(talk.reply(turn))
+        assert reply.text == "So far, so good."
+        came = await within(_until_synced(events, times=2))
+    assert any(isinstance(event, Lost) for event in came)
+    assert await db(Row.objects.count)() == 2
+
+
+async def _until_synced(events: Any, *, times: int) -> list[Any]:
+    """The events up to the so manieth `Synced`."""
+    came: list[Any] = []
+    while sum(isinstance(event, Synced) for event in came) < times:
+        came.append(await anext(events))
+    return came
+
+
+async def test_a_server_that_is_started_anew_is_found_again(ann):
+    port = free_port()
+    async with serving(port) as address:
+        talk = await chat(address, ann).__aenter__()
+        await within(talk.ask("one"))
+    sending = asyncio.ensure_future(talk.ask("two"))
+    async with serving(port):
+        assert (await within(sending)).text == "two "
+        await talk.__aexit__()
+
+
+async def test_a_clear_resets_and_what_is_purged_closes(ann):
+    await db(services.append_messages)(**ann.talk, messages=said("a", "b"))
+    async with serving() as address, chat(address, ann) as talk:
+        events = talk.events()
+        await db(services.clear_session)(**ann.talk, reason="test")
+        async for event in events:
+            if isinstance(event, Reset):
+                break
+        assert talk.messages == []
+        await within(talk.ask("hi"))
+        await db(services.purge_session)(**ann.talk, reason="test")
+        with pytest.raises(Closed) as closed:
+            await within(_until_synced(events, times=100))
+        assert (closed.value.code, closed.value.reason) == (4404, "not_found")
+        with pytest.raises(Closed):
+            await talk.send("still there?")
+
+
+async def test_a_new_session_is_made_and_only_when_told(ann):
+    key = str(uuid.uuid4())
+    async with serving() as address:
+        with pytest.raises(Closed) as closed:
+            async with chat(address, ann, key):
+                pass
+        assert closed.value.code == 4404
+        async with chat(address, ann, key, create=True) as talk:
+            assert (await within(talk.ask("hi"))).seq == 2
+
+
+async def test_who_is_not_signed_in_is_told_so(live, ann):
+    async with serving() as address:
+        with pytest.raises(Closed) as closed:
+            async with connect(f"{address}/ws/chat/talk/", proxy=None):
+                pass
+        assert (closed.value.code, closed.value.reason) == (4401, "unauthenticated")
+        with pytest.raises(Closed) as closed:
+            async with chat(address, ann, origin="http://evil.example"):
+                pass
+    assert closed.value.code == 403
+
+
+async def test_nobody_there_is_said_at_once():
+    with pytest.raises(Closed) as closed:
+        async with connect(f"ws://127.0.0.1:{free_port()}/", proxy=None):
+            pass
+    assert closed.value.code == 1006
+
+
+async def test_what_is_no_address_is_an_error_of_the_caller():
+    for url in ("talk", "ftp://example.org/"):
+        with pytest.raises(ValueError, match="no address"):
+            async with connect(url):
+                pass
+
+
+async def test_a_turn_that_is_cancelled_has_no_reply(ann, monkeypatch):
+    monkeypatch.setattr(client, "ASK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("chatmemory.runner.Runner.owner", "")
+    async with serving() as address, chat(address, ann) as talk:
+        turn = await talk.send("hi")
+        assert turn.status == "waiting"
+        replying = asyncio.ensure_future(talk.reply(turn))
+        await asyncio.sleep(0)
+        assert await db(services.stop_turn)(**ann.talk, turn=turn.turn) == "cancelled"
+        with pytest.raises(NoReply):
+            await within(replying)
+    assert await db(lambda: Turn.objects.get().status)() == "cancelled"
+
+
+# Against a server that the test plays
+
+
+SESSION: dict[str, Any] = {
+    "type": "session",
+    "epoch": 1,
+    "first_seq": 1,
+    "revision": 1,
+    "waiting": [],
+}
+WELCOME: list[dict[str, Any]] = [
+    {"type": "welcome", "v": 1, "limits": {"max_frame_bytes": 1_000}},
+    {**SESSION, "last_seq": 0, "running": None},
+    {"type": "synced", "cursor": "c0"},
+]
+
+
+class Played:
+    """A server whose every connection is a function of the test's; notes what it was told."""
+
+    def __init__(self, *connections: Callable[[Played, Any], Awaitable[None]]) -> None:
+        self._connections: Iterator[Any] = iter(connections)
+        self.told: list[dict[str, Any]] = []
+        self.requests: list[Any] = []
+
+    async def __call__(self, socket: ServerConnection) -> None:
+        assert socket.request is not None
+        self.requests.append(socket.request)
+        await next(self._connections)(self, socket)
+
+    async def hear(self, socket: Any) -> dict[str, Any]:
+        frame: dict[str, Any] = json.loads(await socket.recv())
+        self.told.append(frame)
+        return frame
+
+    async def welcome(self, socket: Any) -> None:
+        await self.hear(socket)
+        await self.say(socket, *WELCOME)
+
+    async def say(self, socket: Any, *frames: dict[str, Any]) -> None:
+        for frame in frames:
+            await socket.send(json.dumps(frame))
+
+
+@asynccontextmanager
+async def played(*connections: Any) -> AsyncIterator[tuple[Played, str]]:
+    server = Played(*connections)
+    spoken = [Subprotocol("chatmemory.v1")]
+    async with serve(server, "127.0.0.1", 0, subprotocols=spoken) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        yield server, f"ws://127.0.0.1:{port}/ws/chat/talk/"
+
+
+def row(seq: int, text: str, **fields: Any) -> dict[str, Any]:
+    role = fields.pop("role", "assistant")
+    shown = {"seq": seq, "revision": 0, "role": role, "text": text, "status": "complete"}
+    return {"type": "message", "turn": "t", "step": None, "client_id": None, **shown, **fields}
+
+
+async def until_closed(server: Played, socket: Any) -> None:
+    await server.welcome(socket)
+    await socket.wait_closed()
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch):
+    monkeypatch.setattr(client, "FIRST_RETRY_SECONDS", 0.01)
+
+
+async def test_what_was_not_acknowledged_is_sent_again_under_its_name():
+    async def deaf(server: Played, socket: Any) -> None:
+        await server.welcome(socket)
+        await server.hear(socket)
+        socket.transport.abort()
+
+    async def answering(server: Played, socket: Any) -> None:
+        await server.welcome(socket)
+        frame = await server.hear(socket)
+        ok = {"type": "ok", "id": frame["id"], "turn": frame["client_id"], "status": "complete"}
+        await server.say(socket, {**ok, "seq": 1, "duplicate": True})
+        await socket.wait_closed()
+
+    async with played(deaf, answering) as (server, url), connect(url, proxy=None) as talk:
+        turn = await within(talk.send("hi"))
+    assert (turn.is_duplicate, turn.seq) == (True, 1)
+    first, again = [frame for frame in server.told if frame["type"] == "send"]
+    assert first["client_id"] == again["client_id"]
+    assert (first["text"], first["epoch"]) == (again["text"], again["epoch"]) == ("hi", 1)
+    assert server.told[2] == {"type": "hello", "v": 1, "cursor": "c0"}
+
+
+async def test_silence_is_a_lost_connection(monkeypatch):
+    monkeypatch.setattr(client, "SILENCE_SECONDS", 0.1)
+    async with (
+        played(until_closed, until_closed) as (server, url),
+        connect(url, proxy=None) as talk,
+    ):
+        events = talk.events()
+        [lost, *_] = await within(_until_synced(events, times=1))
+    assert (lost.code, lost.reason) == (1006, "nobody answers")
+    assert len(server.requests) >= 2
+
+
+async def test_a_ping_is_answered_at_once():
+    async def pinging(server: Played, socket: Any) -> None:
+        await server.welcome(socket)
+        await server.say(socket, {"type": "ping", "n": 7})
+        await server.hear(socket)
+
+    async with played(pinging, until_closed) as (server, url), connect(url, proxy=None) as talk:
+        await within(_until_synced(talk.events(), times=1))
+    assert {"type": "pong", "n": 7} in server.told
+
+
+@pytest.mark.parametrize(
+    ("bye", "is_over"),
+    [
+        ({"code": 4503, "reason": "shutting_down", "reconnect": True, "after_ms": 120}, False),
+        ({"code": 4409, "reason": "too_many", "reconnect": False, "after_ms": None}, True),
+    ],
+)
+async def test_a_bye_says_whether_to_come_back(bye, is_over):
+    async def leaving(server: Played, socket: Any) -> None:
+        await server.welcome(socket)
+        await server.say(socket, {"type": "bye", **bye})
+        await socket.wait_closed()
+
+    async with played(leaving, until_closed) as (server, url), connect(url, proxy=None) as talk:
+        events = talk.events()
+        if is_over:
+            with pytest.raises(Closed) as closed:
+                await within(_until_synced(events, times=2))
+            assert (closed.value.code, closed.value.reason) == (4409, "too_many")
+        else:
+            came = await within(_until_synced(events, times=1))
+            [lost] = [event for event in came if isinstance(event, Lost)]
+            assert (lost.code, lost.reason) == (4503, "shutting_down")
+            assert lost.seconds >= 0.12
+    assert len(server.requests) == (1 if is_over else 2)
+
+
+async def test_the_pauses_grow_to_ten_seconds_and_are_drawn(monkeypatch):
+    drawn: list[tuple[float, float]] = []
+    monkeypatch.setattr(client, "FIRST_RETRY_SECONDS", 0.5)
+    monkeypatch.setattr(client.random, "uniform", lambda *span: drawn.append(span) or 0)
+
+    async def broken(server: Played, socket: Any) -> None:
+        socket.transport.abort()
+
+    async def once(server: Played, socket: Any) -> None:
+        await server.welcome(socket)
+        socket.transport.abort()
+
+    every = (once, *[broken] * 7, until_closed)
+    async with played(*every) as (_, url), connect(url, proxy=None) as talk:
+        await within(_until_synced(talk.events(), times=1))
+    assert drawn == [(0, n) for n in (0.5, 1, 2, 4, 8, 10, 10, 10)]
+
+
+async def test_what_is_older_or_unknown_or_removed_changes_nothing():
+    async def confused(server: Played, socket: Any) -> None:
+        await server.hear(socket)
+        session = {**SESSION, "first_seq": 2, "last_seq": 3, "revision": 5, "running": None}
+        await server.say(
+            socket,
+            row(1, "gone"),
+            row(2, "new", revision=4),
+            row(2, "old", revision=3),
+            row(3, "other"),
+            session,
+            row(1, "gone"),
+            {**session, "first_seq": 1, "revision": 4, "title": "old"},
+            {"type": "delta", "turn": "t", "step": 0, "text": "x"},
+            {"type": "what"},
+            {"type": "error", "code": "unavailable"},
+            {"type": "synced", "cursor": "c"},
+        )
+        await socket.wait_closed()
+
+    async with played(confused) as (_, url), connect(url, proxy=None) as talk:
+        assert [row.text for row in talk.messages] == ["new", "other"]
+        assert talk.session["revision"] == 5
+        assert "title" not in talk.session
+
+
+async def test_what_a_later_turn_replaced_is_no_message():
+    async def replacing(server: Played, socket: Any) -> None:
+        await server.hear(socket)
+        session = {**SESSION, "last_seq": 4, "running": None, "superseded": [[1, 2]]}
+        rows = [row(n, str(n)) for n in range(1, 5)]
+        await server.say(socket, *rows, session, WELCOME[2])
+        await socket.wait_closed()
+
+    async with played(replacing) as (_, url), connect(url, proxy=None) as talk:
+        assert [row.text for row in talk.messages] == ["3", "4"]
+        assert len(talk.rows) == 4
+
+
+async def test_a_finished_row_ends_its_stream():
+    async def streaming(server: Played, socket: Any) -> None:
+        await server.hear(socket)
+        running = {"turn": "t", "status": "running", "since": None}
+        text = {"type": "delta", "turn": "t", "step": 0, "text": "So "}
+        session = {**SESSION, "last_seq": 1, "running": running}
+        await server.say(socket, session, text, {**text, "text": "far"}, WELCOME[2])
+        await server.hear(socket)
+        await server.say(socket, row(2, "So far.", step=0), {**text, "text": "late"})
+        await server.say(socket, {"type": "ok", "id": 1, "messages": []})
+        await socket.wait_closed()
+
+    async with played(streaming) as (_, url), connect(url, proxy=None) as talk:
+        assert talk.texts == {("t", 0): "So far"}
+        await within(talk.fetch())
+        assert talk.texts == {}
+
+
+async def test_each_connection_takes_a_ticket_of_its_own():
+    async def once(server: Played, socket: Any) -> None:
+        await server.welcome(socket)
+        socket.transport.abort()
+
+    tickets = iter(["a-b", "c"])
+
+    async def ticket() -> str:
+        return str(next(tickets))
+
+    async with (
+        played(once, until_closed) as (server, url),
+        connect(f"{url}?x=1", ticket=ticket, proxy=None) as talk,
+    ):
+        await within(_until_synced(talk.events(), times=1))
+    shown = [request.headers["Sec-WebSocket-Protocol"] for request in server.requests]
+    assert shown == ["chatmemory.v1, ticket.a-b", "chatmemory.v1, ticket.c"]
+    assert {request.path for request in server.requests} == {"/ws/chat/talk/?x=1"}
+    assert not any("Origin" in request.headers for request in server.requests)
+
+
+async def test_a_turn_that_was_cancelled_before_anybody_was_told_has_no_reply(monkeypatch):
+    monkeypatch.setattr(client, "ASK_AGAIN_SECONDS", 0.05)
+
+    async def cancelling(server: Played, socket: Any) -> None:
+        await server.welcome(socket)
+        for status in ("waiting", "cancelled"):
+            frame = await server.hear(socket)
+            ok = {"type": "ok", "id": frame["id"], "turn": frame["client_id"], "status": status}
+            await server.say(socket, {**ok, "seq": None, "duplicate": status == "cancelled"})
+        await socket.wait_closed()
+
+    async with played(cancelling) as (server, url), connect(url, proxy=None) as talk:
+        with pytest.raises(NoReply):
+            await within(talk.ask("hi"))
+    first, again = server.told[1:]
+    assert first["client_id"] == again["client_id"]
+
+
+async def test_a_refusal_tells_all_that_the_server_said():
+    async def busy(server: Played, socket: Any) -> None:
+        await server.welcome(socket)
+        frame = await server.hear(socket)
+        error = {"type": "error", "id": frame["id"], "code": "busy", "message": "Wait."}
+        more = {"retry": True, "retry_after_ms": 1_500, "turn": "t1", "field": "text", "limit": 3}
+        await server.say(socket, {**error, **more})
+        await socket.wait_closed()
+
+    async with played(busy) as (server, url), connect(url, proxy=None) as talk:
+        with pytest.raises(Refused, match="busy: Wait") as refused:
+            await within(talk.send("hi", if_busy="reject", expect_seq=7))
+    error = refused.value
+    assert (error.retry, error.retry_after, error.turn) == (True, 1.5, "t1")
+    assert (error.field, error.limit) == ("text", 3)
+    assert error.client_id == server.told[-1]["client_id"]
+    assert (server.told[-1]["if_busy"], server.told[-1]["expect_seq"]) == ("reject", 7)
+
+
+async def test_the_documented_examples_work(ann, capsys):
+    page = (django_settings.BASE_DIR / "docs" / "client.md").read_text()
+    made: dict[str, Any] = {}
+    for example in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        exec(compile(example, "docs/client.md", "exec"), made)  # noqa: S102  # our own page
+    cookies = {django_settings.SESSION_COOKIE_NAME: ann.cookie}
+    async with serving() as address:
+        url = f"{address}/ws/chat/talk/"
+        assert await within(made["order_status"](url, cookies)) == "Where is my order? "
+        assert (await within(made["watch"](url, cookies))).text == "Tell me a story "
+        async with chat(address, ann) as talk:
+            assert (await within(made["patient"](talk, "hi"))).text == "hi "
+
+
+def test_it_needs_no_django():
+    code = "import sys, chatmemory.client; print(*sys.modules)"
+    run = subprocess.run(  # noqa: S603  # our own code
+        [sys.executable, "-c", code],
+        cwd=django_settings.BASE_DIR,
+        env={},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not {"django", "channels"} & {name.partition(".")[0] for name in run.stdout.split()}
