@@ -79,6 +79,9 @@ class Closed(ClientError):
 class NoReply(ClientError):
     """The turn ended without a reply: it was cancelled, or its messages were removed."""
 
+    def __init__(self) -> None:
+        super().__init__("no reply: the turn was cancelled, or its messages were removed")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
@@ -335,13 +338,13 @@ class Chat:
         """Say something, and wait for the reply."""
         return await self.reply(await self.send(text, **fields))
 
-    async def stop(self, turn: str | None = None) -> str:
+    async def stop(self, turn: Turn | str | None = None) -> str:
         """End a turn, by default the running one; return its status. Raises Refused, Closed."""
         running = self.session.get("running")
-        turn = turn or (running["turn"] if running else None)
-        if turn is None:
+        name = turn.turn if isinstance(turn, Turn) else turn or (running and running["turn"])
+        if name is None:
             raise Refused({"code": "unknown_turn", "message": "No turn runs."})
-        return str((await self._request({"type": "stop", "turn": turn}))["status"])
+        return str((await self._request({"type": "stop", "turn": name}))["status"])
 
     async def fetch(self, before_seq: int | None = None, limit: int = 50) -> list[Message]:
         """Load the newest messages below a number, by default below those that are here."""

@@ -132,7 +132,7 @@ async def test_it_stops_a_turn(ann, settings, monkeypatch):
     async with serving() as address, chat(address, ann) as talk:
         turn = await talk.send("hi")
         await eventually(responders_for_tests.BEGUN.is_set)
-        assert await within(talk.stop(turn.turn)) in ("running", "interrupted")
+        assert await within(talk.stop(turn)) in ("running", "interrupted")
         assert (await within(talk.reply(turn))).status == "interrupted"
         with pytest.raises(Refused) as refused:
             await talk.stop()
