@@ -105,7 +105,11 @@ def test_it_chats_in_a_pipe_and_in_a_terminal(site):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with chat(site, text=True, **pipes) as process:
         out, err = process.communicate("good morning\n\nfail", timeout=DEADLINE)
-    assert (process.returncode, out, err) == (1, "good morning\nSo far, \n", "")
+    assert (process.returncode, out, err) == (
+        1,
+        "good morning\nSo far, \n",
+        "[failed model_error]\n",
+    )
     with Terminal(site) as terminal:
         terminal.sees(r"New chat.*\n> good morning\ngood morning\n> fail\nSo far, \n\[failed")
         terminal.type("count 300")

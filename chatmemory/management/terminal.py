@@ -46,19 +46,32 @@ def shown(text: str) -> str:
     return _UNSHOWABLE.sub("\ufffd", text)
 
 
-def run(door: Door, ticket: str | None, out: Callable[[str], object], *, fd: int = 0) -> int:
+def run(
+    door: Door,
+    ticket: str | None,
+    out: Callable[[str], object],
+    err: Callable[[str], object],
+    *,
+    fd: int = 0,
+) -> int:
     """Chat until the input or the chat ends; return the code to end with."""
-    work = _chat_in(door, ticket, out, fd)
+    work = _chat_in(door, ticket, out, err, fd)
     try:
         return asyncio.run(work)
     except (asyncio.CancelledError, KeyboardInterrupt):
         return INTERRUPTED
     except Closed as closed:
-        out(f"\n[{shown(str(closed))}]\n")
+        err(f"\n[{shown(str(closed))}]\n")
         return NO_CHAT
 
 
-async def _chat_in(door: Door, ticket: str | None, out: Callable[[str], object], fd: int) -> int:
+async def _chat_in(
+    door: Door,
+    ticket: str | None,
+    out: Callable[[str], object],
+    err: Callable[[str], object],
+    fd: int,
+) -> int:
     async def tell_ticket() -> str:
         return ticket or ""
 
@@ -70,8 +83,9 @@ async def _chat_in(door: Door, ticket: str | None, out: Callable[[str], object],
         proxy=None if urlsplit(door.url).hostname in LOOPBACK else True,
     )
     async with chat:
-        work = converse if os.isatty(fd) else answer_each
-        return await work(chat, lines(fd), out)
+        if os.isatty(fd):
+            return await converse(chat, lines(fd), out)
+        return await answer_each(chat, lines(fd), out, err)
 
 
 async def lines(fd: int) -> AsyncIterator[str]:
@@ -126,7 +140,12 @@ class Interrupt:
             await self._chat.stop()
 
 
-async def answer_each(chat: Chat, typed: AsyncIterator[str], out: Callable[[str], object]) -> int:
+async def answer_each(
+    chat: Chat,
+    typed: AsyncIterator[str],
+    out: Callable[[str], object],
+    err: Callable[[str], object],
+) -> int:
     """Send each line and print its reply, one after another; for scripts."""
     Interrupt(chat, note=lambda _: None).watch()
     code = DONE
@@ -136,11 +155,12 @@ async def answer_each(chat: Chat, typed: AsyncIterator[str], out: Callable[[str]
         try:
             reply = await chat.ask(line)
         except (Refused, NoReply) as error:
-            out(f"[{shown(str(error)) or 'no reply'}]\n")
+            err(f"[{shown(str(error))}]\n")
             code = NOT_ANSWERED
             continue
         out(f"{shown(reply.text)}\n")
         if reply.status != "complete":
+            err(f"[{shown(' '.join(filter(None, (reply.status, reply.error))))}]\n")
             code = NOT_ANSWERED
     return code
 

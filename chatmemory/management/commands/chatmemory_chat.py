@@ -55,7 +55,7 @@ class Command(BaseCommand):
                 door = Door(url=url, cookies=cookies, create=False)
             else:
                 door = find_door(url, lambda: name_and_password(user), cookies)
-            code = terminal.run(door, ticket, self._write)
+            code = terminal.run(door, ticket, self._write, self._complain)
         except (CannotSignIn, ValueError) as error:
             raise CommandError(str(error), returncode=NO_CHAT) from error
         sys.exit(code)
@@ -63,6 +63,10 @@ class Command(BaseCommand):
     def _write(self, text: str) -> None:
         self.stdout.write(text, ending="")
         self.stdout.flush()
+
+    def _complain(self, text: str) -> None:
+        self.stderr.write(text, ending="")
+        self.stderr.flush()
 
 
 def name_and_password(user: str | None) -> tuple[str, str]:
