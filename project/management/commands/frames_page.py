@@ -63,7 +63,8 @@ def _value(schemas: Mapping[str, Schema], schema: Schema) -> str:
         case {"const": value}:
             return f"`{json.dumps(value)}`"
         case {"enum": values}:
-            return " ".join(f"`{value}`" for value in values)
+            shown = [f"`{value}`" for value in values if value is not None]
+            return " ".join(shown) + (" or null" if None in values else "")
         case {"anyOf": choices}:
             return " or ".join(_value(schemas, choice) for choice in choices)
         case {"type": list(kinds)}:
