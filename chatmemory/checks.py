@@ -56,7 +56,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
     found: list[checks.CheckMessage] = []
     for name in given:
         if name not in known:
-            near = get_close_matches(str(name), known, n=1)
+            near = get_close_matches(str(name).upper(), known, n=1)
             hint = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(known)}."
             found.append(
                 checks.Warning(f"CHATMEMORY has no {name!r}.", hint=hint, id="chatmemory.W001")

@@ -51,6 +51,7 @@ def test_right_settings_pass(right):
         ([], "E001", "dictionary"),
         (None, "E001", "dictionary"),
         ({"WINDOW_TOKEN": 5}, "W001", "WINDOW_TOKENS"),
+        ({"busy_policy": "queue"}, "W001", "mean BUSY_POLICY"),
         ({5: 5}, "W001", "RESPONDER"),
         ({"WINDOW_TOKENS": 0}, "E002", "WINDOW_TOKENS"),
         ({"WINDOW_MESSAGES": "5"}, "E002", "WINDOW_MESSAGES"),
