@@ -155,6 +155,8 @@ async def test_the_way_in_is_that_of_a_browser(mira):
         assert codec.is_new_key(fresh.url.split("/")[-2])
         async with client.connect(fresh.url, cookies=fresh.cookies, create=True, proxy=None) as new:
             assert (await new.ask("hi")).text == "hi"
+        with pytest.raises(CannotSignIn, match=f"^{address}/chat/nope/: 404"):
+            await enter(f"{address}/chat/nope/")
         for url, why in (
             (f"{address}/chat/talk/", "no such user name and password"),
             (f"{address}/nowhere/", "Not Found"),

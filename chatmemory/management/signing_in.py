@@ -88,7 +88,7 @@ class _Browser:
                 reader.feed(answer.read(MAX_PAGE_BYTES).decode(errors="replace"))
         except HTTPError as error:
             error.close()
-            raise CannotSignIn(f"{request.full_url}: {error.code} {error.reason}") from error
+            raise CannotSignIn(f"{error.url}: {error.code} {error.reason}") from error
         except URLError as error:
             raise CannotSignIn(f"{request.full_url}: {error.reason}") from error
         return reader.page

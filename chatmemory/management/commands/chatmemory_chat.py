@@ -21,7 +21,8 @@ class Command(BaseCommand):
 
     help = (
         "Chat in a terminal. URL is a chat's page, the list of chats (for a new one), or a "
-        "websocket. In a pipe, each line of the input is a message and the output is the replies."
+        "websocket (ws:, wss:). In a pipe, each line of the input is a message and the output is "
+        "the replies."
     )
     requires_system_checks: list[str] = []  # noqa: RUF012  # as Django has it
 
@@ -37,7 +38,7 @@ class Command(BaseCommand):
             metavar="NAME=VALUE",
             help="send this cookie instead, such as sessionid=…",
         )
-        parser.add_argument("--ticket", help="sign in by this ticket; good for one connection")
+        parser.add_argument("--ticket", help="sign in by this ticket; URL is a websocket's then")
 
     def handle(
         self, *, url: str, user: str | None, cookie: list[str], ticket: str | None, **_: object
