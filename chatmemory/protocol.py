@@ -78,16 +78,21 @@ class _Fields:
         self.left = {name: value for name, value in frame.items() if name != "type"}
 
     def text(self, name: str) -> str:
-        value = self.left.pop(name, None)
+        value = self._required(name)
         if not isinstance(value, str):
             raise BadInput(f"{name} must be a text.", field=name)
         return value
 
     def number(self, name: str) -> int:
-        value = self.left.pop(name, None)
+        value = self._required(name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise BadInput(f"{name} must be a whole number.", field=name)
         return value
+
+    def _required(self, name: str) -> object:
+        if name not in self.left:
+            raise BadInput(f"{name} is missing.", field=name)
+        return self.left.pop(name)
 
     def flag(self, name: str) -> bool:
         value = self.left.pop(name, False)

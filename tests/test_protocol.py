@@ -126,6 +126,11 @@ def test_what_is_no_frame_is_refused_by_name(frame, code, field):
     assert frames.fault_of("client", frame) or field == "id"  # JSON Schema has no "printable"
 
 
+def test_a_field_that_is_misspelled_is_said_to_be_missing():
+    with pytest.raises(BadInput, match=r"^text is missing\.$"):
+        protocol.parse({"type": "send", "id": 1, "client_id": "c1", "txt": "hi"})
+
+
 @pytest.mark.parametrize("role", ["system", "assistant", "developer", "tool", "user", None])
 def test_nobody_chooses_a_role(role):
     with pytest.raises(RoleForbidden):
