@@ -476,6 +476,33 @@ def test_a_tool_call_that_was_not_answered_gets_a_result_that_says_so(ann, setti
     assert "unknown" in rows()[2][1]
 
 
+def test_what_is_being_stored_at_a_stop_is_stored_once(ann, settings, monkeypatch):
+    add_rows, is_stored = services.add_rows, threading.Event()
+
+    def add_and_wait(**given):
+        added = add_rows(**given)
+        is_stored.set()
+        responders_for_tests.GO.wait(DEADLINE)
+        return added
+
+    monkeypatch.setattr(services, "add_rows", add_and_wait)
+    answered_by(settings, "tool_that_hangs")
+    begin(ann)
+    assert is_stored.wait(DEADLINE)
+    services.stop_turn(**ann.talk, turn="c1")
+    wait_for(lambda: any(run.is_ending for run in runner._runs.values()), "no end")
+    threading.Event().wait(0.3)
+    responders_for_tests.GO.set()
+    assert ended().status == "interrupted"
+    assert [(role, status) for role, _, status in rows()] == [
+        ("user", "complete"),
+        ("assistant", "complete"),
+        ("tool", "interrupted"),
+        ("assistant", "interrupted"),
+    ]
+    assert rows()[-1][1] == ""
+
+
 def test_what_follows_a_finished_message_is_a_step_of_its_own(ann, settings):
     answered_by(settings, "two_messages")
     begin(ann)
