@@ -197,8 +197,10 @@ class Runner:
         """Run the turn that waits in this session, and wait for its end.
 
         After `timeout_seconds` only the waiting ends, not the run. Does nothing if no turn waits,
-        or another process has begun it, or this one is about to end.
+        or another process has begun it, or this one is about to end or blocked by a responder.
         """
+        if self._is_draining or self._is_stuck:
+            return
         claim = services.claim_next(session_pk=session_pk, owner=self.name)
         if claim is None:
             return

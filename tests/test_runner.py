@@ -554,6 +554,15 @@ def test_a_caller_finds_nothing_to_run_where_another_runs_it(ann, settings):
     assert turn().status == "running"
 
 
+@pytest.mark.parametrize("about", [{"_is_draining": True}, {"_asked_at": 0.0}])
+def test_a_caller_claims_nothing_in_a_process_that_can_not_run_it(ann, monkeypatch, about):
+    services.admit_turn(**ann.talk, client_id="c1", content="hi")
+    for name, value in about.items():
+        monkeypatch.setattr(runner, name, value)
+    runner.run(Session.objects.get().pk, timeout_seconds=0)
+    assert (turn().status, turn().fence) == ("waiting", 0)
+
+
 def test_a_waiting_turn_is_run_at_once_by_a_process_that_runs_turns(ann, monkeypatch):
     monkeypatch.setattr("chatmemory.hub.SWEEP_SECONDS", 60)
     runner.enable()
