@@ -21,6 +21,7 @@ from chatmemory import services
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.hub import LiveText, hub
 from chatmemory.langchain import DjangoChatMessageHistory
+from chatmemory.layer import RUNNERS
 from chatmemory.models import DatabaseNow, Message, Session, Turn
 from chatmemory.runner import Run, runner
 from tests import responders_for_tests
@@ -561,6 +562,22 @@ def test_a_caller_claims_nothing_in_a_process_that_can_not_run_it(ann, monkeypat
         monkeypatch.setattr(runner, name, value)
     runner.run(Session.objects.get().pk, timeout_seconds=0)
     assert (turn().status, turn().fence) == ("waiting", 0)
+
+
+def test_what_waits_behind_a_run_is_told_of_where_this_process_runs_no_more(
+    ann, settings, monkeypatch, wire
+):
+    answered_by(settings, "slow")
+    begin(ann)
+    begun()
+    services.admit_turn(**ann.talk, client_id="c2", content="next")
+    wait_for(lambda: hub.has_told_all, "hints are left")
+    wire.sent.clear()
+    monkeypatch.setattr(runner, "_is_draining", True)
+    responders_for_tests.GO.set()
+    ended()
+    wait_for(lambda: (RUNNERS, "work") in wire.sent, "no other runner is told")
+    assert turn("c2").status == "waiting"
 
 
 def test_a_waiting_turn_is_run_at_once_by_a_process_that_runs_turns(ann, monkeypatch):
