@@ -533,7 +533,8 @@ class Chat:
                 self._show(frame)
             case {"type": "message"}:
                 message = Message(frame)
-                if self._keep(message):
+                # A changed one may be older than all that are here; `fetch` brings it as it is.
+                if message.seq >= min(self.rows, default=0) and self._keep(message):
                     self._tell(message)
             case {"type": "reset"}:
                 self._clear()

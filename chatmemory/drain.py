@@ -26,6 +26,9 @@ BYE_SECONDS = 2.0
 HINT_SECONDS = 0.5
 """How long the last hints to other processes may take."""
 LOOK_SECONDS = 0.02
+AGAIN_SECONDS = 0.5
+TRIES = 20
+"""How often the signal is sent again, for one that the main thread does not notice."""
 
 Handler = Callable[[int, FrameType | None], Any]
 
@@ -75,9 +78,13 @@ class Drain:
             asyncio.run(_drain())
         except Exception:
             logger.exception("the process ends, but not in order")
-        if not self._is_handed_over:
-            # To the main thread, whose event loop would sleep on if another took it.
+        for _ in range(TRIES):
+            if self._is_handed_over:
+                return
+            # To the main thread, whose event loop would sleep on if another took it. And again: one
+            # that comes just before the thread falls asleep is handled when it wakes up.
             signal.pthread_kill(threading.main_thread().ident or 0, signum)
+            time.sleep(AGAIN_SECONDS)
 
 
 async def _drain() -> None:

@@ -95,9 +95,8 @@ def _apart(
     if _rolls_back(request):
         settings.CHATMEMORY = {**settings.CHATMEMORY, "DB_THREADS": 0}
     yield
-    if runner.owner:  # or it would run the next test's turns
-        runner.shut_down()
-        hub.shut_down()
+    runner.shut_down()  # or it would run the next test's turns
+    hub.shut_down()
     caches["default"].clear()
     channel_layers.backends.clear()
 

@@ -61,10 +61,10 @@ class FakeLayer:
 class Ear:
     """A socket that counts what it is told."""
 
-    def __init__(self, user_pk: str = "1", login_key: str | None = None) -> None:
+    def __init__(self, user_pk: str = "1", login_key: str | None = None, proof: str = "") -> None:
         self.user_pk = user_pk
         self.login_key = login_key
-        self.proof = ""
+        self.proof = proof
         self.pokes = 0
         self.says = 0
         self.is_expelled = False

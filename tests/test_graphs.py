@@ -102,8 +102,8 @@ def say(text: str, client_id: str = "", *, key: str = "talk") -> Turn:
     return turn
 
 
-def send(text: str, client_id: str, *, key: str = "talk") -> Turn:
-    services.admit_turn(session_key=key, client_id=client_id, content=text, **BY)
+def send(text: str, client_id: str, *, key: str = "talk", **more: Any) -> Turn:
+    services.admit_turn(session_key=key, client_id=client_id, content=text, **BY, **more)
     return Turn.objects.get(client_id=client_id, session__key=key)
 
 
@@ -530,8 +530,7 @@ def test_what_was_sent_before_the_question_is_no_answer():
 def test_a_message_that_replaces_the_question_is_no_answer():
     ordering()
     say("I want a shirt", "c1")
-    turn = send("I want socks", "c2")
-    Turn.objects.filter(pk=turn.pk).update(replaces_from=1, replaces_to=2)
+    turn = send("I want socks", "c2", replaces=1, expect_seq=1)
     runner.run(turn.session_id)
     asks = question()
     assert asks is not None

@@ -247,9 +247,14 @@ FRAMES = {
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_each_frame_of_who_has_no_right_any_more_is_refused(ann, bob, settings, how):
-    """Before any sweep; and nobody else is sent away."""
+async def test_each_frame_of_who_has_no_right_any_more_is_refused(
+    ann, bob, settings, monkeypatch, how
+):
+    """Before any sweep, if no hint came; and nobody else is sent away."""
     put(settings, USER_DELETED="keep")
+    monkeypatch.setattr("chatmemory.consumers.chat.FRESH_SECONDS", 0)
+    monkeypatch.setattr(hub, "expel_user", lambda user_pk: None)
+    monkeypatch.setattr(hub, "expel_login", lambda login_key: None)
     tabs = {kind: Tab(ann) for kind in FRAMES}
     async with greeted(other := Tab(bob), *tabs.values()), Tab(ann) as silent:
         await db(end_rights)(ann, how)

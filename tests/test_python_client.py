@@ -460,6 +460,18 @@ async def test_what_is_older_or_unknown_or_removed_changes_nothing():
         assert "title" not in talk.session
 
 
+async def test_a_change_of_what_was_not_loaded_is_left_to_fetch():
+    async def changing(server: Played, socket: Any) -> None:
+        await server.hear(socket)
+        session = {**SESSION, "last_seq": 6, "revision": 5, "running": None}
+        rows = [row(5, "five"), row(6, "six"), row(3, "changed", revision=4)]
+        await server.say(socket, *rows, row(5, "5", revision=4), session, WELCOME[2])
+        await socket.wait_closed()
+
+    async with played(changing) as (_, url), connect(url, proxy=None) as talk:
+        assert [row.text for row in talk.messages] == ["5", "six"]
+
+
 async def test_what_a_later_turn_replaced_is_no_message():
     async def replacing(server: Played, socket: Any) -> None:
         await server.hear(socket)

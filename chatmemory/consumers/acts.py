@@ -27,8 +27,17 @@ def _rightly(function: Callable[P, T]) -> Callable[Concatenate[Login, P], T]:
     return inner
 
 
-def _greet(*, session_key: str, by: Actor, create: bool) -> Session:
-    """The session of an address. Unknown, another's, and no key at all are alike."""
+def _greet(
+    login: Login, /, *, is_fresh: bool, session_key: str, by: Actor, create: bool
+) -> Session:
+    """The session of an address. Unknown, another's, and no key at all are alike.
+
+    Of a fresh login the handshake has just read what a look at the rights would.
+    """
+    if is_fresh:
+        services.check_reach(login.actor)
+    else:
+        services.check_login(login)
     key = codec.key_of_address(session_key)
     try:
         return services.get_session(session_key=key, by=by)
@@ -47,7 +56,7 @@ def _lane(_: Login, /, **fields: Any) -> Lane:
     return address_lane(**fields)
 
 
-agreet = in_pool(_rightly(_greet), lane=_lane)
+agreet = in_pool(_greet, lane=_lane)
 asend = in_pool(_rightly(_send), lane=_lane)
 astop = in_pool(_rightly(services.stop_turn), lane=_lane)
 afetch = in_pool(_rightly(services.read_page))

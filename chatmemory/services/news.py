@@ -74,6 +74,8 @@ def tell_act(session_pk: int | None, action: str, actor: str, messages: int) -> 
 
 
 def _say_finished(session_pk: int, client_id: str, status: str, error: str) -> None:
+    if not (turns_log.isEnabledFor(logging.INFO) or signals.turn_finished.has_listeners()):
+        return  # spare the statement
     turn = _read(session_pk, client_id)
     usage = _usage(turn.usage) if turn else {}
     about = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sys
 import tempfile
@@ -31,8 +32,9 @@ def main(name: str, seed: str, rounds: str, program: str, layer: str) -> int:
         folder = Path(place) / name
         folder.mkdir()
         redis = Redis(folder) if layer != "none" else None
+        own = {"DATABASE_URL": url, "SECRET_KEY": settings.SECRET_KEY, "DEBUG": "0", "LAYER": layer}
         world = World(
-            {"DATABASE_URL": url, "SECRET_KEY": settings.SECRET_KEY, "DEBUG": "0", "LAYER": layer},
+            {**os.environ, **own},
             folder,
             seed=int(seed),
             program=program,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-import threading
+from queue import SimpleQueue
 
 from django.core.management import BaseCommand, CommandError
 
@@ -23,11 +23,12 @@ class Command(BaseCommand):
     def handle(self, **options: object) -> None:
         if not settings.DB_THREADS:
             raise CommandError("CHATMEMORY['DB_THREADS'] is 0, which is for tests.")
-        over = threading.Event()
+        # No event: its lock may be held by the very code that the signal interrupts.
+        over: SimpleQueue[int] = SimpleQueue()
         for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, lambda *_: over.set())
+            signal.signal(signum, lambda signum, _: over.put(signum))
             drain.watch(signum)
         runner.enable()
         self.stdout.write(f"Running turns as {runner.name}.")
         self.stdout.flush()  # a log is no terminal, and would hold it back
-        over.wait()
+        over.get()

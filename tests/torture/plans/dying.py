@@ -120,28 +120,31 @@ async def _pause_one(world: World, people: Sequence[Talker], paused: Server, oth
     async with asyncio.timeout(DEADLINE):
         await asyncio.gather(*(talker.is_streaming.wait() for talker in people))
     await asyncio.sleep(world.chance.uniform(0, 0.3))
+    before = await db(_interrupted)()
     world.stop(paused)
     try:
         for talker in people:
             talker.choose = lambda: other
             talker.leave()
         await asyncio.sleep(LEASE * world.chance.uniform(2, 3))
-        await _note_takeovers(world)
+        await _note_takeovers(world, before)
     finally:
         world.resume(paused)
     await asyncio.gather(*talks)
     await asyncio.sleep(WORDS * PAUSE)  # the one that was paused comes to its end
 
 
-async def _note_takeovers(world: World) -> None:
+async def _note_takeovers(world: World, before: set[int]) -> None:
     """Wait until the other server has ended a turn of the one that is paused."""
-    taken = Turn.objects.filter(status="interrupted")
-    before = world.history.faults()["takeover"]
     async with asyncio.timeout(DEADLINE):
-        while await db(taken.count)() == before:  # noqa: ASYNC110  # the server does it
+        while not (taken := await db(_interrupted)() - before):  # noqa: ASYNC110  # the server does it
             await asyncio.sleep(0.1)
-    for _ in range(await db(taken.count)() - before):
+    for _ in taken:
         world.fault("takeover")
+
+
+def _interrupted() -> set[int]:
+    return set(Turn.objects.filter(status="interrupted").values_list("pk", flat=True))
 
 
 async def unfenced(world: World, rounds: int) -> Outcome:
