@@ -119,12 +119,9 @@ class Layer:
             await asyncio.gather(receiver, return_exceptions=True)
 
     async def _work_off(self, layer: Any) -> None:
-        channel = self._channel
         for group in self._wanted - self._joined:
-            if not await self._bounded(layer.group_add(group, channel)):
+            if not await self._bounded(layer.group_add(group, self._channel)):
                 return
-            if channel != self._channel:
-                return  # the new one has joined none
             self._joined.add(group)
             if group != RUNNERS:
                 self._has_joined(int(group.rpartition(".")[2]))
@@ -172,14 +169,6 @@ class Layer:
         self.is_failing = error is not None
         self._has_changed()
 
-    def _take(self, event: Mapping[str, Any]) -> None:
-        if event.get("origin") == self._channel:
-            return
-        try:
-            self._hear(event["type"].removeprefix("chatmemory."), event)
-        except Exception:  # another version of the app may have sent it
-            logger.exception("a hint of another process can't be used")
-
     async def _receive_for_ever(self, layer: Any) -> None:
         while True:
             try:
@@ -187,7 +176,9 @@ class Layer:
                 self._joined.clear()
                 self._stir()
                 while True:
-                    self._take(await layer.receive(self._channel))
+                    event = await layer.receive(self._channel)
+                    if event.get("origin") != self._channel:
+                        self._hear(event["type"].removeprefix("chatmemory."), event)
             except Exception as error:  # the layer is lost, not the hub
                 self._note(error)
                 await asyncio.sleep(RETRY_SECONDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 
@@ -10,7 +9,7 @@ import pytest
 
 from chatmemory import layer as layer_module
 from chatmemory.hub import Hub
-from chatmemory.layer import RUNNERS, Layer, group_of
+from chatmemory.layer import RUNNERS, group_of
 from chatmemory.responders import Progress
 from tests.layers import Boss, Ear, FakeLayer
 from tests.servers import wait_for
@@ -64,7 +63,7 @@ def test_news_reach_the_sockets_of_all_processes(hubs, wire):
     assert [ear.pokes for ear in ears] == [1, 0, 1]
 
 
-def test_who_left_is_told_no_more_and_the_last_one_leaves_the_group(hubs, wire):
+def test_who_left_is_told_no_more_and_the_last_one_leaves_thegroup_of(hubs, wire):
     here, _ = hubs
     first, second = joined(here, wire), Ear()
     here.join(7, second)
@@ -210,35 +209,6 @@ def test_a_layer_that_fails_holds_up_nobody_here_and_is_used_again(hubs, wire, f
 
         wait_for(heard, "the layer is not used again")
         assert caplog.text.count("channel layer fails") == 1
-
-
-def test_what_another_version_says_is_left_aside_and_the_channel_kept(hubs, wire, caplog):
-    here, there = hubs
-    ear, far = joined(here, wire), joined(there, wire)
-    channels = set(wire.queues)
-    text = {"session": 7, "turn": "c1", "step": 0, "from": 0, "to": 1}
-    for fields in ({**text, "pieces": [["smell", "", "started"]]}, {}):
-        here._call(here._layer.tell, group_of(7), "text", fields)
-    wait_for(lambda: caplog.text.count("can't be used") == 2, "it is not heard")
-    here.poke(7)
-    wait_for(lambda: far.pokes, "nothing is heard any more")
-    assert set(wire.queues) == channels
-    assert ear.pokes == 1
-    assert here.is_live
-    assert there.is_live
-
-
-def test_a_group_that_the_channel_before_joined_is_joined_again():
-    layer = Layer(lambda *_: None, lambda _: None, lambda: None)
-
-    class Renewed(FakeLayer):
-        async def group_add(self, group, channel) -> None:
-            layer._channel = "second"
-
-    layer._channel = "first"
-    layer.join(RUNNERS)
-    asyncio.run(layer._work_off(Renewed()))
-    assert layer._joined == set()
 
 
 def test_a_hint_that_fails_keeps_no_other_from_its_way(hubs, wire):
