@@ -201,9 +201,9 @@ class Chat:
     """A session, live, that comes back by itself; `async with` waits for its newest messages.
 
     `url` is that of the websocket, or a function that is asked for one at each connection.
-    `ticket` is asked for a new ticket each time. `create` makes the session if there is none; its
-    key must be a version-4 UUID. With the `cursor` of an earlier chat only what was missed since
-    comes. `options` go to `websockets.connect`.
+    `ticket` is asked for a new ticket each time; its OSError counts as a lost connection. `create`
+    makes the session if there is none; its key must be a version-4 UUID. With the `cursor` of an
+    earlier chat only what was missed since comes. `options` go to `websockets.connect`.
     Raises Closed if there is no such chat, or nobody answers.
     """
 
@@ -455,8 +455,8 @@ class Chat:
 
     async def _connection(self) -> tuple[int, str]:
         """Open the socket and take what comes until it is lost; return why."""
-        url, options = await self._address()
         try:
+            url, options = await self._address()
             async with open_socket(url, **options) as socket:
                 await self._talk(socket)
         except InvalidStatus as error:

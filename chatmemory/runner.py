@@ -87,6 +87,8 @@ class Run:
     """Whether another ended the turn, as a save of its text found out."""
     task: asyncio.Task[None] | None = None
     loop: asyncio.AbstractEventLoop | None = None
+    storing: threading.Lock = field(default_factory=threading.Lock)
+    """Held while the last message is stored: who ends the run stores it only if it is not yet."""
     _ending: threading.Lock = field(default_factory=threading.Lock)
 
     def take_end(self) -> bool:
@@ -195,8 +197,10 @@ class Runner:
         """Run the turn that waits in this session, and wait for its end.
 
         After `timeout_seconds` only the waiting ends, not the run. Does nothing if no turn waits,
-        or another process has begun it, or this one is about to end.
+        or another process has begun it, or this one is about to end or blocked by a responder.
         """
+        if self._is_draining or self._is_stuck:
+            return
         claim = services.claim_next(session_pk=session_pk, owner=self.name)
         if claim is None:
             return
@@ -422,15 +426,8 @@ class Runner:
             await self._store_held(run)
 
     async def _store_held(self, run: Run) -> None:
-        last = run.last
-        if last is None:
-            return
-        step = run.text.step if last.get("role") == "assistant" else None
-        if not await services.aadd_rows(claim=run.claim, messages=[last], step=step):
+        if not await _astore_last(run):
             raise _FenceLost
-        run.last = None
-        if step is not None:
-            run.begin_step(step + 1)
 
     def _ended(self, run: Run) -> None:
         self._runs.pop(run.claim.turn_pk, None)
@@ -531,8 +528,30 @@ def _save_text(run: Run) -> bool:
     return services.save_partial(claim=run.claim, text=text.text, step=text.step)
 
 
+def _store_last(run: Run) -> bool:
+    """Store the message that was held back, and begin the next step; False if the fence is lost."""
+    with run.storing:
+        last = run.last
+        if last is None:
+            return True
+        step = run.text.step if last.get("role") == "assistant" else None
+        if not services.add_rows(claim=run.claim, messages=[last], step=step):
+            return False
+        run.last = None
+        if step is not None:
+            run.begin_step(step + 1)
+        return True
+
+
 def _finish(run: Run, status: str, error: str) -> bool:
     """Store the end of a run, if its fence stands; False if it must be tried again."""
+    # Whose task was cancelled may still be at it, on a thread.
+    with run.storing:
+        return _store_end(run, status, error)
+
+
+def _store_end(run: Run, status: str, error: str) -> bool:
+    """Needs `storing`."""
     last = run.last if run.last is not None else _text_so_far(run)
     if status != COMPLETE:  # what was stopped waits for no answer
         last = {name: value for name, value in last.items() if name != "asks"}
@@ -587,6 +606,7 @@ async def _cancel_all() -> None:
 
 _arequest = in_pool(_request)
 _asave_text = in_pool(_save_text, lane=_lane)
+_astore_last = in_pool(_store_last, lane=_lane)
 _afinish = in_pool(_finish, lane=_lane)
 
 runner = Runner()

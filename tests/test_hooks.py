@@ -11,12 +11,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import InterfaceError, OperationalError, connection, transaction
 
 from chatmemory import services, signals
 from chatmemory.errors import ChatMemoryError
 from chatmemory.models import AuditEntry, Session, Turn
-from chatmemory.services import Actor
+from chatmemory.services import Actor, runs
+from chatmemory.services.rows import store
 from tests.factories import make_session, said
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
@@ -186,6 +187,31 @@ def test_a_receiver_that_fails_is_logged_and_stops_nobody(caplog):
             signal.disconnect(fail)
     assert Turn.objects.get().status == "complete"
     assert "a mistake of the host's" in caplog.text
+
+
+def add(claim):
+    return services.add_rows(claim=claim, messages=[said("hi", "there")[1]], step=0)
+
+
+@pytest.mark.parametrize("write", [add, answer])
+def test_what_was_committed_though_its_answer_was_lost_is_told_of_once(monkeypatch, write):
+    make_session()
+    claim = begin()
+    lost = []
+
+    def store_and_lose(*args, **given):
+        stored = store(*args, **given)
+        if stored is not None and not lost:
+            lost.append(stored)
+            raise InterfaceError
+        return stored
+
+    monkeypatch.setattr(runs, "store", store_and_lose)
+    with heard(signals.session_changed) as news, heard(signals.turn_finished) as ends:
+        write(claim)
+    assert len(lost) == len(news) == 1
+    assert [end["client_id"] for end in ends] == (["c1"] if write is answer else [])
+    assert Session.objects.get().last_seq == 2
 
 
 def test_a_turn_that_is_gone_or_can_not_be_read_is_told_of_with_what_is_known():

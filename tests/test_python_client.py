@@ -524,6 +524,27 @@ async def test_each_connection_takes_a_ticket_of_its_own():
     assert not any("Origin" in request.headers for request in server.requests)
 
 
+async def test_a_ticket_that_can_not_be_had_now_is_asked_for_again():
+    given = []
+
+    async def once(server: Played, socket: Any) -> None:
+        await server.welcome(socket)
+        socket.transport.abort()
+
+    async def ticket() -> str:
+        given.append("ticket")
+        if len(given) == 2:
+            raise ConnectionRefusedError
+        return "a"
+
+    async with (
+        played(once, until_closed) as (server, url),
+        connect(url, ticket=ticket, proxy=None) as talk,
+    ):
+        await within(_until_synced(talk.events(), times=1))
+    assert (len(given), len(server.requests)) == (3, 2)
+
+
 async def test_a_turn_that_was_cancelled_before_anybody_was_told_has_no_reply(monkeypatch):
     monkeypatch.setattr(client, "ASK_AGAIN_SECONDS", 0.05)
 

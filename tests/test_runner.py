@@ -21,6 +21,7 @@ from chatmemory import services
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.hub import LiveText, hub
 from chatmemory.langchain import DjangoChatMessageHistory
+from chatmemory.layer import RUNNERS
 from chatmemory.models import DatabaseNow, Message, Session, Turn
 from chatmemory.runner import Run, runner
 from tests import responders_for_tests
@@ -476,6 +477,33 @@ def test_a_tool_call_that_was_not_answered_gets_a_result_that_says_so(ann, setti
     assert "unknown" in rows()[2][1]
 
 
+def test_what_is_being_stored_at_a_stop_is_stored_once(ann, settings, monkeypatch):
+    add_rows, is_stored = services.add_rows, threading.Event()
+
+    def add_and_wait(**given):
+        added = add_rows(**given)
+        is_stored.set()
+        responders_for_tests.GO.wait(DEADLINE)
+        return added
+
+    monkeypatch.setattr(services, "add_rows", add_and_wait)
+    answered_by(settings, "tool_that_hangs")
+    begin(ann)
+    assert is_stored.wait(DEADLINE)
+    services.stop_turn(**ann.talk, turn="c1")
+    wait_for(lambda: any(run.is_ending for run in runner._runs.values()), "no end")
+    threading.Event().wait(0.3)
+    responders_for_tests.GO.set()
+    assert ended().status == "interrupted"
+    assert [(role, status) for role, _, status in rows()] == [
+        ("user", "complete"),
+        ("assistant", "complete"),
+        ("tool", "interrupted"),
+        ("assistant", "interrupted"),
+    ]
+    assert rows()[-1][1] == ""
+
+
 def test_what_follows_a_finished_message_is_a_step_of_its_own(ann, settings):
     answered_by(settings, "two_messages")
     begin(ann)
@@ -525,6 +553,31 @@ def test_a_caller_finds_nothing_to_run_where_another_runs_it(ann, settings):
     begun()
     runner.run(Session.objects.get().pk)
     assert turn().status == "running"
+
+
+@pytest.mark.parametrize("about", [{"_is_draining": True}, {"_asked_at": 0.0}])
+def test_a_caller_claims_nothing_in_a_process_that_can_not_run_it(ann, monkeypatch, about):
+    services.admit_turn(**ann.talk, client_id="c1", content="hi")
+    for name, value in about.items():
+        monkeypatch.setattr(runner, name, value)
+    runner.run(Session.objects.get().pk, timeout_seconds=0)
+    assert (turn().status, turn().fence) == ("waiting", 0)
+
+
+def test_what_waits_behind_a_run_is_told_of_where_this_process_runs_no_more(
+    ann, settings, monkeypatch, wire
+):
+    answered_by(settings, "slow")
+    begin(ann)
+    begun()
+    services.admit_turn(**ann.talk, client_id="c2", content="next")
+    wait_for(lambda: hub.has_told_all, "hints are left")
+    wire.sent.clear()
+    monkeypatch.setattr(runner, "_is_draining", True)
+    responders_for_tests.GO.set()
+    ended()
+    wait_for(lambda: (RUNNERS, "work") in wire.sent, "no other runner is told")
+    assert turn("c2").status == "waiting"
 
 
 def test_a_waiting_turn_is_run_at_once_by_a_process_that_runs_turns(ann, monkeypatch):

@@ -417,6 +417,18 @@ def test_what_was_replaced_or_trimmed_is_in_no_conversation(mira, form):
 
 
 @pytest.mark.parametrize("form", ["langchain", "openai"])
+def test_what_was_replaced_together_with_its_replacement_is_in_no_conversation(mira, form):
+    session = make_session("talk", owner=mira)
+    at: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": session.scope}
+    turn(at, "t1")
+    turn(at, "t2")
+    turn(at, "t3", replaces=3, expect_seq=3)
+    turn(at, "t4", replaces=1, expect_seq=5)
+    text = text_of(form)
+    assert [f"ask t{number}" in text for number in (1, 2, 3, 4)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("form", ["langchain", "openai"])
 def test_a_session_without_messages_is_no_line_of_a_conversation(mira, form):
     make_session("empty", owner=mira, instructions="Be short.")
     assert text_of(form) == ""

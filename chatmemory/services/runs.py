@@ -93,10 +93,12 @@ def add_rows(*, claim: Claim, messages: Sequence[Mapping[str, object]], step: in
                 raise
             if not is_stored(claim.session_pk, batch_id):
                 raise damaged(claim.session_pk) from error
-            return True
-        if stored is not None:
+            is_added = True  # by the try before, whose answer was lost
+        else:
+            is_added = stored is not None
+        if is_added:
             tell(claim.session_pk)
-        return stored is not None
+        return is_added
 
     return durably(work, is_repeatable=True)
 
@@ -129,7 +131,17 @@ def finish_turn(
         if ended is not None:
             return ended
         results = results_for_open_calls(claim.session_pk, claim.user_seq)
-        return finish([*results, last]) or _finished_before(claim.session_pk, batch_id)
+        return finish([*results, last]) or finished_before()
+
+    def finished_before() -> Ended | None:
+        """What this same call did, if it lost the connection after its commit."""
+        values = Message.stored.filter(session=claim.session_pk, client_id=batch_id).values_list(
+            "session__last_seq", "session__waiting"
+        )
+        for last_seq, waiting in values:
+            say()
+            return Ended(last_seq=last_seq, waiting=waiting)
+        return None
 
     def finish(rows: list[Row], **only_if: int) -> Ended | None:
         try:
@@ -149,19 +161,14 @@ def finish_turn(
             raise damaged(claim.session_pk) from problem
         if stored is None:
             return None
-        tell(claim.session_pk)
-        tell_finished(claim.session_pk, claim.client_id, status, error)
+        say()
         return Ended(last_seq=stored.last_seq, waiting=stored.waiting)
 
+    def say() -> None:
+        tell(claim.session_pk)
+        tell_finished(claim.session_pk, claim.client_id, status, error)
+
     return durably(work, is_repeatable=True)
-
-
-def _finished_before(session_pk: int, batch_id: str) -> Ended | None:
-    """What this same call did, if it lost the connection after its commit."""
-    values = Message.stored.filter(session=session_pk, client_id=batch_id).values_list(
-        "session__last_seq", "session__waiting"
-    )
-    return next((Ended(last_seq=last, waiting=waiting) for last, waiting in values), None)
 
 
 def _usage_text(usage: Mapping[str, object]) -> str:

@@ -79,9 +79,13 @@ class Reading:
         return found[0] if found else None
 
     def _replaced(self) -> deque[range]:
-        """Numbers of rows that later turns replaced, by where they begin."""
-        found = durably(self.turns.superseded, is_repeatable=True)
-        return deque(range(first, last + 1) for first, last in found)
+        """Numbers of rows that later turns replaced, in order; none lies within another."""
+        found: deque[range] = deque()
+        for first, last in durably(self.turns.superseded, is_repeatable=True):
+            while found and found[-1].start >= first:
+                found.pop()
+            found.append(range(first, last + 1))
+        return found
 
     def _pages(self, start: int) -> Iterator[list[Message]]:
         after = start - 1
