@@ -309,6 +309,8 @@ class Runner:
         if self._is_draining:
             await self.give_back()
             return
+        if claim.turn_pk in self._runs:
+            return  # it was launched before, and sent again before it could begin
         run = Run(claim, LiveText(claim.client_id, 0))
         run.loop, run.task = asyncio.get_running_loop(), asyncio.current_task()
         self._runs[claim.turn_pk] = run

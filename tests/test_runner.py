@@ -93,6 +93,17 @@ def test_a_reply_is_stored_and_its_turn_complete(ann):
     assert (session.running, session.waiting) == (None, 0)
 
 
+def test_what_is_launched_twice_is_answered_once(ann, settings):
+    answered_by(settings, "slow", LEASE=2)
+    admitted = begin(ann)
+    runner.launch(admitted.claim)
+    begun()
+    wait_for(lambda: turn().lease_until > turn().started_at + timedelta(seconds=3), "not renewed")
+    responders_for_tests.GO.set()
+    assert ended().status == "complete"
+    assert len(rows()) == 2
+
+
 def test_the_responder_is_given_the_window_with_the_new_message_last(ann):
     services.append_messages(**ann.talk, messages=said("a", "b"))
     begin(ann, "c")

@@ -128,6 +128,7 @@ async def test_without_the_database_the_client_is_told_to_come_again(ann, monkey
     # Elsewhere a missing table is no trouble of the database's, but a missing migration.
     is_trouble = connection.vendor == "sqlite"
     assert (bye["reason"], code) == (("unavailable", 4503) if is_trouble else ("internal", 1011))
+    assert (bye["after_ms"] is not None) == is_trouble
     assert bye["reconnect"]
 
 

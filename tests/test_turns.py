@@ -233,6 +233,16 @@ def test_of_many_sends_at_once_one_runs_and_the_others_are_busy():
     assert Message.objects.count() == Turn.objects.count() == 1
 
 
+def test_a_claim_whose_answer_was_lost_is_given_again_until_it_begins():
+    make_session()
+    first = admit(owner="me")
+    again = admit(owner="me")
+    assert (again.claim, again.is_duplicate) == (first.claim, True)
+    assert (admit(owner="another").claim, admit().claim) == (None, None)
+    assert start_turn(claim=first.claim)
+    assert admit(owner="me").claim is None
+
+
 # Queued
 
 

@@ -69,7 +69,7 @@ MOST_OWED = 512 * 1024
 FLOOD_PAUSE_MS = 10_000
 """When a client may come again that was sent away for its many frames."""
 RETURN_MS = 1_000
-"""Within which sockets that have reached their age come again."""
+"""Within which sockets that are sent away for a while come again: not all at once."""
 
 
 class Address(TypedDict):
@@ -160,7 +160,10 @@ class Client:
 
     def turn_away(self, error: ChatMemoryError) -> None:
         """The socket is nobody's."""
-        self._say_bye(error.code, reconnect=not isinstance(error, Unauthenticated))
+        after_ms = _return_ms() if error.retry else None
+        self._say_bye(
+            error.code, reconnect=not isinstance(error, Unauthenticated), after_ms=after_ms
+        )
 
     # What the hub calls, from any thread.
 
@@ -341,7 +344,7 @@ class Client:
         after_ms: int | None = None,
     ) -> None:
         if self._bye is None:
-            self._close_code = close_code or CLOSES[reason]
+            self._close_code = close_code or CLOSES.get(reason, CLOSES["internal"])
             self._bye = protocol.dump(
                 "bye",
                 code=self._close_code,
@@ -406,8 +409,7 @@ class Client:
             code = 4410 if self._credit.is_spent() else 4408
             self._say_bye("no_pong", close_code=code, reconnect=True)
         elif now >= self._rotates_at:
-            after_ms = random.randrange(RETURN_MS)  # noqa: S311  # no secret
-            self._say_bye("rotating", reconnect=True, after_ms=after_ms)
+            self._say_bye("rotating", reconnect=True, after_ms=_return_ms())
 
     async def _send_all(self) -> None:
         while self._answers and self._credit.is_left():
@@ -436,6 +438,10 @@ class Client:
         if self._credit.spend(len(frame.encode())):
             ping = protocol.dump("ping", n=self._credit.ping())
             await self._send({"type": "websocket.send", "text": ping})
+
+
+def _return_ms() -> int:
+    return random.randrange(RETURN_MS)  # noqa: S311  # no secret
 
 
 def _frame_text(text: str | None) -> str:

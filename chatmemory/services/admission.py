@@ -20,7 +20,7 @@ from chatmemory.models import Message, Session, Turn
 from chatmemory.services.actors import Actor, scope_for
 from chatmemory.services.addresses import check_session_key
 from chatmemory.services.alongside import NewTurn
-from chatmemory.services.claims import Claim, asked, lease
+from chatmemory.services.claims import Claim, asked, claim_not_begun, lease
 from chatmemory.services.ends import end_overdue, stop_running
 from chatmemory.services.faults import Fault, fault_of
 from chatmemory.services.locks import bounded_wait, lock_at, unit
@@ -308,12 +308,18 @@ def _replay(found: Found, send: _Send) -> Admitted:
             raise Conflict
         if send.epoch is not None and send.epoch != found.epoch:
             raise HistoryCleared
+    claim = None
+    if send.owner and turn.status == Turn.Status.RUNNING:
+        claim = claim_not_begun(
+            session_pk=found.session_pk, client_id=send.client_id, owner=send.owner
+        )
     return Admitted(
         session_pk=found.session_pk,
         turn=send.client_id,
         status=turn.status,
         seq=turn.user_seq,
         is_duplicate=True,
+        claim=claim,
     )
 
 

@@ -65,6 +65,19 @@ def claim_next(*, session_pk: int, owner: str) -> Claim | None:
         return None
 
 
+def claim_not_begun(*, session_pk: int, client_id: str, owner: str) -> Claim | None:
+    """The claim that `owner` was given and has not begun: the answer that told of it was lost."""
+    turn = (
+        Turn.objects.filter(session=session_pk, client_id=client_id)
+        .filter(status=Turn.Status.RUNNING, lease_owner=owner, started_at__isnull=True)
+        .select_related("session")
+        .first()
+    )
+    if turn is None:
+        return None
+    return _claim(turn.session, turn, turn.epoch, turn.fence, turn.user_seq or 0, owner)
+
+
 def _claim_again(session: Session, owner: str) -> Claim | None:
     turn = session.turns.filter(client_id=session.running, status=Turn.Status.WAITING).first()
     if turn is None:
