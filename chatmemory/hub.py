@@ -380,7 +380,7 @@ class Hub:
         Returns after how many seconds the next one is due.
         """
         sockets = self._all_sockets()
-        found = await _asweep(
+        found = await _alook(
             session_pks=tuple(self._sockets),
             user_pks={socket.user_pk for socket in sockets},
             login_keys={socket.login_key for socket in sockets if socket.login_key},
@@ -397,15 +397,16 @@ class Hub:
             has_login = socket.login_key is None or socket.login_key in found.login_keys
             if found.proofs.get(socket.user_pk) != socket.proof or not has_login:
                 socket.expel()
-        for session_pk in found.waiting:
+        turns = await _ahelp()  # last: it may wait for locks
+        for session_pk in turns.waiting:
             if self.listener is not None:
                 self.listener.consider(session_pk)
         # A lease that was seen is never missed: no sweep is further away than one lasts.
         pause = min(SWEEP_SECONDS, settings.LEASE)
-        if found.lease_ends_in is not None:
+        if turns.lease_ends_in is not None:
             # Not all processes at once.
             spread = random.uniform(0.02, LEASE_END_SPREAD)  # noqa: S311  # no secret
-            pause = min(pause, found.lease_ends_in + spread)
+            pause = min(pause, turns.lease_ends_in + spread)
         return pause
 
 
@@ -429,6 +430,10 @@ class _Found:
     heads: Mapping[int, Head]
     proofs: Mapping[str, str]
     login_keys: Collection[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turns:
     waiting: Collection[int]
     lease_ends_in: float | None
 
@@ -438,21 +443,28 @@ def _login_digest(login_key: str) -> str:
     return hashlib.sha256(login_key.encode()).hexdigest()
 
 
-def _sweep(
+def _look(
     *, session_pks: Collection[int], user_pks: Collection[str], login_keys: Collection[str]
 ) -> _Found:
-    services.end_all_overdue(limit=MAX_SWEPT_TURNS)
-    waiting = Turn.objects.claimable().values_list("session_id", flat=True)
     return _Found(
         heads=Session.objects.heads(session_pks) if session_pks else {},
         proofs=proofs_of(user_pks) if user_pks else {},
         login_keys=living_logins(login_keys) if login_keys else (),
+    )
+
+
+def _help() -> _Turns:
+    """End what is overdue; say where a turn waits, and when the next lease ends."""
+    services.end_all_overdue(limit=MAX_SWEPT_TURNS)
+    waiting = Turn.objects.claimable().values_list("session_id", flat=True)
+    return _Turns(
         waiting=set(waiting[:MAX_SWEPT_TURNS]),
         lease_ends_in=Turn.objects.seconds_to_lease_end(),
     )
 
 
-_asweep = in_pool(_sweep)
+_alook = in_pool(_look)
+_ahelp = in_pool(_help)
 
 
 hub = Hub()

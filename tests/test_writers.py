@@ -112,10 +112,12 @@ def test_a_writer_killed_in_the_middle_and_started_again_stores_each_batch_once(
     [("unlocked", "split"), ("rewriting", "lost"), ("retrying", "doubled")],
 )
 def test_the_check_sees_what_careless_writers_do(writers, how, violation):
-    keys = open_sessions(1)
-    writers.start(3, batches=4 * MAX_BATCH, keys=keys, how=how)
-    writers.wait()
-    assert violation in writers.violations()
+    for key in open_sessions(5):  # chance decides which of them meet
+        writers.start(3, batches=4 * MAX_BATCH, keys=[key], how=how)
+        writers.wait()
+        if violation in writers.violations():
+            return
+    pytest.fail("it sees nothing")
 
 
 A_BATCH = [StoredRow(1, "w0.2.0"), StoredRow(2, "w0.2.1"), StoredRow(3, "w0.2.2")]
