@@ -222,7 +222,12 @@ GARBAGE = [
     {"type": "chatmemory.text", "session": 7},
     {"type": "chatmemory.text", "session": 7, "turn": "c", "step": 0, "from": 0, "to": "x"},
     {
-        "type": "chatmemory.text", "session": 7, "turn": "c", "step": 0, "from": 0, "to": 1,
+        "type": "chatmemory.text",
+        "session": 7,
+        "turn": "c",
+        "step": 0,
+        "from": 0,
+        "to": 1,
         "pieces": [["shout", "", ""], 5],
     },
     {"type": "chatmemory.stop", "turn": [[]]},
