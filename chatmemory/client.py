@@ -33,6 +33,8 @@ SILENCE_SECONDS = 45.0
 """After how long without a frame the connection counts as lost."""
 FIRST_RETRY_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 10.0
+LONGEST_AFTER_MS = 10 * 60 * 1000
+"""Longest pause that a server can ask for."""
 ASK_AGAIN_SECONDS = 5.0
 """How often the state of a turn is asked for, of which no session frame has told."""
 ID_BYTES = 40
@@ -426,8 +428,8 @@ class Chat:
                 if not self._is_worth_it(code, bye):
                     end = Closed(code, reason)
                     return
-                longest = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2**tries)
-                wait = (bye.get("after_ms") or 0) / 1000 + random.uniform(0, longest)  # noqa: S311  # no secret
+                after = min(max(bye.get("after_ms") or 0, 0), LONGEST_AFTER_MS) / 1000
+                wait = after + random.uniform(0, longest_pause(tries))  # noqa: S311  # no secret
                 self._tell(Lost(code, reason, wait))
                 await asyncio.sleep(wait)
         except asyncio.CancelledError:
@@ -463,8 +465,10 @@ class Chat:
             return error.response.status_code, "the handshake was refused"
         except ConnectionClosed as error:
             return (error.rcvd.code, error.rcvd.reason) if error.rcvd else (1006, "lost")
-        except json.JSONDecodeError:
-            return 1007, "what came is no JSON"
+        except _Nonsense:
+            self._clear()
+            self.session, self.cursor = {}, None
+            return 1007, "what came is not of this protocol"
         except TimeoutError:
             return 1006, "nobody answers"
         except (OSError, WebSocketException) as error:
@@ -511,8 +515,11 @@ class Chat:
             await self._post(hello)
         while self._bye is None:
             async with asyncio.timeout(SILENCE_SECONDS):
-                frame = json.loads(await socket.recv())
-            await self._take(frame)
+                data = await socket.recv()
+            try:
+                await self._take(json.loads(data))
+            except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+                raise _Nonsense from error
 
     async def _post(self, frame: Frame) -> None:
         if self._socket is not None:
@@ -552,7 +559,13 @@ class Chat:
                     answer.set_result(frame)
             case {"type": "error", "code": code}:
                 logger.warning("the server says %s", code)
-            case {"type": "bye"}:
+            case {
+                "type": "bye",
+                "code": int(),
+                "reason": str(),
+                "reconnect": bool(),
+                "after_ms": int() | None,
+            }:
                 self._bye = frame
         await self._notify()
 
@@ -589,7 +602,7 @@ class Chat:
         if place in self._steps:
             return
         if (text := frame.get("text")) is not None:
-            self.texts[place] = text if is_whole else self.texts.get(place, "") + text
+            self.texts[place] = ("" if is_whole else self.texts.get(place, "")) + text
             self._tell(Piece(*place, text, is_whole))
         if event := frame.get("event"):
             self._tell(Progress(*place, event["kind"], event["name"], event["state"]))
@@ -632,6 +645,15 @@ class Events:
 
 class _Gone(Exception):
     """The connection was lost before the answer."""
+
+
+class _Nonsense(Exception):
+    """What came can't be read."""
+
+
+def longest_pause(tries: int) -> float:
+    """The most seconds to wait after so many connections in a row that came to nothing."""
+    return min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(tries, 30))
 
 
 connect = Chat

@@ -108,7 +108,7 @@ class Settings:
 
     DRAIN = Duration(8)
     """How long the turns of a process may go on after SIGTERM, in seconds; then they end as
-    interrupted, with what was said so far. Storing that and closing sockets takes up to 8 s more,
+    interrupted, with what was said so far. Storing that and closing sockets takes up to 12 s more,
     within the time that whoever sends the signal must give."""
 
     SESSION_TTL = OptionalDuration(None)

@@ -172,13 +172,20 @@ class Layer:
     async def _receive_for_ever(self, layer: Any) -> None:
         while True:
             try:
-                self._channel = await layer.new_channel()
+                # Never another: the one before would stay in its groups, and keep what comes.
+                self._channel = self._channel or await layer.new_channel()
                 self._joined.clear()
                 self._stir()
                 while True:
-                    event = await layer.receive(self._channel)
-                    if event.get("origin") != self._channel:
-                        self._hear(event["type"].removeprefix("chatmemory."), event)
+                    self._take(await layer.receive(self._channel))
             except Exception as error:  # the layer is lost, not the hub
                 self._note(error)
                 await asyncio.sleep(RETRY_SECONDS)
+
+    def _take(self, event: Any) -> None:
+        """Pass an event on. Whoever reaches Redis can send one, so it may be anything."""
+        try:
+            if event.get("origin") != self._channel:
+                self._hear(event["type"].removeprefix("chatmemory."), event)
+        except Exception as error:
+            logger.warning("an event of the channel layer is no hint: %s", type(error).__name__)

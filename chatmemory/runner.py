@@ -50,6 +50,8 @@ MAX_EVENTS = 1_000
 """How much progress of a run is told; the rest of it is not."""
 LOOK_SECONDS = 0.05
 """How often a process that ends looks whether its runs have."""
+GIVE_BACK_SECONDS = 2.0
+"""How long it tries to give back what it claimed."""
 END_SECONDS = 5.0
 """How long it tries to store the ends of runs that it interrupted."""
 
@@ -231,8 +233,10 @@ class Runner:
     async def give_back(self) -> None:
         """Let other processes run what was claimed here and has not begun."""
         try:
-            await services.agive_back_claims(owner=self.name)
-        except MemoryUnavailable:
+            # Not wait_for: before Python 3.12 it swallows a cancellation that meets its result.
+            async with asyncio.timeout(GIVE_BACK_SECONDS):
+                await services.agive_back_claims(owner=self.name)
+        except (MemoryUnavailable, TimeoutError):
             logger.warning("claims can't be given back; their lease ends")
 
     def shut_down(self) -> None:

@@ -72,7 +72,8 @@ def read_window(session: Session) -> Window:
 def read_question(session: Session, *, turn_pk: int, user_seq: int) -> Asks | None:
     """What the message right before this turn's asks, if this turn's user can have meant that.
 
-    An answer was sent after the question was stored, and does not replace it.
+    An answer was sent after the question was stored, and does not replace it. What asks on the
+    thread of another session was copied from there.
     """
     before = Message.objects.filter(
         session=session,
@@ -83,7 +84,7 @@ def read_question(session: Session, *, turn_pk: int, user_seq: int) -> Asks | No
     )
     for role, text, body, asked_at in before.values_list("role", "text", "body", "created_at"):
         asks = Asks.of(codec.decode(role, text, body))
-        if asks is None:
+        if asks is None or not asks.thread.startswith(f"{session.pk}."):
             return None
         turn = Turn.objects.get(pk=turn_pk)
         return asks if turn.replaces_from is None and turn.created_at >= asked_at else None

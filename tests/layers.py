@@ -18,6 +18,8 @@ class FakeLayer:
         self.broken: set[str] = set()
         """Groups to which nothing can be sent."""
         self.losses: dict[str, int] = {}
+        self.unreadable = 0
+        """How many of the next events nobody can decode."""
 
     async def _carry(self) -> None:
         if self.is_cut:
@@ -32,7 +34,11 @@ class FakeLayer:
         return name
 
     async def receive(self, channel):
-        return await self.queues[channel][1].get()
+        event = await self.queues[channel][1].get()
+        if self.unreadable:
+            self.unreadable -= 1
+            raise ValueError("this is no event")
+        return event
 
     async def group_add(self, group, channel) -> None:
         await self._carry()

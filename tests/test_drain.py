@@ -10,12 +10,15 @@ from contextlib import contextmanager
 import pytest
 
 from chatmemory import drain as drain_module
+from chatmemory import runner as runner_module
 from chatmemory import services
+from chatmemory.conf import settings as chatmemory_settings
 from chatmemory.drain import Drain
 from chatmemory.hub import hub
 from chatmemory.layer import RUNNERS
 from chatmemory.models import Message, Session, Turn
 from chatmemory.runner import runner
+from chatmemory.services import pool
 from tests import responders_for_tests
 from tests.factories import make_session
 from tests.servers import DEADLINE, Tab, greeted, own_threads, sign_in, wait_for
@@ -125,6 +128,24 @@ def test_a_claim_that_comes_to_be_run_while_the_process_ends_is_given_back(ann):
     runner.launch(admitted.claim)
     wait_for(lambda: turn().status == "waiting", "it is kept")
     assert responders_for_tests.SEEN == []
+
+
+@pytest.mark.parametrize("runs", [0, 1])
+def test_a_database_that_does_not_answer_keeps_no_process_from_its_end(ann, monkeypatch, runs):
+    monkeypatch.setattr(runner_module, "GIVE_BACK_SECONDS", 0.1)
+    monkeypatch.setattr(runner_module, "END_SECONDS", 0.1)
+    if runs:
+        begin(ann)
+    answers = threading.Event()
+    threads = chatmemory_settings.DB_THREADS
+    for _ in range(threads):
+        pool._executor(threads).submit(answers.wait)
+    process = threading.Thread(target=drained, daemon=True)
+    process.start()
+    process.join(DEADLINE)
+    has_ended = not process.is_alive()
+    answers.set()
+    assert has_ended
 
 
 async def test_sockets_are_told_to_come_back_and_so_is_who_comes_late(ann):

@@ -565,6 +565,19 @@ def test_turns_of_one_name_in_two_sessions_are_two_threads():
     assert len(threads) == 2
 
 
+def test_a_question_that_was_copied_from_another_session_is_not_answered_there():
+    ordering()
+    say("I want a shirt", "c1", key="ann")
+    make_session("bob")
+    copied = [row.plain() for row in Message.stored.filter(session__key="ann").in_order()]
+    services.append_messages(session_key="bob", messages=copied, **BY)
+    say("XXL", "c2", key="bob")
+    assert last(session__key="bob").text == "Which size?"
+    say("XL", "c2", key="ann")
+    say("red", "c3", key="ann")
+    assert last(session__key="ann").text == "XL and red, so be it."
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

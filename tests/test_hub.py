@@ -211,6 +211,63 @@ def test_a_layer_that_fails_holds_up_nobody_here_and_is_used_again(hubs, wire, f
         assert caplog.text.count("channel layer fails") == 1
 
 
+GARBAGE = [
+    None,
+    7,
+    {},
+    {"type": 7},
+    {"type": "chatmemory.news"},
+    {"type": "chatmemory.news", "session": [7]},
+    {"type": "chatmemory.work", "session": {}},
+    {"type": "chatmemory.text", "session": 7},
+    {"type": "chatmemory.text", "session": 7, "turn": "c", "step": 0, "from": 0, "to": "x"},
+    {
+        "type": "chatmemory.text",
+        "session": 7,
+        "turn": "c",
+        "step": 0,
+        "from": 0,
+        "to": 1,
+        "pieces": [["shout", "", ""], 5],
+    },
+    {"type": "chatmemory.stop", "turn": [[]]},
+    {"type": "chatmemory.login", "login": 10**400},
+]
+
+
+def test_what_is_no_hint_is_passed_over(hubs, wire, caplog):
+    here, there = hubs
+    there.listener = Boss()
+    ear = joined(there, wire)
+    joined(here, wire)
+    channels = len(wire.queues)
+    for event in GARBAGE:
+        for loop, queue in tuple(wire.queues.values()):
+            loop.call_soon_threadsafe(queue.put_nowait, event)
+    here.poke(7)
+    wait_for(lambda: ear.pokes == 1, "what came behind it was not heard")
+    assert "is no hint" in caplog.text
+    assert there.is_live
+    assert len(wire.queues) == channels
+
+
+def test_a_hub_whose_receiving_fails_stays_in_its_channel(hubs, wire):
+    here, there = hubs
+    ear = joined(there, wire)
+    joined(here, wire)
+    channels = len(wire.queues)
+    wire.unreadable = 2
+    here.poke(7)
+    wait_for(lambda: not there.is_live, "it is not noticed")
+
+    def heard() -> bool:
+        here.poke(7)
+        return bool(ear.pokes)
+
+    wait_for(heard, "it hears no more")
+    assert len(wire.queues) == channels
+
+
 def test_a_hint_that_fails_keeps_no_other_from_its_way(hubs, wire):
     here, there = hubs
     ears = [joined(there, wire, session_pk) for session_pk in (7, 8, 9)]

@@ -434,6 +434,72 @@ async def test_the_pauses_grow_to_ten_seconds_and_are_drawn(monkeypatch):
     assert drawn == [(0, n) for n in (0.5, 1, 2, 4, 8, 10, 10, 10)]
 
 
+def test_a_server_may_be_away_for_a_day(monkeypatch):
+    monkeypatch.setattr(client, "FIRST_RETRY_SECONDS", 0.5)
+    assert client.longest_pause(24 * 60 * 60) == 10
+
+
+@pytest.mark.parametrize("after_ms", [-5_000, 10**400])
+async def test_the_pause_that_a_server_asks_for_is_bounded(monkeypatch, after_ms):
+    monkeypatch.setattr(client, "LONGEST_AFTER_MS", 20)
+
+    async def leaving(server: Played, socket: Any) -> None:
+        await server.welcome(socket)
+        bye = {"code": 4503, "reason": "rotating", "reconnect": True, "after_ms": after_ms}
+        await server.say(socket, {"type": "bye", **bye})
+        await socket.wait_closed()
+
+    async with played(leaving, until_closed) as (_, url), connect(url, proxy=None) as talk:
+        came = await within(_until_synced(talk.events(), times=1))
+    [lost] = [event for event in came if isinstance(event, Lost)]
+    assert 0 <= lost.seconds <= 0.04
+
+
+NONSENSE = {
+    "no JSON": "{",
+    "no UTF-8": b"\xff",
+    "too deep": "[" * 100_000,
+    "a number of 5,000 digits": "9" * 5_000,
+    "a session of nothing": {"type": "session"},
+    "a session that runs 5": {**SESSION, "last_seq": 9, "running": 5},
+    "a message of nothing": {"type": "message"},
+    "a message without number": {"type": "message", "seq": "x", "revision": 1},
+    "text of a list": {"type": "snapshot", "turn": [], "step": 0, "text": "x"},
+    "text that is none": {"type": "snapshot", "turn": "t", "step": 0, "text": 5},
+    "an event that is none": {"type": "delta", "turn": "t", "step": 0, "event": 5},
+}
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE)
+async def test_what_can_not_be_read_is_a_lost_connection(nonsense):
+    async def mad(server: Played, socket: Any) -> None:
+        await server.welcome(socket)
+        said = json.dumps(nonsense) if isinstance(nonsense, dict) else nonsense
+        await socket.send(said)
+        await socket.wait_closed()
+
+    async with played(mad, until_closed) as (server, url), connect(url, proxy=None) as talk:
+        came = await within(_until_synced(talk.events(), times=1))
+        [lost] = [event for event in came if isinstance(event, Lost)]
+        assert (lost.code, lost.reason) == (1007, "what came is not of this protocol")
+        assert talk.session["running"] is None
+    assert server.told[1] == {"type": "hello", "v": 1}
+
+
+@pytest.mark.parametrize(
+    "bye", [{}, {"code": "x", "reason": []}, {"code": 4503, "reconnect": True, "after_ms": "soon"}]
+)
+async def test_a_bye_that_says_nothing_is_none(bye):
+    async def leaving(server: Played, socket: Any) -> None:
+        await server.welcome(socket)
+        await server.say(socket, {"type": "bye", **bye})
+        await socket.close(4503, "so be it")
+
+    async with played(leaving, until_closed) as (_, url), connect(url, proxy=None) as talk:
+        came = await within(_until_synced(talk.events(), times=1))
+    assert [(e.code, e.reason) for e in came if isinstance(e, Lost)] == [(4503, "so be it")]
+
+
 async def test_what_is_older_or_unknown_or_removed_changes_nothing():
     async def confused(server: Played, socket: Any) -> None:
         await server.hear(socket)

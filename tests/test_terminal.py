@@ -7,8 +7,10 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Self
@@ -180,6 +182,30 @@ def test_what_leads_nowhere_is_said(arguments, why):
     with pytest.raises(CommandError, match=why) as error:
         call_command("chatmemory_chat", *arguments)
     assert error.value.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"", "closed connection"),
+        (b"\x1b[2J?\r\n\r\n", "\ufffd\\[2J\\?"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "IncompleteRead"),
+        (b"HTTP/1.1 500 \x1b]0;a title\x07\r\n\r\n", "500 \ufffd\\]0;a title\ufffd"),
+    ],
+)
+def test_what_is_no_page_is_said_in_words_that_move_no_cursor(answer, why):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def speak() -> None:
+            with listener.accept()[0] as caller:
+                caller.recv(65_536)
+                caller.sendall(answer)
+
+        speaker = threading.Thread(target=speak)
+        speaker.start()
+        with pytest.raises(CommandError, match=why):
+            call_command("chatmemory_chat", f"http://127.0.0.1:{listener.getsockname()[1]}/")
+        speaker.join()
 
 
 @pytest.mark.parametrize("user", [None, "mira"])

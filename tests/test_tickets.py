@@ -9,6 +9,7 @@ from threading import Barrier
 
 import pytest
 from asgiref.sync import sync_to_async as db
+from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client as Browser
@@ -76,7 +77,7 @@ async def test_a_ticket_is_worth_nothing_the_second_time(ann):
         assert await refused(tab_with(ticket))
 
 
-@pytest.mark.parametrize("how", ["expired", "disabled", "deleted"])
+@pytest.mark.parametrize("how", ["expired", "disabled", "deleted", "new password"])
 async def test_a_ticket_of_who_may_not_be_here_any_more_opens_nothing(ann, settings, how):
     settings.CHATMEMORY = {**settings.CHATMEMORY, "USER_DELETED": "keep"}
     ticket = await ticket_for(ann)
@@ -88,6 +89,8 @@ async def test_a_ticket_of_who_may_not_be_here_any_more_opens_nothing(ann, setti
             await db(User.objects.update)(is_active=False)
         case "deleted":
             await db(User.objects.all().delete)()
+        case "new password":
+            await db(User.objects.update)(password=make_password("another"))
     assert await refused(tab_with(ticket))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from http.client import HTTPException
 from http.cookiejar import Cookie, CookieJar
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import urlencode, urljoin, urlsplit
 from urllib.request import HTTPCookieProcessor, Request, build_opener
 
@@ -89,8 +90,9 @@ class _Browser:
         except HTTPError as error:
             error.close()
             raise CannotSignIn(f"{error.url}: {error.code} {error.reason}") from error
-        except URLError as error:
-            raise CannotSignIn(f"{request.full_url}: {error.reason}") from error
+        except (OSError, HTTPException) as error:  # of those, urllib wraps only some
+            reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+            raise CannotSignIn(f"{request.full_url}: {reason}") from error
         return reader.page
 
 

@@ -134,6 +134,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('digest', models.CharField(max_length=64, unique=True)),
                 ('user_pk', models.CharField(db_index=True, max_length=150)),
+                ('proof', models.CharField(max_length=64)),
                 ('expires_at', models.DateTimeField(db_index=True)),
             ],
             options={

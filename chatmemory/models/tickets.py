@@ -11,6 +11,8 @@ class Ticket(models.Model):
 
     digest = models.CharField(max_length=64, unique=True)
     user_pk = models.CharField(max_length=150, db_index=True)
+    proof = models.CharField(max_length=64)
+    """Digest of the account's when it was issued: a new password makes it worth nothing."""
     expires_at = models.DateTimeField(db_index=True)
 
     class Meta:

@@ -58,7 +58,7 @@ class Command(BaseCommand):
                 door = find_door(url, lambda: name_and_password(user), cookies)
             code = terminal.run(door, ticket, self._write, self._complain)
         except (CannotSignIn, ValueError) as error:
-            raise CommandError(str(error), returncode=NO_CHAT) from error
+            raise CommandError(terminal.shown(str(error)), returncode=NO_CHAT) from error
         sys.exit(code)
 
     def _write(self, text: str) -> None:
