@@ -343,7 +343,8 @@ class Runner:
                 or not request.messages
                 or request.messages[-1]["role"] != Message.Role.USER
             ):
-                return  # cleared meanwhile: there is nothing to answer
+                # Cleared meanwhile, so the turn has ended; or what was said can't be read.
+                raise ModelError("There is nothing to answer.")
             await self._stream(run, request)
         except _FenceLost:
             return

@@ -396,6 +396,14 @@ def test_what_is_cleared_before_the_window_is_read_is_not_answered(
     assert "failed" not in caplog.text
 
 
+def test_a_message_that_can_not_be_read_is_not_answered(ann):
+    runner.enable()
+    admitted = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner=runner.owner)
+    Message.stored.update(quarantined=True)
+    runner.launch(admitted.claim)
+    assert (ended().status, turn().error) == ("failed", "model_error")
+
+
 def test_who_lost_the_lease_can_not_write_any_more(ann, settings, monkeypatch):
     monkeypatch.setattr(runner_module, "KEEPER_SECONDS", 60)
     answered_by(settings, "slow")
