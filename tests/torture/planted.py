@@ -12,11 +12,9 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from django.db.models.signals import post_save
-
 from chatmemory.hub import hub
-from chatmemory.models import Turn
 from chatmemory.runner import Runner
+from chatmemory.services.alongside import EndedTurn, NewTurn
 from tests.torture import steps
 
 SHARE_LOST = 0.5
@@ -29,6 +27,7 @@ def put_everywhere(name: str, wrapper: Wrapper) -> None:
     modules = [module for path, module in sys.modules.items() if path.startswith("chatmemory")]
     holders = [module for module in modules if callable(vars(module).get(name))]
     assert holders, f"chatmemory has no {name} any more"
+    assert len({vars(holder)[name] for holder in holders}) == 1, f"there are several {name}"
     wrapped = wrapper(vars(holders[0])[name])
     for module in holders:
         setattr(module, name, wrapped)
@@ -38,22 +37,23 @@ def plant_kill_points() -> None:
     """The steps that are calls; the others are in the responder and in the ASGI application."""
     finished = threading.local()
 
-    def created(created: bool, **_: object) -> None:
-        if created:
-            steps.reach("before_commit")
+    def storing(store: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*given: Any, turn_write: object = None, **named: Any) -> Any:
+            if isinstance(turn_write, NewTurn):
+                steps.reach("before_commit")
+            is_end = isinstance(turn_write, EndedTurn)
+            if is_end:
+                steps.reach("before_finish")
+            stored = store(*given, turn_write=turn_write, **named)
+            finished.is_next = is_end and stored is not None
+            return stored
+
+        return wrapper
 
     def starting(start: Callable[..., Awaitable[bool]]) -> Callable[..., Awaitable[bool]]:
         async def wrapper(**given: Any) -> bool:
             steps.reach("before_start")
             return await start(**given)
-
-        return wrapper
-
-    def finishing(tell_finished: Callable[..., None]) -> Callable[..., None]:
-        def wrapper(*given: Any, **named: Any) -> None:
-            steps.reach("before_finish")
-            finished.is_next = True
-            tell_finished(*given, **named)
 
         return wrapper
 
@@ -65,9 +65,8 @@ def plant_kill_points() -> None:
             steps.reach("before_poke")
         poke(session_pk)
 
-    post_save.connect(created, sender=Turn, weak=False)
+    put_everywhere("store", storing)
     put_everywhere("astart_turn", starting)
-    put_everywhere("tell_finished", finishing)
     hub.poke = poking  # type: ignore[method-assign]  # that is the point
 
 

@@ -20,6 +20,8 @@ from tests.torture.world import LEASE, Figure, Outcome, World, db, now
 KILLED = "killed "
 WORDS = 20
 """Of a reply in which a server is paused."""
+SOON = 60.0
+"""Seconds after which a server that shall be killed at a step has come there."""
 DRAINED = 10.0
 """Seconds after which a server that was told to go is killed."""
 
@@ -70,7 +72,9 @@ async def _kill_one(world: World, people: Sequence[Talker], step: str) -> list[f
     watching = asyncio.ensure_future(watch())
     mark = len(world.history.events)
     try:
+        until = now() + SOON
         while not killed:
+            assert now() < until, f"no server comes to the step {step}"
             talks = [talker.say(f"count {world.chance.randint(3, 6)}") for talker in people]
             await asyncio.gather(*talks)
         await watching
