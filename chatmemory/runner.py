@@ -337,15 +337,7 @@ class Runner:
             if not await services.astart_turn(claim=run.claim):
                 return
             run.is_started = True
-            request = await _arequest(claim=run.claim)
-            if (
-                request is None
-                or not request.messages
-                or request.messages[-1]["role"] != Message.Role.USER
-            ):
-                # Cleared meanwhile, so the turn has ended; or what was said can't be read.
-                raise ModelError("There is nothing to answer.")
-            await self._stream(run, request)
+            await self._stream(run, await _arequest(claim=run.claim))
         except _FenceLost:
             return
         except MemoryUnavailable:
@@ -512,18 +504,23 @@ def _is_thrown_away(run: Run) -> bool:
         return True
 
 
-def _request(*, claim: Claim) -> Request | None:
-    """What the responder is asked; None if the session has gone for good meanwhile."""
+def _request(*, claim: Claim) -> Request:
+    """What the responder is asked.
 
-    def work() -> Request | None:
+    Raises ModelError where there is nothing to answer: it was cleared meanwhile, and so the turn
+    has ended; or what was said can't be read.
+    """
+
+    def work() -> Request:
         # With the owner: a responder is async, and could not read it.
         session = Session.objects.select_related("owner").filter(pk=claim.session_pk).first()
-        if session is None:
-            return None
+        messages = read_window(session).messages if session else []
+        if session is None or not messages or messages[-1]["role"] != Message.Role.USER:
+            raise ModelError("There is nothing to answer.")
         return Request(
             session=session,
             turn=claim.client_id,
-            messages=read_window(session).messages,
+            messages=messages,
             answers=read_question(session, turn_pk=claim.turn_pk, user_seq=claim.user_seq),
         )
 
