@@ -195,25 +195,27 @@ class Runner:
         if turn_pk in self._runs:
             self._look.set()
 
-    def run(self, session_pk: int, *, timeout_seconds: float | None = None) -> None:
+    def run(self, session_pk: int, *, timeout_seconds: float | None = None) -> bool:
         """Run the turn that waits in this session, and wait for its end.
 
-        After `timeout_seconds` only the waiting ends, not the run. Does nothing if no turn waits,
-        or another process has begun it, or this one is about to end or blocked by a responder.
+        After `timeout_seconds` only the waiting ends, not the run. False, and nothing is done, if
+        no turn waits, or another process has begun it, or this one is about to end or blocked by a
+        responder.
         """
         if self._is_draining or self._is_stuck:
-            return
+            return False
         claim = services.claim_next(session_pk=session_pk, owner=self.name)
         if claim is None:
-            return
+            return False
         if not settings.DB_THREADS:
             async_to_sync(self._run)(claim)
-            return
+            return True
         # Not in the caller's loop: in a view of an ASGI server that is the server's own, and a
         # responder that blocks would stop its sockets.
         running = asyncio.run_coroutine_threadsafe(self._run(claim), self._running_loop())
         with contextlib.suppress(TimeoutError, FutureCancelled):
             running.result(timeout_seconds)
+        return True
 
     async def drain(self, seconds: float) -> None:
         """Claim no more, and end what runs here: by itself within `seconds`, then with its text.

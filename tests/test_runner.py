@@ -18,7 +18,7 @@ from django.db import InterfaceError, connection
 from chatmemory import hub as hub_module
 from chatmemory import runner as runner_module
 from chatmemory import services
-from chatmemory.errors import MemoryUnavailable
+from chatmemory.errors import MemoryUnavailable, ModelError
 from chatmemory.hub import LiveText, hub
 from chatmemory.langchain import DjangoChatMessageHistory
 from chatmemory.layer import RUNNERS
@@ -342,7 +342,8 @@ def test_a_lost_connection_while_the_window_is_read_is_no_end(ann):
 
 def test_of_a_session_that_has_gone_nothing_is_asked(ann):
     claim = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="me").claim
-    assert runner_module._request(claim=replace(claim, session_pk=claim.session_pk + 1)) is None
+    with pytest.raises(ModelError):
+        runner_module._request(claim=replace(claim, session_pk=claim.session_pk + 1))
 
 
 def test_a_turn_that_takes_too_long_fails(ann, settings):

@@ -235,13 +235,15 @@ def _fields(session: Session) -> dict[str, object]:
     raise NotFound
 
 
-def _help_along(session_pk: int, seconds: float) -> None:
-    """Do here what nobody else does: end a dead process's run, run what waits first."""
+def _help_along(session_pk: int, seconds: float) -> bool:
+    """Do here what nobody else does: end a dead process's run, run what waits first.
+
+    Returns whether a turn was run.
+    """
     turns = Turn.objects.filter(session=session_pk)
     if turns.overdue().exists():
         services.end_overdue(session_pk)
-    if turns.claimable().exists():
-        runner.run(session_pk, timeout_seconds=seconds)
+    return turns.claimable().exists() and runner.run(session_pk, timeout_seconds=seconds)
 
 
 def _turn(admitted: Admitted) -> Turn:
@@ -256,7 +258,8 @@ def _waited_for(admitted: Admitted, seconds: float) -> Turn:
         left = deadline - time.monotonic()
         if turn.ended_at or left < 0:
             return turn
-        _help_along(admitted.session_pk, left)
+        if _help_along(admitted.session_pk, left):
+            continue
         if not connection.in_atomic_block:
             close_old_connections()  # back to the pool while nothing is asked
         time.sleep(PAUSE_SECONDS)
