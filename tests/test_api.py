@@ -333,6 +333,7 @@ def test_a_second_message_waits_unless_the_queue_is_full(api, talk, settings):
     assert problem(send(api, client_id="c3", if_busy=1)) == (400, "bad_field", "if_busy")
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_queued_message_runs_those_before_it(api, talk):
     for number in ("c1", "c2"):
         send(api, client_id=number)
@@ -360,6 +361,7 @@ def test_who_waits_ends_the_run_of_a_dead_process_before_it(api, talk, ann):
     assert (answer.json()["status"], answer.json()["duplicate"]) == ("complete", True)
 
 
+@pytest.mark.slow
 def test_an_edit_is_a_version_of_what_it_replaces(api, talk):
     for number in (1, 2):
         send(api, client_id=f"c{number}", wait=True)

@@ -89,6 +89,7 @@ def test_a_socket_that_joins_while_the_last_one_leaves_is_not_lost(hubs, wire):
     wait_for(lambda: wire.groups[group_of(7)], "the group was left")
 
 
+@pytest.mark.slow
 def test_a_joined_group_pokes_for_what_was_said_in_the_meantime(hubs, wire):
     here, _ = hubs
     wire.is_cut = True
@@ -251,6 +252,7 @@ def test_what_is_no_hint_is_passed_over(hubs, wire, caplog):
     assert len(wire.queues) == channels
 
 
+@pytest.mark.slow
 def test_a_hub_whose_receiving_fails_stays_in_its_channel(hubs, wire):
     here, there = hubs
     ear = joined(there, wire)
@@ -268,6 +270,7 @@ def test_a_hub_whose_receiving_fails_stays_in_its_channel(hubs, wire):
     assert len(wire.queues) == channels
 
 
+@pytest.mark.slow
 def test_a_hint_that_fails_keeps_no_other_from_its_way(hubs, wire):
     here, there = hubs
     ears = [joined(there, wire, session_pk) for session_pk in (7, 8, 9)]
@@ -281,6 +284,7 @@ def test_a_hint_that_fails_keeps_no_other_from_its_way(hubs, wire):
     wait_for(lambda: ears[0].pokes, "it is not tried again")
 
 
+@pytest.mark.slow
 def test_a_layer_that_works_again_is_noticed_though_there_is_nothing_to_tell(hubs, wire):
     here, _ = hubs
     wire.broken.add(group_of(7))

@@ -258,6 +258,7 @@ def test_below_the_floor_nothing_is_shown(web, ann):
     assert web.get("/chat/talk/1/").status_code == 404
 
 
+@pytest.mark.slow
 def test_a_page_of_large_replies_is_bounded(web, ann):
     texts = [text for _ in range(25) for text in ("q", "*a*" * 9_999)]
     talk(ann, *texts)
@@ -279,6 +280,7 @@ def test_rendered_replies_come_by_number(web, ann):
     }
 
 
+@pytest.mark.slow
 def test_an_answer_has_its_limit_and_says_how_far_it_came(web, ann):
     talk(ann, *("q", "*a*" * 9_999) * 5)
     answer = web.get("/chat/talk/html/").json()

@@ -86,6 +86,7 @@ def test_the_secret_key_is_made_once_and_for_its_owner_alone(tmp_path):
     assert file.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_a_start_loads_no_langchain():
     run = subprocess.run(
         [sys.executable, "-c", "import sys, project.asgi, project.urls; print(*sys.modules)"],

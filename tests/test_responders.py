@@ -370,6 +370,7 @@ async def test_tool_calls_that_nobody_runs_are_not_the_end(provider, settings):
     assert last == {"role": "assistant", "content": ""}
 
 
+@pytest.mark.slow
 async def test_text_arrives_while_the_model_still_speaks(provider, settings):
     provider.says = [words("one ", "two ", "three")]
     provider.pause = 0.2

@@ -93,6 +93,7 @@ def test_a_reply_is_stored_and_its_turn_complete(ann):
     assert (session.running, session.waiting) == (None, 0)
 
 
+@pytest.mark.slow
 def test_what_is_launched_twice_is_answered_once(ann, settings):
     answered_by(settings, "slow", LEASE=2)
     admitted = begin(ann)
@@ -260,6 +261,7 @@ def test_what_was_repaired_is_flagged_in_a_reply_that_was_stopped(ann, settings)
     assert (message.text, message.plain()["repaired"]) == ("a\ufffdb\ufffdc", ["content"])
 
 
+@pytest.mark.slow
 def test_a_responder_that_waits_for_nothing_holds_up_no_other(ann, settings):
     answered_by(settings, "greedy", MAX_REPLY_CHARS=10**9)
     make_session("other", owner=ann.user)
@@ -643,6 +645,7 @@ def test_a_dead_process_is_noticed_when_its_lease_ends(ann, settings, monkeypatc
     assert ended().status == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_between_two_sweeps_is_noticed_however_short_the_lease(
     ann, settings, monkeypatch
 ):

@@ -953,7 +953,7 @@ async def test_a_purge_ends_an_open_socket(ann, talk):
 
 async def test_a_send_after_a_purge_reaches_no_new_session_of_the_key(ann, talk, monkeypatch):
     async with greeted(tab := Tab(ann)):
-        monkeypatch.setattr(hub, "poke", lambda session_pk: None)
+        monkeypatch.setattr(hub, "_poke_here", lambda session_pk: None)
         await purge(ann)
         await db(make_session)(owner=ann.user)
         assert (await tab.send("hi"))["code"] == "history_cleared"
@@ -1045,6 +1045,7 @@ async def fill(person):
     await append(person, *["x" * 30_000] * 40)
 
 
+@pytest.mark.slow
 async def test_who_never_confirms_is_owed_a_bounded_amount_and_then_sent_away(
     ann, talk, monkeypatch
 ):
@@ -1060,6 +1061,7 @@ async def test_who_never_confirms_is_owed_a_bounded_amount_and_then_sent_away(
     assert (bye["reason"], bye["reconnect"], code) == ("no_pong", True, 4410)
 
 
+@pytest.mark.slow
 async def test_answers_that_nobody_confirms_don_t_keep_a_socket_open(ann, talk, monkeypatch):
     monkeypatch.setattr(credit, "PONG_SECONDS", 1.0)
     await fill(ann)
@@ -1084,6 +1086,7 @@ async def test_who_confirms_late_gets_the_rest(ann, talk):
     assert len(tab.texts()) == 44
 
 
+@pytest.mark.slow
 async def test_a_silent_client_that_owes_nothing_is_asked_and_then_sent_away(
     ann, talk, monkeypatch
 ):

@@ -224,6 +224,7 @@ def test_a_session_that_can_not_be_reached_waits_for_the_next_time(settings):
     assert vacuum() == Vacuumed(messages=2)
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_appends_go_on_while_it_deletes():
     make_session()
