@@ -659,13 +659,15 @@ def hot_share(keys: list[str]) -> float:
     for number in range(1_000):
         append("a", "b", session_key=keys[number * 7 % len(keys)])
     all_after, hot_after = updates()
-    assert all_after - all_before == 1_000
-    return (hot_after - hot_before) / 1_000
+    assert all_after - all_before >= 1_000  # other connections may tell of theirs only now
+    return (hot_after - hot_before) / (all_after - all_before)
 
 
 @commits
 @pytest.mark.slow
 def test_a_thousand_appends_touch_no_index_of_the_session(postgresql):
+    with connection.cursor() as cursor:  # what other tests deleted still fills the pages
+        cursor.execute("TRUNCATE chatmemory_session CASCADE")
     sessions = Session.objects.bulk_create(Session(scope=SERVER, key=f"s{n}") for n in range(500))
     keys = [session.key for session in sessions]
     for key in keys:
