@@ -77,8 +77,11 @@ def _emptied_quickly() -> Iterator[None]:
     """TRUNCATE takes PostgreSQL 0.1 s whatever is in the tables, and tests leave few rows."""
 
     def delete_all(style: object, tables: Iterable[str], **_: object) -> list[str]:
-        # In any order: references are checked at the commit.
-        return [f"DELETE FROM {connection.ops.quote_name(table)}" for table in tables]  # noqa: S608  # names only
+        names = [connection.ops.quote_name(table) for table in tables]
+        # In any order: references are checked at the commit. The lock, as TRUNCATE's, is for what
+        # a test left behind and still writes.
+        lock = f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE"
+        return [lock, *(f"DELETE FROM {name}" for name in names)]  # noqa: S608  # names only
 
     with pytest.MonkeyPatch.context() as patch:
         if connection.vendor == "postgresql":
