@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import shutil
+import signal
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, NoReturn
@@ -27,6 +28,16 @@ from tests.layers import FakeLayer
 
 hypothesis.settings.register_profile("chatmemory", deadline=None)
 hypothesis.settings.load_profile("chatmemory")
+
+
+def pytest_configure() -> None:
+    """Let processes that tests start hear Ctrl-C.
+
+    A shell without job control starts what runs in its background with SIGINT ignored, and
+    children inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
