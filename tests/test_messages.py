@@ -663,14 +663,24 @@ def hot_share(keys: list[str]) -> float:
     return (hot_after - hot_before) / (all_after - all_before)
 
 
+@pytest.fixture
+def roomy_pages(transactional_db, postgresql):
+    """Pages of sessions with room for every version.
+
+    What becomes of old ones depends on the transactions of others, in other databases too.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE chatmemory_session CASCADE")
+        cursor.execute("ALTER TABLE chatmemory_session SET (fillfactor = 10)")
+        yield
+        cursor.execute("ALTER TABLE chatmemory_session SET (fillfactor = 85)")
+
+
 @commits
 @pytest.mark.slow
-def test_a_thousand_appends_touch_no_index_of_the_session(postgresql):
-    with connection.cursor() as cursor:  # what other tests deleted still fills the pages
-        cursor.execute("TRUNCATE chatmemory_session CASCADE")
+def test_a_thousand_appends_touch_no_index_of_the_session(roomy_pages):
     sessions = Session.objects.bulk_create(Session(scope=SERVER, key=f"s{n}") for n in range(500))
     keys = [session.key for session in sessions]
     for key in keys:
         append("a", session_key=key)  # the first of a day moves last_active_day and its index
-    # Whoever looks at the table meanwhile, such as an ANALYZE, keeps old versions from going.
-    assert any(hot_share(keys) >= 0.99 for _ in range(3))
+    assert hot_share(keys) >= 0.99
