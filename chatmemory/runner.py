@@ -30,7 +30,7 @@ from chatmemory.errors import ChatMemoryError, MemoryUnavailable, ModelError, Mo
 from chatmemory.hub import LiveText, hub
 from chatmemory.models import Message, Session, Turn
 from chatmemory.responders import Finished, Progress, Request, Text
-from chatmemory.services import Claim
+from chatmemory.services import Claim, Ended
 from chatmemory.services.faults import durably
 from chatmemory.services.pool import in_pool
 from chatmemory.window import read_question, read_window
@@ -76,6 +76,10 @@ class Run:
     is_started: bool = False
     last: Mapping[str, object] | None = None
     """The last finished message, held back: the end of the turn stores it."""
+    last_id: str = ""
+    """Under which it may be stored already: the database was asked and did not answer."""
+    end_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Under which the end is stored, however often that is tried."""
     events: int = 0
     """How much progress was told."""
     chars: int = 0
@@ -537,51 +541,65 @@ def _save_text(run: Run) -> bool:
 def _store_last(run: Run) -> bool:
     """Store the message that was held back, and begin the next step; False if the fence is lost."""
     with run.storing:
-        last = run.last
-        if last is None:
-            return True
-        step = run.text.step if last.get("role") == "assistant" else None
-        if not services.add_rows(claim=run.claim, messages=[last], step=step):
-            return False
-        run.last = None
-        if step is not None:
-            run.begin_step(step + 1)
+        return _add_last(run)
+
+
+def _add_last(run: Run) -> bool:
+    """Needs `storing`."""
+    last = run.last
+    if last is None:
         return True
+    batch_id = run.last_id or uuid.uuid4().hex
+    step = run.text.step if last.get("role") == "assistant" else None
+    try:
+        added = services.add_rows(claim=run.claim, messages=[last], step=step, batch_id=batch_id)
+    except MemoryUnavailable:
+        run.last_id = batch_id
+        raise
+    if not added:
+        return False
+    run.last, run.last_id = None, ""
+    if step is not None:
+        run.begin_step(step + 1)
+    return True
 
 
 def _finish(run: Run, status: str, error: str) -> bool:
     """Store the end of a run, if its fence stands; False if it must be tried again."""
     # Whose task was cancelled may still be at it, on a thread.
     with run.storing:
-        return _store_end(run, status, error)
+        try:
+            ended = _store_end(run, status, error)
+        except MemoryUnavailable:
+            logger.warning("turn %s: its end can't be stored yet", run.claim.client_id)
+            return False
+    if ended is None:
+        logger.info("turn %s was ended by another", run.claim.client_id)
+    elif ended.waiting:
+        runner.pass_on(run.claim.session_pk)
+    return True
 
 
-def _store_end(run: Run, status: str, error: str) -> bool:
+def _store_end(run: Run, status: str, error: str) -> Ended | None:
     """Needs `storing`."""
+    if run.last_id and not _add_last(run):  # else what may be stored already would be again
+        return None
     last = run.last if run.last is not None else _text_so_far(run)
     if status != COMPLETE:  # what was stopped waits for no answer
         last = {name: value for name, value in last.items() if name != "asks"}
     metadata = last.get("response_metadata")
     model = metadata.get("model_name") if isinstance(metadata, Mapping) else None
     usage = last.get("usage")
-    try:
-        ended = services.finish_turn(
-            claim=run.claim,
-            status=status,
-            error=error,
-            message=last,
-            step=run.text.step,
-            model=str(model or "")[:100],
-            usage=usage if isinstance(usage, Mapping) else None,
-        )
-    except MemoryUnavailable:
-        logger.warning("turn %s: its end can't be stored yet", run.claim.client_id)
-        return False
-    if ended is None:
-        logger.info("turn %s was ended by another", run.claim.client_id)
-    elif ended.waiting:
-        runner.pass_on(run.claim.session_pk)
-    return True
+    return services.finish_turn(
+        claim=run.claim,
+        status=status,
+        error=error,
+        message=last,
+        step=run.text.step,
+        model=str(model or "")[:100],
+        usage=usage if isinstance(usage, Mapping) else None,
+        batch_id=run.end_id,
+    )
 
 
 def _text_so_far(run: Run) -> Mapping[str, object]:

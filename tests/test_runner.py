@@ -24,6 +24,7 @@ from chatmemory.langchain import DjangoChatMessageHistory
 from chatmemory.layer import RUNNERS
 from chatmemory.models import DatabaseNow, Message, Session, Turn
 from chatmemory.runner import Run, runner
+from chatmemory.services import Ended
 from tests import responders_for_tests
 from tests.factories import make_session, said
 from tests.locking import held, second_connection
@@ -526,6 +527,41 @@ def test_what_is_being_stored_at_a_stop_is_stored_once(ann, settings, monkeypatc
         ("assistant", "interrupted"),
     ]
     assert rows()[-1][1] == ""
+
+
+def unanswered_once(monkeypatch, name):
+    """Let this service do its work the first time and say that it could not; what it then says."""
+    service, said = getattr(services, name), []
+
+    def unanswered(**given):
+        answer = service(**given)
+        said.append(answer)
+        if len(said) == 1:
+            raise MemoryUnavailable
+        return answer
+
+    monkeypatch.setattr(services, name, unanswered)
+    return said
+
+
+def test_a_message_that_is_stored_without_an_answer_is_not_stored_again_at_the_end(
+    ann, settings, monkeypatch
+):
+    said = unanswered_once(monkeypatch, "add_rows")
+    answered_by(settings, "two_messages")
+    begin(ann)
+    assert ended().status == "interrupted"
+    assert said == [True, True]
+    assert rows()[1:] == [("assistant", "The first.", "complete"), ("assistant", "", "interrupted")]
+
+
+def test_an_end_that_is_stored_without_an_answer_is_answered_as_if_it_had(ann, monkeypatch):
+    monkeypatch.setattr(runner_module, "FINISH_AGAIN_SECONDS", 0.05)
+    said = unanswered_once(monkeypatch, "finish_turn")
+    begin(ann)
+    wait_for(lambda: len(said) == 2, "it is not tried again")
+    assert said[0] == said[1] == Ended(last_seq=2, waiting=0)
+    assert rows() == [("user", "hi", "complete"), ("assistant", "hi ", "complete")]
 
 
 def test_what_follows_a_finished_message_is_a_step_of_its_own(ann, settings):

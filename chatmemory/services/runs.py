@@ -72,10 +72,19 @@ def save_partial(*, claim: Claim, text: str, step: int) -> bool:
     return durably(lambda: bool(turn.update(partial=text, step=step)), is_repeatable=True)
 
 
-def add_rows(*, claim: Claim, messages: Sequence[Mapping[str, object]], step: int | None) -> bool:
-    """Store finished rows of a running turn; False if the fence is lost."""
+def add_rows(
+    *,
+    claim: Claim,
+    messages: Sequence[Mapping[str, object]],
+    step: int | None,
+    batch_id: str | None = None,
+) -> bool:
+    """Store finished rows of a running turn; False if the fence is lost.
+
+    Whoever may have to call again gives both calls the same `batch_id`: the rows are stored once.
+    """
     rows = [codec.encode(message, lenient=True, step=step) for message in messages]
-    batch_id = uuid.uuid4().hex
+    batch_id = batch_id or uuid.uuid4().hex
     if not rows:
         return True
 
@@ -112,15 +121,17 @@ def finish_turn(
     model: str = "",
     usage: Mapping[str, object] | None = None,
     step: int | None = None,
+    batch_id: str | None = None,
 ) -> Ended | None:
     """End a run and store its last row, in one transaction; None if the fence is lost.
 
     A run that ends in the middle leaves no tool call open: each gets a result that says so.
+    Whoever may have to call again gives both calls the same `batch_id`: the second answers as the
+    first would have.
     """
     last = codec.encode(message, lenient=True, status=status, error=error, model=model, step=step)
     usage_text = "" if usage is None else _usage_text(usage)
-    batch_id = uuid.uuid4().hex
-
+    batch_id = batch_id or uuid.uuid4().hex
     written = EndedTurn(
         claim.turn_pk, Turn.ended(status, error=last.error, model=last.model, usage=usage_text)
     )
