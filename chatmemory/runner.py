@@ -18,36 +18,36 @@ import uuid
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import CancelledError as FutureCancelled
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Any
 
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, InterfaceError, close_old_connections
 
-from chatmemory import codec, responders, services
+from chatmemory import responders, services
 from chatmemory.conf import settings
 from chatmemory.errors import ChatMemoryError, MemoryUnavailable, ModelError, ModelTimeout
 from chatmemory.hub import LiveText, hub
-from chatmemory.models import Message, Session, Turn
+from chatmemory.models import Turn
 from chatmemory.responders import Finished, Progress, Request, Text
-from chatmemory.services import Claim, Ended
-from chatmemory.services.faults import durably
-from chatmemory.services.pool import in_pool
-from chatmemory.window import read_question, read_window
+from chatmemory.runs import (
+    COMPLETE,
+    FAILED,
+    INTERRUPTED,
+    Run,
+    aread_request,
+    asave_text,
+    astore_end,
+    astore_last,
+    store_end,
+)
+from chatmemory.services import Claim
 
 logger = logging.getLogger(__name__)
 
 KEEPER_SECONDS = 1.0
-PARTIAL_SECONDS = 1.0
-PARTIAL_CHARS = 2_048
-PARTIAL_SHARE = 8
-"""A long text is saved again when it grew by this part of it, or a second passed: each time it is
-saved whole, which at every 2 KB would cost more the longer it is."""
 SLICE_SECONDS = 0.02
 """How long a responder that waits for nothing may go on before the others have their turn."""
 FINISH_AGAIN_SECONDS = 1.0
-MAX_EVENTS = 1_000
-"""How much progress of a run is told; the rest of it is not."""
 LOOK_SECONDS = 0.05
 """How often a process that ends looks whether its runs have."""
 GIVE_BACK_SECONDS = 2.0
@@ -55,89 +55,9 @@ GIVE_BACK_SECONDS = 2.0
 END_SECONDS = 5.0
 """How long it tries to store the ends of runs that it interrupted."""
 
-COMPLETE, INTERRUPTED, FAILED = (
-    Message.Status.COMPLETE.value,
-    Message.Status.INTERRUPTED.value,
-    Message.Status.FAILED.value,
-)
-
 
 class _FenceLost(Exception):
     """Another ended this turn."""
-
-
-@dataclass(eq=False, slots=True)
-class Run:
-    """A turn at work in this process."""
-
-    claim: Claim
-    text: LiveText
-    began: float = field(default_factory=time.monotonic)
-    is_started: bool = False
-    last: Mapping[str, object] | None = None
-    """The last finished message, held back: the end of the turn stores it."""
-    last_id: str = ""
-    """Under which it may be stored already: the database was asked and did not answer."""
-    end_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Under which the end is stored, however often that is tried."""
-    events: int = 0
-    """How much progress was told."""
-    chars: int = 0
-    """How much was said in this step."""
-    is_repaired: bool = False
-    """Whether something in it was said that no database holds."""
-    saved_chars: int = 0
-    saved_at: float = field(default_factory=time.monotonic)
-    saving: asyncio.Task[None] | None = None
-    is_lost: bool = False
-    """Whether another ended the turn, as a save of its text found out."""
-    task: asyncio.Task[None] | None = None
-    loop: asyncio.AbstractEventLoop | None = None
-    storing: threading.Lock = field(default_factory=threading.Lock)
-    """Held while the last message is stored: who ends the run stores it only if it is not yet."""
-    _ending: threading.Lock = field(default_factory=threading.Lock)
-
-    def take_end(self) -> bool:
-        """Whether the caller is the first who wants to end the run, and so may."""
-        return self._ending.acquire(blocking=False)
-
-    def begin_step(self, step: int) -> None:
-        """From now on the text is that of this step."""
-        self.text = hub.begin_text(self.claim.session_pk, self.claim.client_id, step)
-        self.chars = self.saved_chars = 0
-        self.is_repaired = False
-
-    def say(self, text: str) -> None:
-        """Add to the text of this step, for all who watch."""
-        storable = codec.storable(text)
-        self.is_repaired |= storable != text
-        self.text.pieces.append(storable)
-        self.chars += len(text)
-        hub.grew(self.claim.session_pk)
-
-    def tell(self, event: Progress) -> None:
-        """Show what the run is at, unless it has told very much already."""
-        if self.events < MAX_EVENTS:
-            self.events += 1
-            self.text.pieces.append(event)
-            hub.grew(self.claim.session_pk)
-
-    @property
-    def is_save_due(self) -> bool:
-        """Whether so much is not saved yet that another save is worth it."""
-        grown = self.chars - self.saved_chars
-        is_much = grown >= max(PARTIAL_CHARS, self.saved_chars // PARTIAL_SHARE)
-        return is_much or time.monotonic() - self.saved_at >= PARTIAL_SECONDS
-
-    @property
-    def is_ending(self) -> bool:
-        return self._ending.locked()
-
-    def cancel(self) -> None:
-        """Tell the responder to give up; from any thread, without waiting."""
-        if self.loop is not None and self.task is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and the task with it
-                self.loop.call_soon_threadsafe(self.task.cancel)
 
 
 class Runner:
@@ -343,7 +263,7 @@ class Runner:
             if not await services.astart_turn(claim=run.claim):
                 return
             run.is_started = True
-            await self._stream(run, await _arequest(claim=run.claim))
+            await self._stream(run, await aread_request(claim=run.claim))
         except _FenceLost:
             return
         except MemoryUnavailable:
@@ -368,9 +288,7 @@ class Runner:
     async def _finish(self, run: Run, status: str, error: str) -> None:
         """Store the end of a run, as soon as that can be; by whoever took the end."""
         try:
-            while True:
-                if await _afinish(run, status, error):
-                    break
+            while not await astore_end(run, status, error):  # noqa: ASYNC110  # no event tells
                 await asyncio.sleep(FINISH_AGAIN_SECONDS)
         finally:
             self._ended(run)
@@ -416,7 +334,7 @@ class Runner:
 
     async def _save(self, run: Run) -> None:
         try:
-            run.is_lost = not await _asave_text(run)
+            run.is_lost = not await asave_text(run)
         except ChatMemoryError as error:
             logger.warning(
                 "turn %s: its text can't be saved now: %s", run.claim.client_id, error.code
@@ -431,12 +349,14 @@ class Runner:
             await self._store_held(run)
 
     async def _store_held(self, run: Run) -> None:
-        if not await _astore_last(run):
+        if not await astore_last(run):
             raise _FenceLost
 
     def _ended(self, run: Run) -> None:
         self._runs.pop(run.claim.turn_pk, None)
         hub.end_text(run.claim.session_pk, run.claim.client_id)
+        if run.is_followed:
+            self.pass_on(run.claim.session_pk)
 
     # The keeper.
 
@@ -495,7 +415,7 @@ class Runner:
 
     def _end_here(self, run: Run, status: str, error: str) -> None:
         try:
-            while not _finish(run, status, error):
+            while not store_end(run, status, error):
                 time.sleep(FINISH_AGAIN_SECONDS)
         finally:
             close_old_connections()
@@ -508,107 +428,6 @@ def _is_thrown_away(run: Run) -> bool:
         return asyncio.current_task() is not run.task
     except RuntimeError:  # no loop runs here
         return True
-
-
-def _request(*, claim: Claim) -> Request:
-    """What the responder is asked.
-
-    Raises ModelError where there is nothing to answer: it was cleared meanwhile, and so the turn
-    has ended; or what was said can't be read.
-    """
-
-    def work() -> Request:
-        # With the owner: a responder is async, and could not read it.
-        session = Session.objects.select_related("owner").filter(pk=claim.session_pk).first()
-        messages = read_window(session).messages if session else []
-        if session is None or not messages or messages[-1]["role"] != Message.Role.USER:
-            raise ModelError("There is nothing to answer.")
-        return Request(
-            session=session,
-            turn=claim.client_id,
-            messages=messages,
-            answers=read_question(session, turn_pk=claim.turn_pk, user_seq=claim.user_seq),
-        )
-
-    return durably(work, is_repeatable=True)
-
-
-def _save_text(run: Run) -> bool:
-    text = run.text
-    return services.save_partial(claim=run.claim, text=text.text, step=text.step)
-
-
-def _store_last(run: Run) -> bool:
-    """Store the message that was held back, and begin the next step; False if the fence is lost."""
-    with run.storing:
-        return _add_last(run)
-
-
-def _add_last(run: Run) -> bool:
-    """Needs `storing`."""
-    last = run.last
-    if last is None:
-        return True
-    batch_id = run.last_id or uuid.uuid4().hex
-    step = run.text.step if last.get("role") == "assistant" else None
-    try:
-        added = services.add_rows(claim=run.claim, messages=[last], step=step, batch_id=batch_id)
-    except MemoryUnavailable:
-        run.last_id = batch_id
-        raise
-    if not added:
-        return False
-    run.last, run.last_id = None, ""
-    if step is not None:
-        run.begin_step(step + 1)
-    return True
-
-
-def _finish(run: Run, status: str, error: str) -> bool:
-    """Store the end of a run, if its fence stands; False if it must be tried again."""
-    # Whose task was cancelled may still be at it, on a thread.
-    with run.storing:
-        try:
-            ended = _store_end(run, status, error)
-        except MemoryUnavailable:
-            logger.warning("turn %s: its end can't be stored yet", run.claim.client_id)
-            return False
-    if ended is None:
-        logger.info("turn %s was ended by another", run.claim.client_id)
-    elif ended.waiting:
-        runner.pass_on(run.claim.session_pk)
-    return True
-
-
-def _store_end(run: Run, status: str, error: str) -> Ended | None:
-    """Needs `storing`."""
-    if run.last_id and not _add_last(run):  # else what may be stored already would be again
-        return None
-    last = run.last if run.last is not None else _text_so_far(run)
-    if status != COMPLETE:  # what was stopped waits for no answer
-        last = {name: value for name, value in last.items() if name != "asks"}
-    metadata = last.get("response_metadata")
-    model = metadata.get("model_name") if isinstance(metadata, Mapping) else None
-    usage = last.get("usage")
-    return services.finish_turn(
-        claim=run.claim,
-        status=status,
-        error=error,
-        message=last,
-        step=run.text.step,
-        model=str(model or "")[:100],
-        usage=usage if isinstance(usage, Mapping) else None,
-        batch_id=run.end_id,
-    )
-
-
-def _text_so_far(run: Run) -> Mapping[str, object]:
-    repaired = {"repaired": ["content"]} if run.is_repaired else {}
-    return {"role": "assistant", "content": run.text.text, **repaired}
-
-
-def _lane(run: Run, *_: object) -> tuple[str, str]:
-    return (run.claim.scope, run.claim.key)
 
 
 async def _logged(work: Coroutine[Any, Any, None]) -> None:
@@ -627,11 +446,6 @@ async def _cancel_all() -> None:
     await asyncio.wait(others, timeout=1) if others else None
     loop.stop()
 
-
-_arequest = in_pool(_request)
-_asave_text = in_pool(_save_text, lane=_lane)
-_astore_last = in_pool(_store_last, lane=_lane)
-_afinish = in_pool(_finish, lane=_lane)
 
 runner = Runner()
 """This process's."""

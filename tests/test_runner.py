@@ -17,13 +17,14 @@ from django.db import InterfaceError, connection
 
 from chatmemory import hub as hub_module
 from chatmemory import runner as runner_module
-from chatmemory import services
+from chatmemory import runs, services
 from chatmemory.errors import MemoryUnavailable, ModelError
 from chatmemory.hub import LiveText, hub
 from chatmemory.langchain import DjangoChatMessageHistory
 from chatmemory.layer import RUNNERS
 from chatmemory.models import DatabaseNow, Message, Session, Turn
-from chatmemory.runner import Run, runner
+from chatmemory.runner import runner
+from chatmemory.runs import Run
 from chatmemory.services import Ended
 from tests import responders_for_tests
 from tests.factories import make_session, said
@@ -161,7 +162,7 @@ def test_while_the_loop_is_blocked_nothing_is_claimed(ann, settings, monkeypatch
 
 
 def test_the_text_so_far_of_what_no_database_holds_is_kept(ann, settings, monkeypatch):
-    monkeypatch.setattr(runner_module, "PARTIAL_SECONDS", 0.0)
+    monkeypatch.setattr(runs, "PARTIAL_SECONDS", 0.0)
     answered_by(settings, "unstorable")
     begin(ann)
     wait_for(lambda: turn().partial == "a\ufffdb\ufffdc", "nothing is kept")
@@ -231,7 +232,7 @@ def test_progress_is_told_within_bounds_and_not_stored(ann, settings, monkeypatc
     assert rows()[-1] == ("assistant", "Done.", "complete")
     wait_for(lambda: told, "its text does not end")
     events = told[0].pieces[:-1]
-    assert len(events) == runner_module.MAX_EVENTS
+    assert len(events) == runs.MAX_EVENTS
     assert (events[7].name, events[7].state) == ("7[2J" + "x" * 96, "ab")
 
 
@@ -276,7 +277,7 @@ def test_a_responder_that_waits_for_nothing_holds_up_no_other(ann, settings):
 
 
 def test_a_long_text_is_not_saved_ever_more_often(monkeypatch):
-    monkeypatch.setattr(runner_module, "PARTIAL_SECONDS", 600)
+    monkeypatch.setattr(runs, "PARTIAL_SECONDS", 600)
     run, saved = Run(None, LiveText("c1", 0)), []
     for chars in range(0, 1_000_000, 16):
         run.chars = chars
@@ -289,7 +290,7 @@ def test_a_long_text_is_not_saved_ever_more_often(monkeypatch):
 
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one lock for all")
 def test_a_save_that_is_held_up_does_not_hold_up_the_stream(ann, settings, monkeypatch):
-    monkeypatch.setattr(runner_module, "PARTIAL_SECONDS", 0.0)
+    monkeypatch.setattr(runs, "PARTIAL_SECONDS", 0.0)
     answered_by(settings, "endless")
     begin(ann)
     wait_for(lambda: turn().partial, "nothing is kept")
@@ -305,7 +306,7 @@ def test_a_save_that_is_held_up_does_not_hold_up_the_stream(ann, settings, monke
 
 
 def test_a_save_that_fails_does_not_end_the_run(ann, settings, monkeypatch, caplog):
-    monkeypatch.setattr(runner_module, "PARTIAL_SECONDS", 0.0)
+    monkeypatch.setattr(runs, "PARTIAL_SECONDS", 0.0)
     answered_by(settings, "slow")
     monkeypatch.setattr(services, "save_partial", unavailable)
     begin(ann)
@@ -319,7 +320,7 @@ def unavailable(**_):
 
 
 def test_a_save_finds_out_that_another_ended_the_turn(ann, settings, monkeypatch):
-    monkeypatch.setattr(runner_module, "PARTIAL_SECONDS", 0.0)
+    monkeypatch.setattr(runs, "PARTIAL_SECONDS", 0.0)
     monkeypatch.setattr(runner_module, "KEEPER_SECONDS", 60)
     answered_by(settings, "endless", LEASE=600)
     begin(ann)
@@ -340,14 +341,14 @@ def test_a_lost_connection_while_the_window_is_read_is_no_end(ann):
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(lose_once):
-        request = runner_module._request(claim=claim)
+        request = runs.read_request(claim=claim)
     assert request.messages == said("hi")
 
 
 def test_of_a_session_that_has_gone_nothing_is_asked(ann):
     claim = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="me").claim
     with pytest.raises(ModelError):
-        runner_module._request(claim=replace(claim, session_pk=claim.session_pk + 1))
+        runs.read_request(claim=replace(claim, session_pk=claim.session_pk + 1))
 
 
 def test_a_turn_that_takes_too_long_fails(ann, settings):
@@ -471,7 +472,7 @@ async def test_a_responder_that_blocks_delays_no_other_socket(ann, settings):
 
 
 def test_the_text_so_far_is_kept_for_the_case_that_the_process_dies(ann, settings, monkeypatch):
-    monkeypatch.setattr(runner_module, "PARTIAL_SECONDS", 0.0)
+    monkeypatch.setattr(runs, "PARTIAL_SECONDS", 0.0)
     answered_by(settings, "slow")
     begin(ann)
     wait_for(lambda: turn().partial == "So far, ", "nothing is kept")
