@@ -416,3 +416,22 @@ def test_no_page_is_wider_than_a_small_phone(desk_with_long_talk):
         page.goto(desk.server.address + path)
         assert page.evaluate("document.documentElement.scrollWidth") == 360, path
     desk.problems.clear()  # the browser calls a 404 an error
+
+
+TARGET = """button => {
+    const box = button.getBoundingClientRect();
+    const middle = (box.top + box.bottom) / 2;
+    const hits = [-11.5, 11.5].map(off => document.elementFromPoint(box.left + 4, middle + off));
+    return hits.every(hit => hit === button);
+}"""
+"""Whether a button answers within the 24 pixels of WCAG 2.2, 2.5.8."""
+
+
+def test_what_can_be_done_with_a_message_can_be_touched(desk_with_long_talk):
+    desk = desk_with_long_talk
+    phone = {"viewport": {"width": 360, "height": 640}, "is_mobile": True, "has_touch": True}
+    desk.context = desk.new_context(**phone)
+    chat = desk.open("long")
+    buttons = chat.page.locator(".cm-tools button:visible")
+    expect(buttons.last).to_be_in_viewport()
+    assert buttons.last.evaluate(TARGET)
