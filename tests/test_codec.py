@@ -39,12 +39,12 @@ JSON = st.recursive(
     max_leaves=12,
 )
 BLOCKS = st.lists(TEXT | st.builds(lambda text: {"type": "text", "text": text}, TEXT), max_size=4)
-MARKS = ("repaired", "cut", "unknown_blocks", "quarantined", "role", "content")
+OF_MEANING = ("repaired", "cut", "unknown_blocks", "quarantined", "role", "content", "tool_calls")
 MESSAGES = st.builds(
     lambda role, content, more: {"role": role, "content": content, **more},
     st.sampled_from(codec.ROLES),
     TEXT | BLOCKS,
-    st.dictionaries(TEXT.filter(lambda key: key not in MARKS), JSON, max_size=4),
+    st.dictionaries(TEXT.filter(lambda key: key not in OF_MEANING), JSON, max_size=4),
 )
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 PIXEL = {"type": "image", "url": "data:image/png;base64,AAAA"}
