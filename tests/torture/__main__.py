@@ -11,7 +11,7 @@ import platform
 import secrets
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -73,7 +73,7 @@ def main() -> int:
     parser.add_argument("--layer", choices=["pubsub", "core", "none"], help="only on this layer")
     options = parser.parse_args()
     chosen = [
-        stage
+        replace(stage, rounds=options.rounds or stage.rounds)
         for stage in SCHEDULE
         if stage.plan in (options.plan or names)
         and options.program in (None, stage.program)
@@ -81,14 +81,14 @@ def main() -> int:
         and options.layer in (None, stage.layer)
     ]
     say(f"Seed {options.seed}. Python {platform.python_version()}, {os.cpu_count()} cores.")
-    failed = [stage for stage in chosen if not run(stage, options.seed, options.rounds)]
+    failed = [stage for stage in chosen if not run(stage, options.seed)]
     for stage in failed:
         say(f"NOT GOOD: {stage}")
     say(f"{len(chosen) - len(failed)} of {len(chosen)} stages are as they must be.")
     return bool(failed) or not chosen
 
 
-def run(stage: Stage, seed: int, rounds: int | None) -> bool:
+def run(stage: Stage, seed: int) -> bool:
     """Run a stage in a process of its own, whose settings are its own; whether all is well."""
     say(f"\n== {stage}")
     place = [stage.program, stage.layer]
@@ -101,7 +101,7 @@ def run(stage: Stage, seed: int, rounds: int | None) -> bool:
         "LAYER": stage.layer,
     }
     done = subprocess.run(  # noqa: S603  # our own module
-        [*command, str(rounds or stage.rounds), *place], cwd=ROOT, env=env, check=False
+        [*command, str(stage.rounds), *place], cwd=ROOT, env=env, check=False
     )
     return done.returncode == 0
 
