@@ -352,6 +352,12 @@ def check_key(value: object, *, field: str = "key") -> str:
     return value
 
 
+def unknown_field(name: str) -> BadInput:
+    """The error for a field that there is not; it names it, escaped and cut."""
+    field = _shown(name)
+    return BadInput(f"There is no field {field}.", code="unknown_field", field=field)
+
+
 def key_of_address(text: str) -> str:
     """Return the key in an address as it is; what can't be one is NotFound, as if it were free."""
     if not _KEY.fullmatch(text):

@@ -116,8 +116,7 @@ class _Fields:
         for name in self.left:
             if name == "role":
                 raise RoleForbidden
-            shown = name[:80].encode("unicode_escape").decode()
-            raise BadInput(f"There is no field {shown}.", code="unknown_field", field=shown)
+            raise codec.unknown_field(name)
 
 
 def id_of(frame: object) -> FrameId | None:
