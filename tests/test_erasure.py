@@ -32,11 +32,10 @@ from chatmemory.services import (
 )
 from chatmemory.services.audit import key_hash
 from chatmemory.services.walk import walk
-from tests.factories import make_session, make_user, said
+from tests.factories import BY, make_session, make_user, said
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-BY = Actor.server("tests")
 CANARY = "canary"
 
 
