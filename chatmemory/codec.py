@@ -467,12 +467,14 @@ class _Walk:
 
     def mapping(self, value: Mapping[Any, object]) -> dict[str, object]:
         clean: dict[str, object] = {}
+        twins: dict[str, int] = {}
         self.above.append(value)
         for key, item in value.items():
             self.path.append(key if isinstance(key, str) else _written(key))
-            name = self.key(key)
-            while name in clean:  # two keys that a repair made one
-                name += "_"
+            name = repaired = self.key(key)
+            while name in clean:  # keys that a repair made one
+                twins[repaired] = twins.get(repaired, 0) + 1
+                name = f"{repaired}_{twins[repaired]}"
             clean[name] = self.value(item)
             self.path.pop()
         self.above.pop()
