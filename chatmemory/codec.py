@@ -31,8 +31,8 @@ from chatmemory.errors import BadInput, NotFound
 
 logger = logging.getLogger(__name__)
 
-KEY_PATTERN = "^[A-Za-z0-9_.:@-]+$"
-"""A key that an address can hold, as databases look for it."""
+NOT_IN_KEYS = "[^A-Za-z0-9_.:@-]"
+"""What no key has that an address can hold, as databases look for it."""
 
 ROLES = ("system", "user", "assistant", "tool")
 
