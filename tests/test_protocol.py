@@ -96,7 +96,7 @@ def test_a_frame_is_what_it_says(frame, parsed):
             for value in ("1", -1, 1.0, True)
         ],
         *[(SEND | {"if_busy": value}, "bad_field", "if_busy") for value in (1, True, {"a": 1})],
-        (SEND | {"content": []}, "unknown_field", "content"),
+        (SEND | {"content": []}, "bad_field", "text"),
         *[
             (SEND | {name: 1}, "unknown_field", name)
             for name in (
