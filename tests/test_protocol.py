@@ -247,6 +247,14 @@ def test_a_message_as_long_as_a_person_may_write_is_not_cut():
     assert json.loads(protocol.dump_message(fields)) == {"type": "message", **fields}
 
 
+def test_a_message_that_just_fits_into_a_frame_is_not_cut():
+    fields = {"seq": 1, "text": "", "content": None, "cut": False}
+    fields["text"] = "a" * (protocol.MAX_FRAME_OUT - len(protocol.dump_message(fields)))
+    assert len(protocol.dump_message(fields)) == protocol.MAX_FRAME_OUT
+    fields["text"] += "a"
+    assert json.loads(protocol.dump_message(fields))["cut"]
+
+
 def test_a_cursor_that_was_given_out_is_taken_back():
     cursor = Cursor(1, 2**41, 3, 4, 5)
     assert Cursor.parse(str(cursor)) == cursor
