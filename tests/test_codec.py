@@ -127,8 +127,17 @@ def test_reads_strict_json_as_the_standard_reader_does(sent):
     assert parse_json(sent) == parse_json(sent.encode()) == json.loads(sent)
 
 
+def test_reads_objects_and_lists_as_they_stand():
+    sent = '{"b": [1, {"a": null}, {}], "a": {"a": "x"}, "c": -1.5}'
+    read = parse_json(sent.encode())
+    assert read == {"b": [1, {"a": None}, {}], "a": {"a": "x"}, "c": -1.5}
+    assert isinstance(read, dict)
+    assert list(read) == ["b", "a", "c"]
+
+
 def test_what_the_app_wrote_may_hold_larger_integers():
     assert parse_json(str(2**70), is_ours=True) == 2**70
+    assert parse_json("9" * 4_300, is_ours=True) == int("9" * 4_300)
     assert refused(parse_json, str(2**70)).code == "bad_number"
     for sent in ("9" * 5_000, "NaN", "1e999"):
         assert refused(lambda sent: parse_json(sent, is_ours=True), sent).code == "bad_number"
@@ -461,6 +470,22 @@ def test_cuts_a_reply_at_the_limit_and_says_how_long_it_was(settings):
         "cut": 7,
     }
     assert encode({"role": "user", "content": "12345678"}).text == "12345678"
+    fits = encode({"role": "assistant", "content": "1234"})
+    assert (fits.text, fits.body) == ("1234", None)
+
+
+@pytest.mark.parametrize(
+    ("message", "answered"),
+    [
+        ({"role": "tool", "tool_call_id": "c1"}, "c1"),
+        ({"role": "tool", "tool_call_id": 1}, None),
+        ({"role": "tool", "kind": "function", "tool_call_id": "c1"}, None),
+        ({"role": "assistant", "tool_call_id": "c1"}, None),
+        ({"role": "tool"}, None),
+    ],
+)
+def test_only_a_tools_message_answers_a_call(message, answered):
+    assert codec.answered_call(message) == answered
 
 
 def test_cuts_an_answer_of_five_megabytes():
