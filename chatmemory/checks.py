@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from importlib.abc import InspectLoader
 from importlib.util import find_spec
+from symtable import SymbolTable, symtable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -44,6 +48,11 @@ MAY_BE_ZERO = ("DRAIN",)
 
 FUNCTIONS = {"TOKEN_COUNTER": "approximate", "SOCKET_AUTH": None, "REACH": None}
 """Settings that are the path of a function, and what stands for none."""
+
+NAMES_UNTOLD = re.compile(
+    r"\bimport[\s\\]*\*|\b__getattr__\b|\b(?:globals|locals|vars|setattr|exec)\s*\("
+)
+"""What in a source makes names that don't stand in it."""
 
 
 @checks.register
@@ -295,7 +304,7 @@ def _check_origins() -> list[checks.CheckMessage]:
 
 
 def _check_responder() -> list[checks.CheckMessage]:
-    """Where the responder is to be found is there; it isn't imported, which can take seconds."""
+    """The responder is where it is said to be; that isn't imported, which can take seconds."""
     name: object = settings.RESPONDER
     if name == "demo":
         return []
@@ -304,18 +313,37 @@ def _check_responder() -> list[checks.CheckMessage]:
             return []
         hint = "Model strings need LangChain: pip install 'django-chatmemory[models]'."
     else:
-        if isinstance(name, str) and _has_module(name.rpartition(".")[0]):
+        if isinstance(name, str) and _may_be_there(*name.rpartition(".")[::2]):
             return []
         hint = "It must be demo, a model string provider:model, or the path of what answers."
     message = f"CHATMEMORY['RESPONDER'] is {name!r}, which can't be found."
     return [checks.Error(message, hint=hint, id="chatmemory.E008")]
 
 
-def _has_module(name: str) -> bool:
+def _may_be_there(module: str, name: str) -> bool:
+    """Whether a module has this name, or makes its names in a way that its source doesn't tell."""
+    if (loaded := sys.modules.get(module)) is not None:
+        return name in vars(loaded) or "__getattr__" in vars(loaded)
     try:
-        return bool(name) and find_spec(name) is not None
-    except ImportError:
+        spec = find_spec(module)
+        if spec is None:
+            return False
+        source = spec.loader.get_source(module) if isinstance(spec.loader, InspectLoader) else None
+        if source is None or NAMES_UNTOLD.search(source):
+            return True
+        return _binds(symtable(source, module, "exec"), name)
+    except (ImportError, SyntaxError, ValueError):
         return False
+
+
+def _binds(block: SymbolTable, name: str) -> bool:
+    """Whether a module, or a function in it, gives the module this name."""
+    if name in block.get_identifiers():
+        symbol = block.lookup(name)
+        is_bound = symbol.is_assigned() or symbol.is_imported()
+        if is_bound and (block.get_type() == "module" or symbol.is_declared_global()):
+            return True
+    return any(_binds(inner, name) for inner in block.get_children())
 
 
 def _is_origin(origin: object) -> bool:

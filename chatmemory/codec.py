@@ -31,8 +31,8 @@ from chatmemory.errors import BadInput, NotFound
 
 logger = logging.getLogger(__name__)
 
-KEY_PATTERN = "^[A-Za-z0-9_.:@-]+$"
-"""A key that an address can hold, as databases look for it."""
+NOT_IN_KEYS = "[^A-Za-z0-9_.:@-]"
+"""What no key has that an address can hold, as databases look for it."""
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -352,6 +352,12 @@ def check_key(value: object, *, field: str = "key") -> str:
     return value
 
 
+def unknown_field(name: str) -> BadInput:
+    """The error for a field that there is not; it names it, escaped and cut."""
+    field = _shown(name)
+    return BadInput(f"There is no field {field}.", code="unknown_field", field=field)
+
+
 def key_of_address(text: str) -> str:
     """Return the key in an address as it is; what can't be one is NotFound, as if it were free."""
     if not _KEY.fullmatch(text):
@@ -461,12 +467,14 @@ class _Walk:
 
     def mapping(self, value: Mapping[Any, object]) -> dict[str, object]:
         clean: dict[str, object] = {}
+        twins: dict[str, int] = {}
         self.above.append(value)
         for key, item in value.items():
             self.path.append(key if isinstance(key, str) else _written(key))
-            name = self.key(key)
-            while name in clean:  # two keys that a repair made one
-                name += "_"
+            name = repaired = self.key(key)
+            while name in clean:  # keys that a repair made one
+                twins[repaired] = twins.get(repaired, 0) + 1
+                name = f"{repaired}_{twins[repaired]}"
             clean[name] = self.value(item)
             self.path.pop()
         self.above.pop()

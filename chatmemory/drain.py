@@ -15,6 +15,8 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
+from asgiref.sync import async_to_sync
+
 from chatmemory.conf import settings
 from chatmemory.hub import hub
 from chatmemory.runner import runner
@@ -54,6 +56,15 @@ class Drain:
             threading.Thread(target=self._wait, name="chatmemory-drain", daemon=True).start()
         self._handlers[signum] = handler
         signal.signal(signum, self._on_signal)
+
+    def watch_from_view(self, signum: int) -> None:
+        """Do the same from a thread of an ASGI server's view: its event loop is in the main one."""
+
+        async def watch() -> None:
+            self.watch(signum)
+
+        if signum not in self._handlers:
+            async_to_sync(watch)()
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         """Begin to drain; at the second signal, also our own at the end, let the process go.

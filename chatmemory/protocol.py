@@ -116,8 +116,7 @@ class _Fields:
         for name in self.left:
             if name == "role":
                 raise RoleForbidden
-            shown = name[:80].encode("unicode_escape").decode()
-            raise BadInput(f"There is no field {shown}.", code="unknown_field", field=shown)
+            raise codec.unknown_field(name)
 
 
 def id_of(frame: object) -> FrameId | None:
@@ -173,7 +172,9 @@ def parse(frame: object) -> Frame:
 def _send(fields: _Fields) -> Send:
     frame_id = fields.id()
     client_id = codec.check_client_id(fields.left.pop("client_id", None))
-    if "content" in fields.left and "text" not in fields.left:
+    if "content" in fields.left:
+        if "text" in fields.left:
+            raise BadInput("Say a text, or a content of text blocks.", field="text")
         content = fields.left.pop("content")
         if not isinstance(content, list):
             raise BadInput("content must be a list of text blocks.", field="content")

@@ -47,10 +47,10 @@ class Window:
 def read_window(session: Session) -> Window:
     """The newest messages within `WINDOW_TOKENS` and `WINDOW_MESSAGES`.
 
-    It begins where a turn does, so no tool call is torn from its result; system messages at the
-    very beginning of the history stay before it. A last turn that alone is over the limits is
-    given whole, and logged once for each session. A history in which no user speaks is cut
-    anywhere.
+    It begins where a turn does, so no tool call is torn from its result; where the whole history
+    fits, system messages before its first turn stay before it. A last turn that alone is over the
+    limits is given whole, and logged once for each session. A history in which no user speaks is
+    cut anywhere.
 
     Left out are superseded and quarantined rows, empty replies, and results of no call. What was
     redacted is given as `[redacted]`, and a tool call without a result one that says so. The same

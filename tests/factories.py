@@ -8,7 +8,11 @@ from typing import Any
 from django.contrib.auth.models import User
 
 from chatmemory.models import Session
-from chatmemory.services import SERVER, user_scope
+from chatmemory.services import SERVER, Actor, user_scope
+
+BY = Actor.server("tests")
+TALK: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": SERVER}
+"""What the services are told, to reach the session `talk` of the server's scope."""
 
 _number = count(1)
 

@@ -17,11 +17,10 @@ from chatmemory import services
 from chatmemory.admin.states import state_of
 from chatmemory.models import AuditEntry, Message, Session, Turn
 from chatmemory.services import SERVER, Actor
-from tests.factories import make_session, make_user, said
+from tests.factories import BY, make_session, make_user, said
 
 pytestmark = pytest.mark.django_db
 
-BY = Actor.server("tests")
 LIST = "/admin/chatmemory/session/"
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 ALL = ("view_session", "view_transcript", "trim_history", "purge_history", "view_audit")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from unittest.mock import patch
 
@@ -89,6 +90,9 @@ def test_right_settings_pass(right):
         ({"ALLOWED_ORIGINS": ["*"]}, "E007", "'*'"),
         ({"RESPONDER": "nonsense"}, "E008", "provider:model"),
         ({"RESPONDER": "nowhere.bot"}, "E008", "nowhere.bot"),
+        ({"RESPONDER": "tests.test_checks.fund"}, "E008", "fund"),
+        ({"RESPONDER": "__main__.bot"}, "E008", "__main__"),
+        ({"RESPONDER": ".bot"}, "E008", "'.bot'"),
         ({"RESPONDER": None}, "E008", "None"),
         ({"TOKEN_COUNTER": "nowhere.count"}, "E004", "nowhere.count"),
         ({"TOKEN_COUNTER": "tests.test_checks.PUBSUB"}, "E004", "PUBSUB"),
@@ -102,6 +106,57 @@ def test_a_wrong_setting_is_named(given, expected, word):
     messages = found(CHATMEMORY=given, deploy=expected == "E001")
     assert [one for one in messages if one != "chatmemory.W007"] == [f"chatmemory.{expected}"]
     assert word in messages[f"chatmemory.{expected}"]
+
+
+@pytest.fixture
+def responder(tmp_path, monkeypatch):
+    """Sets RESPONDER to `bot` in a module with this source, which must not be imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def set_to(source):
+        (tmp_path / "unloaded_bots.py").write_text(f"{source}\n")
+        messages = found(CHATMEMORY={"RESPONDER": "unloaded_bots.bot"})
+        assert "unloaded_bots" not in sys.modules
+        return messages
+
+    return set_to
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "async def bot(messages, session): yield 'hi'",
+        "class bot: pass",
+        "prompt, *bot = [], 1",
+        "bot: object = 1",
+        "import nowhere.bots as bot",
+        "from nowhere import bot",
+        "try:\n    import nowhere\nexcept ImportError:\n    bot = 1",
+        "def make():\n    global bot\n    bot = 1",
+        "from nowhere import *",
+        "def __getattr__(name): return 1",
+        "globals()['b' + 'ot'] = 1",
+    ],
+)
+def test_a_responder_that_its_module_may_make_passes(responder, source):
+    assert responder(source) == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "def boot(): return bot",
+        "def make():\n    bot = 1",
+        "class Bots:\n    bot = 1",
+        "import nowhere.bot",
+        "bots.bot = 1",
+        "def bot(:",
+        "bot = '\0'",
+    ],
+)
+def test_a_responder_that_its_module_does_not_make_is_named(responder, source):
+    assert "unloaded_bots.bot" in responder(source)["chatmemory.E008"]
 
 
 @pytest.mark.parametrize(

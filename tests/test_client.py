@@ -350,6 +350,25 @@ def test_each_connection_has_a_ticket_of_its_own(scripted):
 # While a turn runs
 
 
+def test_a_ticket_function_that_throws_at_once_ends_the_client_too(scripted):
+    _, chat = scripted
+    state = chat.page.evaluate(
+        """async () => {
+            const {ChatMemoryClient} = await import("/chatmemory-client.js");
+            const ticket = () => {
+                throw {code: 4401};
+            };
+            const client = new ChatMemoryClient("/ws/other/", {storage: null, ticket});
+            const ended = new Promise((resolve) => client.addEventListener("state", resolve));
+            client.connect();
+            await ended;
+            await new Promise((resolve) => setTimeout(resolve));
+            return [client.state, client.ending?.code];
+        }"""
+    )
+    assert state == ["ended", 4401]
+
+
 def test_waiting_turns_are_shown_in_order_and_each_can_be_cancelled(scripted):
     script, chat = scripted
     waiting = [{"turn": "w1", "text": "later"}, {"turn": "w2", "text": "last"}]

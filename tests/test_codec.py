@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from datetime import UTC, datetime
+from itertools import product
 
 import pytest
 from hypothesis import example, given
@@ -126,8 +127,17 @@ def test_reads_strict_json_as_the_standard_reader_does(sent):
     assert parse_json(sent) == parse_json(sent.encode()) == json.loads(sent)
 
 
+def test_reads_objects_and_lists_as_they_stand():
+    sent = '{"b": [1, {"a": null}, {}], "a": {"a": "x"}, "c": -1.5}'
+    read = parse_json(sent.encode())
+    assert read == {"b": [1, {"a": None}, {}], "a": {"a": "x"}, "c": -1.5}
+    assert isinstance(read, dict)
+    assert list(read) == ["b", "a", "c"]
+
+
 def test_what_the_app_wrote_may_hold_larger_integers():
     assert parse_json(str(2**70), is_ours=True) == 2**70
+    assert parse_json("9" * 4_300, is_ours=True) == int("9" * 4_300)
     assert refused(parse_json, str(2**70)).code == "bad_number"
     for sent in ("9" * 5_000, "NaN", "1e999"):
         assert refused(lambda sent: parse_json(sent, is_ours=True), sent).code == "bad_number"
@@ -323,9 +333,19 @@ def test_refuses_a_users_text_and_repairs_all_other(bad):
     assert back["repaired"] == ["content", "args.x[0]", f"args.{ascii(bad)[1:-1]}"]
 
 
-def test_keeps_both_of_two_keys_that_a_repair_makes_one():
-    back = kept({"role": "tool", "content": "", "artifact": {"a\0": 1, "a\ufffd": 2}})
-    assert back["artifact"] == {"a\ufffd": 1, "a\ufffd_": 2}
+def test_keeps_all_keys_that_a_repair_makes_one():
+    artifact = {"a\0": 1, "a\ufffd_1": 2, "a\ufffd": 3, "a" + chr(0xD800): 4}
+    back = kept({"role": "tool", "content": "", "artifact": artifact})
+    assert back["artifact"] == {"a\ufffd": 1, "a\ufffd_1": 2, "a\ufffd_2": 3, "a\ufffd_3": 4}
+
+
+def test_repairs_many_such_keys_in_linear_time():
+    surrogates = map(chr, range(0xD800, 0xD800 + 100))
+    artifact = {"".join(pair): 1 for pair in product(surrogates, repeat=2)}
+    began = time.monotonic()
+    back = kept({"role": "tool", "content": "", "artifact": artifact})
+    assert len(back["artifact"]) == 10_000
+    assert time.monotonic() - began < 10  # it was minutes
 
 
 @pytest.mark.parametrize(
@@ -450,6 +470,22 @@ def test_cuts_a_reply_at_the_limit_and_says_how_long_it_was(settings):
         "cut": 7,
     }
     assert encode({"role": "user", "content": "12345678"}).text == "12345678"
+    fits = encode({"role": "assistant", "content": "1234"})
+    assert (fits.text, fits.body) == ("1234", None)
+
+
+@pytest.mark.parametrize(
+    ("message", "answered"),
+    [
+        ({"role": "tool", "tool_call_id": "c1"}, "c1"),
+        ({"role": "tool", "tool_call_id": 1}, None),
+        ({"role": "tool", "kind": "function", "tool_call_id": "c1"}, None),
+        ({"role": "assistant", "tool_call_id": "c1"}, None),
+        ({"role": "tool"}, None),
+    ],
+)
+def test_only_a_tools_message_answers_a_call(message, answered):
+    assert codec.answered_call(message) == answered
 
 
 def test_cuts_an_answer_of_five_megabytes():

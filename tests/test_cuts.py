@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -12,19 +11,16 @@ from django.test.utils import CaptureQueriesContext
 from chatmemory.errors import BadInput
 from chatmemory.models import AuditEntry, Message, Session
 from chatmemory.services import (
-    SERVER,
-    Actor,
     admit_turn,
     append_messages,
     preview_trim,
     read_history,
     trim_session,
 )
-from tests.factories import make_session, said
+from tests.factories import TALK, make_session, said
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-TALK: dict[str, Any] = {"session_key": "talk", "by": Actor.server("tests"), "scope": SERVER}
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 TURNS = ["user", "tool", "assistant", "user", "assistant", "user", "tool", "assistant", "assistant"]
 """Three turns, which begin at 1, 4 and 6."""

@@ -32,11 +32,10 @@ from chatmemory.services import (
 )
 from chatmemory.services.audit import key_hash
 from chatmemory.services.walk import walk
-from tests.factories import make_session, make_user, said
+from tests.factories import BY, make_session, make_user, said
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-BY = Actor.server("tests")
 CANARY = "canary"
 
 
@@ -229,7 +228,7 @@ def told(*args: str) -> str:
 def test_the_command_prints_the_receipt():
     ann = make_user("ann")
     fill(ann)
-    args = ("--user", "ann", "--reason", "asked for it")
+    args = ("--owner", "ann", "--reason", "asked for it")
     assert told(*args, "--dry-run") == ("6 sessions, 13 messages, 2 turns\nNothing was deleted.\n")
     said = told(*args)
     receipt = AuditEntry.objects.get(session_pk=None)
@@ -248,14 +247,14 @@ def test_the_command_fails_with_what_was_kept():
     ann = make_user("ann")
     kept = make_session(owner=ann, held_at=timezone.now())
     with pytest.raises(CommandError, match=str(kept.pk)):
-        told("--user", "ann", "--reason", "x")
+        told("--owner", "ann", "--reason", "x")
 
 
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (("--user", "nobody", "--reason", "x"), "nobody"),
-        (("--user", "ann\udc80", "--reason", "x"), "can't be kept"),
+        (("--owner", "nobody", "--reason", "x"), "nobody"),
+        (("--owner", "ann\udc80", "--reason", "x"), "can't be kept"),
         (("--scope", "user:7\udc80", "--reason", "x"), "can't be kept"),
         (("--scope", "", "--reason", "x"), "--scope is empty"),
         (("--scope", SERVER, "--reason", " "), "--reason is empty"),

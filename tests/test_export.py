@@ -27,11 +27,10 @@ from chatmemory.services import (
 )
 from chatmemory.services.audit import key_hash, record_person
 from chatmemory.transfer import write_export
-from tests.factories import make_session, make_user, said
+from tests.factories import BY, make_session, make_user, said
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-BY = Actor.server("tests")
 YESTERDAY = datetime.now(UTC) - timedelta(days=1)
 
 

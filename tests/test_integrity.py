@@ -40,14 +40,12 @@ from chatmemory.services import (
     trim_session,
 )
 from chatmemory.services.floor import mark_removed
-from tests.factories import make_session, make_user, said
+from tests.factories import BY, TALK, make_session, make_user, said
 from tests.locking import at_once, held
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 commits = pytest.mark.django_db(transaction=True)
 
-BY = Actor.server("tests")
-TALK: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": SERVER}
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 REPLY: dict[str, object] = {"role": "assistant", "content": "done"}
 

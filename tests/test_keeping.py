@@ -11,7 +11,6 @@ from django.utils import timezone
 from chatmemory.errors import Archived, BadInput, Held, NotFound
 from chatmemory.models import AuditEntry, Message, Session, Turn
 from chatmemory.services import (
-    SERVER,
     Actor,
     admit_turn,
     append_messages,
@@ -26,12 +25,10 @@ from chatmemory.services import (
     unarchive_session,
     vacuum,
 )
-from tests.factories import make_session, make_user, said
+from tests.factories import TALK, make_session, make_user, said
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-BY = Actor.server("tests")
-TALK: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": SERVER}
 WHY: dict[str, Any] = {**TALK, "reason": "a dispute"}
 ACTS = {
     "hold": (hold_session, release_session),

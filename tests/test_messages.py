@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, transaction
@@ -36,14 +35,12 @@ from chatmemory.services import (
     start_turn,
     trim_session,
 )
-from tests.factories import make_session, make_user, said
+from tests.factories import TALK, make_session, make_user, said
 from tests.locking import held, kill_who_waits, second_connection, thread
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 commits = pytest.mark.django_db(transaction=True)
 
-BY = Actor.server("tests")
-TALK: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": SERVER}
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, transaction
@@ -12,12 +11,11 @@ from django.db.models import ProtectedError
 from django.test.utils import CaptureQueriesContext
 
 from chatmemory.models import CLOCK, DatabaseNow, Message, Session, Turn
-from chatmemory.services import SERVER, Actor, admit_turn, append_messages, start_turn
-from tests.factories import make_session, make_user, said
+from chatmemory.services import admit_turn, append_messages, start_turn
+from tests.factories import TALK, make_session, make_user, said
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-TALK: dict[str, Any] = {"session_key": "talk", "by": Actor.server("tests"), "scope": SERVER}
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 

@@ -314,6 +314,7 @@ def test_the_list_has_own_sessions_last_active_first_by_title_or_first_words(web
 def test_a_session_whose_key_no_address_can_hold_is_not_listed(web, ann):
     talk(ann, "hi", key="ticket/1")
     talk(ann, "hi", key="a key")
+    talk(ann, "hi", key="a\n")
     talk(ann, "hi", key="a", title="Shown")
     assert html_of(web.get("/chat/")).count("cm-title") == 1
     assert web.get("/chat/a/").status_code == 200

@@ -15,12 +15,11 @@ from django.test import override_settings
 
 from chatmemory import services
 from chatmemory.models import Message
-from chatmemory.services import SERVER, Actor, aappend_messages, aread_history
+from chatmemory.services import aappend_messages, aread_history
 from chatmemory.services.pool import in_pool
-from tests.factories import make_session, said
+from tests.factories import TALK, make_session, said
 
 commits = pytest.mark.django_db(transaction=True)
-TALK: dict[str, Any] = {"session_key": "talk", "by": Actor.server("tests"), "scope": SERVER}
 
 LAZY = {"check_integrity", "sessions_of", "verify_audit"}
 PURE = {

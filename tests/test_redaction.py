@@ -10,7 +10,6 @@ from django.utils import timezone
 from chatmemory.errors import BadInput, Conflict, Held, NotFound
 from chatmemory.models import AuditEntry, Message, Session
 from chatmemory.services import (
-    SERVER,
     Actor,
     admit_turn,
     append_messages,
@@ -19,12 +18,11 @@ from chatmemory.services import (
     redact_message,
     trim_session,
 )
-from tests.factories import make_session, make_user, said
+from tests.factories import TALK, make_session, make_user, said
 from tests.locking import at_once
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-TALK: dict[str, Any] = {"session_key": "talk", "by": Actor.server("tests"), "scope": SERVER}
 SECRET = "4929-1111"
 CALL = {"id": "call1", "name": "pay", "args": {"card": SECRET}}
 RICH = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from django.db import connection, transaction
@@ -27,13 +26,11 @@ from chatmemory.services import (
     start_turn,
     trim_session,
 )
-from tests.factories import make_session, make_user, said
+from tests.factories import TALK, make_session, make_user, said
 from tests.locking import at_once
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-BY = Actor.server("tests")
-TALK: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": SERVER}
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 REMOVALS = (
     lambda **changes: trim_session(**{**TALK, "reason": "", "keep_last": 0, **changes}),

@@ -29,12 +29,11 @@ from chatmemory.services import (
     trim_session,
     vacuum,
 )
-from tests.factories import make_session, make_user, said
+from tests.factories import BY, make_session, make_user, said
 from tests.locking import at_once
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-BY = Actor.server("tests")
 OURS: dict[str, Any] = {"by": BY, "scope": SERVER}
 TALK: dict[str, Any] = {"session_key": "talk", **OURS}
 

@@ -35,13 +35,11 @@ from chatmemory.services import (
     user_scope,
     vacuum,
 )
-from tests.factories import make_session, make_user, said
+from tests.factories import BY, TALK, make_session, make_user, said
 from tests.locking import held
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-BY = Actor.server("tests")
-TALK: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": SERVER}
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 NOTHING = Expired(went={}, left=0)
 

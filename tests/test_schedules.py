@@ -20,12 +20,11 @@ from django.db.models import F
 from chatmemory import services
 from chatmemory.errors import Busy
 from chatmemory.models import Session, Turn
-from chatmemory.services import SERVER, Actor, Claim
-from tests.factories import make_session
+from chatmemory.services import Claim
+from tests.factories import TALK, make_session
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
-TALK: dict[str, Any] = {"session_key": "talk", "by": Actor.server("tests"), "scope": SERVER}
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 DONE = {"role": "assistant", "content": "done"}
 PROCESSES = ("p1", "p2")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
-from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
 from django.db.models import F
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
@@ -451,6 +451,20 @@ def test_the_command_takes_a_head_and_former_keys(capsys, tmp_path):
         verify(capsys, head="x")
     with pytest.raises(CommandError, match="can't be read"):
         verify(capsys, former_key_file=[str(tmp_path / "none")])
+
+
+@commits
+def test_the_command_says_that_the_database_fails(capsys):
+    record()
+
+    def refuse(execute, sql, params, many, context):
+        if sql.startswith("INSERT"):
+            raise OperationalError("gone")
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(refuse), pytest.raises(CommandError):
+        verify(capsys)
+    assert audit_state().unsealed == 1
 
 
 # The SQL in the documentation

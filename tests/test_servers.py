@@ -11,6 +11,7 @@ import signal
 import socket
 import struct
 import subprocess
+import urllib.request
 import uuid
 from contextlib import contextmanager
 from functools import cache
@@ -323,6 +324,33 @@ async def test_a_server_that_is_told_to_end_ends_its_turns_and_sends_its_sockets
     assert finished == ("1 2 3 4 ", "complete")
     assert kept.startswith("1 2 3 4 ")
     assert (status, await Turn.objects.filter(ended_at=None).acount()) == ("interrupted", 0)
+
+
+def posted(server, person, text):
+    """Send a message over REST; return the status."""
+    token = "a" * 32
+    request = urllib.request.Request(  # noqa: S310  # our own address
+        f"{server.address}/api/sessions/talk/messages/",
+        json.dumps({"client_id": "c1", "text": text}).encode(),
+        {
+            "Content-Type": "application/json",
+            "Cookie": f"sessionid={person.cookie}; csrftoken={token}",
+            "X-CSRFToken": token,
+        },
+    )
+    with urllib.request.urlopen(request, timeout=DEADLINE) as answer:  # noqa: S310
+        return answer.status
+
+
+@pytest.mark.parametrize("program", ["daphne", "uvicorn"])
+async def test_a_server_that_never_had_a_socket_ends_its_turns_in_order_too(ann, serve, program):
+    [server] = await db(serve)(program=program, DRAIN=0)
+    assert await db(posted)(server, ann, "count 300") == 202
+    await eventually(lambda: Turn.objects.get().partial)
+    assert await db(server.terminate)() in (0, -signal.SIGTERM)
+    [(kept, status)] = await replies()
+    assert kept.startswith("1 2 ")
+    assert status == "interrupted"
 
 
 async def test_a_dead_servers_turn_is_ended_by_another_that_merely_runs(ann, serve):

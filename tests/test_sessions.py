@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -30,13 +29,11 @@ from chatmemory.services import (
     trim_session,
     user_scope,
 )
-from tests.factories import make_session, make_user, said
+from tests.factories import BY, TALK, make_session, make_user, said
 from tests.locking import at_once
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-BY = Actor.server("tests")
-TALK: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": SERVER}
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 FAR_OFF = datetime(2099, 1, 1, tzinfo=UTC)
 

@@ -24,14 +24,13 @@ from hypothesis.stateful import (
 from chatmemory import services
 from chatmemory.errors import Busy, ChatMemoryError, Conflict, HistoryCleared, NotFound
 from chatmemory.models import AuditEntry, Message, Session, Turn
-from chatmemory.services import SERVER, Actor, Claim
+from chatmemory.services import SERVER, Claim
 from chatmemory.window import REDACTED, read_window
-from tests.factories import said
+from tests.factories import BY, said
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database, pytest.mark.slow]
 
 EXAMPLES = int(os.environ.get("CHATMEMORY_EXAMPLES", "8"))
-BY = Actor.server("tests")
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 KEYS = st.sampled_from(["a", "b"])
 SMALL = st.integers(0, 6)

@@ -22,7 +22,7 @@ from django.core.management import CommandError, call_command
 
 from chatmemory import client, codec, services
 from chatmemory.management.commands.chatmemory_chat import name_and_password
-from chatmemory.management.signing_in import CannotSignIn, Door, find_door
+from chatmemory.management.signing_in import CannotSignIn, Door, _is_there, find_door
 from chatmemory.management.terminal import Screen, converse, lines, shown
 from tests.factories import make_session, make_user
 from tests.servers import (
@@ -206,6 +206,38 @@ def test_what_is_no_page_is_said_in_words_that_move_no_cursor(answer, why):
         with pytest.raises(CommandError, match=why):
             call_command("chatmemory_chat", f"http://127.0.0.1:{listener.getsockname()[1]}/")
         speaker.join()
+
+
+FORM = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<form action='{}'><input type=password>"
+
+
+@pytest.mark.parametrize(
+    ("answers", "where"),
+    [
+        (["HTTP/1.1 302 -\r\nLocation: http://localhost:{port}/\r\n\r\n", FORM], "localhost"),
+        ([FORM.format("http://elsewhere.test/")], "elsewhere.test"),
+    ],
+)
+def test_no_password_is_asked_for_another_site(answers, where):
+    def speak() -> None:
+        for answer in answers:
+            with listener.accept()[0] as caller:
+                caller.recv(65_536)
+                caller.sendall(answer.replace("{port}", str(port)).encode())
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        speaker = threading.Thread(target=speak)
+        speaker.start()
+        with pytest.raises(CannotSignIn, match=f"elsewhere, at http://{where}"):
+            find_door(f"http://127.0.0.1:{port}/", lambda: pytest.fail("it was asked for"), {})
+        speaker.join()
+
+
+@pytest.mark.parametrize("here", ["http", "https"])
+def test_a_login_form_may_be_safer_than_the_page_but_no_less(here):
+    assert _is_there("https://chat.test/login/", f"{here}://chat.test/")
+    assert _is_there("http://chat.test/login/", f"{here}://chat.test/") == (here == "http")
 
 
 @pytest.mark.parametrize("user", [None, "mira"])

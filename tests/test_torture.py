@@ -23,7 +23,7 @@ from tests.torture.checker import (
 )
 from tests.torture.history import Event, History, read_history
 from tests.torture.plans import PLANS
-from tests.torture.plans.crowds import isolation, readers, storm
+from tests.torture.plans.crowds import isolation, readers, storm, stuck
 from tests.torture.plans.dying import kill, pause, rolling, unfenced
 from tests.torture.plans.links import commits, loss, redis
 from tests.torture.world import Redis, World
@@ -240,6 +240,14 @@ async def test_sockets_dropped_at_once_come_back(there):
 @pytest.mark.slow
 async def test_no_canary_is_shown_elsewhere_whatever_is_cancelled(there):
     outcome = await isolation(there, 5_000, talking=10)
+    assert outcome.violations == []
+
+
+@pytest.mark.slow
+async def test_a_session_whose_lock_is_held_keeps_nobody_from_another(there):
+    if connection.vendor == "sqlite":
+        pytest.skip("SQLite has one lock for all sessions")
+    outcome = await stuck(there, 1, seconds=1.0)
     assert outcome.violations == []
 
 

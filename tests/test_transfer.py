@@ -45,11 +45,10 @@ from chatmemory.transfer import (
 )
 from chatmemory.transfer.dialogues import from_openai
 from chatmemory.transfer.people import csv_row
-from tests.factories import make_session, make_user, said
+from tests.factories import BY, make_session, make_user, said
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-BY = Actor.server("tests")
 CALL = {"name": "weather", "args": {"city": "Oslo", "days": 2.5}, "id": "c1", "type": "tool_call"}
 MOMENT = datetime(2026, 3, 1, 12, 30, 15, 123457, tzinfo=UTC)
 

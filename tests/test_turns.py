@@ -7,7 +7,6 @@ from contextlib import suppress
 from contextvars import copy_context
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -60,14 +59,12 @@ from chatmemory.services import (
     start_turn,
     stop_turn,
 )
-from tests.factories import make_session, make_user, said
+from tests.factories import TALK, make_session, make_user, said
 from tests.locking import at_once, held, kill_who_waits, thread, waits_for_a_lock
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 commits = pytest.mark.django_db(transaction=True)
 
-BY = Actor.server("tests")
-TALK: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": SERVER}
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 DONE = {"role": "assistant", "content": "done"}
 ENDED = ("complete", "interrupted", "failed", "cancelled")

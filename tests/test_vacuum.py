@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 from io import StringIO
-from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -16,7 +15,6 @@ from django.test import override_settings
 from chatmemory.models import AuditEntry, AuditSeal, Message, Session, Turn
 from chatmemory.services import (
     SERVER,
-    Actor,
     Vacuumed,
     admit_turn,
     append_messages,
@@ -32,13 +30,11 @@ from chatmemory.services import (
     vacuum,
 )
 from chatmemory.services.vacuum import vacuum_session
-from tests.factories import make_session, said
+from tests.factories import BY, TALK, make_session, said
 from tests.locking import at_once, held
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-BY = Actor.server("tests")
-TALK: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": SERVER}
 NOTHING = Vacuumed()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -32,14 +31,12 @@ from chatmemory.services import (
     vacuum,
 )
 from chatmemory.window import read_window
-from tests.factories import make_session, make_user, said
+from tests.factories import BY, TALK, make_session, make_user, said
 from tests.locking import at_once
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 commits = pytest.mark.django_db(transaction=True)
 
-BY = Actor.server("tests")
-TALK: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": SERVER}
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 

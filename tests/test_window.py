@@ -24,7 +24,6 @@ from chatmemory.codec import UNKNOWN_OUTCOME, count_tokens, dump_json, encode
 from chatmemory.models import Message, Session, Turn
 from chatmemory.services import (
     SERVER,
-    Actor,
     add_rows,
     admit_turn,
     append_messages,
@@ -33,11 +32,10 @@ from chatmemory.services import (
     trim_session,
 )
 from chatmemory.window import MOST_AT_FIRST, REDACTED, read_window
-from tests.factories import make_session, said
+from tests.factories import TALK, make_session, said
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-TALK = {"session_key": "talk", "by": Actor.server("tests"), "scope": SERVER}
 CALL = {"id": "call1", "name": "weather", "args": {}}
 TOOL_TURN = [
     {"role": "user", "content": "Does it rain?"},

@@ -8,6 +8,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from chatmemory import codec
 from chatmemory.conf import settings
 from chatmemory.errors import BadInput, RoleForbidden
 from chatmemory.models import Session
@@ -63,8 +64,7 @@ class Shape(serializers.Serializer[Any]):
         shape = cls(data=data)
         for name in data:
             if name not in shape.fields:
-                field = name.encode("unicode_escape").decode()[:80]
-                raise BadInput(f"{field} is not known.", code="unknown_field", field=field)
+                raise codec.unknown_field(name)
         shape.is_valid(raise_exception=True)
         return dict(shape.validated_data)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -35,6 +36,7 @@ from chatmemory.api.serializers import (
     Shape,
     session_fields,
 )
+from chatmemory.drain import drain
 from chatmemory.errors import NotFound, Unauthenticated
 from chatmemory.models import Session, StoredMessage, Turn
 from chatmemory.runner import runner
@@ -148,6 +150,7 @@ class MessageList(View):
         wait = send.pop("wait")
         if isinstance(self.request._request, ASGIRequest):  # noqa: SLF001  # as above
             runner.enable()  # a server of sockets too; a WSGI server leaves the turn to one
+            drain.watch_from_view(signal.SIGTERM)
         admitted = services.admit_turn(session_key=codec.key_of_address(key), by=self.actor, **send)
         turn = _waited_for(admitted, wait) if wait else _turn(admitted)
         return Response(

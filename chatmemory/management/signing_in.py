@@ -37,8 +37,9 @@ def find_door(url: str, sign_in: Callable[[], tuple[str, str]], cookies: Mapping
     browser = _Browser(urlsplit(url).hostname or "", cookies)
     page = browser.get(url)
     if page.form is not None:
-        if urlsplit(page.url).netloc != urlsplit(url).netloc:
-            raise CannotSignIn(f"The login page is elsewhere, at {page.url}.")
+        for address in (page.url, page.form):
+            if not _is_there(address, url):
+                raise CannotSignIn(f"The login form is elsewhere, at {address}.")
         name, password = sign_in()
         page = browser.post(page, {"username": name, "password": password})
         if page.form is not None:
@@ -48,6 +49,12 @@ def find_door(url: str, sign_in: Callable[[], tuple[str, str]], cookies: Mapping
     if page.socket is None:
         raise CannotSignIn(f"There is no chat at {page.url}.")
     return Door(url=page.socket, cookies=browser.cookies, create=page.is_new)
+
+
+def _is_there(address: str, url: str) -> bool:
+    """Whether an address is of the same host and port, and as safe from being read on the way."""
+    there, here = urlsplit(address), urlsplit(url)
+    return there.netloc == here.netloc and there.scheme in (here.scheme, "https")
 
 
 @dataclass(slots=True)

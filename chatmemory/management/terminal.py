@@ -294,7 +294,7 @@ class Screen:
             self._note_end(message)
 
     def _stored(self, message: Message) -> None:
-        sign = {"user": "> "}.get(message.role, "")
+        sign = "> " if message.role == "user" else ""
         if message.role in ("user", "assistant") and message.text.strip():
             self._say(f"{sign}{shown(message.text)}")
         self._note_end(message)

@@ -223,7 +223,7 @@ def listed(
     ).in_order()
     if not every:
         # Code may give a session a key that no address can hold.
-        sessions = sessions.filter(key__regex=codec.KEY_PATTERN).filter(
+        sessions = sessions.exclude(key__regex=codec.NOT_IN_KEYS).filter(
             Q(last_seq__gte=F("first_seq")) | Q(waiting__gt=0) | ~Q(title="")
         )
     found = sessions.most_recent_first().values_list(

@@ -136,7 +136,7 @@ def _seals_after(last: AuditSeal | None, entries: Sequence[dict[str, Any]]) -> l
 
 
 def audit_state() -> AuditState:
-    """The last seal, and how many entries wait for one."""
+    """The last seal, and how many entries wait for one. Raises MemoryUnavailable."""
 
     def work() -> AuditState:
         last = AuditSeal.objects.order_by("-number").first()

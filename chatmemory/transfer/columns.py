@@ -129,8 +129,7 @@ class Line:
             else:
                 values[column.name] = column.default
         if left:
-            name = next(iter(left))
-            raise BadInput(f"{name[:80]!a} is unknown.", code="unknown_field", field=name[:80])
+            raise codec.unknown_field(next(iter(left)))
         return values
 
 

@@ -9,6 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
 from tests.torture.history import Event, Kind
@@ -134,8 +135,8 @@ def _doubled(evidence: Evidence) -> Iterator[Violation]:
         said = [row for row in talk.rows if row.role == "user"]
         ids = Counter(row.client_id for row in said if row.client_id)
         texts = Counter(row.text for row in said if (talk.key, row.text) in sent)
-        for what, times in (ids + texts).items():
-            if max(ids[what], texts[what or ""]) > 1:
+        for what, times in chain(ids.items(), texts.items()):
+            if times > 1:
                 yield Violation("doubled", talk.key, f"{what} is there {times} times")
 
 

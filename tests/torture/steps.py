@@ -15,7 +15,7 @@ STEPS = (
     "before_poke",
     "before_shown",
 )
-"""S0 to S1; S1 to S2; S2 to S3, claimed and in the stream; S3 to S4; S4 to S5; S5 to S6."""
+"""The kill points of docs/torture.md, in the order in which a turn comes to them."""
 
 
 def folder() -> Path | None:

@@ -101,7 +101,7 @@ class Outcome:
 
 
 class World:
-    """All that a plan needs; `closed` in the end."""
+    """All that a plan needs; `close` ends it."""
 
     def __init__(
         self,

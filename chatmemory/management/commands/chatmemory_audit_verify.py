@@ -7,7 +7,7 @@ from pathlib import Path
 from django.core.management import BaseCommand, CommandError, CommandParser
 
 from chatmemory import services
-from chatmemory.errors import BadInput
+from chatmemory.errors import BadInput, MemoryUnavailable
 from chatmemory.management.counting import counted
 
 
@@ -37,29 +37,30 @@ class Command(BaseCommand):
     def handle(
         self, *, head: str, former_key_file: list[str], no_seal: bool, **options: object
     ) -> None:
-        found = self._verify(head, [_key_in(file) for file in former_key_file])
+        keys = [_key_in(file) for file in former_key_file]
+        try:
+            found = self._verify_and_seal(head, keys, seals=not no_seal)
+        except (BadInput, MemoryUnavailable) as error:
+            raise CommandError(str(error)) from error
+        if found:
+            raise CommandError(f"{counted(found, 'finding')}; nothing was sealed.")
+
+    def _verify_and_seal(self, head: str, former_keys: list[str], *, seals: bool) -> int:
+        """Print the findings, seal if there are none, and return how many there are."""
+        found = 0
+        for finding in services.verify_audit(head=head, former_keys=former_keys):
+            self.stdout.write(finding.sentence)
+            found += 1
         state = services.audit_state()
         if state.oldest_unsealed is not None:
             since = state.oldest_unsealed.isoformat(timespec="seconds")
             self.stdout.write(
                 f"{counted(state.unsealed, 'entry')} not sealed yet, the oldest of {since}"
             )
-        if not no_seal and not found:
+        if seals and not found:
             self.stdout.write(f"{services.seal_audit():,} sealed now")
             state = services.audit_state()
         self.stdout.write(f"head {state.head}" if state.head else "no entry is sealed")
-        if found:
-            raise CommandError(f"{counted(found, 'finding')}; nothing was sealed.")
-
-    def _verify(self, head: str, former_keys: list[str]) -> int:
-        """Print the findings, and return how many."""
-        found = 0
-        try:
-            for finding in services.verify_audit(head=head, former_keys=former_keys):
-                self.stdout.write(finding.sentence)
-                found += 1
-        except BadInput as error:
-            raise CommandError(str(error)) from error
         return found
 
 

@@ -42,7 +42,6 @@ class Command(BaseCommand):
         **options: object,
     ) -> None:
         self.as_json = json
-        scope = scope_of(None, scope)
         found: Counter[str] = Counter()
         fixed: Counter[str] = Counter()
         repair_by = _ACTOR if fix else None

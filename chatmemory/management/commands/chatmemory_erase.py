@@ -22,15 +22,15 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         whose = parser.add_mutually_exclusive_group(required=True)
-        whose.add_argument("--user", help="username")
-        whose.add_argument("--scope", help="of a user who is gone, or a visitor: user:7")
+        whose.add_argument("--owner", help="username of the sessions' owner")
+        whose.add_argument("--scope", help="scope of one who is gone, or a visitor: user:7")
         parser.add_argument("--reason", required=True, help="stays in the audit")
         parser.add_argument("--dry-run", action="store_true", help="only say what would go")
 
     def handle(
         self,
         *,
-        user: str | None,
+        owner: str | None,
         scope: str | None,
         reason: str,
         dry_run: bool,
@@ -38,7 +38,7 @@ class Command(BaseCommand):
     ) -> None:
         if not reason.strip():
             raise CommandError("--reason is empty.")
-        scope = scope_of(user, scope)
+        scope = scope_of(owner, scope)
         try:
             if dry_run:
                 erased = services.preview_erasure(by=_ACTOR, scope=scope)

@@ -263,7 +263,7 @@ export class ChatMemoryClient extends EventTarget {
     this.#opening = opening;
     this.#listen();
     try {
-      const ticket = await this.#ticket();
+      const ticket = await Promise.resolve().then(this.#ticket); // even if it throws at once
       if (this.#opening !== opening) return; // closed meanwhile, or too late
       this.#opening = null;
       this.#open(["chatmemory.v1", `ticket.${ticket}`]);
