@@ -151,6 +151,12 @@ class ModelUnavailable(ModelError):
     code = "model_unavailable"
 
 
+class ContextTooLong(ModelError):
+    """The window has more tokens than the model takes."""
+
+    code = "context_too_long"
+
+
 class NoCheckpointer(ModelError):
     """The graph asked the user something, and has no checkpointer that would keep its place."""
 

@@ -29,7 +29,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from chatmemory import services
 from chatmemory.codec import Asks
-from chatmemory.errors import ModelTimeout, ModelUnavailable
+from chatmemory.errors import ContextTooLong, ModelTimeout, ModelUnavailable
 from chatmemory.langchain import DjangoChatMessageHistory
 from chatmemory.models import Session
 from chatmemory.responders import Finished, Progress, Request, Text, demo, finding
@@ -46,8 +46,8 @@ class Provider(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.says: list[list[dict[str, Any]] | int] = []
-        """For each request to come: the deltas of the reply, or the status of a failure."""
+        self.says: list[list[dict[str, Any]] | tuple[int, str]] = []
+        """For each request to come: the deltas of the reply, or a failure's status and code."""
         self.asked: list[dict[str, Any]] = []
         self.pause = 0.0
         self.gone = threading.Event()
@@ -66,9 +66,11 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.asked.append(json.loads(body))
         says = self.server.says.pop(0)
-        if isinstance(says, int):
-            self.send_response(says)
+        if isinstance(says, tuple):
+            status, code = says
+            self.send_response(status)
             self.end_headers()
+            self.wfile.write(json.dumps({"error": {"message": "No.", "code": code}}).encode())
             return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -505,10 +507,16 @@ async def test_a_graph_that_updates_nothing_ends_with_an_empty_message(settings)
 
 
 async def test_a_failing_provider_is_not_called_unreachable(provider, settings):
-    provider.says = [500]
+    provider.says = [(500, "server_error")]
     with pytest.raises(Exception, match="500") as caught:
         await ask_runnable(provider.model(), settings)
     assert not isinstance(caught.value, ModelUnavailable)
+
+
+async def test_a_window_that_is_too_long_for_the_model_is_called_so(provider, settings):
+    provider.says = [(400, "context_length_exceeded")]
+    with pytest.raises(ContextTooLong):
+        await ask_runnable(provider.model(), settings)
 
 
 async def test_an_unreachable_provider_is_unavailable(provider, settings):

@@ -13,14 +13,15 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from chatmemory.conf import settings
-from chatmemory.errors import ModelTimeout, ModelUnavailable
+from chatmemory.errors import ContextTooLong, ModelTimeout, ModelUnavailable
 from chatmemory.models import Session
 from chatmemory.responders import demo
 from chatmemory.responders.generators import from_generator
 from chatmemory.responders.values import Finished, Request, Responder, Step
 
-_UNAVAILABLE = {"APIConnectionError", "ConnectionError", "TransportError"}
 _TIMEOUT = {"APITimeoutError", "TimeoutError", "TimeoutException"}
+_UNAVAILABLE = {"APIConnectionError", "ConnectionError", "TransportError"}
+_TOO_LONG = {"ContextOverflowError", "context_length_exceeded"}
 
 
 def find() -> Responder:
@@ -117,11 +118,13 @@ def _with_an_end(responder: Responder) -> Responder:
                     if isinstance(item, Finished):
                         last = item.message
         except Exception as error:
-            names = {cls.__name__ for cause in _causes(error) for cls in type(cause).__mro__}
+            names = set(_names(error))
             if names & _TIMEOUT:
                 raise ModelTimeout from error
             if names & _UNAVAILABLE:
                 raise ModelUnavailable from error
+            if names & _TOO_LONG:
+                raise ContextTooLong from error
             raise
         if last.get("role") != "assistant" or last.get("tool_calls"):
             yield Finished({"role": "assistant", "content": ""})
@@ -129,9 +132,11 @@ def _with_an_end(responder: Responder) -> Responder:
     return respond
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def _names(error: BaseException) -> Iterator[str]:
+    """Those of the error's classes and its code, and of the errors that caused it."""
     # By name, since each provider has its own classes, and none of them is imported here.
     cause: BaseException | None = error
     while cause is not None:
-        yield cause
+        yield from (cls.__name__ for cls in type(cause).__mro__)
+        yield str(getattr(cause, "code", ""))
         cause = cause.__cause__

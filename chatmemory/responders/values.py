@@ -80,5 +80,5 @@ Responder = Callable[[Request], AsyncGenerator[Step, None]]
 
 The last step is a message of the assistant that calls no tool; its text may be empty. Whoever
 stops listening closes the generator, and with it the connection to the model.
-Raises ModelUnavailable, ModelTimeout, and whatever the responder's own code raises.
+Raises ModelTimeout, ModelUnavailable, ContextTooLong, and whatever the responder's own code raises.
 """

@@ -31,6 +31,7 @@ export const words = {
     model_timeout: "The model took too long.",
     context_too_long: "The conversation is too long for the model.",
     blocked: "The model refused to answer.",
+    no_checkpointer: "The model can't ask you anything here.",
   },
   version: (number, count) => `${number} of ${count}`,
   previous: "Previous version",
