@@ -20,13 +20,14 @@ from asgiref.sync import async_to_sync
 from chatmemory.conf import settings
 from chatmemory.hub import hub
 from chatmemory.runner import runner
+from chatmemory.services.news import has_told_all
 
 logger = logging.getLogger(__name__)
 
 BYE_SECONDS = 2.0
 """How long sockets may take to close."""
 HINT_SECONDS = 0.5
-"""How long the last hints to other processes may take."""
+"""How long the last hints to other processes may take, and the last signals to the host."""
 LOOK_SECONDS = 0.02
 AGAIN_SECONDS = 0.5
 TRIES = 20
@@ -104,7 +105,7 @@ async def _drain() -> None:
     hub.retire("shutting_down")
     await _until(lambda: hub.is_empty, BYE_SECONDS)
     await runner.give_back()  # what a socket claimed while the drain began
-    await _until(lambda: hub.has_told_all, HINT_SECONDS)
+    await _until(lambda: hub.has_told_all and has_told_all(), HINT_SECONDS)
 
 
 async def _until(is_so: Callable[[], bool], seconds: float) -> None:

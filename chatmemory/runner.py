@@ -41,6 +41,7 @@ from chatmemory.runs import (
     store_end,
 )
 from chatmemory.services import Claim
+from chatmemory.threads import DaemonExecutor
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,8 @@ LOOK_SECONDS = 0.05
 """How often a process that ends looks whether its runs have."""
 GIVE_BACK_SECONDS = 2.0
 """How long it tries to give back what it claimed."""
+RESPONDER_THREADS = min(32, (os.cpu_count() or 1) + 4)
+"""On how many threads responders run what would block; as many as Python's own default."""
 END_SECONDS = 5.0
 """How long it tries to store the ends of runs that it interrupted."""
 
@@ -205,6 +208,10 @@ class Runner:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                # A responder's `asyncio.to_thread`, and LangChain's sync tools and models.
+                self._loop.set_default_executor(
+                    DaemonExecutor(RESPONDER_THREADS, name="chatmemory-responders")
+                )
                 self._thread = threading.Thread(
                     target=self._run_for_ever,
                     args=(self._loop,),

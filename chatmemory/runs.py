@@ -86,6 +86,8 @@ class Run:
 
     def say(self, text: str) -> None:
         """Add to the text of this step, for all who watch."""
+        if not text:  # some models send nothing, again and again, while they think
+            return
         storable = codec.storable(text)
         self.is_repaired |= storable != text
         self.text.pieces.append(storable)

@@ -149,6 +149,12 @@ async def endless(messages: Messages, session: Session) -> AsyncGenerator[str, N
         await asyncio.sleep(0.01)
 
 
+async def pausing(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Say nothing now and then."""
+    for piece in ("", "So ", "", "", "far.", ""):
+        yield piece
+
+
 async def stubborn(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
     """Go on when told to end, until the test says GO."""
     yield "So far, "

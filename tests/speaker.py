@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from chatmemory.codec import text_of
@@ -16,8 +17,8 @@ PAUSE = 0.1
 async def answer(
     messages: Sequence[Mapping[str, object]], session: Session
 ) -> AsyncGenerator[str | Progress, None]:
-    """`count 30` counts so far, slowly; `search x` uses a tool until it is stopped; `fail` breaks
-    off; anything else is said again."""
+    """`count 30` counts so far, slowly; `search x` uses a tool until it is stopped; `hang` waits
+    for ever in a thread; `fail` breaks off; anything else is said again."""
     text = text_of(messages[-1]["content"])
     match text.split():
         case ["count", end]:
@@ -27,6 +28,9 @@ async def answer(
         case ["search", name]:
             yield Progress("tool", name, "started")
             await asyncio.Event().wait()
+        case ["hang"]:
+            yield "So far, "
+            await asyncio.to_thread(threading.Event().wait)
         case ["fail"]:
             yield "So far, "
             raise RuntimeError("as told")

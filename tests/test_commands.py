@@ -14,7 +14,7 @@ from django.conf import settings as django_settings
 from django.core.management import CommandError, call_command
 
 from chatmemory import services
-from chatmemory.models import Turn
+from chatmemory.models import Session, Turn
 from tests.factories import make_session
 from tests.servers import DEADLINE, sign_in, wait_for
 
@@ -116,6 +116,22 @@ def test_a_turn_that_can_not_be_ended_is_said_by_the_exit_status(ann, settings, 
     dead(ann, "begun", has_begun=True)
     Turn.objects.update(lease_until=LONG_AGO)
     settings.CHATMEMORY = {**settings.CHATMEMORY, "MAX_REPLY_CHARS": "many"}
-    with pytest.raises(CommandError, match="1 session could not be reached"):
+    with pytest.raises(CommandError, match="turns of 1 session could not be ended"):
         recovered()
     assert "can't be ended" in caplog.text
+
+
+@pytest.mark.database
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("running", [None, "other"])
+def test_so_is_one_that_its_session_does_not_name(ann, caplog, running):
+    dead(ann, "begun", has_begun=True)
+    dead(ann, "sound", has_begun=True)
+    Turn.objects.update(lease_until=LONG_AGO)
+    Session.objects.filter(key="begun").update(running=running)
+    with pytest.raises(CommandError, match="turns of 1 session could not be ended"):
+        recovered()
+    assert "chatmemory_check --fix" in caplog.text
+    assert Turn.objects.get(client_id="sound").status == "interrupted"
+    call_command("chatmemory_check", "--fix", stdout=StringIO())
+    assert recovered() == "0 turns ended, 0 given back, 0 cancelled"

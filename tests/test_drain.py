@@ -11,7 +11,7 @@ import pytest
 
 from chatmemory import drain as drain_module
 from chatmemory import runner as runner_module
-from chatmemory import services
+from chatmemory import services, signals
 from chatmemory.conf import settings as chatmemory_settings
 from chatmemory.drain import Drain
 from chatmemory.hub import hub
@@ -146,6 +146,22 @@ def test_a_database_that_does_not_answer_keeps_no_process_from_its_end(ann, monk
     has_ended = not process.is_alive()
     answers.set()
     assert has_ended
+
+
+def test_the_end_waits_for_who_is_told_of_it(ann, settings):
+    told = []
+
+    def note(signal, sender, client_id, **_):
+        threading.Event().wait(0.2)
+        told.append(client_id)
+
+    signals.turn_finished.connect(note)
+    try:
+        begin(ann)
+        asyncio.run(drain_module._drain())
+        assert told == ["c1"]
+    finally:
+        signals.turn_finished.disconnect(note)
 
 
 async def test_sockets_are_told_to_come_back_and_so_is_who_comes_late(ann):

@@ -5,20 +5,25 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import InterfaceError, OperationalError, connection, transaction
 
 from chatmemory import services, signals
+from chatmemory.conf import settings
 from chatmemory.errors import ChatMemoryError
 from chatmemory.models import AuditEntry, Session, Turn
-from chatmemory.services import Actor, runs
+from chatmemory.services import Actor, news, runs
+from chatmemory.services.news import has_told_all
 from chatmemory.services.rows import store
 from tests.factories import make_session, said
+from tests.servers import DEADLINE, wait_for
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
 
@@ -289,3 +294,58 @@ def test_the_lines_in_the_docs_feed_metrics(monkeypatch):
     }
     assert Metric.made["chat_tokens"].values == {("input",): 16, ("output",): 6}
     assert list(Metric.made["chat_turn_seconds"].values) == [("complete",), ("failed",)]
+
+
+class Slow:
+    """A receiver that does not return before it may."""
+
+    def __init__(self):
+        self.go = threading.Event()
+        self.told = []
+        self.threads = set()
+
+    def __call__(self, signal, sender, **about):
+        self.threads.add(threading.current_thread().name.partition("_")[0])
+        if not self.told:
+            self.told.append(about)
+            assert self.go.wait(DEADLINE)
+        else:
+            self.told.append(about)
+
+
+@contextmanager
+def slow(signal):
+    receiver = Slow()
+    signal.connect(receiver)
+    try:
+        yield receiver
+    finally:
+        receiver.go.set()
+        wait_for(has_told_all, "the receiver is still at it")
+        signal.disconnect(receiver)
+
+
+def append(texts):
+    for text in texts:
+        async_to_sync(services.aappend_messages)(**TALK, messages=said(text), client_id=text)
+
+
+def test_a_slow_receiver_holds_up_no_thread_that_sockets_wait_for():
+    make_session()
+    texts = [f"m{n}" for n in range(settings.DB_THREADS + 2)]
+    with slow(signals.messages_appended) as receiver:
+        append(texts)
+        assert not has_told_all()
+    assert [about["first_seq"] for about in receiver.told] == [n + 1 for n in range(len(texts))]
+    assert receiver.threads == {"chatmemory-signals"}
+
+
+def test_what_finds_no_room_behind_a_slow_receiver_is_told_by_who_committed(monkeypatch):
+    monkeypatch.setattr(news, "_room", threading.Semaphore(1))
+    make_session()
+    with slow(signals.messages_appended) as receiver:
+        append(["m0"])
+        wait_for(lambda: bool(receiver.told), "nothing is told")
+        append(["m1"])
+        assert [about["first_seq"] for about in receiver.told] == [1, 2]
+    assert receiver.threads == {"chatmemory-signals", "chatmemory-db"}

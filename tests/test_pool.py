@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -18,6 +21,7 @@ from chatmemory.models import Message
 from chatmemory.services import aappend_messages, aread_history
 from chatmemory.services.pool import in_pool
 from tests.factories import TALK, make_session, said
+from tests.servers import DEADLINE
 
 commits = pytest.mark.django_db(transaction=True)
 
@@ -156,3 +160,42 @@ def test_the_twins_write_side_by_side_and_leave_no_connection_open():
     asyncio.run(call())
     assert Message.objects.count() == 12
     assert open_at_end == [True] * 8
+
+
+AT_THE_END = """
+import asyncio, threading
+import django
+django.setup()
+from chatmemory.services.pool import in_pool
+
+begun, hangs = threading.Event(), {hangs}
+
+def work():
+    begun.set()
+    if hangs:
+        threading.Event().wait()
+    told.wait()
+    print("done")
+
+async def main():
+    asyncio.ensure_future(in_pool(work)())
+    await asyncio.to_thread(begun.wait)
+
+told = threading.Event()
+asyncio.run(main())
+told.set()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("hangs", "printed"), [(False, "done\n"), (True, "")])
+def test_the_end_of_a_process_waits_for_what_is_under_way_but_not_for_ever(hangs, printed):
+    ended = subprocess.run(  # noqa: S603  # our own command line
+        [sys.executable, "-c", AT_THE_END.replace("{hangs}", str(hangs))],
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, printed), ended.stderr

@@ -200,6 +200,16 @@ def test_of_an_endless_reply_no_more_is_awaited_than_is_stored(ann, settings):
     assert (message.text, message.plain()["cut"]) == ("word word wo", 15)
 
 
+def test_of_pieces_that_say_nothing_none_is_kept(ann, settings, monkeypatch):
+    told = []
+    monkeypatch.setattr(hub, "end_text", lambda pk, turn: told.append(hub.text_of(pk)))
+    answered_by(settings, "pausing")
+    begin(ann)
+    assert ended().status == "complete"
+    wait_for(lambda: bool(told), "the text does not end")
+    assert told[0].pieces == ["So ", "far."]
+
+
 @pytest.mark.parametrize("name", ["stubborn", "blocking"])
 def test_a_stop_does_not_wait_for_the_responder(ann, settings, monkeypatch, name):
     monkeypatch.setattr(responders_for_tests, "BLOCK_SECONDS", 1.0)

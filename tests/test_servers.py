@@ -353,6 +353,18 @@ async def test_a_server_that_never_had_a_socket_ends_its_turns_in_order_too(ann,
     assert status == "interrupted"
 
 
+@pytest.mark.parametrize("program", ["daphne", "uvicorn"])
+async def test_a_thread_in_which_a_responder_hangs_keeps_no_server_from_its_end(
+    ann, serve, program
+):
+    [server] = await db(serve)(program=program, DRAIN=0)
+    async with greeted(tab := Connection(server, ann)):
+        await tab.send("hang")
+        await tab.until("snapshot")
+        assert await db(server.terminate)() in (0, -signal.SIGTERM)
+    assert await replies() == [("So far, ", "interrupted")]
+
+
 async def test_a_dead_servers_turn_is_ended_by_another_that_merely_runs(ann, serve):
     dying, living = await db(serve)(2, LEASE=1)
     async with greeted(tab := Connection(dying, ann)):

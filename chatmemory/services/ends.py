@@ -82,9 +82,17 @@ def end_all_overdue(*, limit: int | None = None) -> Recovered:
     Raises MemoryUnavailable only if the database can't even be asked.
     """
     found: Counter[str | None] = Counter()
-    for session_pk in _overdue(limit):
+    for turn_pk, session_pk in _overdue(limit):
         try:
-            found[_end_overdue(session_pk)] += 1
+            status = _end_overdue(session_pk)
+            if status is None and _is_stray(turn_pk):
+                logger.warning(
+                    "the overdue turn of session %s can't be ended, as the session does not name "
+                    "it: chatmemory_check --fix does",
+                    session_pk,
+                )
+                status = "failed"
+            found[status] += 1
         except (MemoryUnavailable, NotFound) as error:  # its lock is held, or it has just gone
             logger.warning(
                 "the overdue turn of session %s is left for now: %s", session_pk, error.code
@@ -101,12 +109,18 @@ def end_all_overdue(*, limit: int | None = None) -> Recovered:
     )
 
 
-def _overdue(limit: int | None) -> Iterator[int]:
-    """The sessions of the overdue turns that there are now, some at a time."""
+def _is_stray(turn_pk: int) -> bool:
+    """Whether it is overdue and its session doesn't name it: another didn't just end it."""
+    overdue = Turn.objects.overdue().filter(pk=turn_pk)
+    return bool(_read(overdue.exclude(client_id=F("session__running")).values_list("pk")))
+
+
+def _overdue(limit: int | None) -> Iterator[tuple[int, int]]:
+    """The overdue turns that there are now with their sessions, some at a time."""
     left = sys.maxsize if limit is None else limit
     older = Turn.objects.overdue().order_by("-pk")
     while page := _read(older.values_list("pk", "session_id")[: min(left, OVERDUE)]):
-        yield from (session_pk for _, session_pk in page)
+        yield from page
         left -= len(page)
         older = older.filter(pk__lt=page[-1][0])
 

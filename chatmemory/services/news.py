@@ -1,23 +1,40 @@
-"""What is said after a commit, by signals and in the log. Who hears it the services don't know."""
+"""What is said after a commit, by signals and in the log. Who hears it the services don't know.
+
+What the app's own receivers hear is said at once, by the thread that committed. The rest is for the
+host's, which may be slow: what a thread of the pool committed is said on a thread apart.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-from django.db import DatabaseError, InterfaceError, transaction
+from django.db import DatabaseError, InterfaceError, close_old_connections, transaction
 from django.dispatch import Signal
 
 from chatmemory import codec, signals
 from chatmemory.errors import BadInput
 from chatmemory.models import Turn
 from chatmemory.services.faults import database
+from chatmemory.services.pool import is_pool_thread
+from chatmemory.threads import DaemonExecutor
+
+logger = logging.getLogger(__name__)
 
 turns_log = logging.getLogger("chatmemory.turns")
 """One line for each turn, at its end; never what was said."""
+
+MOST_UNTOLD = 1_000
+"""How much may wait for slow receivers; what is more is said by the thread that committed."""
+
+_teller = DaemonExecutor(1, name="chatmemory-signals")
+_room = threading.Semaphore(MOST_UNTOLD)
+_untold: set[Future[None]] = set()
 
 REMOVING = frozenset({"trim", "clear", "purge", "redact", "erase"})
 """The acts after which something can't be read any more."""
@@ -32,7 +49,7 @@ def tell_appended(
     session_pk: int, *, first_seq: int, last_seq: int, roles: Sequence[str], turn: int | None
 ) -> None:
     """Say that rows were stored."""
-    _after_commit(
+    _apart_after_commit(
         signals.messages_appended,
         session_pk=session_pk,
         first_seq=first_seq,
@@ -49,7 +66,7 @@ def tell_waiting(session_pk: int, client_id: str) -> None:
 
 def tell_started(session_pk: int, client_id: str) -> None:
     """Say that the run of a turn begins."""
-    _after_commit(signals.turn_started, session_pk=session_pk, client_id=client_id)
+    _apart_after_commit(signals.turn_started, session_pk=session_pk, client_id=client_id)
 
 
 def tell_stop(session_pk: int, turn_pk: int) -> None:
@@ -59,16 +76,17 @@ def tell_stop(session_pk: int, turn_pk: int) -> None:
 
 def tell_finished(session_pk: int, client_id: str, status: str, error: str) -> None:
     """Say that a turn ended, whoever ended it, and log it."""
-    _call_after_commit(partial(_say_finished, session_pk, client_id, status, error))
+    say = partial(_say_finished, session_pk, client_id, status, error)
+    _call_after_commit(partial(_call_apart, say))
 
 
 def tell_act(session_pk: int | None, action: str, actor: str, messages: int) -> None:
     """Say what was written down in the audit; of no single session without a `session_pk`."""
-    _after_commit(
+    _apart_after_commit(
         signals.act_recorded, session_pk=session_pk, action=action, actor=actor, messages=messages
     )
     if session_pk is not None and action in REMOVING:
-        _after_commit(
+        _apart_after_commit(
             signals.history_removed, session_pk=session_pk, action=action, messages=messages
         )
 
@@ -125,6 +143,36 @@ def _between(begin: datetime | None, end: datetime | None) -> float | None:
 
 def _after_commit(signal: Signal, **about: Any) -> None:
     _call_after_commit(partial(signal.send_robust, None, **about))
+
+
+def _apart_after_commit(signal: Signal, **about: Any) -> None:
+    if signal.has_listeners():
+        _call_after_commit(partial(_call_apart, partial(signal.send_robust, None, **about)))
+
+
+def has_told_all() -> bool:
+    """Whether no receiver of the host's is still to be told, or at it, on the thread apart."""
+    return not _untold
+
+
+def _call_apart(say: Callable[[], object]) -> None:
+    """Call it in order, in a thread that nobody waits for; here, if this one is nobody's."""
+    if not is_pool_thread() or not _room.acquire(blocking=False):
+        say()
+        return
+    told = _teller.submit(_call, say)
+    _untold.add(told)
+    told.add_done_callback(_untold.discard)
+
+
+def _call(say: Callable[[], object]) -> None:
+    try:
+        say()
+    except Exception:
+        logger.exception("what happened could not be told")
+    finally:
+        _room.release()
+        close_old_connections()
 
 
 def _call_after_commit(call: Callable[[], object]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
+import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -14,6 +15,7 @@ from django.db import close_old_connections, reset_queries
 
 from chatmemory.conf import settings
 from chatmemory.services.actors import Actor
+from chatmemory.threads import DaemonExecutor
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,7 +23,12 @@ T = TypeVar("T")
 Lane = tuple[object, ...]
 """What only one call of the pool may work on at a time."""
 
-_executors: dict[int, ThreadPoolExecutor] = {}
+LAST_SECONDS = 0.5
+"""How long the end of the process waits for what the threads are at."""
+
+_here = threading.local()
+
+_executors: dict[int, DaemonExecutor] = {}
 _lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[Lane, asyncio.Lock]] = (
     WeakKeyDictionary()
 )
@@ -62,7 +69,13 @@ def address_lane(*, session_key: str, by: Actor, scope: str | None = None, **_: 
     return (scope or f"{by.kind}:{by.id}", session_key)
 
 
+def is_pool_thread() -> bool:
+    """Whether this is a thread of the pool, which sockets and runs wait for."""
+    return getattr(_here, "is_pool", False)
+
+
 def _with_fresh_connection(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    _here.is_pool = True
     close_old_connections()
     reset_queries()  # which Django keeps while DEBUG is on, until a request begins
     try:
@@ -71,10 +84,18 @@ def _with_fresh_connection(function: Callable[P, T], *args: P.args, **kwargs: P.
         close_old_connections()
 
 
-def _executor(threads: int) -> ThreadPoolExecutor:
+def _executor(threads: int) -> DaemonExecutor:
     if threads not in _executors:
-        _executors[threads] = ThreadPoolExecutor(threads, thread_name_prefix="chatmemory-db")
+        _executors[threads] = DaemonExecutor(threads, name="chatmemory-db")
     return _executors[threads]
+
+
+@atexit.register
+def _end() -> None:
+    """Let what is under way end; but a database that hangs keeps no process from its end."""
+    for executor in _executors.values():
+        executor.shutdown(wait=False)
+        executor.join(LAST_SECONDS)
 
 
 def _lock_of(lane: Lane) -> asyncio.Lock:

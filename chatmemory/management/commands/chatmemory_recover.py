@@ -29,5 +29,6 @@ class Command(BaseCommand):
         )
         if recovered.failed:
             raise CommandError(
-                f"{counted(recovered.failed, 'session')} could not be reached; run it again."
+                f"The turns of {counted(recovered.failed, 'session')} could not be ended; run it "
+                "again, and if that is in vain, chatmemory_check."
             )
