@@ -48,13 +48,13 @@ logger = logging.getLogger(__name__)
 KEEPER_SECONDS = 1.0
 SLICE_SECONDS = 0.02
 """How long a responder that waits for nothing may go on before the others have their turn."""
+RESPONDER_THREADS = min(32, (os.cpu_count() or 1) + 4)
+"""On how many threads responders run what would block; as many as Python's own default."""
 FINISH_AGAIN_SECONDS = 1.0
 LOOK_SECONDS = 0.05
 """How often a process that ends looks whether its runs have."""
 GIVE_BACK_SECONDS = 2.0
 """How long it tries to give back what it claimed."""
-RESPONDER_THREADS = min(32, (os.cpu_count() or 1) + 4)
-"""On how many threads responders run what would block; as many as Python's own default."""
 END_SECONDS = 5.0
 """How long it tries to store the ends of runs that it interrupted."""
 
