@@ -10,7 +10,7 @@ PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
 help:
 	@echo "make demo    run the demo on http://127.0.0.1:8000/"
 	@echo "make test    run the tests; ARGS='-k name' chooses some"
-	@echo "make torture kill, pause, cut and flood real servers, for an hour; ARGS='--plan kill --seed 7' chooses"
+	@echo "make torture kill, pause, cut and flood real servers; ARGS='--plan kill --seed 7' chooses"
 	@echo "make lint    check format, style and who imports whom"
 	@echo "make types   check the types"
 	@echo "make check   check the project and its migrations"
