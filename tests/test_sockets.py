@@ -768,6 +768,42 @@ async def test_a_stop_ends_a_running_turn_and_keeps_what_was_said(ann, talk, set
     assert reply["text"].startswith("word ")
 
 
+async def test_a_turn_that_begins_while_the_session_is_read_is_shown_all_the_same(
+    ann, talk, monkeypatch
+):
+    read, claims = feed._awaiting, [services.aclaim_next]
+
+    async def claim_and_read(head):
+        while claims:
+            assert await claims.pop()(session_pk=talk.pk, owner="another")
+        return await read(head)
+
+    monkeypatch.setattr(feed, "_awaiting", claim_and_read)
+    monkeypatch.setattr("chatmemory.runner.Runner.owner", "")  # nobody else claims
+    async with greeted(tab := Tab(ann)):
+        for client_id in ("c1", "c2"):
+            await services.aadmit_turn(**ann.talk, client_id=client_id, content="hi")
+        await tab.until("session", waiting=[{"turn": "c2", "text": "hi"}])
+    shown = [frame["running"] for frame in tab.frames if frame["type"] == "session"]
+    assert shown[0] is None
+    assert {running and running["turn"] for running in shown[1:]} == {"c1"}
+
+
+async def test_a_wrong_number_of_waiting_turns_keeps_no_socket_busy(ann, talk, monkeypatch):
+    asked, read = [], feed._awaiting
+
+    async def count(head):
+        asked.append(head)
+        return await read(head)
+
+    monkeypatch.setattr(feed, "_awaiting", count)
+    await db(Session.objects.update)(waiting=3)
+    async with greeted(tab := Tab(ann)):
+        [shown] = [frame for frame in tab.frames if frame["type"] == "session"]
+        assert shown["waiting"] == []
+    assert len(asked) == 2
+
+
 async def test_a_stop_cancels_a_waiting_turn(ann, talk):
     await db(services.admit_turn)(**ann.talk, client_id="c0", content="hi", owner="another")
     asked = '{"role": "user", "content": "hi"}'

@@ -41,6 +41,8 @@ class Feed:
         """Revision and number up to which changed rows were shown."""
         self._shown: dict[str, object] = {}
         self._synced = ""
+        self._torn = -1
+        """The revision at which the session had changed before all of it was read."""
         self._superseded: list[tuple[int, int]] = []
         self._superseded_of = (0, 0, 0)
         self._running: str | None = None
@@ -147,7 +149,11 @@ class Feed:
 
     async def _head(self, head: Head) -> list[str]:
         """The session if it has changed, and how far the client has seen."""
-        waiting = await _awaiting(self.session_pk) if head.waiting else []
+        waiting = await _awaiting(head) if head.waiting else []
+        if head.waiting and not waiting and self._torn != head.revision:
+            # It has changed by now. Only once: the number may be damaged.
+            self._torn, self.has_news = head.revision, True
+            return []
         superseded = await self._superseded_in(head)
         more = {"superseded": superseded, "waiting": waiting, "live": hub.is_live}
         shown = {**head.public(), **more}
@@ -231,8 +237,10 @@ def _changed(head: Head, low: int, high: int, seen: tuple[int, int]) -> list[Sto
     return durably(lambda: rows.changed_since(*seen, limit=PULL), is_repeatable=True)
 
 
-def _waiting(session_pk: int) -> list[dict[str, object]]:
-    turns = Turn.objects.filter(session=session_pk).waiting()
+def _waiting(head: Head) -> list[dict[str, object]]:
+    """The turns that waited when the head was read; none, if the session has changed since."""
+    # Of another moment, one that began in between would be shown nowhere.
+    turns = Turn.objects.filter(session=head.pk, session__revision=head.revision).waiting()
     waiting = durably(lambda: list(turns), is_repeatable=True)
     return [{"turn": turn.client_id, "text": turn.asked_text} for turn in waiting]
 
