@@ -94,13 +94,15 @@ class Settings:
     BUSY_POLICY = Setting("queue")
     """What becomes of a message that is sent while another is answered, unless the sender says:
     `queue` (it waits its turn), `reject` (it is refused, as `busy`) or `interrupt` (it goes
-    before all that wait, and the reply that is under way ends with what was said so far)."""
+    before all that wait, and the reply that is under way ends with what was said so far).
+    The chat page keeps a message that this setting refused, and sends it when a turn has ended."""
 
     QUEUE_DEPTH = Setting(5)
     """How many messages may wait in one session; more are refused, as `queue_full`."""
 
     TURN_TIMEOUT = Duration(300)
-    """How long a run may take, in seconds; then it ends as failed with what was said so far."""
+    """How long a run may take, in seconds; then it ends as failed, by `model_timeout`, with what
+    was said so far."""
 
     LEASE = Duration(15)
     """How long a process owns a run without renewing, in seconds. After it, a dead process's

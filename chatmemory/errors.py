@@ -17,7 +17,8 @@ class ChatMemoryError(Exception):
     """Whether the same call may succeed a little later."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(message or str(type(self).__doc__).partition("\n")[0])
+        documented = next(cls.__doc__ for cls in type(self).__mro__ if cls.__doc__)
+        super().__init__(message or documented.partition("\n")[0])
 
 
 class BadInput(ChatMemoryError):

@@ -29,7 +29,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from chatmemory import services
 from chatmemory.codec import Asks
-from chatmemory.errors import ContextTooLong, ModelTimeout, ModelUnavailable
+from chatmemory.errors import ContextTooLong, ModelError, ModelTimeout, ModelUnavailable
 from chatmemory.langchain import DjangoChatMessageHistory
 from chatmemory.models import Session
 from chatmemory.responders import Finished, Progress, Request, Text, demo, finding
@@ -672,3 +672,11 @@ async def test_the_demo_model_streams_word_by_word(settings):
     steps, [message] = await ask("demo", settings)
     assert len(steps[0]) > 3
     assert "".join(steps[0]) == message["content"] == demo.reply(HELLO)
+
+
+class Unheard(ModelError):
+    code = "unheard"
+
+
+def test_an_error_of_the_hosts_that_says_nothing_of_itself_says_what_it_is_a_kind_of():
+    assert str(Unheard()) == "The model failed."

@@ -43,7 +43,7 @@ def find_door(url: str, sign_in: Callable[[], tuple[str, str]], cookies: Mapping
         name, password = sign_in()
         page = browser.post(page, {"username": name, "password": password})
         if page.form is not None:
-            raise CannotSignIn("The server knows no such user name and password.")
+            raise CannotSignIn("The login page takes no such user name and password.")
     if page.socket is None and page.new is not None:
         page = browser.get(page.new)
     if page.socket is None:
