@@ -22,6 +22,7 @@ from chatmemory.models import AuditEntry, Session, Turn
 from chatmemory.services import Actor, news, runs
 from chatmemory.services.news import has_told_all
 from chatmemory.services.rows import store
+from chatmemory.threads import DaemonExecutor
 from tests.factories import make_session, said
 from tests.servers import DEADLINE, wait_for
 
@@ -403,3 +404,26 @@ def test_a_receiver_that_would_end_the_process_is_logged_and_stops_nobody(caplog
         answer_all("c1", "c2")
     assert told == ["c1", "c2"]
     assert caplog.text.count("SystemExit: enough") == 2
+
+
+def test_where_the_system_gives_no_thread_who_committed_tells(monkeypatch):
+    make_session()
+    told, start = [], threading.Thread.start
+
+    def start_another(thread):
+        if thread.name.startswith("test-signals"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def listen(**about):
+        told.append((about["client_id"], threading.current_thread().name.partition("_")[0]))
+
+    monkeypatch.setattr(news, "_teller", DaemonExecutor(1, name="test-signals"))
+    monkeypatch.setattr(news, "_room", threading.Semaphore(1))
+    with told_apart_to(listen):
+        with monkeypatch.context() as scarce:
+            scarce.setattr(threading.Thread, "start", start_another)
+            answer_all("c1", "c2")
+        answer_all("c3")
+    assert told == [("c1", "chatmemory-db"), ("c2", "chatmemory-db"), ("c3", "test-signals")]
+    news._teller.shutdown()

@@ -166,7 +166,12 @@ def _call_apart(say: Callable[[], object]) -> None:
     if not is_pool_thread() or not _room.acquire(blocking=False):
         say()
         return
-    told = _teller.submit(_call, say)
+    try:
+        told = _teller.submit(_call, say)
+    except RuntimeError:  # the system gives no thread
+        _room.release()
+        say()
+        return
     _untold.add(told)
     told.add_done_callback(_untold.discard)
 
