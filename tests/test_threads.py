@@ -117,9 +117,15 @@ def test_a_thread_that_the_system_did_not_give_is_asked_for_again(executor, scar
 
 
 def test_a_call_waits_for_the_threads_that_there_are(executor, scarce):
-    go = threading.Event()
+    began, go = threading.Event(), threading.Event()
+
+    def wait():
+        began.set()
+        return go.wait(DEADLINE)
+
     scarce.clear()
-    first = executor.submit(go.wait, DEADLINE)
+    first = executor.submit(wait)
+    assert began.wait(DEADLINE)
     scarce.set()
     second = executor.submit(name)
     scarce.clear()
