@@ -1,7 +1,9 @@
-"""Signals, each sent after the commit of what it tells of, in the thread that committed.
+"""Signals, each sent after the commit of what it tells of.
 
-All carry `session_pk`, none what was said. Receivers must be quick; an exception in one is logged
-and stops nobody.
+They are sent by the thread that committed, but what sockets and runs commit on a thread apart:
+only `session_changed`, `turn_waiting` and `stop_requested`, whose receivers must be quick, are
+always told at once. All carry `session_pk`, none what was said. An exception in a receiver is
+logged and stops nobody.
 """
 
 from __future__ import annotations

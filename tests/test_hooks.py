@@ -22,6 +22,7 @@ from chatmemory.models import AuditEntry, Session, Turn
 from chatmemory.services import Actor, news, runs
 from chatmemory.services.news import has_told_all
 from chatmemory.services.rows import store
+from chatmemory.threads import DaemonExecutor
 from tests.factories import make_session, said
 from tests.servers import DEADLINE, wait_for
 
@@ -349,3 +350,80 @@ def test_what_finds_no_room_behind_a_slow_receiver_is_told_by_who_committed(monk
         append(["m1"])
         assert [about["first_seq"] for about in receiver.told] == [1, 2]
     assert receiver.threads == {"chatmemory-signals", "chatmemory-db"}
+
+
+@contextmanager
+def told_apart_to(receiver, signal=signals.turn_finished):
+    """To receive what threads of the pool commit; it is told when the block is over."""
+    signal.connect(receiver)
+    try:
+        yield
+        wait_for(has_told_all, "the receiver is still at it")
+    finally:
+        signal.disconnect(receiver)
+
+
+def answer_all(*client_ids):
+    for client_id in client_ids:
+        asked = async_to_sync(services.aadmit_turn)(
+            **TALK, client_id=client_id, content="hello", owner="me"
+        )
+        async_to_sync(services.astart_turn)(claim=asked.claim)
+        given = {"status": "complete", "message": said("hi", "there")[1], "model": "m1"}
+        async_to_sync(services.afinish_turn)(claim=asked.claim, **given)
+
+
+def test_a_transaction_that_a_receiver_leaves_open_is_rolled_back(caplog):
+    make_session()
+    other = make_session("other", title="before")
+    told = []
+
+    def leave_open(**about):
+        told.append((about["client_id"], about["model"], connection.in_atomic_block))
+        transaction.atomic().__enter__()
+        Session.objects.filter(pk=other.pk).update(title="never")
+        list(Turn.objects.all())
+
+    with told_apart_to(leave_open):
+        answer_all("c1", "c2", "c3")
+    assert told == [("c1", "m1", False), ("c2", "m1", False), ("c3", "m1", False)]
+    assert caplog.text.count("left a transaction open") == 3
+    other.refresh_from_db()
+    assert other.title == "before"
+
+
+def test_a_receiver_that_would_end_the_process_is_logged_and_stops_nobody(caplog):
+    make_session()
+    told = []
+
+    def end(**about):
+        told.append(about["client_id"])
+        raise SystemExit("enough")
+
+    with told_apart_to(end):
+        answer_all("c1", "c2")
+    assert told == ["c1", "c2"]
+    assert caplog.text.count("SystemExit: enough") == 2
+
+
+def test_where_the_system_gives_no_thread_who_committed_tells(monkeypatch):
+    make_session()
+    told, start = [], threading.Thread.start
+
+    def start_another(thread):
+        if thread.name.startswith("test-signals"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def listen(**about):
+        told.append((about["client_id"], threading.current_thread().name.partition("_")[0]))
+
+    monkeypatch.setattr(news, "_teller", DaemonExecutor(1, name="test-signals"))
+    monkeypatch.setattr(news, "_room", threading.Semaphore(1))
+    with told_apart_to(listen):
+        with monkeypatch.context() as scarce:
+            scarce.setattr(threading.Thread, "start", start_another)
+            answer_all("c1", "c2")
+        answer_all("c3")
+    assert told == [("c1", "chatmemory-db"), ("c2", "chatmemory-db"), ("c3", "test-signals")]
+    news._teller.shutdown()

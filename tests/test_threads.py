@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -32,7 +35,7 @@ def test_a_call_returns_what_it_returns_and_raises_what_it_raises(executor):
 
 
 def test_a_thread_that_is_idle_is_taken_before_another_is_begun(executor):
-    assert {executor.submit(name).result(DEADLINE) for _ in range(20)} <= {"test_0", "test_1"}
+    assert {executor.submit(name).result(DEADLINE) for _ in range(20)} == {"test_0"}
     assert executor.submit(lambda: threading.current_thread().daemon).result(DEADLINE)
 
 
@@ -72,6 +75,90 @@ def test_an_end_that_is_waited_for_only_so_long_leaves_what_hangs(executor):
     assert not call.done()
     go.set()
     assert call.result(DEADLINE)
+
+
+def test_an_end_that_cancels_what_waits_ends_what_has_begun():
+    executor, began, go = DaemonExecutor(1, name="test"), threading.Event(), threading.Event()
+
+    def wait():
+        began.set()
+        return go.wait(DEADLINE)
+
+    first, later = executor.submit(wait), executor.submit(name)
+    assert began.wait(DEADLINE)
+    executor.shutdown(wait=False, cancel_futures=True)
+    assert later.cancelled()
+    go.set()
+    assert first.result(DEADLINE)
+    executor.join(DEADLINE)
+
+
+@pytest.fixture
+def scarce(monkeypatch):
+    """No thread can be begun, until the fixture is cleared."""
+    is_scarce = threading.Event()
+    is_scarce.set()
+    start = threading.Thread.start
+
+    def start_if_there_is_one(thread):
+        if is_scarce.is_set():
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_if_there_is_one)
+    return is_scarce
+
+
+def test_a_thread_that_the_system_did_not_give_is_asked_for_again(executor, scarce):
+    with pytest.raises(RuntimeError, match="new thread"):
+        executor.submit(name)
+    scarce.clear()
+    assert executor.submit(name).result(DEADLINE) == "test_0"
+
+
+def test_a_call_waits_for_the_threads_that_there_are(executor, scarce):
+    began, go = threading.Event(), threading.Event()
+
+    def wait():
+        began.set()
+        return go.wait(DEADLINE)
+
+    scarce.clear()
+    first = executor.submit(wait)
+    assert began.wait(DEADLINE)
+    scarce.set()
+    second = executor.submit(name)
+    scarce.clear()
+    assert executor.submit(name).result(DEADLINE) == "test_1"
+    go.set()
+    assert first.result(DEADLINE)
+    assert second.result(DEADLINE) in {"test_0", "test_1"}
+
+
+FORKS = """
+import os, threading
+from chatmemory.threads import DaemonExecutor
+executor, go = DaemonExecutor(2, name="test"), threading.Event()
+executor.submit(int).result(20)
+calls = [executor.submit(go.wait, 20) for _ in range(3)]
+child = os.fork()
+if not child:
+    print(executor.submit(divmod, 7, 2).result(20), flush=True)
+    executor.shutdown()
+    os._exit(0)
+os.waitpid(child, 0)
+go.set()
+print([call.result(20) for call in calls])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no system that can fork")
+def test_a_forked_process_has_threads_of_its_own():
+    command = [sys.executable, "-W", "ignore", "-c", FORKS]
+    done = subprocess.run(  # noqa: S603  # our own program
+        command, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.splitlines() == ["(3, 1)", "[True, True, True]"], done.stderr
 
 
 def test_an_event_loop_takes_it_for_its_own(executor):

@@ -14,7 +14,13 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from django.db import DatabaseError, InterfaceError, close_old_connections, transaction
+from django.db import (
+    DatabaseError,
+    InterfaceError,
+    close_old_connections,
+    connections,
+    transaction,
+)
 from django.dispatch import Signal
 
 from chatmemory import codec, signals
@@ -160,7 +166,12 @@ def _call_apart(say: Callable[[], object]) -> None:
     if not is_pool_thread() or not _room.acquire(blocking=False):
         say()
         return
-    told = _teller.submit(_call, say)
+    try:
+        told = _teller.submit(_call, say)
+    except RuntimeError:  # the system gives no thread
+        _room.release()
+        say()
+        return
     _untold.add(told)
     told.add_done_callback(_untold.discard)
 
@@ -168,11 +179,21 @@ def _call_apart(say: Callable[[], object]) -> None:
 def _call(say: Callable[[], object]) -> None:
     try:
         say()
-    except Exception:
+    except BaseException:  # a receiver's SystemExit too, of which nobody else would hear
         logger.exception("what happened could not be told")
     finally:
         _room.release()
+        _leave_no_transaction()
         close_old_connections()
+
+
+def _leave_no_transaction() -> None:
+    """Roll back what a receiver began and did not end: all that is told later would be in it."""
+    for connection in connections.all(initialized_only=True):
+        if connection.in_atomic_block:
+            logger.error("a receiver left a transaction open; it is rolled back")
+            del connections[connection.alias]  # closed in a block, it could not be opened again
+            connection.close()
 
 
 def _call_after_commit(call: Callable[[], object]) -> None:
