@@ -281,7 +281,10 @@ class Runner:
             status, error = FAILED, ModelTimeout.code
         except ModelError as problem:
             status, error = FAILED, problem.code
-            logger.warning("turn %s: %s", run.claim.client_id, error)
+            is_ours = type(problem).__module__ == ModelError.__module__
+            is_traced = not is_ours or problem.__cause__ is not None
+            level = logging.WARNING if is_ours else logging.ERROR
+            logger.log(level, "turn %s: %s", run.claim.client_id, error, exc_info=is_traced)
         except BaseException:  # SystemExit and CancelledError too, if the responder raised them
             if run.is_ending or self._is_over or _is_thrown_away(run):
                 raise

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from langchain_core.messages import AIMessage, HumanMessage
 
 from chatmemory.codec import text_of
-from chatmemory.errors import NotFound
+from chatmemory.errors import ModelError, ModelUnavailable, NotFound
 from chatmemory.langchain import DjangoChatMessageHistory
 from chatmemory.models import Session
 from chatmemory.responders import Progress
@@ -96,6 +96,30 @@ async def failing(messages: Messages, session: Session) -> AsyncGenerator[str, N
     """Break off."""
     yield "So far, "
     raise RuntimeError("secret words")
+
+
+class Blocked(ModelError):
+    """An error of the host's."""
+
+    code = "blocked"
+
+
+async def blocked(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Break off with an error of the host's own kind."""
+    yield "So far, "
+    raise Blocked("filter 7 says no")
+
+
+async def unreachable(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Break off with an error of the app's, and say nothing of its cause."""
+    yield "So far, "
+    raise ModelUnavailable
+
+
+async def refused(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Break off with an error of the app's, and its cause."""
+    yield "So far, "
+    raise ModelUnavailable from ConnectionError("port 7 is closed")
 
 
 async def quitting(messages: Messages, session: Session) -> AsyncGenerator[str, None]:

@@ -6,18 +6,21 @@ import re
 import time
 import uuid
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from django.conf import settings
+from django.contrib.staticfiles import finders
 from django.db import OperationalError
 from django.test import Client
 from django.urls import reverse
 
-from chatmemory import codec, services
+from chatmemory import codec, errors, services
+from chatmemory.errors import ModelError
 from chatmemory.models import Session
 from chatmemory.pages import rendering
 from chatmemory.pages.rendering import first_words, has_markup, markdown, visible
-from chatmemory.pages.views import LISTED, POLICY, RENDERED_CHARS, SHOWN_CHARS
+from chatmemory.pages.views import FAILURES, LISTED, POLICY, RENDERED_CHARS, SHOWN_CHARS
 from chatmemory.services import Actor
 from tests.factories import make_session, make_user, said
 from tests.payloads import ELSEWHERE, PAYLOADS
@@ -231,6 +234,42 @@ def test_a_reply_that_broke_off_says_so(web, ann):
     page = html_of(web.get("/chat/talk/")).replace("&#x27;", "'")
     assert "Stopped before the end." in page
     assert "The model can't be reached." in page
+
+
+class Wordless(ModelError):  # as a host writes it: without a docstring
+    code = "too_rude"
+
+
+class Telling(ModelError):
+    """Quota of the key 4711 used up."""
+
+    code = "no_quota"
+
+
+class Demanding(ModelError):
+    """The model is down."""
+
+    code = "is_down"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(model)
+
+
+@pytest.mark.parametrize("kind", [Wordless, Telling, Demanding])
+def test_of_a_failure_with_a_code_of_the_hosts_the_page_says_only_that(web, ann, kind):
+    make_session(owner=ann)
+    columns = {"role": "assistant", "text": "so f", "tokens": 1, "model": "", "status": "failed"}
+    Session.objects.get().messages.create(seq=1, error=kind.code, **columns)
+    Session.objects.update(last_seq=1)
+    assert '<p class="cm-note">The reply failed. </p>' in html_of(web.get("/chat/talk/"))
+
+
+def test_a_failure_is_said_in_the_same_words_live_and_after_a_reload():
+    script = Path(finders.find("chatmemory/chat-words.js")).read_text(encoding="utf-8")
+    said = script.partition("errors: {")[2].partition("}")[0]
+    assert dict(re.findall(r'(\w+): "(.*)",', said)) == FAILURES
+    ours = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    assert {kind.code for kind in ours if issubclass(kind, ModelError)} <= FAILURES.keys()
 
 
 def test_a_long_message_is_cut_with_a_link_to_the_whole(web, ann):

@@ -125,6 +125,27 @@ def test_a_responder_that_fails_leaves_a_row_with_the_text_so_far(ann, settings,
     assert "secret" not in str(list(Turn.objects.values()) + list(Message.objects.values()))
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "level", "trace"),
+    [
+        ("blocked", "blocked", "ERROR", "filter 7 says no"),
+        ("refused", "model_unavailable", "WARNING", "port 7 is closed"),
+        ("unreachable", "model_unavailable", "WARNING", None),
+    ],
+)
+def test_a_failure_is_logged_with_what_the_host_has_to_know(
+    ann, settings, caplog, name, code, level, trace
+):
+    answered_by(settings, name)
+    begin(ann, "secret words")
+    assert (ended().status, turn().error) == ("failed", code)
+    [record] = [record for record in caplog.records if record.name == runner_module.__name__]
+    assert (record.levelname, record.getMessage()) == (level, f"turn c1: {code}")
+    text = caplog.handler.format(record)
+    assert (trace in text) if trace else ("\n" not in text)
+    assert "secret" not in text
+
+
 @pytest.mark.parametrize("name", ["quitting", "cancelling", "closing"])
 def test_a_responder_that_ends_more_than_itself_fails_its_turn_alone(ann, settings, name):
     answered_by(settings, name)

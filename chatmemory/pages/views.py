@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
@@ -18,6 +18,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonRespons
 from django.shortcuts import redirect, render
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_safe
 
@@ -27,7 +28,6 @@ from chatmemory.errors import (
     ChatMemoryError,
     Forbidden,
     MemoryUnavailable,
-    ModelError,
     NotFound,
     Unauthenticated,
 )
@@ -60,6 +60,16 @@ STATUS = {
     NotFound: 404,
     MemoryUnavailable: 503,
 }
+
+FAILURES = {
+    "model_error": gettext_lazy("The model failed."),
+    "model_unavailable": gettext_lazy("The model can't be reached."),
+    "model_timeout": gettext_lazy("The model took too long."),
+    "context_too_long": gettext_lazy("The conversation is too long for the model."),
+    "blocked": gettext_lazy("The model refused to answer."),
+    "no_checkpointer": gettext_lazy("The model can't ask you anything here."),
+}
+"""Why a reply failed, by code; chat-words.js has the same."""
 
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, P], HttpResponse]
@@ -268,12 +278,8 @@ def is_rendered(row: StoredMessage) -> bool:
 
 
 def reason(code: str) -> str:
-    """Why a reply failed, in words."""
-    kinds: Sequence[type[ChatMemoryError]] = (ModelError, *ModelError.__subclasses__())
-    for kind in kinds:
-        if kind.code == code:
-            return str(kind())
-    return _("The reply failed.") if code else ""
+    """Why a reply failed, in words; a host's own code has none."""
+    return str(FAILURES.get(code) or _("The reply failed.")) if code else ""
 
 
 def _actor(request: HttpRequest) -> Actor:
