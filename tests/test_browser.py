@@ -334,6 +334,47 @@ def test_an_edit_and_a_second_answer_leave_older_versions(desk):
     other.expect_rows("two", "two", "three", "three")
 
 
+IS_UNCOVERED = """node => {
+    const {left, top, width, height} = node.getBoundingClientRect();
+    return node.contains(document.elementFromPoint(left + width / 2, top + height / 2));
+}"""
+TO_THE_EDGE = """node => {
+    const log = node.closest('.cm-log');
+    log.scrollTop += node.getBoundingClientRect().bottom - log.getBoundingClientRect().bottom + 20;
+}"""
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark")])
+def test_of_an_older_version_it_is_said_wherever_the_reader_is(desk, width, scheme):
+    viewport = {"width": width, "height": 700}
+    desk.context = desk.new_context(viewport=viewport, color_scheme=scheme)
+    chat = desk.open()
+    chat.send("\n".join(f"line {number}" for number in range(1, 31)))
+    expect(chat.rows).to_have_count(2)
+    chat.tool(2, "Answer again").click()
+    bar = chat.page.locator(".cm-tools", has_text="2 of 2")
+    expect(chat.tool(4, "Answer again")).to_be_visible()
+    bar.evaluate(TO_THE_EDGE)
+    expect(chat.page.get_by_role("button", name="Newest messages")).to_be_visible()
+    bar.get_by_role("button", name="Previous version").click()
+    notice = chat.page.locator(".cm-old-note")
+    following = chat.page.get_by_role("button", name="Next version")
+    for place in (0, 0.5, 1):
+        expect(notice).to_be_in_viewport(ratio=1)
+        for seen in (notice, notice.get_by_role("button")):
+            assert seen.evaluate(IS_UNCOVERED)
+        if place == 0:
+            assert following.evaluate(IS_UNCOVERED)
+        notice.evaluate(
+            "(node, place) => { const log = node.closest('.cm-log');"
+            " log.scrollTop = place * log.scrollHeight; }",
+            place,
+        )
+    notice.get_by_role("button", name="Back to the newest").click()
+    expect(bar).to_be_visible()
+    expect(notice).to_have_count(0)
+
+
 def test_a_sign_out_elsewhere_ends_the_page_and_keeps_what_was_written(desk):
     chat = desk.open()
     other = desk.page()

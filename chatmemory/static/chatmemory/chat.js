@@ -555,6 +555,7 @@ export class ChatMemory extends HTMLElement {
     this.#parts.log.scrollTop += top(from) - before;
     this.#onScroll();
     const bar = this.#nodes.get(`row:${from}`)?.querySelector(".cm-tools");
+    bar?.scrollIntoView({block: "nearest"}); // not below the notice
     (bar?.querySelector(`.${name}:enabled`) ?? bar?.querySelector(":enabled"))?.focus({preventScroll: true});
   }
 
