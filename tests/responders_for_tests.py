@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-import time
 from collections.abc import AsyncGenerator
 
 from langchain_core.messages import AIMessage, HumanMessage
@@ -85,10 +84,10 @@ async def silent(messages: Messages, session: Session) -> AsyncGenerator[str, No
 
 
 async def blocking(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Hold up the whole event loop, as careless code does."""
+    """Hold up the whole event loop, as careless code does, until the test says GO."""
     yield "So far, "
     BEGUN.set()
-    time.sleep(BLOCK_SECONDS)  # noqa: ASYNC251  # that is the point
+    GO.wait(BLOCK_SECONDS)  # which is the point: nothing is awaited
     yield "so good."
 
 

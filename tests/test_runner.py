@@ -179,6 +179,7 @@ def test_while_the_loop_is_blocked_nothing_is_claimed(ann, settings, monkeypatch
     assert ended().error == "model_timeout"
     wait_for(lambda: not runner.owner, "it still claims")
     assert not runner._runs
+    responders_for_tests.GO.set()
     wait_for(lambda: runner.owner, "it claims no more")
 
 
@@ -499,6 +500,7 @@ async def test_a_responder_that_blocks_delays_no_other_socket(ann, settings):
         assert (await db(turn)()).status == "running"
         async with greeted(Tab(ann)):
             assert (await db(turn)()).status == "running"
+        responders_for_tests.GO.set()
         await tab.idle(2)
 
 
