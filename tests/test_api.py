@@ -20,6 +20,7 @@ from django.urls import resolve
 
 from chatmemory import services
 from chatmemory.models import Message, Session, Turn
+from chatmemory.responders import demo
 from chatmemory.services import Actor, limits
 from tests.factories import make_session, make_user, said
 
@@ -31,6 +32,11 @@ MESSAGES = "/api/sessions/talk/messages/"
 VERSIONS = f"{MESSAGES}1/versions/"
 JSON = "application/json"
 CHUNKED: dict[str, Any] = {"HTTP_TRANSFER_ENCODING": "chunked"}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(demo, "PAUSE", 0)
 
 
 @pytest.fixture

@@ -110,6 +110,7 @@ def test_a_link_with_a_hidden_character_shows_it():
     assert "\u202e" not in markdown("[a](https://example.com/\u202etxt 'b\u202ec')")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part", ["[", "![", "*a ", "a**b", "*_", "[a](", "<", "&", "> ", "`a", "|a"]
 )

@@ -297,6 +297,7 @@ def test_who_answers_is_found_once(settings):
     assert finding.find() is finding.find()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("responder", ["demo", "plain.talk"])
 def test_no_langchain_is_loaded_for_what_needs_none(responder, tmp_path):
     (tmp_path / "plain.py").write_text("async def talk(messages, session):\n    yield 'x'\n")
