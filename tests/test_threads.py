@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 import threading
@@ -152,7 +151,6 @@ print([call.result(20) for call in calls])
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no system that can fork")
 def test_a_forked_process_has_threads_of_its_own():
     command = [sys.executable, "-W", "ignore", "-c", FORKS]
     done = subprocess.run(  # noqa: S603  # our own program
