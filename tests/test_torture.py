@@ -26,6 +26,7 @@ from tests.torture.plans import PLANS
 from tests.torture.plans.crowds import isolation, readers, storm, stuck
 from tests.torture.plans.dying import kill, pause, rolling, unfenced
 from tests.torture.plans.links import commits, loss, redis
+from tests.torture.verdict import Figure, Outcome, Verdict, summary
 from tests.torture.world import Redis, World
 
 SEED = 7
@@ -143,6 +144,47 @@ def test_a_history_is_read_as_it_was_written(tmp_path):
     assert read_history(tmp_path / "history.jsonl") == history.events
     assert history.faults() == {"killed": 1}
     assert [event.at for event in history.events] == sorted(e.at for e in history.events)
+
+
+# The verdict
+
+
+SLOW = Figure("s", 3.0, time_limit=2.0)
+BOUND = Figure("MB", 65, at_most=64)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verdict", "shown"),
+    [
+        (Outcome([], [Figure("s", 2.0, time_limit=2.0)]), Verdict.GOOD, "0 time limits exceeded"),
+        (Outcome([], [SLOW]), Verdict.SLOW, "0 violations; 0 figures out of bounds; 1 time limit"),
+        (Outcome(["lost"], [SLOW]), Verdict.VIOLATED, "1 violation; 0 figures"),
+        (Outcome([], [BOUND]), Verdict.VIOLATED, "1 figure out of bounds"),
+        (Outcome([], [Figure("faults", 1, at_least=2)]), Verdict.VIOLATED, "1 figure out"),
+    ],
+)
+def test_a_time_limit_is_no_violation(outcome, verdict, shown):
+    assert outcome.verdict is verdict
+    assert shown in str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "status", "last_line"),
+    [
+        ({}, 1, "0 stages"),
+        ({"a": Verdict.GOOD}, 0, "1 stage: 0 with violations, 0 not finished"),
+        ({"a": Verdict.GOOD, "b": Verdict.SLOW}, 4, "1 with only time limits exceeded, 1 good"),
+        ({"a": Verdict.SLOW, "b": Verdict.VIOLATED}, 1, "1 with violations"),
+        ({"a": Verdict.SLOW, "b": Verdict.BROKEN}, 1, "1 not finished"),
+    ],
+)
+def test_a_run_in_which_only_time_limits_were_exceeded_has_its_own_exit_status(
+    verdicts, status, last_line
+):
+    lines, returned = summary(verdicts)
+    assert returned == status
+    assert last_line in lines[-1]
+    assert len(lines) == 1 + sum(verdict is not Verdict.GOOD for verdict in verdicts.values())
 
 
 # The plans

@@ -14,6 +14,8 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.torture.verdict import Verdict, summary
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 DATABASES = {
     "sqlite": "",
@@ -62,7 +64,10 @@ SCHEDULE = (
 
 
 def main() -> int:
-    """Run what was asked for; 1 if anything is wrong."""
+    """Run the chosen stages.
+
+    Exit status: 0 if all are good, 4 if only time limits were exceeded, else 1.
+    """
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
     names = sorted({stage.plan for stage in SCHEDULE})
     parser.add_argument("--plan", action="append", choices=names, help="one or more; else all")
@@ -81,15 +86,14 @@ def main() -> int:
         and options.layer in (None, stage.layer)
     ]
     say(f"Seed {options.seed}. Python {platform.python_version()}, {os.cpu_count()} cores.")
-    failed = [stage for stage in chosen if not run(stage, options.seed)]
-    for stage in failed:
-        say(f"NOT GOOD: {stage}")
-    say(f"{len(chosen) - len(failed)} of {len(chosen)} stages are as they must be.")
-    return bool(failed) or not chosen
+    lines, status = summary({stage: run(stage, options.seed) for stage in chosen})
+    for line in lines:
+        say(line)
+    return status
 
 
-def run(stage: Stage, seed: int) -> bool:
-    """Run a stage in a process of its own, whose settings are its own; whether all is well."""
+def run(stage: Stage, seed: int) -> Verdict:
+    """Run a stage in a process of its own, with its own settings."""
     say(f"\n== {stage}")
     place = [stage.program, stage.layer]
     command = [sys.executable, "-m", "tests.torture.stage", stage.plan, str(seed)]
@@ -103,7 +107,8 @@ def run(stage: Stage, seed: int) -> bool:
     done = subprocess.run(  # noqa: S603  # our own module
         [*command, str(stage.rounds), *place], cwd=ROOT, env=env, check=False
     )
-    return done.returncode == 0
+    known = done.returncode in {verdict.value for verdict in Verdict}
+    return Verdict(done.returncode) if known else Verdict.BROKEN  # a signal ended it
 
 
 def say(line: str) -> None:

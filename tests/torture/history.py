@@ -9,6 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+GIVEN_UP = "given up"
+"""The text of an error event of a client that no longer waits."""
+
 Kind = Literal["invoke", "ack", "token", "done", "error", "lost", "back", "fault"]
 
 

@@ -19,11 +19,12 @@ from django.db import connection  # noqa: E402
 
 from project.recall_servers import own_database  # noqa: E402
 from tests.torture.plans import PLANS  # noqa: E402
+from tests.torture.verdict import Outcome, Verdict  # noqa: E402
 from tests.torture.world import Redis, World  # noqa: E402
 
 
-def main(name: str, seed: str, rounds: str, program: str, layer: str) -> int:
-    """Run the plan; 1 if anything is wrong."""
+def main(name: str, seed: str, rounds: str, program: str, layer: str) -> Verdict:
+    """Run the plan and print what it found; return its verdict."""
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="chatmemory-torture-") as place,
@@ -41,17 +42,20 @@ def main(name: str, seed: str, rounds: str, program: str, layer: str) -> int:
             redis=redis,
         )
         try:
-            outcome = asyncio.run(PLANS[name](world, int(rounds)))
-        finally:
-            world.close()
-            end_connections()
-        for line in [*outcome.figures, *map(str, outcome.violations[:20])]:
+            try:
+                outcome = asyncio.run(PLANS[name](world, int(rounds)))
+            finally:
+                world.close()
+                end_connections()
+        except BaseException:
+            sys.stdout.write(f"   did not finish; the logs are in {keep(folder)}\n")
+            raise
+        outcome = Outcome(outcome.violations, [*outcome.figures, world.given_up()])
+        for line in [*outcome.figures, *outcome.violations[:20]]:
             sys.stdout.write(f"   {line}\n")
-        count = len(outcome.violations)
-        took = time.monotonic() - began
-        verdict = "good" if outcome.is_good else f"NOT GOOD, the logs are in {keep(folder)}"
-        sys.stdout.write(f"   {count} violations; {took:.0f} s; {verdict}\n")
-    return not outcome.is_good
+        logs = "" if outcome.verdict is Verdict.GOOD else f"; the logs are in {keep(folder)}"
+        sys.stdout.write(f"   {outcome}; {time.monotonic() - began:.0f} s{logs}\n")
+    return outcome.verdict
 
 
 def end_connections() -> None:

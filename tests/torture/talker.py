@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import websockets
 
 from tests.servers import Closed, Connection, Frame, Person, Server
-from tests.torture.history import Event, History, Kind
+from tests.torture.history import GIVEN_UP, Event, History, Kind
 from tests.torture.world import World, now
 
 PATIENCE = 40.0
@@ -61,7 +61,7 @@ class Talker:
                         pauses += 1
                         await asyncio.sleep(self._world.chance.uniform(0, min(0.5, 0.1 * pauses)))
         except TimeoutError:
-            self._note("error", id=client_id, text="given up")
+            self._note("error", id=client_id, text=GIVEN_UP)
         self.longest_wait = max(self.longest_wait, now() - began)
         return client_id
 

@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,12 @@ from tests.torture.checker import (
     Violation,
     violations,
 )
-from tests.torture.history import Event, History
+from tests.torture.history import GIVEN_UP, Event, History
+from tests.torture.verdict import Figure, Outcome
 
 LEASE = 1.0
+SETTLED = 60.0
+"""Seconds after which a turn that still waits or runs is stuck, on however slow a machine."""
 
 
 class Redis:
@@ -66,38 +68,6 @@ class Redis:
             self.process.kill()
             self.process.wait()
             self.process = None
-
-
-@dataclass(slots=True)
-class Figure:
-    """A number that a plan found, and the one that it may not pass, if there is one."""
-
-    name: str
-    value: float
-    limit: float | None = None
-    at_least: float | None = None
-
-    @property
-    def falls_short(self) -> bool:
-        is_over = self.limit is not None and self.value > self.limit
-        return is_over or (self.at_least is not None and self.value < self.at_least)
-
-    def __str__(self) -> str:
-        bound = "" if self.limit is None else f" (at most {self.limit:g})"
-        bound += "" if self.at_least is None else f" (at least {self.at_least:g})"
-        return f"{self.name}: {self.value:.4g}{bound}"
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a plan found."""
-
-    violations: list[Violation]
-    figures: list[Figure] = field(default_factory=list)
-
-    @property
-    def is_good(self) -> bool:
-        return not self.violations and not any(figure.falls_short for figure in self.figures)
 
 
 class World:
@@ -215,16 +185,27 @@ class World:
 
     def overdue(self) -> Figure:
         """The longest time that was seen."""
-        return Figure("longest s that a turn ran on after its lease", self._most_overdue, GRACE)
+        name = "longest s that a turn ran on after its lease"
+        return Figure(name, self._most_overdue, time_limit=GRACE)
+
+    def given_up(self) -> Figure:
+        """How many messages their senders no longer waited for."""
+        errors = [event for event in self.history.events if event.kind == "error"]
+        given_up = sum(event.text == GIVEN_UP for event in errors)
+        return Figure("messages that were given up on", given_up, time_limit=0)
 
     # The end.
 
-    async def settle(self, seconds: float) -> None:
-        """Wait until no turn lives any more, or so long."""
-        until = time.monotonic() + seconds
+    async def settle(self) -> Figure:
+        """Wait until all turns have ended; return how long that took.
+
+        A turn that has not ended after `SETTLED` seconds never will: the check finds it.
+        """
+        began = now()
         live = Turn.objects.filter(status__in=("waiting", "running"))
-        while await db(live.exists)() and time.monotonic() < until:  # noqa: ASYNC110  # others do it
+        while await db(live.exists)() and now() - began < SETTLED:  # noqa: ASYNC110  # no event
             await asyncio.sleep(0.05)
+        return Figure("s until the last turn had ended", now() - began, time_limit=LEASE + 6)
 
     async def check(self, *, faults: Mapping[str, int]) -> list[Violation]:
         """What is wrong; `faults` are how often each must have happened."""

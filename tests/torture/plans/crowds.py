@@ -16,7 +16,7 @@ from tests.servers import DEADLINE, Connection, Frame, Person, Server
 from tests.torture.history import Event, Kind
 from tests.torture.screen import Screen
 from tests.torture.talker import GONE, Talker, close_all, talkers
-from tests.torture.world import LEASE, Figure, Outcome, World, db, now
+from tests.torture.world import Figure, Outcome, World, db, now
 
 MEGABYTE = 1024 * 1024
 BLOCKS = 29
@@ -58,9 +58,9 @@ async def readers(world: World, rounds: int, *, stalled: int = 100, fast: int = 
     usual = statistics.median(before)
     figures = [
         Figure("stalled readers", stalled),
-        Figure("MB more", (most - at_rest) / MEGABYTE, 64),
+        Figure("MB more", (most - at_rest) / MEGABYTE, at_most=64),
         Figure("median s of a long reply, before", usual),
-        Figure("times as long with the stalled", statistics.median(after) / usual, 2),
+        Figure("times as long with the stalled", statistics.median(after) / usual, time_limit=2),
     ]
     return Outcome(found, figures)
 
@@ -123,7 +123,7 @@ async def storm(world: World, rounds: int, *, sockets: int = 1_000) -> Outcome:
     figures = [
         Figure("sockets", sockets),
         Figure("median s until all are back", statistics.median(took)),
-        Figure("longest s until all are back", max(took), 15),
+        Figure("longest s until all are back", max(took), time_limit=15),
     ]
     return Outcome(found, figures)
 
@@ -162,7 +162,7 @@ async def isolation(world: World, rounds: int, *, talking: int = 100) -> Outcome
         await asyncio.gather(*(_request(world, talker, words) for talker in people))
         requests += len(people)
     await asyncio.gather(*(screen.__aexit__() for screen in screens))
-    await world.settle(LEASE + 6)
+    settled = await world.settle()
     await close_all(people)
     cancelled = world.history.faults()["request cancelled"]
     found = await world.check(faults={"request cancelled": requests // 10})
@@ -170,6 +170,7 @@ async def isolation(world: World, rounds: int, *, talking: int = 100) -> Outcome
         Figure("people", talking),
         Figure("tokens", found_tokens, at_least=rounds),
         Figure("share of requests cancelled", cancelled / requests),
+        settled,
     ]
     return Outcome(found, figures)
 
@@ -268,7 +269,7 @@ async def stuck(world: World, rounds: int, *, seconds: float = HELD) -> Outcome:
     found = await world.check(faults={"session stuck": rounds})
     figures = [
         Figure("appends elsewhere", len(appends)),
-        Figure("longest s of an append elsewhere", max(appends), 0.25),
+        Figure("longest s of an append elsewhere", max(appends), time_limit=0.25),
         Figure("longest s until a new socket is there", max(sockets)),
     ]
     return Outcome(found, figures)

@@ -23,7 +23,7 @@ from tests.torture.history import Event
 from tests.torture.proxy import CommitCutter
 from tests.torture.screen import Screen, fresh
 from tests.torture.talker import close_all, talkers
-from tests.torture.world import LEASE, Figure, Outcome, World, db, now
+from tests.torture.world import Figure, Outcome, World, db, now
 
 CUT_SHARE = 0.15
 RECOVERED = 2.0
@@ -54,7 +54,7 @@ async def commits(world: World, rounds: int) -> Outcome:
         finally:
             cutter.share = 0
             await asyncio.to_thread(writer.crew.end)
-        await world.settle(LEASE + 6)
+        settled = await world.settle()
         await close_all(people)
         faults = world.history.faults()
         found = await world.check(faults={"commit cut before": 1, "commit cut after": 1})
@@ -62,6 +62,7 @@ async def commits(world: World, rounds: int) -> Outcome:
     figures = [
         Figure("commits whose outcome was unknown", before + after, at_least=rounds),
         Figure("of these cut before they arrived", before),
+        settled,
     ]
     return Outcome(found, figures)
 
@@ -130,7 +131,7 @@ async def redis(world: World, rounds: int) -> Outcome:
     found = await world.check(faults={"Redis killed": rounds, "Redis frozen": rounds})
     usual = statistics.median(took["left alone"])
     figures = [Figure("median s of a turn", usual)] + [
-        Figure(f"s longer, {how}", statistics.median(took[how]) - usual, 0.2)
+        Figure(f"s longer, {how}", statistics.median(took[how]) - usual, time_limit=0.2)
         for how in ("killed", "frozen")
     ]
     return Outcome(found + wrong, figures)
