@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # it needs Django, and the parent process of the stages has none
+    from tests.torture.checker import Violation
 
 
 class Verdict(IntEnum):
@@ -61,7 +65,7 @@ class Figure:
 class Outcome:
     """What a plan found. `violations` are of data: none is ever acceptable."""
 
-    violations: Sequence[object]
+    violations: Sequence[Violation]
     figures: Sequence[Figure] = field(default_factory=list)
 
     @property
