@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import threading
 import time
 import uuid
@@ -93,79 +92,97 @@ def append(person, *texts):
     services.append_messages(**person.talk, messages=said(*texts))
 
 
-# What can't be a frame
+# Invalid frames
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
 BAD_FRAMES = {
-    "bytes": (b"{}", "bad_frame"),
-    "empty": ("", "bad_json"),
-    "broken": ("{oops", "bad_json"),
-    "list": ("[]", "bad_shape"),
-    "null": ("null", "bad_shape"),
-    "text": ('"x"', "bad_shape"),
-    "number": ("5", "bad_shape"),
-    "33 deep": ('{"type":"send","text":' + "[" * 32 + "]" * 32 + "}", "too_deep"),
-    "100,000 deep": (DEEP, "too_deep"),
-    "5,000 digits": ('{"id":' + "9" * 5_000 + "}", "bad_number"),
-    "beyond 2**53": ('{"type":"pong","n":9007199254740993}', "bad_number"),
-    "NaN": ('{"n":NaN}', "bad_number"),
-    "Infinity": ('{"n":Infinity}', "bad_number"),
-    "-Infinity": ('{"n":-Infinity}', "bad_number"),
-    "1e999": ('{"n":1e999}', "bad_number"),
-    "key twice": ('{"type":"pong","n":1,"n":2}', "bad_json"),
-    "no type": ("{}", "bad_field"),
-    "no such type": ('{"type":"websocket.disconnect"}', "unknown_type"),
+    "bytes": (b"{}", "bad_frame", None),
+    "empty": ("", "bad_json", None),
+    "broken": ("{oops", "bad_json", None),
+    "list": ("[]", "bad_shape", None),
+    "null": ("null", "bad_shape", None),
+    "text": ('"x"', "bad_shape", None),
+    "number": ("5", "bad_shape", None),
+    "33 deep": ('{"type":"send","text":' + "[" * 32 + "]" * 32 + "}", "too_deep", None),
+    "100,000 deep": (DEEP, "too_deep", None),
+    "5,000 digits": ('{"id":' + "9" * 5_000 + "}", "bad_number", None),
+    "beyond 2**53": ('{"type":"pong","n":9007199254740993}', "bad_number", None),
+    "NaN": ('{"n":NaN}', "bad_number", None),
+    "Infinity": ('{"n":Infinity}', "bad_number", None),
+    "-Infinity": ('{"n":-Infinity}', "bad_number", None),
+    "1e999": ('{"n":1e999}', "bad_number", None),
+    "duplicate key": ('{"type":"pong","n":1,"n":2}', "bad_json", None),
+    "unknown field": ('{"type":"pong","n":1,"more":1}', "unknown_field", "more"),
+    "no type": ("{}", "bad_field", "type"),
+    "type null": ('{"type":null}', "bad_field", "type"),
+    "type number": ('{"type":5}', "bad_field", "type"),
+    "type list": ('{"type":["send"]}', "bad_field", "type"),
+    "unknown type": ('{"type":"shout"}', "unknown_type", "type"),
 }
 
 
-async def test_a_frame_that_is_none_is_answered_and_the_socket_lives(ann, talk):
-    codes = {}
+@pytest.mark.parametrize(("data", "code", "field"), BAD_FRAMES.values(), ids=BAD_FRAMES)
+async def test_an_invalid_frame_gets_an_error_and_the_socket_stays_open(
+    ann, talk, data, code, field
+):
     async with greeted(tab := Tab(ann)):
-        for name, (data, _) in BAD_FRAMES.items():
-            await tab.put(data)
-            codes[name] = (await tab.next())["code"]
+        await tab.put(data)
+        answer = await tab.next()
+        assert (answer["type"], answer["code"], answer.get("field")) == ("error", code, field)
         assert (await tab.ask("fetch", before_seq=2))["type"] == "ok"
-    assert codes == {name: code for name, (_, code) in BAD_FRAMES.items()}
 
 
+MISSING = object()
 BAD_SENDS = {
-    "no text": ({"text": None}, "bad_field"),
-    "number": ({"text": 5}, "bad_field"),
-    "empty": ({"text": ""}, "empty"),
-    "spaces": ({"text": " \n\t"}, "empty"),
-    "zero width": ({"text": "\u200b"}, "empty"),
-    "BOM": ({"text": "\ufeff"}, "empty"),
-    "too long": ({"text": "x" * 32_001}, "too_large"),
-    "NUL": ({"text": "a\0"}, "bad_text"),
-    "lone surrogate": ({"text": "\ud800"}, "bad_text"),
-    "ESC": ({"text": "\x1b[0m"}, "bad_text"),
-    "BEL": ({"text": "\a"}, "bad_text"),
-    "role": ({"role": "system"}, "role_forbidden"),
-    "seq": ({"seq": 1}, "unknown_field"),
-    "policy": ({"if_busy": "wait"}, "bad_field"),
-    "no key": ({"client_id": None}, "bad_field"),
-    "long key": ({"client_id": "x" * 65}, "bad_field"),
-    "odd key": ({"client_id": "a b"}, "bad_field"),
-    "old epoch": ({"epoch": 1}, "history_cleared"),
+    "text missing": ({"text": MISSING}, "bad_field", "text"),
+    "text null": ({"text": None}, "bad_field", "text"),
+    "text number": ({"text": 5}, "bad_field", "text"),
+    "text bool": ({"text": True}, "bad_field", "text"),
+    "text list": ({"text": ["hi"]}, "bad_field", "text"),
+    "text object": ({"text": {}}, "bad_field", "text"),
+    "empty": ({"text": ""}, "empty", "text"),
+    "spaces": ({"text": " \n\t"}, "empty", "text"),
+    "zero width": ({"text": "\u200b"}, "empty", "text"),
+    "BOM": ({"text": "\ufeff"}, "empty", "text"),
+    "NUL": ({"text": "a\0"}, "bad_text", "text"),
+    "lone surrogate": ({"text": "\ud800"}, "bad_text", "text"),
+    "ESC": ({"text": "\x1b[0m"}, "bad_text", "text"),
+    "BEL": ({"text": "\a"}, "bad_text", "text"),
+    "metadata": ({"metadata": {"a\0": "\ud800"}}, "unknown_field", "metadata"),
+    "role system": ({"role": "system"}, "role_forbidden", None),
+    "role assistant": ({"role": "assistant"}, "role_forbidden", None),
+    "role developer": ({"role": "developer"}, "role_forbidden", None),
+    "role tool": ({"role": "tool"}, "role_forbidden", None),
+    "seq": ({"seq": 1}, "unknown_field", "seq"),
+    "status": ({"status": "complete"}, "unknown_field", "status"),
+    "created_at": ({"created_at": "2026-01-01"}, "unknown_field", "created_at"),
+    "user": ({"user": 1}, "unknown_field", "user"),
+    "session.user": ({"session.user": 1}, "unknown_field", "session.user"),
+    "policy": ({"if_busy": "wait"}, "bad_field", "if_busy"),
+    "key missing": ({"client_id": MISSING}, "bad_field", "client_id"),
+    "key null": ({"client_id": None}, "bad_field", "client_id"),
+    "key empty": ({"client_id": ""}, "bad_field", "client_id"),
+    "key of 65": ({"client_id": "x" * 65}, "bad_field", "client_id"),
+    "key with a space": ({"client_id": "a b"}, "bad_field", "client_id"),
+    "old epoch": ({"epoch": 1}, "history_cleared", None),
 }
 
 
-async def test_a_send_that_can_not_be_taken_is_refused_under_its_id(ann, talk):
-    codes = {}
+@pytest.mark.parametrize(("fields", "code", "field"), BAD_SENDS.values(), ids=BAD_SENDS)
+async def test_an_invalid_send_is_rejected_under_its_id(ann, talk, fields, code, field):
+    given = {"client_id": "c1", "text": "hi", **fields}
+    given = {name: value for name, value in given.items() if value is not MISSING}
     async with greeted(tab := Tab(ann)):
-        for name, (fields, _) in BAD_SENDS.items():
-            answer = await tab.ask("send", **{"client_id": "c1", "text": "hi", **fields})
-            codes[name] = answer["code"]
-        assert (await tab.send("hi", "c2"))["type"] == "ok"
-    assert codes == {name: code for name, (_, code) in BAD_SENDS.items()}
-    assert await db(Turn.objects.count)() == 1
+        answer = await tab.ask("send", **given)
+        assert (answer["code"], answer.get("field")) == (code, field)
+    assert not await db(Turn.objects.exists)()
 
 
-async def test_text_that_is_no_json_is_told_where(ann, talk):
+async def test_a_json_error_states_its_position(ann, talk):
     async with greeted(tab := Tab(ann)):
         await tab.put('{"type": oops')
-        assert re.search(r"\b9\b|column 10|char 9", (await tab.next())["message"])
+        assert "character 9" in (await tab.next())["message"]
 
 
 KINDS = [
@@ -201,20 +218,22 @@ BAD_CONTENTS = {
 }
 
 
-async def test_a_content_that_can_not_be_taken_is_refused(ann, talk):
-    codes = {}
+@pytest.mark.parametrize(("content", "code"), BAD_CONTENTS.values(), ids=BAD_CONTENTS)
+async def test_invalid_content_is_rejected(ann, talk, content, code):
     async with greeted(tab := Tab(ann)):
-        for name, (content, _) in BAD_CONTENTS.items():
-            codes[name] = (await tab.ask("send", client_id="c1", content=content)).get("code")
-        metadata = {"client_id": "c1", "text": "a", "metadata": {"a\0": "\0"}}
-        assert (await tab.ask("send", **metadata))["field"] == "metadata"
-    assert codes == {name: code for name, (_, code) in BAD_CONTENTS.items()}
+        answer = await tab.ask("send", client_id="c1", content=content)
+        assert answer["code"] == code
+    assert not await db(Turn.objects.exists)()
 
 
-async def test_an_error_names_the_limit_and_does_not_repeat_the_input(ann, talk):
+async def test_a_text_over_the_limit_is_rejected_with_the_limit_and_not_repeated(
+    ann, talk, settings
+):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "MAX_MESSAGE_CHARS": 12}
     async with greeted(tab := Tab(ann)):
-        answer = await tab.send("secret" * 6_000)
-    assert answer["limit"] == 32_000
+        answer = await tab.send("secret" * 2 + "x")
+        assert (await tab.send("secret" * 2, "c2"))["type"] == "ok"
+    assert (answer["code"], answer["field"], answer["limit"]) == ("too_large", "text", 12)
     assert "secret" not in json.dumps(answer)
 
 
@@ -341,6 +360,7 @@ UNKNOWN_KEYS = {
     "UUID without hyphens": uuid.UUID(int=0, version=4).hex,
     "10 kB": "x" * 10_000,
     "path": "../admin",
+    "escaped path": "..%2f",
     "NUL": "a\0",
     "umlaut": "ä",
 }
@@ -396,7 +416,8 @@ async def test_a_cookie_that_is_none_any_more_is_no_sign_in(ann, talk, spoil):
         case "disabled":
             await db(type(ann.user).objects.update)(is_active=False)
     async with Tab(type(ann)(ann.user, cookie)) as tab:
-        assert (await tab.closed())[1] == 4401
+        bye, code = await tab.closed()
+    assert (bye["type"], bye["reason"], code) == ("bye", "unauthenticated", 4401)
 
 
 # Cursors
