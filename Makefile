@@ -2,19 +2,23 @@
 # Python 3.11 or newer is all they need; what they install goes to .venv.
 
 BIN := .venv/bin
+LOCK := .ci/constraints.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
 
-.PHONY: help demo test torture lint types check peers ci clean
+.PHONY: help demo test test-fast torture lint types check peers audit lock ci clean
 
 help:
 	@echo "make demo    run the demo on http://127.0.0.1:8000/"
-	@echo "make test    run the tests; ARGS='-k name' chooses some"
-	@echo "make torture kill, pause, cut and flood real servers; ARGS='--plan kill --seed 7' chooses"
-	@echo "make lint    check format, style and who imports whom"
+	@echo "make test    run the tests; ARGS='-k name' selects some"
+	@echo "make test-fast run the tests that take less than a second each"
+	@echo "make torture kill, pause, cut and flood real servers; ARGS='--plan kill --seed 7' selects"
+	@echo "make lint    check format, style and imports"
 	@echo "make types   check the types"
 	@echo "make check   check the project and its migrations"
-	@echo "make peers   hold other people's memories to our contract; ARGS=--write writes docs/peers.md"
+	@echo "make peers   run our contract against other memories; ARGS=--write writes docs/peers.md"
+	@echo "make audit   look the locked versions up among known vulnerabilities; needs the network"
+	@echo "make lock    lock the newest versions that pyproject.toml allows"
 	@echo "make ci      everything, on PostgreSQL, MariaDB, SQLite and Redis"
 	@echo "make clean   remove .venv and the demo's data"
 
@@ -24,8 +28,10 @@ demo: .venv/demo
 test: .venv/dev
 	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
-torture: .venv/dev
-	@$(PIP) install -e '.[mariadb]'
+test-fast: .venv/dev
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
+
+torture: .venv/dev .venv/mariadb
 	@$(BIN)/python -m tests.torture $(ARGS)
 
 lint: .venv/dev
@@ -40,9 +46,19 @@ check: .venv/dev
 	$(BIN)/python manage.py check
 	$(BIN)/python manage.py makemigrations --check --dry-run
 
-peers: .venv/dev
-	@$(PIP) install -e '.[mariadb]'
+peers: .venv/dev .venv/mariadb
 	@$(BIN)/python -m tests.peers $(ARGS)
+
+audit: .venv/dev
+	@$(PIP) install pip-audit
+	@$(BIN)/python -m pip_audit --no-deps --disable-pip -r $(LOCK)
+
+lock:
+	@python3 -m venv --clear .venv/lock
+	@.venv/lock/bin/python -m pip --quiet install -e '.[dev,mariadb]'
+	@echo "# The versions that CI and \`make\` install; \`make lock\` renews them. The ranges are in pyproject.toml." > $(LOCK)
+	@.venv/lock/bin/python -m pip freeze --exclude-editable >> $(LOCK)
+	@rm -rf .venv/lock
 
 ci:
 	@bash .ci/run
@@ -50,14 +66,18 @@ ci:
 clean:
 	rm -rf .venv var
 
-.venv/demo: requirements.txt pyproject.toml .venv/made
+.venv/demo: requirements.txt pyproject.toml $(LOCK) .venv/made
 	@echo "Installing what the demo needs into .venv; this happens once."
-	@$(PIP) install -r requirements.txt
+	@$(PIP) install -c $(LOCK) -r requirements.txt
 	@touch $@
 
-.venv/dev: pyproject.toml .venv/made
+.venv/dev: pyproject.toml $(LOCK) .venv/made
 	@echo "Installing what the tests need into .venv; this happens once, and takes a few minutes."
-	@$(PIP) install -e '.[dev]'
+	@$(PIP) install -c $(LOCK) -e '.[dev]'
+	@touch $@
+
+.venv/mariadb: .venv/dev
+	@$(PIP) install -c $(LOCK) -e '.[mariadb]'
 	@touch $@
 
 .venv/made:
