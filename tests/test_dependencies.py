@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,10 @@ FLOORS = {
 def requirements() -> dict[str, list[Requirement]]:
     """The requirements of the app and its extras, by name in lower case."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    lines = [
+        *project["dependencies"],
+        *chain.from_iterable(project["optional-dependencies"].values()),
+    ]
     found: dict[str, list[Requirement]] = {}
     for requirement in map(Requirement, lines):
         found.setdefault(requirement.name.lower(), []).append(requirement)
