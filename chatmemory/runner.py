@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError as FutureCancelled
 from contextlib import aclosing
 from typing import Any
@@ -27,7 +27,6 @@ from chatmemory import responders, services
 from chatmemory.conf import settings
 from chatmemory.errors import ChatMemoryError, MemoryUnavailable, ModelError, ModelTimeout
 from chatmemory.hub import LiveText, hub
-from chatmemory.models import Turn
 from chatmemory.responders import Finished, Progress, Request, Text
 from chatmemory.runs import (
     COMPLETE,
@@ -41,11 +40,14 @@ from chatmemory.runs import (
     store_end,
 )
 from chatmemory.services import Claim
+from chatmemory.services.claims import TURN_IDENTITY, claimed_turns
 from chatmemory.threads import DaemonExecutor
 
 logger = logging.getLogger(__name__)
 
 KEEPER_SECONDS = 1.0
+KEEPER_BATCH = 100
+"""Turns that the keeper names in one statement; SQLite limits the depth of a condition."""
 SLICE_SECONDS = 0.02
 """How long a responder that waits for nothing may go on before the others have their turn."""
 RESPONDER_THREADS = min(32, (os.cpu_count() or 1) + 4)
@@ -74,7 +76,7 @@ class Runner:
         self._keeper: threading.Thread | None = None
         self._is_over = False
         self._look = threading.Event()
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[Claim, Run] = {}
         self._asked_at: float | None = None
         """When the loop was asked whether it is alive, if it has not answered."""
         self._is_enabled = False
@@ -118,8 +120,8 @@ class Runner:
             hub.call_runners(session_pk)
 
     def stop(self, turn_pk: int) -> None:
-        """See to a stop at once, if the turn runs here."""
-        if turn_pk in self._runs:
+        """Wake the keeper if the turn may run here."""
+        if any(claim.turn_pk == turn_pk for claim in tuple(self._runs)):
             self._look.set()
 
     def run(self, session_pk: int, *, timeout_seconds: float | None = None) -> bool:
@@ -246,11 +248,11 @@ class Runner:
         if self._is_draining:
             await self.give_back()
             return
-        if claim.turn_pk in self._runs:
+        if claim in self._runs:
             return  # it was launched before, and sent again before it could begin
         run = Run(claim, LiveText(claim.client_id, 0))
         run.loop, run.task = asyncio.get_running_loop(), asyncio.current_task()
-        self._runs[claim.turn_pk] = run
+        self._runs[claim] = run
         self._keep()
         try:
             with services.running(claim):
@@ -260,8 +262,8 @@ class Runner:
                 raise
         finally:
             hub.end_text(claim.session_pk, claim.client_id)
-            if self._runs.get(claim.turn_pk) is run and not run.is_ending:
-                del self._runs[claim.turn_pk]
+            if self._runs.get(claim) is run and not run.is_ending:
+                del self._runs[claim]
 
     async def _respond(self, run: Run) -> None:
         """Begin, stream, end; whatever the responder does."""
@@ -363,7 +365,7 @@ class Runner:
             raise _FenceLost
 
     def _ended(self, run: Run) -> None:
-        self._runs.pop(run.claim.turn_pk, None)
+        self._runs.pop(run.claim, None)
         hub.end_text(run.claim.session_pk, run.claim.client_id)
         if run.is_followed:
             self.pass_on(run.claim.session_pk)
@@ -395,18 +397,23 @@ class Runner:
                 close_old_connections()
 
     def _look_after(self, runs: list[Run]) -> None:
-        started = {run.claim.turn_pk: run for run in runs if run.is_started}
-        if not started:
-            return
-        Turn.objects.filter(pk__in=started).renew(self.name, settings.LEASE)
-        states = Turn.objects.filter(pk__in=started).values_list(
-            "pk", "fence", "status", "stop_requested_at"
-        )
-        for turn_pk, fence, status, stop_requested_at in states:
-            run = started[turn_pk]
-            if fence != run.claim.fence or status != Turn.Status.RUNNING:
+        started = [run for run in runs if run.is_started]
+        for first in range(0, len(started), KEEPER_BATCH):
+            self._look_after_batch(started[first : first + KEEPER_BATCH])
+
+    def _look_after_batch(self, runs: Sequence[Run]) -> None:
+        turns = claimed_turns(run.claim for run in runs)
+        turns.renew(self.name, settings.LEASE)
+        found = {
+            tuple(identity): stop_requested_at is not None
+            for *identity, stop_requested_at in turns.values_list(
+                *TURN_IDENTITY, "stop_requested_at"
+            )
+        }
+        for run in runs:
+            if (is_stopped := found.get(run.claim.turn_identity)) is None:
                 self._drop(run)
-            elif stop_requested_at is not None:
+            elif is_stopped:
                 self._end(run, INTERRUPTED, "")
             elif time.monotonic() - run.began > settings.TURN_TIMEOUT:
                 self._end(run, FAILED, ModelTimeout.code)

@@ -466,6 +466,35 @@ def test_the_keeper_drops_a_run_that_another_ended(ann, settings):
     assert [status for _, _, status in rows()] == ["complete", "interrupted"]
 
 
+@pytest.mark.regression
+@pytest.mark.parametrize("name", ["client_id", "epoch", "fence"])
+def test_the_keeper_drops_a_run_whose_primary_key_is_another_turns(ann, settings, name):
+    answered_by(settings, "slow")
+    begin(ann)
+    begun()
+    columns = {"client_id": "other", "epoch": 7, "fence": 7}
+    far = datetime(2100, 1, 1, tzinfo=UTC)
+    Turn.objects.update(lease_until=far, **{name: columns[name]})
+    wait_for(lambda: not runner._runs, "the run goes on")
+    assert Turn.objects.get().lease_until == far
+
+
+@pytest.mark.regression
+def test_a_turn_runs_although_a_run_here_has_its_primary_key(ann, settings):
+    answered_by(settings, "slow")
+    begin(ann)
+    begun()
+    stale = turn()
+    Turn.objects.filter(pk=stale.pk).update(id=stale.pk + 1000)
+    make_session("other", owner=ann.user)
+    at = {**ann.talk, "session_key": "other"}
+    claim = services.admit_turn(**at, client_id="c2", content="hi", owner=runner.owner).claim
+    Turn.objects.filter(client_id="c2").update(id=stale.pk)
+    runner.launch(replace(claim, turn_pk=stale.pk))
+    responders_for_tests.GO.set()
+    assert ended("c2").status == "complete"
+
+
 @pytest.mark.slow
 def test_the_keeper_renews_the_lease_of_a_responder_that_blocks(ann, settings):
     answered_by(settings, "blocking", LEASE=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from contextvars import copy_context
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -748,6 +749,41 @@ def test_whose_session_was_cleared_can_write_no_more():
     claim = run()
     clear_session(**TALK, reason="")
     assert_fenced_off(claim)
+
+
+def restore_over(claim: Claim, **columns: object) -> Turn:
+    """Put another turn under the primary keys of this claim, as a restored database does."""
+    Message.stored.all().delete()
+    Turn.objects.all().delete()
+    Session.objects.all().delete()
+    new = replace(claim, **columns)
+    fences = {"epoch": new.epoch, "fence": new.fence}
+    session = make_session("other", pk=new.session_pk, running=new.client_id, **fences)
+    about = {"client_id": new.client_id, "status": "running", "user_seq": 1, **fences}
+    return Turn.objects.create(pk=claim.turn_pk, session=session, **about)
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("name", ["client_id", "epoch", "fence", "session_pk"])
+def test_a_run_writes_to_no_turn_that_has_its_primary_key_after_a_restore(name):
+    make_session()
+    claim: Claim = admit(owner="me").claim
+    columns = {"client_id": "other", "epoch": 7, "fence": 7, "session_pk": claim.session_pk + 1}
+    other = restore_over(claim, **{name: columns[name]})
+    assert not start_turn(claim=claim)
+    assert_fenced_off(claim)
+    other.refresh_from_db()
+    assert (other.started_at, other.partial, other.status) == (None, "", "running")
+
+
+@pytest.mark.regression
+def test_an_end_is_stored_in_the_turn_that_the_session_names():
+    make_session()
+    make_session("other")
+    claim = run()
+    foreign = admit("foreign", session_key="other", owner="me").claim
+    assert finish(replace(claim, turn_pk=foreign.turn_pk))
+    assert (state("run"), state("foreign")) == ("complete", "running")
 
 
 def test_archiving_and_expiry_do_not_stop_a_running_turn():

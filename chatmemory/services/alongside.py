@@ -32,8 +32,8 @@ class TurnWrite(Protocol):
     def sql(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
         """For PostgreSQL, with its parameters: `locked` has the session's row, or none."""
 
-    def write(self, place: Place) -> int:
-        """The same through the ORM; return the turn's primary key."""
+    def write(self, place: Place) -> int | None:
+        """The same through the ORM; return the primary key of a new turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ class NewTurn:
 
 @dataclass(frozen=True, slots=True)
 class EndedTurn:
-    """A turn whose last row is among the rows."""
+    """The turn of the locked session with this client_id; its last row is among the rows."""
 
-    pk: int
+    client_id: str
     columns: Mapping[str, Any]
 
     def sql(self, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
@@ -89,13 +89,14 @@ class EndedTurn:
             params += more
         # With the join nothing is done where the session's conditions did not hold.
         return (
-            f"UPDATE {table} SET {', '.join(parts)} FROM locked WHERE {table}.id = %s",  # noqa: S608  # names only
-            [*params, self.pk],
+            f"UPDATE {table} SET {', '.join(parts)} FROM locked "  # noqa: S608  # names only
+            f"WHERE {table}.session_id = locked.id AND {table}.client_id = %s",
+            [*params, self.client_id],
         )
 
-    def write(self, place: Place) -> int:
-        Turn.objects.filter(pk=self.pk).update(**self.columns)
-        return self.pk
+    def write(self, place: Place) -> None:
+        turns = Turn.objects.filter(session=place.session_pk, client_id=self.client_id)
+        turns.update(**self.columns)
 
 
 def _sql(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from django.db import IntegrityError
-from django.db.models import F
+from django.db.models import F, Q
 
 from chatmemory import codec
 from chatmemory.conf import settings
 from chatmemory.errors import BadInput, Conflict, HistoryCleared, NotFound
-from chatmemory.models import DatabaseNow, Session, Turn
+from chatmemory.models import DatabaseNow, Session, Turn, TurnQuerySet
 from chatmemory.services.faults import Fault, durably, fault_of
 from chatmemory.services.locks import lock_pk, unit
 from chatmemory.services.news import tell, tell_finished
@@ -35,6 +38,22 @@ class Claim:
     fence: int
     user_seq: int
     owner: str
+
+    @property
+    def turn_identity(self) -> tuple[int, str, int, int]:
+        """The values of TURN_IDENTITY. A restored database assigns primary keys again."""
+        return (self.session_pk, self.client_id, self.epoch, self.fence)
+
+
+TURN_IDENTITY = ("session_id", "client_id", "epoch", "fence")
+"""The columns of a turn that identify its run."""
+
+
+def claimed_turns(claims: Iterable[Claim]) -> TurnQuerySet:
+    """The turns that these claims still have the right to run."""
+    identities = (dict(zip(TURN_IDENTITY, c.turn_identity, strict=True)) for c in claims)
+    is_claimed = reduce(or_, (Q(**identity) for identity in identities), Q(pk__in=()))
+    return Turn.objects.filter(is_claimed, status=Turn.Status.RUNNING)
 
 
 def asked(stored: str) -> dict[str, object]:
@@ -84,7 +103,10 @@ def _claim_again(session: Session, owner: str) -> Claim | None:
         return None
     Session.objects.filter(pk=session.pk).update(fence=F("fence") + 1, revision=F("revision") + 1)
     Turn.objects.filter(pk=turn.pk).update(
-        status=Turn.Status.RUNNING, fence=session.fence + 1, **lease(owner)
+        status=Turn.Status.RUNNING,
+        epoch=session.epoch,
+        fence=session.fence + 1,
+        **lease(owner),
     )
     tell(session.pk)
     return _claim(session, turn, session.epoch, session.fence + 1, turn.user_seq or 0, owner)
@@ -103,6 +125,7 @@ def _claim_waiting(session: Session, turn: Turn, owner: str) -> Claim | None:
         status=Turn.Status.RUNNING,
         asked="",
         user_seq=stored.first_seq,
+        epoch=stored.epoch,
         fence=stored.fence,
         **lease(owner),
     )

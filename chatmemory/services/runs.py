@@ -17,7 +17,7 @@ from chatmemory import codec
 from chatmemory.codec import Row
 from chatmemory.models import DatabaseNow, Message, Turn
 from chatmemory.services.alongside import EndedTurn
-from chatmemory.services.claims import Claim, lease
+from chatmemory.services.claims import Claim, claimed_turns, lease
 from chatmemory.services.ends import results_for_open_calls
 from chatmemory.services.faults import Fault, durably, fault_of
 from chatmemory.services.news import tell, tell_finished, tell_started
@@ -47,13 +47,8 @@ class Ended:
 
 
 def start_turn(*, claim: Claim) -> bool:
-    """Say that the run begins now; False if it was taken away, or begun before."""
-    turn = Turn.objects.filter(
-        pk=claim.turn_pk,
-        fence=claim.fence,
-        status=Turn.Status.RUNNING,
-        started_at__isnull=True,
-    )
+    """Record the start of a run; False if its fence is lost or it was started before."""
+    turn = claimed_turns([claim]).filter(started_at__isnull=True)
 
     def work() -> bool:
         begun = turn.update(started_at=DatabaseNow(), **lease(claim.owner))
@@ -67,8 +62,8 @@ def start_turn(*, claim: Claim) -> bool:
 
 
 def save_partial(*, claim: Claim, text: str, step: int) -> bool:
-    """Keep the text so far, for the case that this process dies; False if the fence is lost."""
-    turn = Turn.objects.filter(pk=claim.turn_pk, fence=claim.fence, status=Turn.Status.RUNNING)
+    """Save the partial text of a run; False if its fence is lost."""
+    turn = claimed_turns([claim])
     return durably(lambda: bool(turn.update(partial=text, step=step)), is_repeatable=True)
 
 
@@ -133,7 +128,7 @@ def finish_turn(
     usage_text = "" if usage is None else _usage_text(usage)
     batch_id = batch_id or uuid.uuid4().hex
     written = EndedTurn(
-        claim.turn_pk, Turn.ended(status, error=last.error, model=last.model, usage=usage_text)
+        claim.client_id, Turn.ended(status, error=last.error, model=last.model, usage=usage_text)
     )
 
     def work() -> Ended | None:
