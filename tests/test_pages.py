@@ -18,7 +18,7 @@ from django.urls import reverse
 from chatmemory import codec, errors, services
 from chatmemory.errors import ModelError
 from chatmemory.models import Session
-from chatmemory.pages import rendering
+from chatmemory.pages import rendering, views
 from chatmemory.pages.rendering import first_words, has_markup, markdown, visible
 from chatmemory.pages.views import FAILURES, LISTED, POLICY, RENDERED_CHARS, SHOWN_CHARS
 from chatmemory.services import Actor
@@ -119,6 +119,82 @@ def test_no_text_takes_long(part):
     started = time.monotonic()
     markdown(text)
     assert time.monotonic() - started < 10
+
+
+WIDE_TABLE = "|".join("a" * 200) + "\n" + "|".join("-" * 200) + "\n" + "a\n" * 300
+
+
+def repeated(part):
+    return part * (rendering.MAX_MARKDOWN_CHARS // len(part))
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    "text",
+    [
+        WIDE_TABLE,
+        f"> {WIDE_TABLE}".replace("\n", "\n> "),
+        *map(
+            repeated,
+            [
+                "|a|b|c|d|\n|-|-|-|-|\n" + "|\n" * 40 + "\n",
+                ">" * 20 + "a\n\n",
+                "- " * 15 + "a\n\n",
+                "***a** b*",
+                "[]()",
+                "[a](b)",
+                "<a:b>",
+                "\u202e\u202d",
+            ],
+        ),
+    ],
+)
+def test_html_is_never_much_longer_than_its_text(text):
+    rendering._cache.clear()
+    assert len(markdown(text)) < 20 * len(text)
+
+
+@pytest.mark.regression
+def test_rows_of_a_table_above_the_limit_of_cells_are_text():
+    html = markdown("|a|b|\n|-|-|\n" + "|1|2|\n" * 2_000)
+    cells = html.count("<td>") + html.count("<th>")
+    assert rendering.MAX_TABLE_CELLS * 0.9 < cells <= rendering.MAX_TABLE_CELLS
+    assert html.count("|1|2|") == 2_000 - (cells - 2) / 2
+
+
+def test_all_tables_of_a_text_share_the_limit_of_cells():
+    html = markdown("|a|b|\n|-|-|\n|1|2|\n\n" * 1_000)
+    assert html.count("<td>") + html.count("<th>") <= rendering.MAX_TABLE_CELLS
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("text", ["*a* " * 1_000, "---\n" * 1_000])
+def test_a_text_that_takes_too_long_is_only_escaped(text, monkeypatch):
+    monkeypatch.setattr(rendering, "MAX_SECONDS", 0.0)
+    rendering._cache.clear()
+    html = markdown(f"<b>\n{text}")
+    rendering._cache.clear()
+    assert html == "<p>&lt;b&gt;<br>\n" + text.replace("\n", "<br>\n") + "</p>\n"
+
+
+@pytest.mark.regression
+def test_a_text_is_rendered_once(monkeypatch):
+    rendering._cache.clear()
+    html = markdown("**a**")
+    monkeypatch.delattr(rendering, "_parser")
+    assert markdown("**a**") == html
+    with pytest.raises(NameError):
+        markdown("**b**")
+
+
+def test_the_cache_evicts_what_was_used_least_recently(monkeypatch):
+    monkeypatch.setattr(rendering, "CACHED_CHARS", 3 * (rendering.ENTRY_CHARS + 1))
+    cache = rendering._Cache()
+    for text in "abc":
+        cache.put(text, "x")
+    cache.get("a")
+    cache.put("d", "x")
+    assert [cache.get(text) for text in "abcd"] == ["x", None, "x", "x"]
 
 
 def test_plain_text_and_long_text_are_no_markdown():
@@ -306,6 +382,15 @@ def test_a_page_of_large_replies_is_bounded(web, ann):
     page = html_of(web.get("/chat/talk/"))
     assert time.monotonic() - started < 20
     assert page.count(" data-html") == RENDERED_CHARS // len(texts[1])
+
+
+@pytest.mark.regression
+def test_a_page_spends_bounded_time_on_markdown(web, ann, monkeypatch):
+    talk(ann, *("q", "*a*") * 5)
+    monkeypatch.setattr(views, "RENDERED_SECONDS", -1.0)
+    assert html_of(web.get("/chat/talk/")).count(" data-html") == 0
+    answer = web.get("/chat/talk/html/").json()
+    assert ([message["seq"] for message in answer["messages"]], answer["upto"]) == ([2], 3)
 
 
 # Rendered replies

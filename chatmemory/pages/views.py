@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -45,7 +46,9 @@ POLICY = (
 PAGE_ROWS = 50
 RENDERED_ROWS = 100
 RENDERED_CHARS = 100_000
-"""How much Markdown one answer renders; the rest is shown as plain text, or asked for again."""
+RENDERED_SECONDS = 2.0
+"""How much Markdown one answer renders, and how much CPU time it spends on that; the rest is shown
+as plain text, or asked for again."""
 
 SHOWN_CHARS = 30_000
 """Longer messages are cut on the page, with a link to the whole."""
@@ -195,14 +198,14 @@ def rendered(request: HttpRequest, key: str) -> HttpResponse:
     rows = services.read_page(
         session_key=codec.key_of_address(key), by=_actor(request), after=after, limit=RENDERED_ROWS
     ).rows
-    messages = []
-    upto, left = after, RENDERED_CHARS
+    messages: list[dict[str, object]] = []
+    upto, left, until = after, RENDERED_CHARS, time.thread_time() + RENDERED_SECONDS
     for row in rows:
         if before is not None and row.seq >= before:
             break
         if is_rendered(row):
             left -= len(row.text)
-            if left < 0:
+            if left < 0 or (messages and time.thread_time() > until):
                 break
             messages.append({"seq": row.seq, "revision": row.revision, "html": markdown(row.text)})
         upto = row.seq
@@ -247,11 +250,11 @@ def listed(
 
 def shown(rows: Iterable[StoredMessage]) -> list[Shown]:
     """The messages as the page shows them."""
-    left = RENDERED_CHARS
+    left, until = RENDERED_CHARS, time.thread_time() + RENDERED_SECONDS
     result = []
     for row in rows:
         html = None
-        if is_rendered(row) and len(row.text) <= left:
+        if is_rendered(row) and len(row.text) <= left and time.thread_time() <= until:
             left -= len(row.text)
             html = markdown(row.text)
         result.append(
