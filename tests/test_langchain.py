@@ -413,9 +413,13 @@ class TestAdding:
             way.add(open_history(), [HumanMessage("hi"), message])
         assert said() == []
 
-    def test_none_makes_nothing(self, way):
+    def test_an_empty_list_stores_nothing_and_uses_no_seq(self, way):
         way.add(open_history(), [])
         assert not Session.objects.exists()
+
+        for messages in ([HumanMessage("1")], [], [HumanMessage("2")]):
+            way.add(open_history(), messages)
+        assert list(Message.objects.in_order().values_list("seq", flat=True)) == [1, 2]
 
     def test_any_role_is_stored(self, way):
         messages = [
@@ -425,6 +429,20 @@ class TestAdding:
         ]
         way.add(open_history(), messages)
         assert way.read(open_history()) == messages
+
+    def test_known_blocks_are_kept_and_unknown_ones_flagged(self, way):
+        image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+        content: Any = [{"type": "text", "text": "look"}, image, {"type": "hologram", "data": 1}]
+        way.add(open_history(), [HumanMessage(content)])
+        (message,) = way.read(open_history())
+        assert message.content == content
+        assert Message.objects.get().plain()["unknown_blocks"] == ["hologram"]
+
+    def test_a_file_url_is_rejected(self, way):
+        block = {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}
+        with pytest.raises(BadInput, match=r"messages\[0\]\.content\[1\]"):
+            way.add(open_history(), [HumanMessage(["look", block])])
+        assert said() == []
 
     def test_a_long_answer_is_cut_with_a_mark(self, way, settings):
         settings.CHATMEMORY = {**settings.CHATMEMORY, "MAX_REPLY_CHARS": 5}
