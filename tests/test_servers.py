@@ -14,7 +14,8 @@ import subprocess
 import urllib.request
 import uuid
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
+from http.client import HTTPResponse
 from pathlib import Path
 
 import pytest
@@ -177,12 +178,6 @@ async def test_what_breaks_the_rules_of_websockets_ends_that_socket_alone(ann, k
         async with greeted(tab := Connection(server, ann)):
             await tab.put(json.dumps({"type": "x" * 2 * 1024 * 1024}))
             assert (await tab.closed())[1] in (1006, 1009)
-        for attack in (inflate, never_end):
-            growth = growth_of(server)
-            async with Connection(server, ann) as tab:
-                await attack(tab)
-                assert (await tab.closed())[1] in (1006, 1009)
-            assert growth() < 32
         for byte in (b"\x0b", b"\x85"):
             answer = await db(smuggled)(server, ann, byte)
             # Refused as no header, or for the origin that is missing.
@@ -192,18 +187,41 @@ async def test_what_breaks_the_rules_of_websockets_ends_that_socket_alone(ann, k
     assert [text for _, text, _ in await rows()] == ["hi", "hi"]
 
 
-async def inflate(tab):
-    """64 MiB, which are 64 KiB where compression was agreed on."""
-    with contextlib.suppress(websockets.ConnectionClosed):
-        await tab.socket.send("0" * 64 * 1024 * 1024)
+@pytest.mark.parametrize("program", ["daphne", "uvicorn"])
+async def test_a_frame_that_inflates_to_64_mib_closes_its_socket_and_memory_stays_flat(
+    ann, kept, program
+):
+    [server] = await db(kept)(program=program)
+    growth = growth_of(server)
+    async with Connection(server, ann) as tab:
+        assert bool(tab.socket.protocol.extensions) == (program == "uvicorn")
+        with contextlib.suppress(websockets.ConnectionClosed):
+            await tab.socket.send("0" * 64 * 1024 * 1024)
+        assert (await tab.closed())[1] in (1006, 1009)
+    assert growth() < 32
 
 
-async def never_end(tab):
-    """10,000 fragments of 2 KiB, none of which is the last."""
-    length = struct.pack("!BH", 0x80 | 126, 2_048)
+@pytest.mark.parametrize("program", ["daphne", "uvicorn"])
+async def test_fragments_that_never_end_close_their_socket_and_memory_stays_flat(
+    ann, kept, program
+):
+    [server] = await db(kept)(program=program)
+    growth = growth_of(server)
+    async with Connection(server, ann) as small, Connection(server, ann) as large:
+        await send_fragments(small, size=1)
+        await send_fragments(large, size=2_048)
+        assert (await large.closed())[1] in (1006, 1009)
+        bye, code = await small.closed()  # its message reaches no limit, and its hello is missing
+        assert (bye["reason"], code) == ("no_hello", 4408)
+    assert growth() < 32
+
+
+async def send_fragments(tab, *, size):
+    """Send 10,000 fragments of one message, none of which is the last."""
+    length = struct.pack("!BH", 0x80 | 126, size) if size > 125 else bytes([0x80 | size])
     for number in range(10_000):
         opcode = bytes([0 if number else 1])
-        tab.socket.transport.write(opcode + length + bytes(4) + b"0" * 2_048)
+        tab.socket.transport.write(opcode + length + bytes(4) + b"0" * size)
         if number % 100 == 0:
             await asyncio.sleep(0)
         if tab.socket.transport.is_closing():
@@ -238,6 +256,52 @@ def smuggled(server, person, byte):
     with socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE) as line:
         line.sendall(b"\r\n".join(lines) + b"\r\n\r\n")
         return line.recv(4_096)
+
+
+def begin_post(line, server, person, *headers, body):
+    """Send the head of a message's POST with these headers, and this much of its body."""
+    token = b"a" * 32
+    head = [
+        b"POST /api/sessions/talk/messages/ HTTP/1.1",
+        b"Host: 127.0.0.1:%d" % server.port,
+        b"Content-Type: application/json",
+        b"Cookie: sessionid=%s; csrftoken=%s" % (person.cookie.encode(), token),
+        b"X-CSRFToken: " + token,
+        *headers,
+    ]
+    line.sendall(b"\r\n".join(head) + b"\r\n\r\n" + body)
+
+
+def answer_of(line):
+    """The status and the JSON of the answer that comes next on this connection."""
+    answer = HTTPResponse(line)
+    answer.begin()
+    return answer.status, json.loads(answer.read())
+
+
+@pytest.mark.parametrize("program", ["daphne", "uvicorn"])
+def test_a_server_answers_a_body_of_another_size_in_json_and_memory_stays_flat(ann, kept, program):
+    [server] = kept(program=program)
+    growth = growth_of(server)
+    connect = partial(socket.create_connection, ("127.0.0.1", server.port), timeout=DEADLINE)
+    with connect() as line:
+        begin_post(line, server, ann, b"Content-Length: 3000000", body=b"x" * 3_000_000)
+        status, problem = answer_of(line)
+        assert (status, problem["code"], problem["limit"]) == (413, "too_large", 256 * 1024)
+    with connect() as line:
+        body = b'{"client_id": "c1", "text": "hi"}'
+        chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+        begin_post(line, server, ann, b"Transfer-Encoding: chunked", body=chunks)
+        status, turn = answer_of(line)
+        assert (status, turn["turn"]) == (202, "c1")
+    with connect() as line:
+        begin_post(line, server, ann, b"Content-Length: 10", body=b"x" * 1024)
+        status, problem = answer_of(line)
+        assert (status, problem["code"]) == (400, "bad_json")
+        with contextlib.suppress(OSError):
+            for _ in range(64):
+                line.sendall(b"x" * 1024 * 1024)
+    assert growth() < 32
 
 
 @pytest.mark.redis
