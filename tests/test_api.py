@@ -674,7 +674,6 @@ def test_a_wrong_verb_is_told_the_right_ones(api, talk, verb, address, allowed):
 
 def test_answers_are_json_or_none(api, talk):
     assert problem(api.get(TALK, headers={"accept": "text/html"}))[:2] == (406, "not_acceptable")
-    assert api.get(TALK, {"format": "admin"})["Content-Type"] == JSON
 
 
 @pytest.mark.parametrize("part", ["text/html,", "*/*;", ",", ";", "/"])
@@ -685,6 +684,15 @@ def test_an_accept_header_of_50_000_parts_is_answered_in_json(api, talk, part):
     assert time.monotonic() - began < 2  # usually below 0.1
     assert answer.status_code in (200, 406)
     assert answer["Content-Type"] == JSON
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("address", [SESSIONS, TALK, MESSAGES, f"{MESSAGES}1/", VERSIONS])
+@pytest.mark.parametrize("given", ["admin", "api", "json", ""])
+def test_a_format_in_the_query_changes_nothing(api, talk, address, given):
+    answer, usual = api.get(address, {"format": given}), api.get(address)
+    assert (answer.status_code, answer["Content-Type"]) == (200, JSON)
+    assert answer.json() == usual.json()
 
 
 def test_no_answer_is_kept_by_caches(api, talk):

@@ -59,6 +59,13 @@ class SessionLogin(SessionAuthentication):
         super().enforce_csrf(request._request)  # type: ignore[arg-type]  # noqa: SLF001  # it is what Django checks
 
 
+class Negotiation(DefaultContentNegotiation):
+    """Negotiate by `Accept` alone: a `format` in the query selects nothing."""
+
+    def filter_renderers(self, renderers: Any, format: str) -> Any:  # noqa: A002  # REST framework's name
+        return renderers
+
+
 @method_decorator([transaction.non_atomic_requests, cache_control(no_store=True)], name="dispatch")
 class View(APIView):
     """What all views here share, whatever the host's REST_FRAMEWORK says."""
@@ -68,7 +75,7 @@ class View(APIView):
     throttle_classes = ()
     parser_classes = (StrictJSONParser,)
     renderer_classes = (JSONRenderer,)
-    content_negotiation_class = DefaultContentNegotiation
+    content_negotiation_class = Negotiation
     versioning_class = None
     metadata_class = None
     http_method_names = ("get", "head", "post")
@@ -92,6 +99,12 @@ class View(APIView):
             raise Unauthenticated
         return Actor.user(user)
 
+    def query(self, shape: type[Shape]) -> dict[str, Any]:
+        """The query in its shape, without `format`. Raises BadInput."""
+        given = self.request.query_params.dict()
+        given.pop(api_settings.URL_FORMAT_OVERRIDE, None)
+        return shape.read(given)
+
     def read(self, shape: type[Shape]) -> dict[str, Any]:
         """The body in its shape. Raises BadInput."""
         # Not `request.data`, which takes a body without a length for an empty one.
@@ -103,7 +116,7 @@ class SessionList(View):
     """Own sessions, the last active first."""
 
     def get(self, request: Request) -> Response:
-        query = SessionQuery.read(request.query_params.dict())
+        query = self.query(SessionQuery)
         page = page_of(services.sessions_of(self.actor), **query)
         return Response({"sessions": session_fields(page.sessions), "next": page.next})
 
@@ -128,7 +141,7 @@ class MessageList(View):
     """A session's messages, in order of seq."""
 
     def get(self, request: Request, key: str) -> Response:
-        query = MessageQuery.read(request.query_params.dict())
+        query = self.query(MessageQuery)
         page = services.read_page(session_key=codec.key_of_address(key), by=self.actor, **query)
         return Response(
             {
