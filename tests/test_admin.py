@@ -217,7 +217,12 @@ def test_a_message_cannot_be_changed(root, talk):
         at("message", talk, 2),
         at("transcript", talk),
     ):
-        assert root.post(address, {"text": "mine", "_save": "Save"}).status_code in (302, 403, 404, 405)
+        assert root.post(address, {"text": "mine", "_save": "Save"}).status_code in (
+            302,
+            403,
+            404,
+            405,
+        )
     message.refresh_from_db()
     assert (message.text, message.revision) == ("hello", 0)
 
@@ -281,6 +286,12 @@ def test_a_transcript_is_read_page_by_page(admin):
     oldest = shown(admin.get(at("transcript", talk), {"after": 0}))
     assert "word 1 " in oldest
     assert "word 51 " not in oldest
+
+
+def test_a_transcript_is_ordered_by_seq_after_the_clock_jumped_back(admin, talk):
+    Message.objects.filter(seq__gt=2).update(created_at=LONG_AGO)
+    page = shown(admin.get(at("transcript", talk)))
+    assert re.findall(r"\b(hi|hello|where\?|here)(?= )", page) == ["hi", "hello", "where?", "here"]
 
 
 @pytest.mark.parametrize("number", ["x", "-1", "1" + "0" * 30, "٣", "\0"])

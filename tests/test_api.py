@@ -145,6 +145,13 @@ def test_messages_are_read_by_number(api, ann):
     assert numbers(after=8) == numbers(after=10**17) == numbers(before=0) == []
 
 
+def test_messages_come_by_number_after_the_clock_jumped_back(api, ann):
+    talk_of(ann, *"abc")
+    Message.objects.filter(seq__gt=1).update(created_at=datetime(2020, 1, 1, tzinfo=UTC))
+    assert [m["text"] for m in api.get(MESSAGES).json()["messages"]] == [*"abc"]
+    assert [m["seq"] for m in api.get(MESSAGES, {"after": 1}).json()["messages"]] == [2, 3]
+
+
 def test_a_message_is_read_whole(api, talk):
     shown = api.get(f"{MESSAGES}2/").json()
     assert api.get(MESSAGES).json()["messages"][1] == shown

@@ -681,6 +681,15 @@ def test_a_frame_that_is_too_large_for_the_server_is_not_sent(scripted):
     assert script.wait_for("send")["text"] == "after it"
 
 
+def test_a_message_that_closed_the_socket_by_its_size_is_shown_as_too_large(scripted):
+    script, chat = scripted
+    script.welcome()
+    chat.send("hi")
+    script.wait_for("send")
+    script.sockets[-1].close(code=1009)
+    expect(chat.page.locator(".cm-failed .cm-note")).to_contain_text("too large")
+
+
 def test_hidden_characters_are_shown_as_marks(scripted):
     script, chat = scripted
     script.welcome(row(1, "\u202ea \U000e0041\U000e0041 b"))

@@ -339,6 +339,11 @@ class TestView:
         assert way.read(own) == [HumanMessage("0"), HumanMessage("1"), AIMessage("2")]
         assert said() == ["0", "of another", "1", "2"]
 
+    def test_is_ordered_by_seq_after_the_clock_jumped_back(self, way):
+        way.add(open_history(), [HumanMessage(text) for text in "123"])
+        Message.objects.filter(seq__gt=1).update(created_at=datetime(2020, 1, 1, tzinfo=UTC))
+        assert [message.content for message in way.read(open_history())] == ["1", "2", "3"]
+
     def test_is_not_changed_through_the_list_that_was_given(self, way):
         own = open_history()
         way.read(own).append(HumanMessage("x"))

@@ -337,6 +337,15 @@ async def test_hello_brings_the_session_its_newest_rows_and_a_cursor(ann, talk):
     assert (tab.frames[5]["key"], tab.frames[5]["running"]) == ("talk", None)
 
 
+async def test_rows_come_by_number_after_the_clock_jumped_back(ann, talk):
+    an_hour_ago = timezone.now() - timedelta(hours=1)
+    await db(Message.stored.filter(seq__gt=2).update)(created_at=an_hour_ago)
+    async with greeted(tab := Tab(ann)):
+        assert tab.texts() == list(SPOKEN)
+        older = await tab.ask("fetch", before_seq=4, limit=2)
+    assert [row["seq"] for row in older["messages"]] == [2, 3]
+
+
 async def test_hello_brings_no_more_than_the_newest_50(ann, talk):
     await append(ann, *map(str, range(100)))
     async with greeted(tab := Tab(ann)):
