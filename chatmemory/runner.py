@@ -32,6 +32,7 @@ from chatmemory.runs import (
     COMPLETE,
     FAILED,
     INTERRUPTED,
+    FenceLost,
     Run,
     aread_request,
     asave_text,
@@ -59,10 +60,6 @@ GIVE_BACK_SECONDS = 2.0
 """How long it tries to give back what it claimed."""
 END_SECONDS = 5.0
 """How long it tries to store the ends of runs that it interrupted."""
-
-
-class _FenceLost(Exception):
-    """Another ended this turn."""
 
 
 class Runner:
@@ -273,7 +270,7 @@ class Runner:
                 return
             run.is_started = True
             await self._stream(run, await aread_request(claim=run.claim))
-        except _FenceLost:
+        except FenceLost:
             return
         except MemoryUnavailable:
             if not run.is_started:
@@ -333,7 +330,7 @@ class Runner:
                     case Finished(message):
                         await self._hold_back(run, message)
                 if run.is_lost:
-                    raise _FenceLost
+                    raise FenceLost
                 if time.monotonic() - gave_way >= SLICE_SECONDS:
                     await asyncio.sleep(0)
                     gave_way = time.monotonic()
@@ -362,7 +359,7 @@ class Runner:
 
     async def _store_held(self, run: Run) -> None:
         if not await astore_last(run):
-            raise _FenceLost
+            raise FenceLost
 
     def _ended(self, run: Run) -> None:
         self._runs.pop(run.claim, None)

@@ -22,6 +22,7 @@ from chatmemory.responders import Progress, Request
 from chatmemory.services import Claim, Ended
 from chatmemory.services.faults import durably
 from chatmemory.services.pool import in_pool
+from chatmemory.services.runs import is_unanswered
 from chatmemory.window import read_question, read_window
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,10 @@ COMPLETE, INTERRUPTED, FAILED = (
     Message.Status.INTERRUPTED.value,
     Message.Status.FAILED.value,
 )
+
+
+class FenceLost(Exception):
+    """Another process ended this turn."""
 
 
 @dataclass(eq=False, slots=True)
@@ -120,24 +125,26 @@ class Run:
 
 
 def read_request(*, claim: Claim) -> Request:
-    """What the responder is asked.
+    """Read what a responder needs to answer a turn.
 
-    Raises ModelError where there is nothing to answer: it was cleared meanwhile, and so the turn
-    has ended; or what was said can't be read.
+    Raises FenceLost if the turn was taken from this run, ModelError if the user's message cannot
+    be read.
     """
 
     def work() -> Request:
-        # With the owner: a responder is async, and could not read it.
+        # With the owner: a responder is async and cannot read it.
         session = Session.objects.select_related("owner").filter(pk=claim.session_pk).first()
-        messages = read_window(session).messages if session else []
-        if session is None or not messages or messages[-1]["role"] != Message.Role.USER:
+        if session is None:
+            raise FenceLost
+        messages = read_window(session).messages
+        answers = read_question(session, turn_pk=claim.turn_pk, user_seq=claim.user_seq)
+        # A lost fence never becomes valid again. So if it is valid now, it was valid during each
+        # of these reads, and the last row is still this turn's.
+        if not is_unanswered(claim):
+            raise FenceLost
+        if not messages or messages[-1]["role"] != Message.Role.USER:
             raise ModelError("There is nothing to answer.")
-        return Request(
-            session=session,
-            turn=claim.client_id,
-            messages=messages,
-            answers=read_question(session, turn_pk=claim.turn_pk, user_seq=claim.user_seq),
-        )
+        return Request(session=session, turn=claim.client_id, messages=messages, answers=answers)
 
     return durably(work, is_repeatable=True)
 

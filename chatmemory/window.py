@@ -86,8 +86,9 @@ def read_question(session: Session, *, turn_pk: int, user_seq: int) -> Asks | No
         asks = Asks.of(codec.decode(role, text, body))
         if asks is None or not asks.thread.startswith(f"{session.pk}."):
             return None
-        turn = Turn.objects.get(pk=turn_pk)
-        return asks if turn.replaces_from is None and turn.created_at >= asked_at else None
+        turns = Turn.objects.filter(pk=turn_pk, session=session, user_seq=user_seq)
+        is_answer = turns.filter(replaces_from__isnull=True, created_at__gte=asked_at).exists()
+        return asks if is_answer else None
     return None
 
 

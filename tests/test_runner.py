@@ -18,13 +18,13 @@ from django.db import InterfaceError, connection
 from chatmemory import hub as hub_module
 from chatmemory import runner as runner_module
 from chatmemory import runs, services
-from chatmemory.errors import MemoryUnavailable, ModelError
+from chatmemory.errors import MemoryUnavailable
 from chatmemory.hub import LiveText, hub
 from chatmemory.langchain import DjangoChatMessageHistory
 from chatmemory.layer import RUNNERS
 from chatmemory.models import DatabaseNow, Message, Session, Turn
 from chatmemory.runner import runner
-from chatmemory.runs import Run
+from chatmemory.runs import FenceLost, Run
 from chatmemory.services import Ended
 from tests import responders_for_tests
 from tests.factories import make_session, said
@@ -379,8 +379,56 @@ def test_a_lost_connection_while_the_window_is_read_is_no_end(ann):
 
 def test_of_a_session_that_has_gone_nothing_is_asked(ann):
     claim = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="me").claim
-    with pytest.raises(ModelError):
+    with pytest.raises(FenceLost):
         runs.read_request(claim=replace(claim, session_pk=claim.session_pk + 1))
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("is_answered_by_another", [False, True])
+def test_a_run_that_lost_its_turn_is_not_given_the_next_turns_words(ann, is_answered_by_another):
+    def admit(client_id, owner):
+        at = {**ann.talk, "client_id": client_id, "content": f"{client_id} asks"}
+        claim = services.admit_turn(**at, owner=owner).claim
+        services.start_turn(claim=claim)
+        return claim
+
+    lost = admit("first", "me")
+    Turn.objects.update(lease_until=LONG_AGO)
+    services.end_overdue(lost.session_pk)
+    if is_answered_by_another:
+        admit("second", "another")
+    with pytest.raises(FenceLost):
+        runs.read_request(claim=lost)
+
+
+@pytest.mark.regression
+def test_a_run_that_loses_its_turn_while_it_reads_is_given_nothing(ann):
+    claim = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="me").claim
+    services.start_turn(claim=claim)
+
+    def lose_then_read(execute, sql, params, many, context):
+        if not taken and "SELECT seq" in sql:
+            taken.append(sql)
+            Turn.objects.update(lease_until=LONG_AGO)
+            services.end_overdue(claim.session_pk)
+            services.append_messages(**ann.talk, messages=said("another's words"))
+        return execute(sql, params, many, context)
+
+    taken = []
+    with connection.execute_wrapper(lose_then_read), pytest.raises(FenceLost):
+        runs.read_request(claim=claim)
+    assert taken
+
+
+@pytest.mark.regression
+def test_a_turn_that_was_given_back_is_answered_by_its_next_run(ann):
+    lost = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="me").claim
+    Turn.objects.update(lease_until=LONG_AGO)
+    services.end_overdue(lost.session_pk)
+    claim = services.claim_next(session_pk=lost.session_pk, owner="another")
+    assert runs.read_request(claim=claim).messages == said("hi")
+    with pytest.raises(FenceLost):
+        runs.read_request(claim=lost)
 
 
 def test_a_turn_that_takes_too_long_fails(ann, settings):

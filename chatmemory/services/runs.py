@@ -15,7 +15,7 @@ from django.db import IntegrityError
 
 from chatmemory import codec
 from chatmemory.codec import Row
-from chatmemory.models import DatabaseNow, Message, Turn
+from chatmemory.models import DatabaseNow, Message, Session, Turn
 from chatmemory.services.alongside import EndedTurn
 from chatmemory.services.claims import Claim, claimed_turns, lease
 from chatmemory.services.ends import results_for_open_calls
@@ -59,6 +59,14 @@ def start_turn(*, claim: Claim) -> bool:
 
     # Not again where it may have been done: the second call would say that the turn was taken.
     return durably(work, is_repeatable=False)
+
+
+def is_unanswered(claim: Claim) -> bool:
+    """Return whether the fence of a run is valid and the user's message is still the last row."""
+    session = Session.objects.filter(
+        pk=claim.session_pk, last_seq=claim.user_seq, **_standing(claim)
+    )
+    return durably(session.exists, is_repeatable=True)
 
 
 def save_partial(*, claim: Claim, text: str, step: int) -> bool:
