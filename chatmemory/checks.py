@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib.abc import InspectLoader
 from importlib.util import find_spec
+from pathlib import Path
 from symtable import SymbolTable, symtable
 from typing import Any
 from urllib.parse import urlsplit
@@ -87,6 +88,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
     return [
         *found,
         *_check_functions(),
+        *_check_erasure_list(),
         *_check_busy_policy(),
         *_check_retention(),
         *_check_origins(),
@@ -120,6 +122,19 @@ def _check_functions() -> list[checks.CheckMessage]:
         for name, default in FUNCTIONS.items()
         if (path := getattr(settings, name)) != default and not _is_function(path)
     ]
+
+
+def _check_erasure_list() -> list[checks.CheckMessage]:
+    """The erasure list is a file with an absolute path, or what a callable returns."""
+    given: object = settings.ERASURE_LIST
+    is_file = isinstance(given, str | Path) and Path(given).is_absolute()
+    if given is None or is_file or _is_function(given):
+        return []
+    message = (
+        f"CHATMEMORY['ERASURE_LIST']: {str(given)!r} is neither an absolute path nor a function "
+        "that can be imported."
+    )
+    return [checks.Error(message, id="chatmemory.E004")]
 
 
 def _is_function(path: object) -> bool:

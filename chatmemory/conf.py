@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Generic, TypeVar, overload
 
 from django.conf import settings as django_settings
@@ -133,6 +134,21 @@ class Settings:
     USER_DELETED = Setting("purge")
     """What becomes of a user's sessions when the account is deleted: `purge` (they can be
     restored for `UNDO_DAYS`), `erase` (at once, for good) or `keep`. Those on hold are kept."""
+
+    AUDIT_KEY = Setting("")
+    """The secret of the audit's seals and hashes. Empty is Django's `SECRET_KEY`: that is for
+    development, since rotating it would cut off the audit. Keep it as long as the audit."""
+
+    AUDIT_KEY_FALLBACKS = Setting[list[str]]([])
+    """Earlier values of `AUDIT_KEY`, which still verify what they sealed and recognize whom they
+    hashed. If the audit was begun without an `AUDIT_KEY`, add the `SECRET_KEY` of that time."""
+
+    ERASURE_LIST = Setting[str | Path | None](None)
+    """Where each erasure is recorded outside the database, so that it can be repeated after a
+    backup is restored: the absolute path of a file of JSON lines, or the dotted path of a
+    callable that returns an object with `append(line)` and `lines()`. A line is durable before
+    the first delete; if it cannot be written, nothing is erased. Keep each line as long as the
+    oldest backup."""
 
     ALLOWED_ORIGINS = Setting[list[str] | None](None)
     """Origins that may open a websocket, each `scheme://host[:port]`. None is the page's own

@@ -22,7 +22,7 @@ from chatmemory.services import (
     trim_session,
     verify_audit,
 )
-from chatmemory.services.audit import key_hash
+from chatmemory.services.keys import key_hash
 from tests.factories import make_session, make_user, said
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]

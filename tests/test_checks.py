@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import timedelta
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -38,6 +39,8 @@ def layer(backend=PUBSUB, **config):
         {"SESSION_TTL": timedelta(days=1), "UNDO_DAYS": 0, "USER_DELETED": "keep"},
         {"RETENTION": [{"tag": "kept"}, {"max_age": timedelta(days=1), "max_messages": 9}]},
         {"RESPONDER": "tests.responders_for_tests.echo"},
+        {"ERASURE_LIST": Path("/var/lib/erasures.jsonl")},
+        {"ERASURE_LIST": "tests.test_erasure_list.Shelf"},
         {"RESPONDER": "openai:gpt-5"},
         {"ALLOWED_ORIGINS": ["https://example.org", "http://127.0.0.1:8000"]},
     ],
@@ -98,6 +101,8 @@ def test_right_settings_pass(right):
         ({"TOKEN_COUNTER": "tests.test_checks.PUBSUB"}, "E004", "PUBSUB"),
         ({"SOCKET_AUTH": "nowhere.sign_in"}, "E004", "SOCKET_AUTH"),
         ({"REACH": 5}, "E004", "REACH"),
+        ({"ERASURE_LIST": "erasures.jsonl"}, "E004", "absolute path"),
+        ({"ERASURE_LIST": 5}, "E004", "ERASURE_LIST"),
         ({"CONNECTIONS_PER_USER": 0}, "E002", "CONNECTIONS_PER_USER"),
         ({"CONNECTION_AGE": 0}, "E003", "CONNECTION_AGE"),
     ],

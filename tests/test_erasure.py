@@ -30,7 +30,8 @@ from chatmemory.services import (
     user_scope,
     vacuum,
 )
-from chatmemory.services.audit import key_hash
+from chatmemory.services.keys import key_hash
+from chatmemory.services.vacuum import vacuum_session
 from chatmemory.services.walk import walk
 from tests.factories import BY, make_session, make_user, said
 
@@ -100,8 +101,40 @@ def test_the_receipt_says_who_when_why_and_how_much():
     )
     assert receipt.session_pk is None
     assert receipt.key_hash == key_hash(user_scope(ann))
-    assert receipt.counts == {"sessions": 6, "messages": 13, "turns": 2, "held": 0}
+    begun = AuditEntry.objects.get(action="erase_begun")
+    assert begun.pk < receipt.pk
+    assert begun.key_hash == receipt.key_hash
+    counts = {"sessions": 6, "messages": 13, "turns": 2, "held": []}
+    assert receipt.counts == counts | {"erasure": begun.counts["erasure"]}
     assert AuditEntry.objects.filter(action="erase", session_pk__isnull=False).count() == 6
+
+
+@pytest.mark.regression
+def test_the_receipt_counts_what_was_erased_before_an_interruption(monkeypatch):
+    ann = make_user("ann")
+    for number in range(5):
+        key = f"talk{number}"
+        append_messages(session_key=key, by=Actor.user(ann), messages=said("a", "b"), create=True)
+    kept = make_session("kept", owner=ann, held_at=timezone.now())
+
+    def stop_at_the_second(session_pk: int) -> Any:
+        if AuditEntry.objects.filter(action="erase").count() == 2:
+            raise KeyboardInterrupt
+        return vacuum_session(session_pk)
+
+    monkeypatch.setattr("chatmemory.services.erasure.vacuum_session", stop_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        erase_person(by=BY, scope=user_scope(ann), reason="asked for it")
+    monkeypatch.undo()
+    begun = AuditEntry.objects.get(action="erase_begun")
+    assert (begun.session_pk, begun.key_hash) == (None, key_hash(user_scope(ann)))
+    erased = erase_person(by=BY, scope=user_scope(ann), reason="asked for it")
+    assert (erased.sessions, erased.messages, erased.held) == (5, 10, [kept.pk])
+    assert erased.entry is not None
+    assert erased.entry.counts["erasure"] == begun.counts["erasure"]
+    assert AuditEntry.objects.filter(action="erase_begun").count() == 1
+    again = erase_person(by=BY, scope=user_scope(ann), reason="once more")
+    assert (again.sessions, again.messages) == (0, 0)
 
 
 def test_a_person_can_erase_themselves_and_nobody_else():
@@ -124,7 +157,7 @@ def test_a_session_on_hold_stays_and_is_listed():
     erased = erase_person(by=BY, scope=user_scope(ann), reason="")
     assert erased.held == [gone.pk, kept.pk]
     assert erased.entry is not None
-    assert erased.entry.counts["held"] == 2
+    assert erased.entry.counts["held"] == [gone.pk, kept.pk]
     assert set(Session.objects.values_list("pk", flat=True)) == {gone.pk, kept.pk}
     assert Message.stored.count() == 2
 
@@ -156,7 +189,7 @@ def test_what_was_cut_short_is_hidden_and_goes_at_the_next_vacuum(monkeypatch):
     vacuum()
     assert not Session.objects.filter(pk=begun.session_pk).exists()
     erased = erase_person(by=BY, scope=user_scope(ann), reason="")
-    assert erased.sessions == 5
+    assert erased.sessions == 6
     assert CANARY not in everything_stored()
     assert AuditEntry.objects.filter(session_pk=begun.session_pk, action="erase").count() == 1
 
@@ -231,7 +264,7 @@ def test_the_command_prints_the_receipt():
     args = ("--owner", "ann", "--reason", "asked for it")
     assert told(*args, "--dry-run") == ("6 sessions, 13 messages, 2 turns\nNothing was deleted.\n")
     said = told(*args)
-    receipt = AuditEntry.objects.get(session_pk=None)
+    receipt = AuditEntry.objects.get(session_pk=None, action="erase")
     assert said == (f"6 sessions, 13 messages, 2 turns\nThe receipt is audit entry {receipt.pk}.\n")
     assert (receipt.actor_label, receipt.reason) == ("chatmemory_erase", "asked for it")
 

@@ -25,7 +25,8 @@ from chatmemory.services import (
     trim_session,
     user_scope,
 )
-from chatmemory.services.audit import key_hash, record_person
+from chatmemory.services.audit import record_person
+from chatmemory.services.keys import key_hash
 from chatmemory.transfer import write_export
 from tests.factories import BY, make_session, make_user, said
 

@@ -111,6 +111,7 @@ class ActionFilter(ChoiceFilter):
             ("purge", _("Purged")),
             ("restore", _("Restored")),
             ("redact", _("Redacted")),
+            ("erase_begun", _("Erasure begun")),
             ("erase", _("Erased")),
             ("hold", _("Put on hold")),
             ("release", _("Released")),

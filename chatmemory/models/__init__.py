@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from chatmemory.models.audit import AuditEntry, AuditSeal
-from chatmemory.models.fields import CLOCK, TODAY, DatabaseNow, DatabaseToday, KeyField
+from chatmemory.models.fields import (
+    CLOCK,
+    TODAY,
+    DatabaseNow,
+    DatabaseToday,
+    KeyField,
+    database_now,
+)
 from chatmemory.models.messages import Message, MessageQuerySet
 from chatmemory.models.sessions import Session, SessionQuerySet, unexpired, unexpired_sql
 from chatmemory.models.tickets import Ticket
@@ -28,6 +35,7 @@ __all__ = [
     "Ticket",
     "Turn",
     "TurnQuerySet",
+    "database_now",
     "unexpired",
     "unexpired_sql",
 ]

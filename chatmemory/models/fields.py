@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+from django.conf import settings as django_settings
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.sql.compiler import SQLCompiler
@@ -55,6 +57,17 @@ class DatabaseToday(_Clock):
 
     says = TODAY
     output_field = models.DateField()
+
+
+def database_now(connection: BaseDatabaseWrapper) -> datetime:
+    """The time on the database's clock, as a column with `DatabaseNow` gives it back."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {CLOCK[connection.vendor]}")  # a constant
+        (value,) = cursor.fetchone()
+    now = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if not django_settings.USE_TZ:
+        return now.replace(tzinfo=None)
+    return now if now.tzinfo else now.replace(tzinfo=UTC)
 
 
 class KeyField(models.CharField):  # type: ignore[type-arg]  # has no runtime generics

@@ -25,10 +25,13 @@ from chatmemory.services.ends import (
 )
 from chatmemory.services.erasure import (
     Erased,
+    Replayed,
     aerase_person,
     apreview_erasure,
+    areplay_erasures,
     erase_person,
     preview_erasure,
+    replay_erasures,
 )
 from chatmemory.services.exports import (
     Export,
@@ -165,6 +168,7 @@ __all__ = [
     "Login",
     "Preview",
     "Recovered",
+    "Replayed",
     "Restoration",
     "Vacuumed",
     "Version",
@@ -213,6 +217,7 @@ __all__ = [
     "arecord_refusal",
     "aredact_message",
     "arelease_session",
+    "areplay_erasures",
     "arestore_session",
     "asave_partial",
     "aseal_audit",
@@ -262,6 +267,7 @@ __all__ = [
     "record_refusal",
     "redact_message",
     "release_session",
+    "replay_erasures",
     "restore_session",
     "retention_rules",
     "running",

@@ -85,6 +85,11 @@ def spaces_of(scope: str) -> tuple[str, str]:
     return (scope, importing(scope))
 
 
+def person_of(scope: str) -> str:
+    """The scope of the person whose half-imported or usual sessions this one contains."""
+    return scope.removeprefix(importing(""))
+
+
 def owner_of(scope: str) -> str | None:
     """The primary key of the user whose scope this is."""
     kind, _, pk = scope.partition(":")

@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from django.utils.crypto import salted_hmac
-
 from chatmemory.codec import check_value
 from chatmemory.models import AuditEntry, DatabaseNow, Session
 from chatmemory.services.actors import Actor
+from chatmemory.services.keys import key_hash
 from chatmemory.services.news import tell_act
 from chatmemory.services.pool import in_pool
+
+Count = int | str | list[int]
+"""A number of the act, or a word or list of primary keys that belongs to it."""
 
 MAX_REASON_CHARS = 500
 READING_COUNTS_FOR = timedelta(hours=1)
@@ -25,26 +27,27 @@ def record(
     *,
     from_seq: int | None = None,
     to_seq: int | None = None,
-    **counts: int | str,
+    **counts: Count,
 ) -> AuditEntry:
     """Write down an act, in the transaction of the act. A long reason is cut."""
     of = {"session_pk": session.pk, "key_hash": key_hash(session.key)}
     return _record(action, by, reason, counts, from_seq=from_seq, to_seq=to_seq, **of)
 
 
-def record_person(
-    scope: str, action: str, by: Actor, reason: str, **counts: int | str
-) -> AuditEntry:
+def record_person(scope: str, action: str, by: Actor, reason: str, **counts: Count) -> AuditEntry:
     """Write down what was done to all sessions of a scope; of all scopes, if it is empty.
 
     Otherwise as `record`; what stands in for the key is a hash of the scope.
     """
-    return _record(action, by, reason, counts, key_hash=key_hash(scope) if scope else "")
+    return record_hashed(key_hash(scope) if scope else "", action, by, reason, **counts)
 
 
-def _record(
-    action: str, by: Actor, reason: str, counts: dict[str, int | str], **of: Any
-) -> AuditEntry:
+def record_hashed(person: str, action: str, by: Actor, reason: str, **counts: Count) -> AuditEntry:
+    """Record an act on a person of whom only the hash of the scope is known."""
+    return _record(action, by, reason, counts, key_hash=person)
+
+
+def _record(action: str, by: Actor, reason: str, counts: dict[str, Count], **of: Any) -> AuditEntry:
     messages = counts.get("messages", 0)
     tell_act(of.get("session_pk"), action, by.kind, messages if isinstance(messages, int) else 0)
     return AuditEntry.objects.create(
@@ -84,11 +87,6 @@ def record_reading(*, session: Session, by: Actor) -> None:
 def record_refusal(*, session: Session, by: Actor, permission: str) -> None:
     """Write down that an operator tried what they have no right to."""
     record(session, "refused", by, permission)
-
-
-def key_hash(key: str) -> str:
-    """A session's key, or a person's scope, as the audit keeps it: who knows it can tell."""
-    return salted_hmac("chatmemory.audit", key, algorithm="sha256").hexdigest()
 
 
 arecord_reading = in_pool(record_reading)

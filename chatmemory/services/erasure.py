@@ -1,22 +1,34 @@
-"""Erasure: everything of a person, at once and for good."""
+"""Erasure: deletes everything of a person immediately and for good."""
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from django.db.models import F
+from django.db.models import F, Q
 
 from chatmemory.errors import NotFound
-from chatmemory.models import AuditEntry, Session, Turn
-from chatmemory.services.actors import Actor, scope_for, spaces_of
-from chatmemory.services.audit import check_reason, is_erased, record, record_person
-from chatmemory.services.faults import durably
+from chatmemory.models import AuditEntry, Session, Turn, database_now
+from chatmemory.services.actors import Actor, person_of, scope_for, spaces_of
+from chatmemory.services.audit import Count, check_reason, is_erased, record, record_hashed
+from chatmemory.services.erasure_list import ListedErasure, list_erasure, listed_erasures
+from chatmemory.services.faults import database, durably
 from chatmemory.services.floor import mark_removed, move_epoch
+from chatmemory.services.keys import audit_keys, key_hash, key_hashes, key_id, keyed_hash
 from chatmemory.services.locks import lock_pk, unit
 from chatmemory.services.news import tell
 from chatmemory.services.pool import in_pool
-from chatmemory.services.vacuum import Vacuumed, vacuum_session
+from chatmemory.services.vacuum import vacuum_session
 from chatmemory.services.walk import walk
+
+BEGUN = "erase_begun"
+"""The action of the entry that is written before the first delete of an erasure."""
+
+RECEIPT = "erase"
+"""The action of the entry that is written after the last, and of the one of each session."""
+
+ALL = Q()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,44 +44,48 @@ class Erased:
     """The receipt in the audit."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What a replay of the erasure list did."""
+
+    erasures: int
+    """Erasures without a receipt in this database, which were repeated."""
+    known: int
+    """Erasures whose receipt is in this database already."""
+    sessions: int
+    messages: int
+    turns: int
+    held: list[int]
+    """The primary keys of sessions on hold, which stay."""
+    unreadable: int
+    """Lines that are no erasure, such as one that an interrupted write cut off."""
+    unknown_key: int
+    """Erasures whose hash was made with a key that is not given: they were not repeated."""
+
+
 def erase_person(*, by: Actor, reason: str, scope: str | None = None) -> Erased:
     """Delete all sessions of a person, with titles, messages and turns, for good.
 
-    Expired sessions go too, half-imported ones, and what could still be restored. A session on
-    hold stays, and the receipt lists it. Running turns end. If the call is cut short,
-    call it again; what was begun goes at the next vacuum in any case.
-    Raises BadInput, MemoryUnavailable.
+    This includes expired and half-imported sessions and what could still be restored. A session
+    on hold stays, and the receipt lists it. Running turns end. If the call is interrupted, call it
+    again: the receipt then counts what the first call deleted, too.
+    Raises BadInput, MemoryUnavailable (also if the erasure list cannot be written).
     """
     check_reason(reason)
-    person = scope_for(by, scope)
-    gone = Vacuumed()
-    held = []
-    for session_pk in walk(Session.objects.of_scopes(*spaces_of(person))):
-        erased = _erase(session_pk, by, reason)
-        if erased is None:
-            held.append(session_pk)
-        else:
-            gone += erased
+    return erase_sessions(scope_for(by, scope), ALL, by, reason)
 
-    def receipt() -> AuditEntry:
-        return record_person(
-            person,
-            "erase",
-            by,
-            reason,
-            sessions=gone.sessions,
-            messages=gone.messages,
-            turns=gone.turns,
-            held=len(held),
-        )
 
-    return Erased(
-        sessions=gone.sessions,
-        messages=gone.messages,
-        turns=gone.turns,
-        held=held,
-        entry=durably(receipt, is_repeatable=False),
-    )
+def erase_sessions(person: str, only: Q, by: Actor, reason: str) -> Erased:
+    """Erase the sessions of a scope that meet a condition, with a receipt."""
+    hashes = key_hashes(person)
+    erasure = _Erasure(_interrupted(hashes) or uuid.uuid4().hex, hashes[0], by, reason)
+    newest = durably(Session.objects.order_by("-pk").first, is_repeatable=True)
+    # After the newest session was read, so that none of those erased was created later.
+    erased_at = durably(lambda: database_now(database()), is_repeatable=True)
+    list_erasure(erasure.id, person, erased_at)
+    erasure.open()
+    held = erasure.erase(person, only & Q(pk__lte=newest.pk if newest else 0))
+    return erasure.close(held)
 
 
 def preview_erasure(*, by: Actor, scope: str | None = None) -> Erased:
@@ -93,19 +109,150 @@ def preview_erasure(*, by: Actor, scope: str | None = None) -> Erased:
     return durably(work, is_repeatable=True)
 
 
-def begin_erasure(session: Session, by: Actor, reason: str) -> None:
-    """Hide a session for good; the vacuum deletes it without delay. Needs the lock."""
+def replay_erasures(*, by: Actor, reason: str = "replayed after a restore") -> Replayed:
+    """Repeat the erasures of `ERASURE_LIST` that this database does not know.
+
+    For the time after a backup was restored. Only sessions that were created before the erasure
+    are erased, and each erasure gets its receipt again, so a second call does nothing.
+    Raises BadInput, MemoryUnavailable.
+    """
+    check_reason(reason)
+    listed, unreadable = listed_erasures()
+    receipts = durably(_receipts, is_repeatable=True)
+    missing = {  # of repeated lines the last, which covers the most
+        erasure.id: erasure
+        for erasure in sorted(listed, key=lambda erasure: erasure.erased_at)
+        if erasure.id not in receipts
+    }
+    known_keys = {key_id(key) for key in audit_keys()}
+    due = [erasure for erasure in missing.values() if erasure.key_id in known_keys]
+    scopes = durably(lambda: _scopes_by_hash(due), is_repeatable=True)
+    done = [_replay(erasure, scopes.get(erasure.person), by, reason) for erasure in due]
+    return Replayed(
+        erasures=len(due),
+        known=len({erasure.id for erasure in listed} & receipts),
+        sessions=sum(erased.sessions for erased in done),
+        messages=sum(erased.messages for erased in done),
+        turns=sum(erased.turns for erased in done),
+        held=sorted({pk for erased in done for pk in erased.held}),
+        unreadable=unreadable,
+        unknown_key=len(missing) - len(due),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Erasure:
+    """An erasure, whose entries in the audit share its id.
+
+    `open` writes the begin, each session gets an entry in the transaction that hides it, and
+    `close` writes the receipt, with the totals of these entries. So the receipt is right however
+    often the erasure was interrupted and continued.
+    """
+
+    id: str
+    person: str
+    """The keyed hash of the person's scope."""
+    by: Actor
+    reason: str
+
+    def open(self) -> None:
+        """Record the begin, unless an interrupted call did."""
+
+        def work() -> None:
+            if self._begun() is None:
+                record_hashed(self.person, BEGUN, self.by, self.reason, erasure=self.id)
+
+        durably(work, is_repeatable=True)
+
+    def erase(self, person: str, only: Q) -> list[int]:
+        """Erase the sessions of a scope that meet a condition; return those on hold, which stay."""
+        sessions = Session.objects.of_scopes(*spaces_of(person)).filter(only)
+        return [pk for pk in walk(sessions) if not self._erase_session(pk, only)]
+
+    def close(self, held: list[int], **about: Count) -> Erased:
+        """Record the receipt."""
+
+        def work() -> Erased:
+            counts = self._totals()
+            entry = record_hashed(
+                self.person,
+                RECEIPT,
+                self.by,
+                self.reason,
+                **counts,
+                held=held,
+                erasure=self.id,
+                **about,
+            )
+            return Erased(**counts, held=held, entry=entry)
+
+        return durably(work, is_repeatable=False)
+
+    def _begun(self) -> int | None:
+        """The primary key of the begin."""
+        begun = AuditEntry.objects.filter(session_pk__isnull=True, action=BEGUN)
+        pks = begun.filter(counts__erasure=self.id).order_by("pk").values_list("pk", flat=True)
+        return pks.first()
+
+    def _totals(self) -> dict[str, int]:
+        acts = AuditEntry.objects.filter(
+            pk__gt=self._begun() or 0,
+            action=RECEIPT,
+            session_pk__isnull=False,
+            counts__erasure=self.id,
+        )
+        totals = {"sessions": 0, "messages": 0, "turns": 0}
+        for counts in acts.values_list("counts", flat=True).iterator():
+            totals["sessions"] += 1
+            totals["messages"] += counts["messages"]
+            totals["turns"] += counts["turns"]
+        return totals
+
+    def _erase_session(self, session_pk: int, only: Q) -> bool:
+        """Erase a session; False if it is on hold."""
+
+        def begin() -> bool:
+            with unit():
+                session = lock_pk(session_pk)
+                if session.held_at is not None:
+                    return False
+                if not is_erased(session_pk):
+                    _check_still(session_pk, only)
+                    begin_erasure(session, self.by, self.reason, self.id)
+                return True
+
+        try:
+            if not durably(begin, is_repeatable=True):
+                return False
+        except NotFound:
+            return True
+        is_more = True
+        while is_more:
+            _, is_more = vacuum_session(session_pk)
+        return True
+
+
+def _check_still(session_pk: int, only: Q) -> None:
+    """Check the condition again under the lock. Raises NotFound."""
+    if not Session.objects.filter(only, pk=session_pk).exists():
+        raise NotFound
+
+
+def begin_erasure(session: Session, by: Actor, reason: str, erasure_id: str) -> None:
+    """Hide a session for good; vacuum deletes it without delay. Needs the lock."""
     move_epoch(session)
     if session.removed_at is None:
         mark_removed(session)
     record(
         session,
-        "erase",
+        RECEIPT,
         by,
         reason,
         from_seq=session.stored_from,
         to_seq=session.last_seq,
         messages=session.last_seq - session.stored_from + 1,
+        turns=session.turns.count(),
+        erasure=erasure_id,
     )
     Session.objects.filter(pk=session.pk).update(
         first_seq=F("last_seq") + 1,
@@ -118,29 +265,50 @@ def begin_erasure(session: Session, by: Actor, reason: str) -> None:
     tell(session.pk)
 
 
-def _erase(session_pk: int, by: Actor, reason: str) -> Vacuumed | None:
-    """What was deleted of a session; None if it is on hold."""
+def _interrupted(hashes: list[str]) -> str | None:
+    """The id of the last erasure of this person if it has no receipt."""
 
-    def begin() -> bool:
-        with unit():
-            session = lock_pk(session_pk)
-            if session.held_at is not None:
-                return False
-            if not is_erased(session_pk):
-                begin_erasure(session, by, reason)
-            return True
-
-    try:
-        if not durably(begin, is_repeatable=True):
+    def work() -> str | None:
+        of_person = AuditEntry.objects.filter(session_pk__isnull=True, key_hash__in=hashes)
+        begun = of_person.filter(action=BEGUN).order_by("-pk").first()
+        if begun is None:
             return None
-    except NotFound:
-        return Vacuumed()
-    gone, is_more = vacuum_session(session_pk)
-    while is_more:
-        done, is_more = vacuum_session(session_pk)
-        gone += done
-    return gone
+        erasure_id: str = begun.counts["erasure"]
+        receipts = of_person.filter(action=RECEIPT, counts__erasure=erasure_id)
+        return None if receipts.exists() else erasure_id
+
+    return durably(work, is_repeatable=True)
+
+
+def _receipts() -> set[str]:
+    """The ids of all erasures that this database has a receipt of."""
+    receipts = AuditEntry.objects.filter(session_pk__isnull=True, action=RECEIPT)
+    return set(receipts.values_list("counts__erasure", flat=True))
+
+
+def _scopes_by_hash(listed: Iterable[ListedErasure]) -> dict[str, str]:
+    """The scopes in this database of the persons on the list, by their hash."""
+    wanted = {erasure.person for erasure in listed}
+    used = {erasure.key_id for erasure in listed}
+    keys = [key for key in audit_keys() if key_id(key) in used]
+    found: dict[str, str] = {}
+    for column in ("scope", "removed_scope"):
+        scopes = Session.objects.order_by(column).values_list(column, flat=True).distinct()
+        for scope in scopes.iterator():
+            person = person_of(scope)
+            hashes = (keyed_hash(person, key) for key in keys)
+            found.update((hashed, person) for hashed in hashes if hashed in wanted)
+    return found
+
+
+def _replay(listed: ListedErasure, person: str | None, by: Actor, reason: str) -> Erased:
+    """Repeat an erasure; of a person without sessions here, only the receipt."""
+    erasure = _Erasure(listed.id, key_hash(person) if person else listed.person, by, reason)
+    erasure.open()
+    held = erasure.erase(person, Q(created_at__lte=listed.erased_at)) if person else []
+    return erasure.close(held, erased_at=listed.erased_at.isoformat(timespec="microseconds"))
 
 
 aerase_person = in_pool(erase_person)
 apreview_erasure = in_pool(preview_erasure)
+areplay_erasures = in_pool(replay_erasures)

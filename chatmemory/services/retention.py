@@ -14,7 +14,7 @@ from chatmemory.errors import MemoryUnavailable, NotFound
 from chatmemory.models import DatabaseNow, Message, Session, SessionQuerySet, unexpired
 from chatmemory.services.actors import Actor
 from chatmemory.services.cuts import floor_after, floor_by_age
-from chatmemory.services.erasure import begin_erasure, erase_person
+from chatmemory.services.erasure import erase_person, erase_sessions
 from chatmemory.services.faults import durably
 from chatmemory.services.floor import move_floor
 from chatmemory.services.locks import lock_pk, unit
@@ -149,7 +149,7 @@ def expire_sessions(*, dry_run: bool = False) -> Expired:
         if done is not None:
             so_far = went.get(done.reason, Went())
             went[done.reason] = Went(
-                sessions=so_far.sessions + 1, messages=so_far.messages + done.messages
+                sessions=so_far.sessions + done.sessions, messages=so_far.messages + done.messages
             )
     return Expired(went=went, left=left)
 
@@ -172,6 +172,7 @@ class _Due:
 
     reason: str
     messages: int
+    sessions: int = 1
     floor: int | None = None
     """Where a trim puts the floor; None where all goes."""
 
@@ -199,13 +200,19 @@ def _settle(session_pk: int, plan: Sequence[Rule], is_dry: bool) -> _Due | None:
                 return None
             if due.floor is not None:
                 move_floor(session, due.floor, "trim", ACTOR, due.reason)
-            elif due.reason == OWNER_DELETED and settings.USER_DELETED == "erase":
-                begin_erasure(session, ACTOR, due.reason)
-            else:
+            elif not _is_erasure(due):
                 purge(session, ACTOR, due.reason)
     except NotFound:
         return None
-    return due
+    if not _is_erasure(due):
+        return due
+    # Not under the lock: the erasure is of a person, and is listed before its first delete.
+    erased = erase_sessions(session.scope, OWNERLESS, ACTOR, due.reason)
+    return _Due(reason=due.reason, sessions=erased.sessions, messages=erased.messages)
+
+
+def _is_erasure(due: _Due) -> bool:
+    return due.reason == OWNER_DELETED and settings.USER_DELETED == "erase"
 
 
 def _due(session: Session, plan: Sequence[Rule]) -> _Due | None:

@@ -1,0 +1,294 @@
+"""The erasure list: an erasure is on record outside the database before its first delete."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import override_settings
+from django.utils import timezone
+
+from chatmemory.errors import MemoryUnavailable
+from chatmemory.models import AuditEntry, Session
+from chatmemory.services import (
+    Actor,
+    Replayed,
+    append_messages,
+    erase_person,
+    expire_sessions,
+    importing,
+    purge_session,
+    replay_erasures,
+    user_scope,
+)
+from chatmemory.services.erasure_list import ErasureFile
+from chatmemory.services.keys import key_hash
+from tests.factories import BY, make_session, make_user, said
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database, pytest.mark.regression]
+
+
+@pytest.fixture
+def file(tmp_path, settings):
+    """The file that ERASURE_LIST names."""
+    path = tmp_path / "erasures.jsonl"
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "ERASURE_LIST": path, "AUDIT_KEY": "first"}
+    return path
+
+
+@pytest.fixture
+def ann():
+    return make_user("ann")
+
+
+def lines(file: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in file.read_text().split("\n") if line]
+
+
+def talk_of(user: Any, key: str = "talk") -> Session:
+    append_messages(session_key=key, by=Actor.user(user), messages=said("a", "b"), create=True)
+    return Session.objects.get(key=key)
+
+
+class Backup:
+    """All rows of the database as they are now, to be put back later."""
+
+    def __init__(self) -> None:
+        self.models = (Session, Session._meta.get_field("messages").related_model, AuditEntry)
+        self.rows = {model: list(model._base_manager.all()) for model in self.models}
+
+    def restore(self) -> None:
+        for model in reversed(self.models):
+            model._base_manager.all().delete()
+        for model, rows in self.rows.items():
+            model._base_manager.bulk_create(rows)
+
+
+def replay(**counts: Any) -> tuple[Replayed, Replayed]:
+    """What a replay did, and what is expected of it."""
+    none = {"erasures": 0, "known": 0, "sessions": 0, "messages": 0, "turns": 0, "held": []}
+    expected = Replayed(**{**none, "unreadable": 0, "unknown_key": 0, **counts})
+    return replay_erasures(by=BY), expected
+
+
+def test_a_line_names_the_person_by_a_keyed_hash(file, ann):
+    erased = erase_person(by=BY, scope=user_scope(ann), reason="asked for by ann@example.com")
+    (line,) = lines(file)
+    assert line.keys() == {"version", "id", "person", "key_id", "erased_at"}
+    assert line["person"] == key_hash(user_scope(ann))
+    assert erased.entry is not None
+    assert line["id"] == erased.entry.counts["erasure"]
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_line_is_on_the_disk_before_the_first_delete(file, ann, monkeypatch):
+    talk_of(ann)
+    events = []
+    fsync = os.fsync
+
+    def synced(descriptor: int) -> None:
+        fsync(descriptor)
+        events.append(("synced", Session.objects.count(), AuditEntry.objects.count()))
+
+    monkeypatch.setattr("os.fsync", synced)
+    erase_person(by=BY, scope=user_scope(ann), reason="")
+    file_and_directory = [("synced", 1, 0)] * 2
+    assert events == file_and_directory
+    erase_person(by=BY, scope=user_scope(ann), reason="")
+    assert [name for name, *_ in events] == ["synced"] * 3
+
+
+def test_nothing_is_erased_if_the_list_cannot_be_written(settings, tmp_path, ann):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "ERASURE_LIST": tmp_path / "gone" / "list"}
+    talk_of(ann)
+    with pytest.raises(MemoryUnavailable, match="nothing was erased"):
+        erase_person(by=BY, scope=user_scope(ann), reason="")
+    assert Session.objects.filter(removed_at=None).count() == 1
+    assert not AuditEntry.objects.exists()
+
+
+def test_a_restored_person_is_erased_again(file, ann):
+    talk_of(ann)
+    talk_of(ann, "purged")
+    purge_session(session_key="purged", by=Actor.user(ann), reason="")
+    talk_of(make_user("bob"), "bobs")
+    backup = Backup()
+    erase_person(by=BY, scope=user_scope(ann), reason="asked for it")
+    backup.restore()
+    done, expected = replay(erasures=1, sessions=2, messages=4)
+    assert done == expected
+    assert Session.objects.get().key == "bobs"
+    receipt = AuditEntry.objects.filter(action="erase", session_pk=None).get()
+    assert receipt.actor_label == "tests"
+    assert receipt.counts["erased_at"] == lines(file)[0]["erased_at"]
+    done, expected = replay(known=1)
+    assert done == expected
+
+
+def test_what_was_half_imported_is_erased_again(file, ann):
+    scope = importing(user_scope(ann))
+    make_session("half", scope=scope)
+    backup = Backup()
+    erase_person(by=BY, scope=user_scope(ann), reason="")
+    backup.restore()
+    assert replay_erasures(by=BY).sessions == 1
+    assert not Session.objects.exists()
+
+
+def test_a_backup_from_after_the_erasure_loses_nothing(file, ann):
+    erase_person(by=BY, scope=user_scope(ann), reason="")
+    talk_of(ann, "later")
+    Session.objects.update(created_at=timezone.now() - timedelta(days=9))  # as an import does
+    done, expected = replay(known=1)
+    assert done == expected
+    assert Session.objects.get().key == "later"
+
+
+def test_what_a_person_wrote_after_the_restore_stays(file, ann):
+    backup = Backup()
+    erase_person(by=BY, scope=user_scope(ann), reason="")
+    backup.restore()
+    talk_of(ann, "later")
+    done, expected = replay(erasures=1)
+    assert done == expected
+    assert Session.objects.get().key == "later"
+
+
+def test_an_interrupted_erasure_is_repeated(file, ann, monkeypatch):
+    talk_of(ann)
+    backup = Backup()
+    monkeypatch.setattr("chatmemory.services.erasure.vacuum_session", lambda _pk: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        erase_person(by=BY, scope=user_scope(ann), reason="")
+    monkeypatch.undo()
+    backup.restore()
+    talk_of(ann, "next")
+    assert replay_erasures(by=BY).sessions == 1
+    assert Session.objects.get().key == "next"
+
+
+def test_a_continued_erasure_has_one_id_and_covers_the_later_time(file, ann, monkeypatch):
+    talk_of(ann)
+    monkeypatch.setattr("chatmemory.services.erasure.vacuum_session", lambda _pk: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        erase_person(by=BY, scope=user_scope(ann), reason="")
+    monkeypatch.undo()
+    AuditEntry.objects.filter(action="erase").delete()
+    talk_of(ann, "next")
+    backup = Backup()
+    erase_person(by=BY, scope=user_scope(ann), reason="")
+    first, second = lines(file)
+    assert first["id"] == second["id"]
+    backup.restore()
+    replay_erasures(by=BY)
+    assert not Session.objects.exists()
+
+
+def test_a_session_on_hold_stays_and_is_listed(file, ann):
+    kept = make_session("kept", owner=ann, held_at=timezone.now())
+    backup = Backup()
+    erase_person(by=BY, scope=user_scope(ann), reason="")
+    backup.restore()
+    assert replay_erasures(by=BY).held == [kept.pk]
+    receipt = AuditEntry.objects.get(action="erase")
+    assert receipt.counts["held"] == [kept.pk]
+
+
+def test_lines_that_an_interrupted_write_cut_off_are_reported(file, ann):
+    talk_of(ann)
+    backup = Backup()
+    erase_person(by=BY, scope=user_scope(ann), reason="")
+    whole = file.read_text()
+    file.write_text(whole[:60] + whole + '{"version": 1, "person"')
+    backup.restore()
+    done, expected = replay(erasures=1, sessions=1, messages=2, unreadable=2)
+    assert done == expected
+
+
+def test_a_line_after_a_torn_one_is_whole(file, ann):
+    file.write_text('{"version": 1, "per')
+    erase_person(by=BY, scope=user_scope(ann), reason="")
+    assert file.read_text().count("\n{") == 1
+    assert replay_erasures(by=BY).unreadable == 1
+
+
+def test_persons_are_found_after_a_rotation_while_the_former_key_is_known(file, ann, settings):
+    talk_of(ann)
+    backup = Backup()
+    erase_person(by=BY, scope=user_scope(ann), reason="")
+    backup.restore()
+    base = settings.CHATMEMORY
+    settings.CHATMEMORY = {**base, "AUDIT_KEY": "second"}
+    done, expected = replay(unknown_key=1)
+    assert done == expected
+    assert not AuditEntry.objects.exists()
+    settings.CHATMEMORY = {**base, "AUDIT_KEY": "second", "AUDIT_KEY_FALLBACKS": ["first"]}
+    done, expected = replay(erasures=1, sessions=1, messages=2)
+    assert done == expected
+
+
+def test_without_a_list_nothing_is_replayed(ann):
+    talk_of(ann)
+    done, expected = replay()
+    assert done == expected
+
+
+def test_a_deleted_users_erasure_is_listed(file, ann, settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "USER_DELETED": "erase"}
+    talk_of(ann)
+    scope = user_scope(ann)
+    Session.objects.update(owner=None)
+    backup = Backup()
+    expire_sessions()
+    assert [line["person"] for line in lines(file)] == [key_hash(scope)]
+    assert AuditEntry.objects.filter(action="erase", session_pk=None).count() == 1
+    backup.restore()
+    assert replay_erasures(by=BY).sessions == 1
+
+
+def test_many_processes_append_whole_lines(tmp_path):
+    file = tmp_path / "list"
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from chatmemory.services.erasure_list import ErasureFile\n"
+        "for n in range(100): ErasureFile(Path(sys.argv[1])).append(sys.argv[2] * 500)"
+    )
+    setup = "import django; django.setup()\n"
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"}
+    writers = [
+        subprocess.Popen(  # noqa: S603  # our own code
+            [sys.executable, "-c", setup + code, str(file), f"{n}"], env=environment
+        )
+        for n in range(4)
+    ]
+    assert [writer.wait(60) for writer in writers] == [0] * 4
+    found = sorted(ErasureFile(file).lines())
+    assert found == sorted(f"{n}" * 500 for n in range(4) for _ in range(100))
+
+
+class Shelf:
+    """A list somewhere else."""
+
+    kept: list[str] = []  # noqa: RUF012
+
+    def append(self, line: str) -> None:
+        self.kept.append(line)
+
+    def lines(self) -> Iterable[str]:
+        return self.kept
+
+
+def test_the_list_can_be_an_object_of_the_host(ann):
+    talk_of(ann)
+    backup = Backup()
+    with override_settings(CHATMEMORY={"ERASURE_LIST": f"{__name__}.Shelf", "DB_THREADS": 0}):
+        erase_person(by=BY, scope=user_scope(ann), reason="")
+        backup.restore()
+        assert replay_erasures(by=BY).sessions == 1
