@@ -42,6 +42,7 @@ from chatmemory.runs import (
 )
 from chatmemory.services import Claim
 from chatmemory.services.claims import TURN_IDENTITY, claimed_turns
+from chatmemory.services.rollback import require_shared_data
 from chatmemory.threads import DaemonExecutor
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,8 @@ class Runner:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._test_loop: asyncio.AbstractEventLoop | None = None
+        """With `DB_THREADS` 0, the loop of a test's sockets, which sees the test's transaction."""
         self._keeper: threading.Thread | None = None
         self._is_over = False
         self._look = threading.Event()
@@ -81,6 +84,9 @@ class Runner:
 
     def enable(self) -> None:
         """From now on this process runs turns that wait."""
+        if not settings.DB_THREADS:
+            with contextlib.suppress(RuntimeError):  # called from a sync view
+                self._test_loop = asyncio.get_running_loop()
         if not self._is_enabled:
             self._is_enabled = True
             hub.serve()
@@ -117,9 +123,15 @@ class Runner:
             hub.call_runners(session_pk)
 
     def stop(self, turn_pk: int) -> None:
-        """Wake the keeper if the turn may run here."""
-        if any(claim.turn_pk == turn_pk for claim in tuple(self._runs)):
-            self._look.set()
+        """Stop the turn, if it runs here."""
+        for claim, run in tuple(self._runs.items()):
+            if claim.turn_pk != turn_pk:
+                continue
+            if settings.DB_THREADS:
+                self._look.set()  # the keeper knows whether it is the same turn
+            elif run.loop is not None and run.take_end():  # there is no keeper
+                run.cancel()
+                asyncio.run_coroutine_threadsafe(self._finish(run, INTERRUPTED, ""), run.loop)
 
     def run(self, session_pk: int, *, timeout_seconds: float | None = None) -> bool:
         """Run the turn that waits in this session, and wait for its end.
@@ -130,6 +142,8 @@ class Runner:
         """
         if self._is_draining or self._is_stuck:
             return False
+        if settings.DB_THREADS:
+            require_shared_data()
         claim = services.claim_next(session_pk=session_pk, owner=self.name)
         if claim is None:
             return False
@@ -174,7 +188,7 @@ class Runner:
         """
         with self._lock:
             loop, thread, keeper = self._loop, self._thread, self._keeper
-            self._loop = self._thread = self._keeper = None
+            self._loop = self._thread = self._keeper = self._test_loop = None
             self._is_enabled, self._is_draining, self._is_over = False, False, True
         if loop is not None and thread is not None:
             asyncio.run_coroutine_threadsafe(_cancel_all(), loop)
@@ -205,6 +219,8 @@ class Runner:
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
+            if not settings.DB_THREADS and self._test_loop and self._test_loop.is_running():
+                return self._test_loop
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 # A responder's `asyncio.to_thread`, and LangChain's sync tools and models.

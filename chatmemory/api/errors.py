@@ -29,6 +29,7 @@ from chatmemory.errors import (
     RateLimited,
     Unauthenticated,
 )
+from chatmemory.services.rollback import ChatMemoryTestMixinMissing
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,8 @@ ATTRIBUTES = ("field", "limit", "turn", "retry_after")
 def answer(error: Exception, context: object) -> Response:
     """The problem in JSON; what nobody expected is logged under a ref, without the error's text."""
     set_rollback()
+    if isinstance(error, ChatMemoryTestMixinMissing):
+        raise error
     if isinstance(error, exceptions.ValidationError):
         error = _bad_field(error)
     error = _of_class(OURS, error) or error

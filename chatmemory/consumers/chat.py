@@ -41,6 +41,7 @@ from chatmemory.hub import hub
 from chatmemory.protocol import Fetch, Frame, FrameId, Hello, Pong, Send, Stop
 from chatmemory.runner import runner
 from chatmemory.services import Actor, Login
+from chatmemory.services.pool import require_test_data
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ class ChatConsumer(AsyncConsumer):
         send: Callable[[Mapping[str, Any]], Awaitable[None]],
     ) -> None:
         await receive()  # websocket.connect
+        await require_test_data()
         if not is_allowed_origin(scope, may_be_missing=ticket_of(scope) is not None):
             await send({"type": "websocket.close"})
             return

@@ -15,6 +15,12 @@ from django.db import close_old_connections, reset_queries
 
 from chatmemory.conf import settings
 from chatmemory.services.actors import Actor
+from chatmemory.services.rollback import (
+    as_if_committed,
+    is_test_running,
+    require_shared_data,
+    require_visible_data,
+)
 from chatmemory.threads import DaemonExecutor
 
 P = ParamSpec("P")
@@ -48,7 +54,7 @@ def in_pool(
     async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
         threads = settings.DB_THREADS
         if not threads:
-            return await sync_to_async(function)(*args, **kwargs)
+            return await sync_to_async(as_if_committed)(function, *args, **kwargs)
         call = sync_to_async(
             _with_fresh_connection, thread_sensitive=False, executor=_executor(threads)
         )
@@ -64,6 +70,12 @@ def in_pool(
     return twin
 
 
+async def require_test_data() -> None:
+    """Check that the twins see the data of a running test. Raises ChatMemoryTestMixinMissing."""
+    if is_test_running():
+        await in_pool(require_visible_data)()
+
+
 def address_lane(*, session_key: str, by: Actor, scope: str | None = None, **_: object) -> Lane:
     """The lane of calls that name a session by its address."""
     return (scope or f"{by.kind}:{by.id}", session_key)
@@ -76,6 +88,7 @@ def is_pool_thread() -> bool:
 
 def _with_fresh_connection(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     _here.is_pool = True
+    require_shared_data()
     close_old_connections()
     reset_queries()  # which Django keeps while DEBUG is on, until a request begins
     try:
