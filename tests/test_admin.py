@@ -551,36 +551,6 @@ def test_a_removal_of_nothing_is_not_found(admin, query):
 # Rights
 
 
-PAGES = {
-    "view_session": ["list", "change"],
-    "view_transcript": ["transcript", "message"],
-    "trim_history": ["trim", "clear"],
-    "purge_history": ["purge"],
-    "view_audit": ["audit"],
-}
-
-
-@pytest.mark.parametrize("right", PAGES)
-def test_each_page_has_its_right(talk, right):
-    client = operator(right)
-    addresses = {
-        "list": LIST,
-        "change": at("change", talk),
-        "transcript": at("transcript", talk),
-        "message": at("message", talk, 1),
-        "trim": ask("trim", talk),
-        "clear": ask("clear", talk),
-        "purge": ask("purge", talk),
-        "audit": "/admin/chatmemory/auditentry/",
-    }
-    for name, address in addresses.items():
-        expected = 200 if name in PAGES[right] else 403
-        assert client.get(address).status_code == expected, name
-    if right not in ("trim_history", "purge_history"):
-        assert client.post(addresses["purge"], {"reason": "x", "count": 4}).status_code == 403
-        assert client.post(addresses["trim"], {"reason": "x", "count": 4}).status_code == 403
-
-
 @pytest.mark.parametrize(
     ("address", "permission"),
     [(at, "view_transcript"), (ask, "trim_history"), (ask, "purge_history")],
@@ -590,6 +560,43 @@ def test_who_tries_without_the_right_leaves_a_trace(talk, address, permission):
     assert operator("view_session").get(address(name, talk)).status_code == 403
     entry = AuditEntry.objects.get()
     assert (entry.action, entry.reason, entry.session_pk) == ("refused", permission, talk.pk)
+
+
+@pytest.mark.regression
+def test_refusals_are_recorded_once_an_hour_for_each_permission():
+    """Whatever is named and however often, so that no operator can fill the audit."""
+    sessions = [make_session(f"s{number}") for number in range(100)]
+    client = operator("view_session")
+    for number in range(60):
+        named = sessions if number % 2 else [sessions[number]]
+        assert client.get(ask("purge", *named)).status_code == 403
+    assert client.get(at("transcript", sessions[0])).status_code == 403
+    reasons = AuditEntry.objects.order_by("pk").values_list("reason", flat=True)
+    assert list(reasons) == ["purge_history", "view_transcript"]
+    AuditEntry.objects.update(created_at=LONG_AGO)
+    assert client.get(ask("purge", *sessions)).status_code == 403
+    assert AuditEntry.objects.latest("pk").session_pk is None
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("right", ["view_session", "view_transcript"])
+def test_prompt_and_metadata_are_read_with_the_right_to_the_transcript_and_audited(right):
+    make_session(instructions="Never lend.", metadata={"bot": "lender"})
+    page = operator("view_session", right).get(at("change", Session.objects.get()))
+    is_read = right == "view_transcript"
+    assert ("Never lend." in shown(page)) == ("lender" in shown(page)) == is_read
+    assert AuditEntry.objects.filter(action="read").exists() == is_read
+
+
+@pytest.mark.regression
+def test_an_expired_session_is_purged(admin, talk):
+    Session.objects.update(expires_at=LONG_AGO)
+    assert admin.get(ask("purge", talk)).context["total"] == 4
+    answer = admin.post(ask("purge", talk), {"reason": "old", "count": 4}, follow=True)
+    assert told(answer) == ["Purge of one session. Messages gone: 4."]
+    assert Session.objects.get().removed_at is not None
+    for name in ("trim", "clear"):
+        assert admin.get(ask(name, talk)).context["total"] == 0
 
 
 def test_a_right_that_is_taken_away_counts_at_the_confirmation(talk):

@@ -364,3 +364,15 @@ def test_a_clear_amid_appends_is_before_or_after_each_of_them():
     assert (session.epoch - before.epoch, session.last_seq) == (4, 48)
     assert (session.first_seq - 1) % 3 == 0
     assert left() == list(range(session.first_seq, 49))
+
+
+@pytest.mark.regression
+def test_an_expired_session_is_purged_by_its_primary_key_alone():
+    session = make_session(expires_at=LONG_AGO)
+    with pytest.raises(NotFound):
+        purge_session(**TALK, reason="old")
+    with pytest.raises(NotFound):
+        purge_session(**TALK | {"session_key": "other"}, session_pk=session.pk, reason="old")
+    assert purge_session(**TALK, session_pk=session.pk, reason="old").session_pk == session.pk
+    with pytest.raises(NotFound):
+        purge_session(**TALK, session_pk=session.pk, reason="again")

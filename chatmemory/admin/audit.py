@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.html import format_html
@@ -25,6 +24,7 @@ REASON_WORDS = 20
 class AuditEntryAdmin(ReadOnlyAdmin):
     """Who removed or read what; newest first."""
 
+    view_codename = "view_audit"
     list_display = ("created_at", "action", "session", "messages", "actor", "short_reason")
     list_filter = (ActionFilter,)
     ordering = ("-pk",)
@@ -41,14 +41,10 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     )
     readonly_fields = fields
 
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("chatmemory.view_audit")
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return self.has_view_permission(request)
-
     @admin.display(description=_("session"))
-    def session(self, entry: AuditEntry) -> SafeString | Promise:
+    def session(self, entry: AuditEntry) -> SafeString | Promise | None:
+        if entry.session_pk is None and entry.action == "refused":
+            return None
         if entry.session_pk is None:
             return _("all of a person") if entry.key_hash else _("everything")
         address = reverse("admin:chatmemory_session_change", args=[entry.session_pk])

@@ -1,17 +1,22 @@
-"""What the admin pages here share: nothing is edited, nothing big is counted."""
+"""What the admin pages share: permissions, refusals, read-only rows, bounded counts."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, ClassVar, NoReturn
 
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
+from django.contrib.auth import get_permission_codename
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.functional import cached_property
 
+from chatmemory import services
+from chatmemory.models import Session
 from chatmemory.services import Actor
 
 
@@ -27,13 +32,26 @@ class BoundedPaginator(Paginator):
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
-    """Rows to look at. They are evidence: changed and removed by the services alone."""
+    """Rows that are evidence: only services change and remove them.
 
+    Each page requires its permission through `has_<name>_permission(request, obj)` and finds its
+    row through `get_queryset(request)`, so that a subclass restricts operators by overriding these
+    alone. A row that they exclude is answered like one that does not exist.
+    """
+
+    view_codename: ClassVar[str]
+    """The permission that every page of this model requires."""
     list_per_page = 50
     paginator = BoundedPaginator
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     sortable_by = ()
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm(f"chatmemory.{self.view_codename}")
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -44,9 +62,87 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
+    def permits(self, request: HttpRequest, *names: str, obj: Any = None) -> bool:
+        """Return whether the operator has all these permissions, for this row if one is given."""
+        args = (request,) if obj is None else (request, obj)
+        return all(getattr(self, f"has_{name}_permission")(*args) for name in names)
+
+    def require(self, request: HttpRequest, *names: str, sessions: Iterable[Session] = ()) -> None:
+        """Record the first of these permissions that is missing, and raise PermissionDenied.
+
+        `sessions` are those that the request names.
+        """
+        for name in names:
+            if not self.permits(request, name):
+                self.refuse(request, name, sessions)
+
+    def refuse(self, request: HttpRequest, name: str, sessions: Iterable[Session] = ()) -> NoReturn:
+        """Record that this permission is missing, and raise PermissionDenied."""
+        named = list(sessions)
+        services.record_refusal(
+            by=operator(request),
+            permission=self._codename(name),
+            session=named[0] if len(named) == 1 else None,
+        )
+        raise PermissionDenied
+
+    def _codename(self, name: str) -> str:
+        if name == "view":
+            return self.view_codename
+        is_general = name in ("add", "change", "delete")
+        return get_permission_codename(name, self.opts) if is_general else name
+
+    def check_list(self, request: HttpRequest) -> None:
+        """Check the permissions for a request to the list. Raises PermissionDenied."""
+        self.require(request, "view")
+        if "_save" in request.POST:
+            self.refuse(request, "change")
+        # Django ignores an action that the operator may not use, and answers with the list.
+        chosen = set(request.POST.getlist("action")) - {""}
+        for action in chosen - self.get_actions(request).keys():
+            known = getattr(self, action) if action in (self.actions or ()) else None
+            self.refuse(request, getattr(known, "allowed_permissions", ("delete",))[0])
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        self.check_list(request)
+        return super().changelist_view(request, extra_context)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        self.require(request, "view")
+        if request.method == "POST":
+            self.require(request, "change")
+        self.find(request, object_id)
+        return super().change_view(request, object_id, form_url, extra_context)
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: Any = None
+    ) -> HttpResponse:
+        self.require(request, "view")
+        self.find(request, object_id)
+        return super().history_view(request, object_id, extra_context)
+
+    def add_view(
+        self, request: HttpRequest, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        self.refuse(request, "add")
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: Any = None
+    ) -> HttpResponse:
+        self.refuse(request, "delete")
+
+    def find(self, request: HttpRequest, object_id: str) -> Any:
+        """Return the row that an address names. Raises Http404 if the operator may not view it."""
+        found = self.get_object(request, unquote(object_id))
+        if found is None or not self.permits(request, "view", obj=found):
+            raise Http404
+        return found
+
 
 def operator(request: HttpRequest) -> Actor:
-    """Who looks at this page."""
+    """The operator who requests this page."""
     if not isinstance(request.user, AbstractBaseUser):
         raise PermissionDenied
     return Actor.operator(request.user)

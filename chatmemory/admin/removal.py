@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from django import forms
-from django.contrib import admin, messages
-from django.contrib.admin import AdminSite
+from django.contrib import messages
 from django.contrib.admin.helpers import AdminForm
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
-from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
-from django.views import View
 
 from chatmemory import services
+from chatmemory.admin.pages import SessionPage
 from chatmemory.admin.readonly import operator
-from chatmemory.admin.states import KEEPS_ALL, State, state_of
+from chatmemory.admin.states import State, state_of
 from chatmemory.admin.text import visible
 from chatmemory.errors import ChatMemoryError, NotFound
-from chatmemory.models import AuditEntry, Session, SessionQuerySet
+from chatmemory.models import AuditEntry, Session
 
 MOST_AT_ONCE = 100
 KEEP_LAST = 50
@@ -79,23 +78,14 @@ class Doomed:
         return None if self.goes is None else self.session.message_count - self.goes
 
 
-class RemovalView(View):
+class RemovalView(SessionPage):
     """Removes from the sessions that `?session=` names, each in a transaction of its own."""
 
-    admin_site: AdminSite = admin.site
     form_class: type[RemovalForm] = RemovalForm
-    permission: ClassVar[str]
     title: ClassVar[str | Promise]
     explanation: ClassVar[str | Promise]
-
-    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        if not request.user.has_perm(f"chatmemory.{self.permission}"):
-            for session in self.named():
-                services.record_refusal(
-                    session=session, by=operator(request), permission=self.permission
-                )
-            raise PermissionDenied
-        return super().dispatch(request, *args, **kwargs)
+    keeps: ClassVar[Collection[State]] = (State.PURGED, State.EXPIRED, State.HELD)
+    """States in which nothing is removed."""
 
     def get(self, request: HttpRequest) -> HttpResponse:
         return self.page(self.form_class(), self.doomed({"keep_last": KEEP_LAST}))
@@ -119,7 +109,7 @@ class RemovalView(View):
         """What will go, and the form to confirm it."""
         fields = [field.name for field in form.visible_fields()]
         context = {
-            **self.admin_site.each_context(self.request),
+            **self.model_admin.admin_site.each_context(self.request),
             "opts": Session._meta,
             "title": self.title,
             "explanation": self.explanation,
@@ -134,25 +124,22 @@ class RemovalView(View):
         return TemplateResponse(self.request, "admin/chatmemory/session/removal.html", context)
 
     def doomed(self, given: Mapping[str, Any]) -> list[Doomed]:
-        """The sessions that the query names, and what will go of each."""
-        sessions = self.named()
-        if not sessions:
-            raise Http404
+        """Return the sessions that the query names, and how many messages each will lose."""
         return [
             Doomed(
                 session=session,
                 name=visible(str(session)),
                 state=(state := state_of(session)),
-                goes=0 if state in KEEPS_ALL else self.goes(session, given),
+                goes=0 if state in self.keeps else self.goes(session, given),
             )
-            for session in sessions
+            for session in self.permitted()
         ]
 
-    def named(self) -> SessionQuerySet:
-        """The sessions that the query names; not more than can be removed at once."""
+    def named(self) -> QuerySet[Session]:
         named = self.request.GET.getlist("session")
         pks = [int(pk) for pk in named if pk.isascii() and pk.isdecimal() and len(pk) < 19]
-        return Session.objects.filter(pk__in=pks[:MOST_AT_ONCE]).select_related("owner")
+        sessions = self.model_admin.get_queryset(self.request)
+        return sessions.filter(pk__in=pks[:MOST_AT_ONCE]).select_related("owner")
 
     def goes(self, session: Session, given: Mapping[str, Any]) -> int | None:
         """How many of a session's messages will go."""
@@ -246,6 +233,7 @@ class PurgeView(RemovalView):
     """Removes sessions with all their messages."""
 
     form_class = PurgeForm
+    keeps = (State.PURGED, State.HELD)
     permission = "purge_history"
     title = _("Purge")
     explanation = _(

@@ -7,7 +7,6 @@ from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.contrib.auth import get_user_model
-from django.core.exceptions import PermissionDenied
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -18,8 +17,9 @@ from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 from django.views import View
 
+from chatmemory import services
 from chatmemory.admin.filters import ActivityFilter, ScopeFilter, StateFilter
-from chatmemory.admin.readonly import ReadOnlyAdmin
+from chatmemory.admin.readonly import ReadOnlyAdmin, operator
 from chatmemory.admin.removal import MOST_AT_ONCE, ClearView, PurgeView, TrimView
 from chatmemory.admin.states import State, state_of
 from chatmemory.admin.text import visible
@@ -31,8 +31,12 @@ LONGEST_SEARCH = 256
 
 @admin.register(Session)
 class SessionAdmin(ReadOnlyAdmin):
-    """The last active first; living ones, unless a filter asks for others."""
+    """Lists sessions, the last active first; without a filter, only those that still exist.
 
+    To restrict operators to some sessions, override `get_queryset`.
+    """
+
+    view_codename = "view_session"
     list_display = ("name", "state", "owner", "message_count", "tokens", "last_message")
     list_filter = (StateFilter, ActivityFilter, ScopeFilter)
     list_select_related = ("owner",)
@@ -60,8 +64,9 @@ class SessionAdmin(ReadOnlyAdmin):
                 )
             },
         ),
-        (_("For the model"), {"fields": ("instructions", "metadata")}),
     )
+    transcript_fieldset = (_("For the model"), {"fields": ("instructions", "metadata")})
+    """Content like the transcript: it requires the same permission, and reading it is audited."""
     readonly_fields = ("standing", "message_count")
 
     class Media:
@@ -110,11 +115,19 @@ class SessionAdmin(ReadOnlyAdmin):
         found = Q(key__startswith=term) | Q(title__icontains=term) | Q(owner__in=owners)
         return queryset.filter(found), False
 
-    def has_trim_history_permission(self, request: HttpRequest) -> bool:
+    def has_view_transcript_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("chatmemory.view_transcript")
+
+    def has_trim_history_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("chatmemory.trim_history")
 
-    def has_purge_history_permission(self, request: HttpRequest) -> bool:
+    def has_purge_history_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("chatmemory.purge_history")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        if self.permits(request, "view_transcript", obj=obj):
+            return (*self.fieldsets, self.transcript_fieldset)
+        return self.fieldsets
 
     @admin.action(description=_("Trim…"), permissions=["trim_history"])
     def trim(self, request: HttpRequest, queryset: SessionQuerySet) -> HttpResponse | None:
@@ -140,16 +153,18 @@ class SessionAdmin(ReadOnlyAdmin):
         query = urlencode([("session", pk) for pk in pks])
         return redirect(f"{reverse(f'admin:chatmemory_session_{name}')}?{query}")
 
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        # Django takes an action that one may not use for none, and answers with the list.
-        asked = set(request.POST.getlist("action")) - {""}
-        if "_save" in request.POST or asked - self.get_actions(request).keys():
-            raise PermissionDenied
-        return super().changelist_view(request, extra_context)
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        answer = super().change_view(request, object_id, form_url, extra_context)
+        session = self.find(request, object_id)
+        if self.permits(request, "view_transcript", obj=session):
+            services.record_reading(session=session, by=operator(request))
+        return answer
 
     def get_urls(self) -> list[URLPattern]:
         def page(route: str, view: type[View], name: str) -> URLPattern:
-            wrapped = self.admin_site.admin_view(view.as_view(admin_site=self.admin_site))
+            wrapped = self.admin_site.admin_view(view.as_view(model_admin=self))
             return path(route, wrapped, name=f"chatmemory_session_{name}")
 
         return [

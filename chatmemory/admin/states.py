@@ -1,4 +1,4 @@
-"""How a session stands, in a word."""
+"""The state of a session, as one word."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chatmemory.models import Session
 
 
 class State(TextChoices):
-    """What an operator should know first of a session."""
+    """The states that the admin shows."""
 
     PURGED = "purged", _("purged")
     EXPIRED = "expired", _("expired")
@@ -21,12 +21,8 @@ class State(TextChoices):
     IDLE = "idle", _("idle")
 
 
-KEEPS_ALL = (State.PURGED, State.EXPIRED, State.HELD)
-"""States in which nothing is removed: it is gone already, or may not go."""
-
-
 def state_of(session: Session) -> State:
-    """The first of the states that holds."""
+    """Return the first state that applies."""
     has_ended = session.ends_at is not None and session.ends_at <= timezone.now()
     is_kept = session.held_at or session.running or session.waiting
     holds = {

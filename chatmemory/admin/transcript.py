@@ -6,18 +6,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from django.contrib import admin
-from django.contrib.admin import AdminSite
-from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
-from django.views import View
 
 from chatmemory import codec, services
+from chatmemory.admin.pages import SessionPage
 from chatmemory.admin.readonly import operator
 from chatmemory.admin.text import cut, visible
 from chatmemory.models import Head, Message, Page, Session, StoredMessage
@@ -46,32 +42,26 @@ class Shown:
     is_superseded: bool
 
 
-class Reading(View):
-    """A page that shows what was said."""
+class Reading(SessionPage):
+    """A page that shows messages of one session."""
 
-    admin_site: AdminSite = admin.site
+    permission = "view_transcript"
 
-    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        if not request.user.has_perm("chatmemory.view_transcript"):
-            for session in Session.objects.filter(pk=kwargs["pk"]):
-                services.record_refusal(
-                    session=session, by=operator(request), permission="view_transcript"
-                )
-            raise PermissionDenied
-        return super().dispatch(request, *args, **kwargs)
+    def named(self) -> QuerySet[Session]:
+        return self.model_admin.get_queryset(self.request).filter(pk=self.kwargs["pk"])
 
-    def page(self, pk: int, *, limit: int = ROWS, **where: int | None) -> Page:
-        """Rows of the session, and the trace of their being read."""
-        session = get_object_or_404(Session, pk=pk)
+    def page(self, *, limit: int = ROWS, **where: int | None) -> Page:
+        """Return rows of the session, and record that the operator read them. Raises Http404."""
+        [session] = self.permitted()
         services.record_reading(session=session, by=operator(self.request))
-        page = Session.objects.filter(pk=pk).page(limit=limit, **where)
+        page = Session.objects.filter(pk=session.pk).page(limit=limit, **where)
         if page is None:
             raise Http404
         return page
 
     def answer(self, template: str, head: Head, **context: object) -> HttpResponse:
         """The page, in the admin's frame."""
-        frame = self.admin_site.each_context(self.request)
+        frame = self.model_admin.admin_site.each_context(self.request)
         name = visible(head.title or head.key)
         shown = {**frame, "opts": Session._meta, "head": head, "name": name, **context}
         return TemplateResponse(self.request, f"admin/chatmemory/session/{template}", shown)
@@ -82,7 +72,7 @@ class TranscriptView(Reading):
 
     def get(self, request: HttpRequest, pk: int) -> HttpResponse:
         after, before = _number(request, "after"), _number(request, "before")
-        page = self.page(pk, after=after, before=before)
+        page = self.page(after=after, before=before)
         ranges = services.read_superseded(head=page.head)
         first, last = (page.rows[0].seq, page.rows[-1].seq) if page.rows else (0, 0)
         return self.answer(
@@ -100,7 +90,7 @@ class MessageView(Reading):
     """One message, whole, with all that was stored of it."""
 
     def get(self, request: HttpRequest, pk: int, seq: int) -> HttpResponse:
-        page = self.page(pk, after=min(seq, codec.MAX_SAFE_INTEGER) - 1, limit=1)
+        page = self.page(after=min(seq, codec.MAX_SAFE_INTEGER) - 1, limit=1)
         if [row.seq for row in page.rows] != [seq]:
             raise Http404
         row = page.rows[0]

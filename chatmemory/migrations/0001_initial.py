@@ -26,6 +26,34 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
+            name='AuditSeal',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('number', models.BigIntegerField(unique=True)),
+                ('entry_pk', models.BigIntegerField(unique=True)),
+                ('digest', models.CharField(max_length=64)),
+                ('created_at', models.DateTimeField(db_default=chatmemory.models.fields.DatabaseNow())),
+            ],
+            options={
+                'verbose_name': 'audit seal',
+                'verbose_name_plural': 'audit seals',
+            },
+        ),
+        migrations.CreateModel(
+            name='Ticket',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('digest', models.CharField(max_length=64, unique=True)),
+                ('user_pk', models.CharField(db_index=True, max_length=150)),
+                ('proof', models.CharField(max_length=64)),
+                ('expires_at', models.DateTimeField(db_index=True)),
+            ],
+            options={
+                'verbose_name': 'ticket',
+                'verbose_name_plural': 'tickets',
+            },
+        ),
+        migrations.CreateModel(
             name='AuditEntry',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -44,20 +72,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'audit entry',
                 'verbose_name_plural': 'audit entries',
-            },
-        ),
-        migrations.CreateModel(
-            name='AuditSeal',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.BigIntegerField(unique=True)),
-                ('entry_pk', models.BigIntegerField(unique=True)),
-                ('digest', models.CharField(max_length=64)),
-                ('created_at', models.DateTimeField(db_default=chatmemory.models.fields.DatabaseNow())),
-            ],
-            options={
-                'verbose_name': 'audit seal',
-                'verbose_name_plural': 'audit seals',
+                'indexes': [models.Index(fields=['actor_id', 'created_at'], name='chatmemory_audit_actor')],
             },
         ),
         migrations.CreateModel(
@@ -127,20 +142,6 @@ class Migration(migrations.Migration):
                 ('objects', django.db.models.manager.Manager()),
                 ('stored', django.db.models.manager.Manager()),
             ],
-        ),
-        migrations.CreateModel(
-            name='Ticket',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('digest', models.CharField(max_length=64, unique=True)),
-                ('user_pk', models.CharField(db_index=True, max_length=150)),
-                ('proof', models.CharField(max_length=64)),
-                ('expires_at', models.DateTimeField(db_index=True)),
-            ],
-            options={
-                'verbose_name': 'ticket',
-                'verbose_name_plural': 'tickets',
-            },
         ),
         migrations.CreateModel(
             name='Turn',

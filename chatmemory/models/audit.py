@@ -15,7 +15,7 @@ class AuditEntry(models.Model):
     actor_id = models.CharField(max_length=150)
     actor_label = models.CharField(max_length=200)
     action = models.CharField(max_length=16)
-    session_pk = models.BigIntegerField(null=True, db_index=True)  # null is "of a person"
+    session_pk = models.BigIntegerField(null=True, db_index=True)  # null is "of no single one"
     key_hash = models.CharField(max_length=64)
     reason = models.CharField(max_length=500)
     from_seq = models.BigIntegerField(null=True)
@@ -26,10 +26,15 @@ class AuditEntry(models.Model):
     class Meta:
         verbose_name = _("audit entry")
         verbose_name_plural = _("audit entries")
+        indexes = (models.Index(fields=["actor_id", "created_at"], name="chatmemory_audit_actor"),)
 
     def __str__(self) -> str:
-        of = "a person" if self.session_pk is None else f"session {self.session_pk}"
-        return f"{self.action} of {of} by {self.actor_label}"
+        of = ""
+        if self.session_pk is not None:
+            of = f" of session {self.session_pk}"
+        elif self.key_hash:
+            of = " of a person"
+        return f"{self.action}{of} by {self.actor_label}"
 
 
 class AuditSeal(models.Model):

@@ -16,7 +16,9 @@ Count = int | str | list[int]
 """A number of the act, or a word or list of primary keys that belongs to it."""
 
 MAX_REASON_CHARS = 500
-READING_COUNTS_FOR = timedelta(hours=1)
+MAX_ACTOR_CHARS = 150
+COUNTS_FOR = timedelta(hours=1)
+"""How long the same reading or refusal is recorded only once."""
 
 
 def record(
@@ -52,7 +54,7 @@ def _record(action: str, by: Actor, reason: str, counts: dict[str, Count], **of:
     tell_act(of.get("session_pk"), action, by.kind, messages if isinstance(messages, int) else 0)
     return AuditEntry.objects.create(
         actor_kind=by.kind,
-        actor_id=by.id[:150],
+        actor_id=by.id[:MAX_ACTOR_CHARS],
         actor_label=by.label[:200],
         action=action,
         reason=reason[:MAX_REASON_CHARS],
@@ -78,15 +80,31 @@ def record_reading(*, session: Session, by: Actor) -> None:
         action="read",
         actor_kind=by.kind,
         actor_id=by.id,
-        created_at__gt=DatabaseNow() - READING_COUNTS_FOR,
+        created_at__gt=DatabaseNow() - COUNTS_FOR,
     )
     if not recently.exists():
         record(session, "read", by, "")
 
 
-def record_refusal(*, session: Session, by: Actor, permission: str) -> None:
-    """Write down that an operator tried what they have no right to."""
-    record(session, "refused", by, permission)
+def record_refusal(*, by: Actor, permission: str, session: Session | None = None) -> None:
+    """Record that an operator lacks a permission: once an hour for each permission.
+
+    `session` is the one that the operator tried to reach. Later attempts of that hour leave no
+    entry, whatever they try to reach, so that no one can fill the audit.
+    """
+    recent = AuditEntry.objects.filter(
+        action="refused",
+        actor_kind=by.kind,
+        actor_id=by.id[:MAX_ACTOR_CHARS],
+        reason=permission[:MAX_REASON_CHARS],
+        created_at__gt=DatabaseNow() - COUNTS_FOR,
+    )
+    if recent.exists():
+        return
+    if session is None:
+        _record("refused", by, permission, {}, key_hash="")
+    else:
+        record(session, "refused", by, permission)
 
 
 arecord_reading = in_pool(record_reading)

@@ -7,13 +7,14 @@ from typing import Unpack
 
 from django.db.models import F
 
+from chatmemory.errors import NotFound
 from chatmemory.models import AuditEntry, Session
 from chatmemory.services.actors import Actor
 from chatmemory.services.audit import check_reason
 from chatmemory.services.cuts import Cut, check_cut, floor_after
 from chatmemory.services.faults import durably
 from chatmemory.services.floor import check_held, mark_removed, move_epoch, move_floor
-from chatmemory.services.locks import bounded_wait, lock, unit
+from chatmemory.services.locks import bounded_wait, lock, lock_stored, unit
 from chatmemory.services.pool import address_lane, in_pool
 
 EXPIRED = "expired"
@@ -98,16 +99,22 @@ def purge_session(
     scope: str | None = None,
     session_pk: int | None = None,
 ) -> AuditEntry:
-    """Remove the session and all its messages; its key is free at once.
+    """Remove the session and all its messages; its key is free immediately.
 
-    Nothing that was begun for it can reach a new session under the same key. `session_pk` is as
-    in `trim_session`. Raises BadInput, NotFound, Held, MemoryUnavailable.
+    Nothing that started before can reach a new session under the same key. With a `session_pk`
+    an expired session can be purged too, and never a newer one under the same key.
+    Raises BadInput, NotFound, Held, MemoryUnavailable.
     """
     check_reason(reason)
 
     def work() -> AuditEntry:
         with unit():
-            session = lock(session_key, by, scope, session_pk)
+            if session_pk is None:
+                session = lock(session_key, by, scope)
+            else:
+                session = lock_stored(session_pk, by, scope)
+                if session.key != session_key or session.removed_at is not None:
+                    raise NotFound
             check_held(session)
             return purge(session, by, reason)
 

@@ -1,0 +1,28 @@
+"""A host's admin in which operators see one owner's sessions alone."""
+
+from __future__ import annotations
+
+from django.contrib.admin import AdminSite
+from django.urls import path
+
+from chatmemory.admin import AuditEntryAdmin, MessageAdmin, SessionAdmin
+from chatmemory.models import AuditEntry, Message, Session
+from project import urls
+
+OWNER = "ann"
+
+
+class ScopedSessionAdmin(SessionAdmin):
+    """Overrides nothing but the queryset."""
+
+    def get_queryset(self, request):
+        return super().get_queryset(request).filter(owner__username=OWNER)
+
+
+site = AdminSite()
+site.register(Session, ScopedSessionAdmin)
+site.register(Message, MessageAdmin)
+site.register(AuditEntry, AuditEntryAdmin)
+
+others = [url for url in urls.urlpatterns if getattr(url, "app_name", "") != "admin"]
+urlpatterns = [path("admin/", site.urls), *others]
