@@ -690,6 +690,16 @@ def test_a_message_that_closed_the_socket_by_its_size_is_shown_as_too_large(scri
     expect(chat.page.locator(".cm-failed .cm-note")).to_contain_text("too large")
 
 
+def test_odd_text_leaves_the_page_usable(scripted):
+    script, chat = scripted
+    odd = "z" + "\u0301" * 10_000
+    script.welcome(row(1, odd), row(2, "\uffff\ue000 👩\u200d👧 \u05e9\u05dc\u05d5\u05dd"))
+    chat.send("still here")
+    assert script.wait_for("send")["text"] == "still here"
+    width = "document.documentElement.scrollWidth <= window.innerWidth"
+    assert chat.page.evaluate(width)
+
+
 def test_hidden_characters_are_shown_as_marks(scripted):
     script, chat = scripted
     script.welcome(row(1, "\u202ea \U000e0041\U000e0041 b"))

@@ -244,16 +244,17 @@ async def test_an_id_that_can_not_be_said_does_not_kill_the_socket(ann, talk):
         assert (await tab.ask("fetch", before_seq=2))["type"] == "ok"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "  kept \n\t as it is \r\n ",
-        "\uffff \ufffd \ue000 👩\u200d👧 \u05e9\u05dc\u05d5\u05dd",
-        "e" + "\u0301" * 10_000,
-        "\u202ereversed \U000e0041",
-    ],
-)
-async def test_odd_text_is_stored_as_it_was_said(ann, talk, text):
+ODD_TEXTS = {
+    "spaces and lines": "  kept \n\t as it is \r\n ",
+    "noncharacters and private use": "\uffff \ufffd \ue000",
+    "emoji and right to left": "👩\u200d👧 \u05e9\u05dc\u05d5\u05dd",
+    "combining marks": "e" + "\u0301" * 10_000,
+    "bidi override and tags": "\u202ereversed \U000e0041",
+}
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS)
+async def test_odd_text_is_stored_unchanged(ann, talk, text):
     async with greeted(tab := Tab(ann)):
         assert (await tab.send(text))["type"] == "ok"
         assert (await tab.until("message", client_id="c1"))["text"] == text
