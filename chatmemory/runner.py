@@ -415,8 +415,9 @@ class Runner:
             self._look_after_batch(started[first : first + KEEPER_BATCH])
 
     def _look_after_batch(self, runs: Sequence[Run]) -> None:
-        turns = claimed_turns(run.claim for run in runs)
-        turns.renew(self.name, settings.LEASE)
+        claims = [run.claim for run in runs]
+        services.renew_leases(claims=claims)
+        turns = claimed_turns(claims)
         found = {
             tuple(identity): stop_requested_at is not None
             for *identity, stop_requested_at in turns.values_list(

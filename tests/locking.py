@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from django.db import connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Model
 
 from chatmemory.models import Session
 
@@ -38,6 +39,27 @@ def held(*sessions: Session) -> Iterator[None]:
             for session in sessions:
                 cursor.execute(
                     "UPDATE chatmemory_session SET fence = fence WHERE id = %s", [session.pk]
+                )
+        try:
+            yield
+        finally:
+            other.rollback()
+
+
+@contextmanager
+def locked(*rows: Model) -> Iterator[None]:
+    """Lock these rows in another connection. PostgreSQL or MariaDB only: SQLite locks no rows."""
+    with second_connection() as other:
+        other.set_autocommit(False)
+        with other.cursor() as cursor:
+            if other.vendor == "postgresql":
+                # So that a wait without a limit fails the test and does not stop it.
+                cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '20s'")
+            for row in rows:
+                table, column = row._meta.db_table, row._meta.pk.column  # type: ignore[union-attr]  # a row has one
+                cursor.execute(
+                    f"SELECT 1 FROM {table} WHERE {column} = %s FOR UPDATE",  # noqa: S608  # names only
+                    [row.pk],
                 )
         try:
             yield

@@ -10,8 +10,8 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import ProtectedError
 from django.test.utils import CaptureQueriesContext
 
-from chatmemory.models import CLOCK, DatabaseNow, Message, Session, Turn
-from chatmemory.services import admit_turn, append_messages, start_turn
+from chatmemory.models import CLOCK, DatabaseNow, Message, Session
+from chatmemory.services import append_messages
 from tests.factories import TALK, make_session, make_user, said
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -117,15 +117,3 @@ def test_heads_are_one_statement_and_leave_out_what_is_gone():
 
 def test_a_session_is_named_by_its_title_or_its_key():
     assert [str(make_session("a")), str(make_session("b", title="B!"))] == ["a", "B!"]
-
-
-def test_only_started_runs_of_their_owner_are_renewed():
-    make_session()
-    claim = admit_turn(**TALK, client_id="run", content="hi", owner="me").claim
-    assert Turn.objects.renew("me", 60) == 0
-    start_turn(claim=claim)
-    assert Turn.objects.renew("you", 60) == 0
-    Turn.objects.update(lease_until=LONG_AGO)
-    assert Turn.objects.overdue().exists()
-    assert Turn.objects.renew("me", 60) == 1
-    assert not Turn.objects.overdue().exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from django.db import models
@@ -61,12 +60,6 @@ class TurnQuerySet(QuerySet["Turn"]):
     def end(self, status: str, **columns: Any) -> int:
         """Give them this status, and take from them what only live ones have; return how many."""
         return self.update(**Turn.ended(status, **columns))
-
-    def renew(self, owner: str, lease_seconds: float) -> int:
-        """Prolong the leases of an owner's started runs; return how many."""
-        return self.filter(
-            lease_owner=owner, status=Turn.Status.RUNNING, started_at__isnull=False
-        ).update(lease_until=DatabaseNow() + timedelta(seconds=lease_seconds))
 
 
 class Turn(models.Model):

@@ -23,7 +23,7 @@ from chatmemory.services.alongside import NewTurn
 from chatmemory.services.claims import Claim, asked, claim_not_begun, lease
 from chatmemory.services.ends import end_overdue, stop_running
 from chatmemory.services.faults import Fault, fault_of
-from chatmemory.services.locks import bounded_wait, lock_at, unit
+from chatmemory.services.locks import lock_at, unit
 from chatmemory.services.news import tell, tell_waiting
 from chatmemory.services.pool import address_lane, in_pool
 from chatmemory.services.refusals import Found, explain
@@ -262,10 +262,7 @@ def _claimed(send: _Send, only_if: Mapping[str, object]) -> Admitted | None:
 
 def _waiting(send: _Send, only_if: Mapping[str, object]) -> Admitted | None:
     sessions = Session.objects.at(send.scope, send.key)
-    with bounded_wait():
-        found = sessions.filter(**only_if).update(
-            waiting=F("waiting") + 1, revision=F("revision") + 1
-        )
+    found = sessions.filter(**only_if).update(waiting=F("waiting") + 1, revision=F("revision") + 1)
     if not found:
         return None
     session = sessions.get()

@@ -262,7 +262,9 @@ def stop_turn(*, session_key: str, turn: str, by: Actor, scope: str | None = Non
             raise UnknownTurn from None
         if status == Turn.Status.WAITING and _cancel(session.pk, turn):
             return Turn.Status.CANCELLED
-        if found.ask_to_stop() and not (found.overdue().exists() and end_overdue(session.pk)):
+        with unit():
+            is_asked = found.ask_to_stop()
+        if is_asked and not (found.overdue().exists() and end_overdue(session.pk)):
             tell_stop(session.pk, found.get().pk)
         return found.get().status
 

@@ -25,7 +25,7 @@ from chatmemory.services.audit import check_reason, record
 from chatmemory.services.ends import interrupt
 from chatmemory.services.faults import Fault, durably, fault_of
 from chatmemory.services.floor import LIVE
-from chatmemory.services.locks import bounded_wait, lock_pk, unit
+from chatmemory.services.locks import lock_pk, unit
 from chatmemory.services.news import tell
 from chatmemory.services.pool import Lane, in_pool
 from chatmemory.services.removal import purge_expired
@@ -122,9 +122,8 @@ def _stage(scope: str, digest: str, stored_from: int) -> tuple[str, str]:
     )
     with unit():
         purge_expired(**at)
-        with bounded_wait():
-            if not Session.objects.filter(**at).update(**lasts):
-                Session.objects.bulk_create([new], ignore_conflicts=True)
+        if not Session.objects.filter(**at).update(**lasts):
+            Session.objects.bulk_create([new], ignore_conflicts=True)
     return at["scope"], at["key"]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import F, QuerySet
 
 from chatmemory.conf import settings
 from chatmemory.errors import NotFound
@@ -17,9 +18,15 @@ from chatmemory.services.addresses import check_session_key
 from chatmemory.services.faults import database
 
 
-def unit() -> transaction.Atomic:
-    """A transaction, or a savepoint in the caller's."""
-    return transaction.atomic(using=database().alias)
+@contextmanager
+def unit() -> Iterator[None]:
+    """A transaction, or a savepoint in the caller's, whose lock waits end after `LOCK_TIMEOUT`.
+
+    A longer wait raises what `Fault.WAITED` stands for.
+    """
+    connection = database()
+    with transaction.atomic(using=connection.alias), _bounded_waits(connection):
+        yield
 
 
 def lock(session_key: str, by: Actor, scope: str | None, session_pk: int | None = None) -> Session:
@@ -45,33 +52,51 @@ def lock_stored(session_pk: int, by: Actor, scope: str | None) -> Session:
     return _lock(Session.objects.of_scopes(scope_for(by, scope)).filter(pk=session_pk))
 
 
-def lock_pk(session_pk: int) -> Session:
-    """Take the lock of a session, removed or not. Needs a transaction. Raises NotFound."""
-    return _lock(Session.objects.filter(pk=session_pk))
+def lock_pk(session_pk: int, *, nowait: bool = False) -> Session:
+    """Take the lock of a session, removed or not. Needs a transaction. Raises NotFound.
+
+    With `nowait` a lock that another holds raises what `Fault.WAITED` stands for.
+    """
+    return _lock(Session.objects.filter(pk=session_pk), nowait=nowait)
 
 
-def _lock(sessions: SessionQuerySet) -> Session:
+def update_without_waiting(
+    rows: QuerySet[Any], *, skip_locked: bool = False, **columns: Any
+) -> int:
+    """Update rows and return how many, without a wait for a row that another has locked.
+
+    Such a row is left out with `skip_locked`, and otherwise raises what `Fault.WAITED` stands for.
+    """
+    if not database().features.has_select_for_update:  # SQLite, which must begin with the write
+        return rows.update(**columns)
+    # Not one statement: MariaDB does not update a table from which its subquery selects.
+    with unit():
+        free = rows.select_for_update(skip_locked=skip_locked, nowait=not skip_locked)
+        pks = list(free.values_list("pk", flat=True))
+        updated: int = rows.model._default_manager.filter(pk__in=pks).update(**columns)
+        return updated
+
+
+def _lock(sessions: SessionQuerySet, *, nowait: bool = False) -> Session:
     connection = database()
     if connection.vendor == "sqlite":
         # There, select_for_update is ignored, and a transaction that began with a read can't write.
         sessions.update(fence=F("fence"))
     else:
-        sessions = sessions.select_for_update(no_key=connection.vendor == "postgresql")
+        is_key_kept = connection.vendor == "postgresql"
+        sessions = sessions.select_for_update(no_key=is_key_kept, nowait=nowait)
     try:
-        with bounded_wait():
-            return sessions.get()
+        return sessions.get()
     except Session.DoesNotExist:
         raise NotFound from None
 
 
-def bounded_wait() -> AbstractContextManager[None]:
-    """Waits for a lock end after `LOCK_TIMEOUT`. Needs a `unit`; nothing outlasts it."""
-    connection = database()
+def _bounded_waits(connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
     if connection.vendor == "mysql":
         wait = max(1, round(settings.LOCK_TIMEOUT))
-        return connection.execute_wrapper(
-            _prefix(f"SET STATEMENT innodb_lock_wait_timeout={wait} FOR ")
-        )
+        limits = f"innodb_lock_wait_timeout={wait}, lock_wait_timeout={wait}"
+        return connection.execute_wrapper(_prefix(f"SET STATEMENT {limits} FOR "))
+    # A savepoint keeps the limit of its transaction, which may be the caller's.
     if connection.vendor == "postgresql" and len(connection.savepoint_ids) == 0:
         with connection.cursor() as cursor:
             timeout = f"{int(settings.LOCK_TIMEOUT * 1000)}ms"
@@ -81,6 +106,8 @@ def bounded_wait() -> AbstractContextManager[None]:
 
 def _prefix(words: str) -> Callable[..., Any]:
     def wrapper(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        return execute(words + sql, params, many, context)
+        # Not a savepoint's statements, nor what an outer unit has prefixed.
+        is_limited = sql.startswith(("SELECT", "INSERT", "UPDATE", "DELETE"))
+        return execute(words + sql if is_limited else sql, params, many, context)
 
     return wrapper

@@ -14,7 +14,7 @@ from chatmemory.services.audit import check_reason
 from chatmemory.services.cuts import Cut, check_cut, floor_after
 from chatmemory.services.faults import durably
 from chatmemory.services.floor import check_held, mark_removed, move_epoch, move_floor
-from chatmemory.services.locks import bounded_wait, lock, lock_stored, unit
+from chatmemory.services.locks import lock, lock_stored, unit
 from chatmemory.services.pool import address_lane, in_pool
 
 EXPIRED = "expired"
@@ -139,11 +139,9 @@ def preview_removal(session: Session) -> Preview:
 
 
 def purge_expired(scope: str, key: str) -> None:
-    """Purge the expired session that still has this address, if one has. Needs a transaction."""
+    """Purge the expired session that still has this address, if one has. Needs a unit."""
     expired = Session.objects.expired().filter(scope=scope, key=key)
-    with bounded_wait():
-        found = expired.update(fence=F("fence"))
-    if found:
+    if expired.update(fence=F("fence")):
         purge(expired.get(), Actor.server("expiry"), EXPIRED)
 
 

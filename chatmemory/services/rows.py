@@ -7,13 +7,13 @@ a wait for the lock PostgreSQL reads only that row again, so a subquery would se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
-from django.db import connections, transaction
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from chatmemory.codec import Row
@@ -21,6 +21,7 @@ from chatmemory.conf import settings
 from chatmemory.models import CLOCK, TODAY, Message, Session, Turn, unexpired_sql
 from chatmemory.services.alongside import TurnWrite
 from chatmemory.services.faults import database
+from chatmemory.services.locks import unit
 from chatmemory.services.news import tell_appended
 
 OPEN: Final[Mapping[str, object]] = {"removed_at": None, "archived_at": None}
@@ -103,14 +104,10 @@ def store(
     return stored
 
 
-@contextmanager
-def _unit(connection: BaseDatabaseWrapper) -> Iterator[None]:
+def _unit(connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
     """A transaction or savepoint, where the statement isn't one by itself."""
-    if connection.vendor == "postgresql" and not connection.in_atomic_block:
-        yield
-        return
-    with transaction.atomic(using=connection.alias):
-        yield
+    is_one = connection.vendor == "postgresql" and not connection.in_atomic_block
+    return nullcontext() if is_one else unit()
 
 
 class _Write:
@@ -265,11 +262,7 @@ class _Write:
             cursor.execute(f"{update} RETURNING {wanted}", [*change_params, *where_params])
             found = cursor.fetchone()
         else:
-            wait = max(1, round(settings.LOCK_TIMEOUT))
-            cursor.execute(
-                f"SET STATEMENT innodb_lock_wait_timeout={wait} FOR {update}",
-                [*change_params, *where_params],
-            )
+            cursor.execute(update, [*change_params, *where_params])
             found = None
             if cursor.rowcount:
                 address, address_params = self.where(at, unexpired=False)

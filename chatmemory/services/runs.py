@@ -11,15 +11,16 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from django.db import IntegrityError
+from django.db import IntegrityError, OperationalError
 
 from chatmemory import codec
 from chatmemory.codec import Row
-from chatmemory.models import DatabaseNow, Message, Session, Turn
+from chatmemory.models import DatabaseNow, Message, Session, Turn, TurnQuerySet
 from chatmemory.services.alongside import EndedTurn
 from chatmemory.services.claims import Claim, claimed_turns, lease
 from chatmemory.services.ends import results_for_open_calls
-from chatmemory.services.faults import Fault, durably, fault_of
+from chatmemory.services.faults import Fault, database, durably, fault_of
+from chatmemory.services.locks import unit, update_without_waiting
 from chatmemory.services.news import tell, tell_finished, tell_started
 from chatmemory.services.pool import Lane, in_pool
 from chatmemory.services.refusals import damaged, is_stored
@@ -51,11 +52,12 @@ def start_turn(*, claim: Claim) -> bool:
     turn = claimed_turns([claim]).filter(started_at__isnull=True)
 
     def work() -> bool:
-        begun = turn.update(started_at=DatabaseNow(), **lease(claim.owner))
-        if begun:
-            tell(claim.session_pk)
-            tell_started(claim.session_pk, claim.client_id)
-        return bool(begun)
+        with unit():
+            begun = turn.update(started_at=DatabaseNow(), **lease(claim.owner))
+            if begun:
+                tell(claim.session_pk)
+                tell_started(claim.session_pk, claim.client_id)
+            return bool(begun)
 
     # Not again where it may have been done: the second call would say that the turn was taken.
     return durably(work, is_repeatable=False)
@@ -70,9 +72,39 @@ def is_unanswered(claim: Claim) -> bool:
 
 
 def save_partial(*, claim: Claim, text: str, step: int) -> bool:
-    """Save the partial text of a run; False if its fence is lost."""
+    """Save the text so far, in case this process dies; return False if the fence is lost.
+
+    Does not wait for a locked turn: the next save comes soon. Raises MemoryUnavailable.
+    """
     turn = claimed_turns([claim])
-    return durably(lambda: bool(turn.update(partial=text, step=step)), is_repeatable=True)
+    return durably(
+        lambda: bool(update_without_waiting(turn, partial=text, step=step)), is_repeatable=True
+    )
+
+
+def renew_leases(*, claims: Sequence[Claim]) -> None:
+    """Renew the leases of one process's started runs, except of those that are locked.
+
+    Never waits for a lock: a turn that stays locked loses only its own run. Does not retry, since
+    the caller calls again within a second.
+    """
+    owner = claims[0].owner if claims else ""
+    runs = {"lease_owner": owner, "started_at__isnull": False}
+    features = database().features
+    if features.has_select_for_update and not features.has_select_for_update_skip_locked:
+        for claim in claims:  # MariaDB 10.5
+            _renew_unless_locked(claimed_turns([claim]).filter(**runs), owner)
+    else:
+        turns = claimed_turns(claims).filter(**runs)
+        update_without_waiting(turns, skip_locked=True, **lease(owner))
+
+
+def _renew_unless_locked(turn: TurnQuerySet, owner: str) -> None:
+    try:
+        update_without_waiting(turn, **lease(owner))
+    except OperationalError as error:
+        if fault_of(error) is not Fault.WAITED:
+            raise
 
 
 def add_rows(
@@ -219,6 +251,7 @@ def _claim_lane(*, claim: Claim, **_: object) -> Lane:
 
 
 astart_turn = in_pool(start_turn, lane=_claim_lane)
+arenew_leases = in_pool(renew_leases)
 asave_partial = in_pool(save_partial, lane=_claim_lane)
 aadd_rows = in_pool(add_rows, lane=_claim_lane)
 afinish_turn = in_pool(finish_turn, lane=_claim_lane)

@@ -16,7 +16,7 @@ from chatmemory.models import Head, Page, Session, SessionQuerySet, Turn
 from chatmemory.services.actors import NOBODYS, Actor, owner_of, scope_for
 from chatmemory.services.addresses import MAX_SEQ, check_length, check_session_key
 from chatmemory.services.faults import durably
-from chatmemory.services.locks import bounded_wait, unit
+from chatmemory.services.locks import unit
 from chatmemory.services.pool import address_lane, in_pool
 from chatmemory.services.refusals import damaged
 from chatmemory.services.removal import purge_expired
@@ -89,8 +89,7 @@ def open_session(
         if session is None:
             with unit():
                 purge_expired(scope, session_key)
-                with bounded_wait():
-                    Session.objects.bulk_create([new], ignore_conflicts=True)
+                Session.objects.bulk_create([new], ignore_conflicts=True)
             session = Session.objects.at(scope, session_key).first()
         if session is None:
             raise MemoryUnavailable("The session was purged while it was opened.")

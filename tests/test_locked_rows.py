@@ -1,0 +1,119 @@
+"""What a locked row delays: its own session, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection
+
+from chatmemory import runner as runner_module
+from chatmemory import services
+from chatmemory.errors import MemoryUnavailable
+from chatmemory.models import Turn
+from chatmemory.runner import runner
+from chatmemory.services import Actor
+from tests import responders_for_tests
+from tests.factories import make_session, make_user
+from tests.locking import locked
+from tests.servers import own_threads, wait_for
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.database,
+    pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite locks no rows"),
+]
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+LEASE = timedelta(seconds=1)
+
+
+@pytest.fixture
+def ann(transactional_db):
+    return make_user("ann")
+
+
+def run(user, key, owner="p1", client_id="c1"):
+    """Admit and start a turn; return its claim."""
+    make_session(key, owner=user)
+    admitted = services.admit_turn(
+        session_key=key, client_id=client_id, content="hi", by=Actor.user(user), owner=owner
+    )
+    assert services.start_turn(claim=admitted.claim)
+    return admitted.claim
+
+
+def turn_of(claim):
+    return Turn.objects.get(pk=claim.turn_pk)
+
+
+@pytest.fixture
+def live(settings, monkeypatch):
+    """This process runs turns, with short times."""
+    settings.CHATMEMORY = {"RESPONDER": "tests.responders_for_tests.slow", "LEASE": 1}
+    monkeypatch.setattr(runner_module, "KEEPER_SECONDS", 0.1)
+    monkeypatch.setattr("chatmemory.hub.SWEEP_SECONDS", 0.2)
+    with own_threads():
+        yield
+    responders_for_tests.GO.set()
+
+
+@pytest.mark.regression
+def test_the_keeper_renews_all_leases_but_that_of_a_locked_turn(ann, live):
+    runner.enable()
+    for key in ("a", "b", "c"):
+        make_session(key, owner=ann)
+        at = {"session_key": key, "by": Actor.user(ann), "client_id": key}
+        runner.launch(services.admit_turn(**at, content="hi", owner=runner.owner).claim)
+    wait_for(lambda: Turn.objects.filter(started_at__isnull=False).count() == 3, "not started")
+    with locked(Turn.objects.get(client_id="a")):
+        before = Turn.objects.get(client_id="b").lease_until
+        others = Turn.objects.filter(client_id__in=["b", "c"], status="running")
+        # Another process ends a run once its lease has ended.
+        renewed = others.filter(lease_until__gt=before + 3 * LEASE)
+        wait_for(lambda: renewed.count() == 2, "their leases ended with that of the locked turn")
+
+
+@pytest.mark.regression
+def test_without_skip_locked_only_the_locked_lease_is_not_renewed(ann, monkeypatch):
+    monkeypatch.setattr(connection.features, "has_select_for_update_skip_locked", False)
+    claims = [run(ann, key) for key in ("a", "b", "c")]
+    Turn.objects.update(lease_until=LONG_AGO)
+    with locked(turn_of(claims[1])):
+        services.renew_leases(claims=claims)
+        assert [turn_of(claim).lease_until > LONG_AGO for claim in claims] == [True, False, True]
+
+
+def test_only_started_runs_of_their_owner_are_renewed(ann):
+    started = run(ann, "a")
+    make_session("b", owner=ann)
+    claimed = services.admit_turn(
+        session_key="b", client_id="c1", content="hi", by=Actor.user(ann), owner="p1"
+    ).claim
+    Turn.objects.update(lease_until=LONG_AGO)
+    claims = [started, claimed]
+    services.renew_leases(claims=[replace(claim, owner="p2") for claim in claims])
+    assert Turn.objects.overdue().count() == 2
+    services.renew_leases(claims=claims)
+    assert Turn.objects.overdue().get() == turn_of(claimed)
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("write", ["start", "save", "stop", "finish"])
+def test_a_write_to_a_locked_turn_gives_up_in_time(ann, settings, write):
+    settings.CHATMEMORY = {"LOCK_TIMEOUT": 1}
+    make_session(owner=ann)
+    talk = {"session_key": "talk", "by": Actor.user(ann)}
+    claim = services.admit_turn(**talk, client_id="c1", content="hi", owner="p1").claim
+    calls = {
+        "start": lambda: services.start_turn(claim=claim),
+        "save": lambda: services.save_partial(claim=claim, text="So far", step=0),
+        "stop": lambda: services.stop_turn(**talk, turn="c1"),
+        "finish": lambda: services.finish_turn(
+            claim=claim, status="complete", message={"role": "assistant", "content": "So."}
+        ),
+    }
+    with locked(turn_of(claim)), pytest.raises(MemoryUnavailable):  # not after 20 s or more
+        calls[write]()
+    assert calls[write]()
