@@ -25,11 +25,13 @@ class ChatMemoryConfig(AppConfig):
         from chatmemory import services, signals
         from chatmemory.hub import hub
         from chatmemory.runner import runner
+        from chatmemory.waits import waits
 
         hub.listener = runner
 
         def poke(session_pk: int, **_: object) -> None:
             hub.poke(session_pk)
+            waits.wake(session_pk)
 
         def begin(session_pk: int, **_: object) -> None:
             runner.consider(session_pk)

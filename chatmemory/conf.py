@@ -165,6 +165,14 @@ class Settings:
     at each `hello`, write and REST request, and may use the database. Each person reaches only
     their own sessions."""
 
+    WAITS_PER_USER = Setting[int | None](5)
+    """How many REST requests of one person may wait for a reply in one process; one more is
+    refused as `rate_limited`. None for no limit."""
+
+    WAITS_PER_PROCESS = Setting[int | None](100)
+    """How many REST requests of all people may wait for a reply in one process. Each holds a thread
+    and no database connection. Set it below the threads of a WSGI server. None for no limit."""
+
     CONNECTIONS_PER_USER = Setting[int | None](5)
     """How many websockets one person may have open in a process; with one more the oldest is
     closed. None for no limit."""

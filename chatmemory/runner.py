@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError as FutureCancelled
+from concurrent.futures import Future
 from contextlib import aclosing
 from typing import Any
 
@@ -140,22 +141,34 @@ class Runner:
         no turn waits, or another process has begun it, or this one is about to end or blocked by a
         responder.
         """
-        if self._is_draining or self._is_stuck:
+        running = self.begin(session_pk)
+        if running is None:
             return False
+        with contextlib.suppress(TimeoutError, FutureCancelled):
+            running.result(timeout_seconds)
+        return True
+
+    def begin(self, session_pk: int) -> Future[None] | None:
+        """Claim the turn that waits in this session and begin its run, which ends the future.
+
+        None, and nothing is done, in the cases in which `run` returns False. With `DB_THREADS` 0
+        the run has ended on return.
+        """
+        if self._is_draining or self._is_stuck:
+            return None
         if settings.DB_THREADS:
             require_shared_data()
         claim = services.claim_next(session_pk=session_pk, owner=self.name)
         if claim is None:
-            return False
+            return None
         if not settings.DB_THREADS:
             async_to_sync(self._run)(claim)
-            return True
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
         # Not in the caller's loop: in a view of an ASGI server that is the server's own, and a
         # responder that blocks would stop its sockets.
-        running = asyncio.run_coroutine_threadsafe(self._run(claim), self._running_loop())
-        with contextlib.suppress(TimeoutError, FutureCancelled):
-            running.result(timeout_seconds)
-        return True
+        return asyncio.run_coroutine_threadsafe(_logged(self._run(claim)), self._running_loop())
 
     async def drain(self, seconds: float) -> None:
         """Claim no more, and end what runs here: by itself within `seconds`, then with its text.

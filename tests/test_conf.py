@@ -31,6 +31,8 @@ DEFAULTS = {
     "ALLOWED_ORIGINS": None,
     "SOCKET_AUTH": None,
     "REACH": None,
+    "WAITS_PER_USER": 5,
+    "WAITS_PER_PROCESS": 100,
     "CONNECTIONS_PER_USER": 5,
     "CONNECTION_AGE": 43_200,
     "DB_THREADS": 4,

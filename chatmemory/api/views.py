@@ -6,12 +6,13 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import takewhile
 from typing import Any
 
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.core.handlers.asgi import ASGIRequest
-from django.db import close_old_connections, connection, transaction
+from django.db import transaction
 from django.utils.decorators import method_decorator
 from django.views.decorators.cache import cache_control
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
@@ -41,9 +42,13 @@ from chatmemory.errors import NotFound, Unauthenticated
 from chatmemory.models import Session, StoredMessage, Turn
 from chatmemory.runner import runner
 from chatmemory.services import Actor, Admitted
+from chatmemory.services.pool import release_connections
+from chatmemory.waits import waits
 
-PAUSE_SECONDS = 0.2
-"""Between two looks at a turn that another process runs."""
+FIRST_LOOK_SECONDS = 0.1
+LAST_LOOK_SECONDS = 1.0
+"""How soon, and at the latest, a request looks again at a turn that another process runs; what this
+process commits wakes it."""
 
 NO_MESSAGE = "There is no such message."
 
@@ -161,6 +166,10 @@ class MessageList(View):
         services.check_rate(self.actor)
         send = self.read(Send)
         wait = send.pop("wait")
+        with waits.slot(services.scope_for(self.actor, None)) if wait else nullcontext():
+            return self._send(key, send, wait)
+
+    def _send(self, key: str, send: dict[str, Any], wait: float) -> Response:
         if isinstance(self.request._request, ASGIRequest):  # noqa: SLF001  # as above
             runner.enable()  # a server of sockets too; a WSGI server leaves the turn to one
             drain.watch_from_view(signal.SIGTERM)
@@ -251,15 +260,12 @@ def _fields(session: Session) -> dict[str, object]:
     raise NotFound
 
 
-def _help_along(session_pk: int, seconds: float) -> bool:
-    """Do here what nobody else does: end a dead process's run, run what waits first.
-
-    Returns whether a turn was run.
-    """
+def _advance(session_pk: int) -> bool:
+    """End a dead process's run, and begin the turn that waits first; False if none was begun."""
     turns = Turn.objects.filter(session=session_pk)
     if turns.overdue().exists():
         services.end_overdue(session_pk)
-    return turns.claimable().exists() and runner.run(session_pk, timeout_seconds=seconds)
+    return turns.claimable().exists() and runner.begin(session_pk) is not None
 
 
 def _turn(admitted: Admitted) -> Turn:
@@ -267,15 +273,18 @@ def _turn(admitted: Admitted) -> Turn:
 
 
 def _waited_for(admitted: Admitted, seconds: float) -> Turn:
-    """The turn when it has ended, or after so long."""
+    """The turn when it has ended, or after so long; no database connection is held meanwhile."""
     deadline = time.monotonic() + seconds
-    while True:
-        turn = _turn(admitted)
-        left = deadline - time.monotonic()
-        if turn.ended_at or left < 0:
-            return turn
-        if _help_along(admitted.session_pk, left):
-            continue
-        if not connection.in_atomic_block:
-            close_old_connections()  # back to the pool while nothing is asked
-        time.sleep(PAUSE_SECONDS)
+    pause = FIRST_LOOK_SECONDS
+    with waits.news_of(admitted.session_pk) as news:
+        while True:
+            news.clear()
+            turn = _turn(admitted)
+            left = deadline - time.monotonic()
+            if turn.ended_at or left < 0:
+                return turn
+            if _advance(admitted.session_pk):
+                continue
+            release_connections()
+            is_news = news.wait(min(pause, left))
+            pause = FIRST_LOOK_SECONDS if is_news else min(2 * pause, LAST_LOOK_SECONDS)

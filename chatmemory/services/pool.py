@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from asgiref.sync import sync_to_async
-from django.db import close_old_connections, reset_queries
+from django.db import close_old_connections, connections, reset_queries
 
 from chatmemory.conf import settings
 from chatmemory.services.actors import Actor
@@ -79,6 +79,16 @@ async def require_test_data() -> None:
 def address_lane(*, session_key: str, by: Actor, scope: str | None = None, **_: object) -> Lane:
     """The lane of calls that name a session by its address."""
     return (scope or f"{by.kind}:{by.id}", session_key)
+
+
+def release_connections() -> None:
+    """Give this thread's connections back, so that a wait holds none; not those in a transaction.
+
+    `close_old_connections` would keep those that CONN_MAX_AGE lets live on.
+    """
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
 
 
 def is_pool_thread() -> bool:
