@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.apps import AppConfig
-from django.conf import settings
+from django.apps import AppConfig, apps
 from django.contrib.auth import get_user_model
 from django.contrib.auth.signals import user_logged_out
 from django.db import transaction
-from django.db.models.signals import post_delete, post_save
+from django.db.models import Model
+from django.db.models.signals import class_prepared, post_delete, post_save
 from django.utils.translation import gettext_lazy as _
 
 
@@ -42,10 +42,7 @@ class ChatMemoryConfig(AppConfig):
             hub.call_stop(turn_pk)
 
         def forget(instance: Any, using: str, **_: object) -> None:
-            scope = services.user_scope(instance)
-            transaction.on_commit(
-                lambda: services.forget_person(scope=scope), using=using, robust=True
-            )
+            services.forget_user(instance, using=using)
 
         def close(request: Any, **_: object) -> None:
             login = getattr(getattr(request, "session", None), "session_key", None)
@@ -53,10 +50,7 @@ class ChatMemoryConfig(AppConfig):
                 transaction.on_commit(lambda: hub.expel_login(login), robust=True)
 
         def expel(instance: Any, using: str, **about: object) -> None:
-            # Told apart here, not by the sender: a proxy of the model has signals of its own.
-            if isinstance(instance, get_user_model()) and (
-                about["signal"] is post_delete or not getattr(instance, "is_active", True)
-            ):
+            if about["signal"] is post_delete or not getattr(instance, "is_active", True):
                 pk = str(instance.pk)
                 transaction.on_commit(lambda: hub.expel_user(pk), using=using, robust=True)
 
@@ -64,11 +58,17 @@ class ChatMemoryConfig(AppConfig):
         signals.turn_waiting.connect(begin, weak=False, dispatch_uid="chatmemory.begin")
         signals.stop_requested.connect(stop, weak=False, dispatch_uid="chatmemory.stop")
         user_logged_out.connect(close, weak=False, dispatch_uid="chatmemory.close")
-        post_save.connect(expel, weak=False, dispatch_uid="chatmemory.expel")
-        post_delete.connect(expel, weak=False, dispatch_uid="chatmemory.expel")
-        post_delete.connect(
-            forget,
-            sender=settings.AUTH_USER_MODEL,
-            weak=False,
-            dispatch_uid="chatmemory.forget",
-        )
+        user_model = get_user_model()
+
+        # Only models of users: with a receiver of all models, Django would load each row of any
+        # model that the project deletes, instead of deleting them in one statement.
+        def watch(sender: type[Model], **_: object) -> None:
+            if issubclass(sender, user_model):
+                post_save.connect(expel, sender, weak=False, dispatch_uid="chatmemory.expel")
+            if sender._meta.concrete_model is user_model:
+                post_delete.connect(expel, sender, weak=False, dispatch_uid="chatmemory.expel")
+                post_delete.connect(forget, sender, weak=False, dispatch_uid="chatmemory.forget")
+
+        for model in apps.get_models():
+            watch(model)
+        class_prepared.connect(watch, weak=False, dispatch_uid="chatmemory.watch")

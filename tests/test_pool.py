@@ -27,6 +27,7 @@ commits = pytest.mark.django_db(transaction=True)
 
 LAZY = {"check_integrity", "sessions_of", "verify_audit"}
 PURE = {
+    "deleting_users",
     "importing",
     "in_run",
     "preview_removal",
@@ -35,15 +36,17 @@ PURE = {
     "scope_for",
     "user_scope",
 }
-WITHOUT_DATABASE = LAZY | PURE
+IN_A_TRANSACTION = {"forget_user"}
+"""Called by Django's synchronous signals."""
+WITHOUT_TWIN = LAZY | PURE | IN_A_TRANSACTION
 
 
 def test_each_service_that_works_with_the_database_has_a_twin():
     functions = {name for name in services.__all__ if inspect.isfunction(getattr(services, name))}
     twins = {name for name in functions if inspect.iscoroutinefunction(getattr(services, name))}
     plain = functions - twins
-    assert twins == {f"a{name}" for name in plain - WITHOUT_DATABASE}
-    for name in plain - WITHOUT_DATABASE:
+    assert twins == {f"a{name}" for name in plain - WITHOUT_TWIN}
+    for name in plain - WITHOUT_TWIN:
         assert getattr(services, f"a{name}").__wrapped__ is getattr(services, name)
 
 

@@ -113,6 +113,7 @@ class ActionFilter(ChoiceFilter):
             ("redact", _("Redacted")),
             ("erase_begun", _("Erasure begun")),
             ("erase", _("Erased")),
+            ("user_deleted", _("User deleted")),
             ("hold", _("Put on hold")),
             ("release", _("Released")),
             ("archive", _("Archived")),

@@ -68,6 +68,11 @@ def check_reason(reason: str) -> None:
     check_value(reason, "reason")
 
 
+def actor_of(entry: AuditEntry) -> Actor:
+    """The actor of an entry."""
+    return Actor(entry.actor_kind, entry.actor_id, entry.actor_label)
+
+
 def is_erased(session_pk: int) -> bool:
     """Whether the erasure of this session was begun; what is left of it goes at once."""
     return AuditEntry.objects.filter(session_pk=session_pk, action="erase").exists()

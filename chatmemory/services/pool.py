@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import atexit
 import functools
+import logging
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -22,6 +24,8 @@ from chatmemory.services.rollback import (
     require_visible_data,
 )
 from chatmemory.threads import DaemonExecutor
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,6 +78,25 @@ async def require_test_data() -> None:
     """Check that the twins see the data of a running test. Raises ChatMemoryTestMixinMissing."""
     if is_test_running():
         await in_pool(require_visible_data)()
+
+
+def call_soon(function: Callable[[], object]) -> None:
+    """Call a function on a thread of the pool, without waiting; with no pool, here and now.
+
+    An error is logged by its class: no caller is left to raise it to.
+    """
+    threads = settings.DB_THREADS
+    if not threads:
+        function()
+        return
+    future = _executor(threads).submit(_with_fresh_connection, function)
+    future.add_done_callback(_log_failure)
+
+
+def _log_failure(future: Future[Any]) -> None:
+    error = future.exception()
+    if error is not None:
+        logger.error("background work failed: %s", type(error).__name__)
 
 
 def address_lane(*, session_key: str, by: Actor, scope: str | None = None, **_: object) -> Lane:

@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 
+from django.contrib.auth.base_user import AbstractBaseUser
+from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 
 from chatmemory.conf import seconds, settings
 from chatmemory.errors import MemoryUnavailable, NotFound
-from chatmemory.models import DatabaseNow, Message, Session, SessionQuerySet, unexpired
-from chatmemory.services.actors import Actor
+from chatmemory.models import (
+    AuditEntry,
+    DatabaseNow,
+    Message,
+    Session,
+    SessionQuerySet,
+    unexpired,
+)
+from chatmemory.services.actors import Actor, spaces_of, user_scope
+from chatmemory.services.audit import actor_of, record_person
 from chatmemory.services.cuts import floor_after, floor_by_age
 from chatmemory.services.erasure import erase_person, erase_sessions
-from chatmemory.services.faults import durably
+from chatmemory.services.faults import database, durably
 from chatmemory.services.floor import move_floor
+from chatmemory.services.keys import key_hashes
 from chatmemory.services.locks import lock_pk, unit
-from chatmemory.services.pool import in_pool
+from chatmemory.services.pool import call_soon, in_pool
 from chatmemory.services.removal import EXPIRED, purge
 from chatmemory.services.walk import walk
 
 OWNER_DELETED = "owner deleted"
+"""The reason of a purge or an erasure because an account was deleted."""
+
+ACCOUNT_DELETED = "user_deleted"
+"""The action of the entry that names the person who deleted an account."""
 
 ACTOR = Actor.server("retention")
+
+_deletion: ContextVar[tuple[Actor, bool] | None] = ContextVar("_deletion", default=None)
 
 NOBODY = Q(pk__in=())
 
@@ -154,16 +174,111 @@ def expire_sessions(*, dry_run: bool = False) -> Expired:
     return Expired(went=went, left=left)
 
 
+@contextmanager
+def deleting_users(*, by: Actor, in_background: bool = False) -> Iterator[None]:
+    """Name the person who deletes user accounts in this block, for the audit.
+
+    `in_background`: what `USER_DELETED` asks for runs on a thread of the pool, not in the thread
+    that commits. Use it only in a server process: at the end of a process the thread is stopped,
+    and `expire_sessions` does the rest.
+    """
+    token = _deletion.set((by, in_background))
+    try:
+        yield
+    finally:
+        _deletion.reset(token)
+
+
+def forget_user(user: AbstractBaseUser, *, using: str) -> None:
+    """Record that an account is being deleted, and after the commit do what `USER_DELETED` says.
+
+    The entry is in the transaction of the deletion, so the sessions that `expire_sessions` removes
+    after a crash are still removed in the name of the person who deleted the account.
+    """
+    if settings.USER_DELETED == "keep":
+        return
+    scope = user_scope(user)
+    by, in_background = _deletion.get() or (ACTOR, False)
+
+    # Django logs the name of a hook that fails, which a partial does not have.
+    def forget() -> None:
+        forget_person(scope=scope)
+
+    def forget_soon() -> None:
+        call_soon(forget)
+
+    def depart() -> None:
+        _record_departure(scope, by)
+
+    if using == database().alias:
+        depart()
+    else:
+        transaction.on_commit(depart, using=using, robust=True)
+    transaction.on_commit(forget_soon if in_background else forget, using=using, robust=True)
+
+
+def _record_departure(scope: str, by: Actor) -> None:
+    """Record who deleted an account, if sessions of it are stored."""
+    stored = Session.objects.of_scopes(*spaces_of(scope))
+    count = stored.count()
+    if count:
+        held = stored.filter(held_at__isnull=False).order_by("pk").values_list("pk", flat=True)
+        record_person(scope, ACCOUNT_DELETED, by, "", sessions=count, held=list(held))
+
+
 def forget_person(*, scope: str) -> None:
     """Do what `USER_DELETED` says with the sessions of a user whose account is gone.
 
-    Where this is cut short, `expire_sessions` goes on with it. Raises MemoryUnavailable.
+    If this is interrupted, `expire_sessions` continues it. Raises MemoryUnavailable.
     """
     if settings.USER_DELETED == "erase":
-        erase_person(by=ACTOR, reason=OWNER_DELETED, scope=scope)
+        erase_person(by=_deleted_by(scope), reason=OWNER_DELETED, scope=scope)
     elif settings.USER_DELETED == "purge":
         for session_pk in walk(Session.objects.filter(OWNERLESS, scope=scope)):
             durably(partial(_settle, session_pk, (), False), is_repeatable=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgetting:
+    """What the deletion of accounts would do with their sessions, by primary key of a session."""
+
+    removed: dict[int, int]
+    """Messages of each session that is purged or erased."""
+    held: dict[int, int]
+    """Messages of each session on hold, which stays."""
+    kept: dict[int, int]
+    """Messages of each session that stays until its own end, or by `USER_DELETED`."""
+
+
+def preview_forgetting(*, scopes: Sequence[str]) -> Forgetting:
+    """What the deletion of the users with these scopes would do now."""
+
+    def work() -> Forgetting:
+        found = Forgetting(removed={}, held={}, kept={})
+        policy = settings.USER_DELETED
+        sessions = Session.objects.filter(scope__in=scopes)
+        if policy == "erase":
+            sessions = Session.objects.of_scopes(*chain.from_iterable(map(spaces_of, scopes)))
+        for session in sessions.order_by("pk").defer("instructions", "metadata").iterator():
+            if session.held_at is not None:
+                group = found.held
+            elif policy == "erase" or (policy == "purge" and session.expires_at is None):
+                group = found.removed
+            else:
+                group = found.kept
+            group[session.pk] = session.message_count
+        return found
+
+    return durably(work, is_repeatable=True)
+
+
+def _deleted_by(scope: str) -> Actor:
+    """The person who deleted the account of this scope, as far as it is known."""
+    entries = AuditEntry.objects.filter(
+        session_pk__isnull=True, action=ACCOUNT_DELETED, key_hash__in=key_hashes(scope)
+    )
+    entry = durably(entries.order_by("-pk").first, is_repeatable=True)
+    return ACTOR if entry is None else actor_of(entry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,16 +313,17 @@ def _settle(session_pk: int, plan: Sequence[Rule], is_dry: bool) -> _Due | None:
             due = _due(session, plan)
             if due is None:
                 return None
+            by = _deleted_by(session.scope) if due.reason == OWNER_DELETED else ACTOR
             if due.floor is not None:
                 move_floor(session, due.floor, "trim", ACTOR, due.reason)
             elif not _is_erasure(due):
-                purge(session, ACTOR, due.reason)
+                purge(session, by, due.reason)
     except NotFound:
         return None
     if not _is_erasure(due):
         return due
     # Not under the lock: the erasure is of a person, and is listed before its first delete.
-    erased = erase_sessions(session.scope, OWNERLESS, ACTOR, due.reason)
+    erased = erase_sessions(session.scope, OWNERLESS, by, due.reason)
     return _Due(reason=due.reason, sessions=erased.sessions, messages=erased.messages)
 
 
@@ -234,3 +350,4 @@ def _due(session: Session, plan: Sequence[Rule]) -> _Due | None:
 
 aexpire_sessions = in_pool(expire_sessions)
 aforget_person = in_pool(forget_person)
+apreview_forgetting = in_pool(preview_forgetting)

@@ -1,0 +1,101 @@
+"""Deleting users in the admin: lists their sessions first, and audits the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.admin.sites import all_sites
+from django.contrib.auth import get_user_model
+from django.core import checks
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from chatmemory import services
+from chatmemory.admin.readonly import operator
+from chatmemory.conf import settings
+from chatmemory.models import Session
+
+MAX_LISTED = 100
+"""Sessions of a kind that the confirmation names one by one."""
+
+
+class ChatMemoryUserAdminMixin(admin.ModelAdmin):
+    """For the admin of the user model, before its base class.
+
+    The sessions are purged or erased after the commit, outside the request, as `USER_DELETED` sets.
+    """
+
+    def get_deleted_objects(
+        self, objs: Sequence[Any] | QuerySet[Any], request: HttpRequest
+    ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
+        listed, counts, missing, protected = super().get_deleted_objects(objs, request)
+        scopes = [services.user_scope(user) for user in objs]
+        forgetting = services.preview_forgetting(scopes=scopes)
+        if forgetting.removed:
+            counts[str(Session._meta.verbose_name_plural)] = len(forgetting.removed)
+        return [*listed, *_described(forgetting)], counts, missing, protected
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        with services.deleting_users(by=operator(request), in_background=True):
+            super().delete_model(request, obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        with services.deleting_users(by=operator(request), in_background=True):
+            super().delete_queryset(request, queryset)
+
+
+def _described(forgetting: services.Forgetting) -> Iterable[Any]:
+    """Nested lists, as Django's templates show them."""
+    removed = {
+        "purge": _("Chat sessions that are purged, and can be restored for %(days)s days: %(n)s"),
+        "erase": _("Chat sessions that are erased for good: %(n)s"),
+    }.get(settings.USER_DELETED, "")
+    groups = {
+        removed: forgetting.removed,
+        _("Chat sessions on hold, which are kept: %(n)s"): forgetting.held,
+        _("Chat sessions that are kept: %(n)s"): forgetting.kept,
+    }
+    for title, sessions in groups.items():
+        if sessions:
+            yield title % {"n": len(sessions), "days": settings.UNDO_DAYS}
+            yield [*_named(sessions)]
+
+
+def _named(sessions: Mapping[int, int]) -> Iterable[str | Promise]:
+    for pk, messages in islice(sessions.items(), MAX_LISTED):
+        told = ngettext(
+            "Session %(pk)s: one message", "Session %(pk)s: %(messages)s messages", messages
+        )
+        yield told % {"pk": pk, "messages": messages}
+    if len(sessions) > MAX_LISTED:
+        yield _("And %(n)s more") % {"n": len(sessions) - MAX_LISTED}
+
+
+@checks.register
+def check_user_admin(app_configs: Any, **_: Any) -> list[checks.CheckMessage]:
+    """Each admin of the user model tells what a deletion does to the user's sessions."""
+    user_model = get_user_model()
+    users = [model for model in apps.get_models() if issubclass(model, user_model)]
+    admins = [
+        site.get_model_admin(model)
+        for site in all_sites
+        for model in users
+        if site.is_registered(model)
+    ]
+    return [
+        checks.Warning(
+            f"{type(found).__name__} deletes users without listing their chat sessions.",
+            hint="Add chatmemory.admin.ChatMemoryUserAdminMixin before its base class; then the "
+            "audit also names the operator.",
+            id="chatmemory.W014",
+        )
+        for found in admins
+        if not isinstance(found, ChatMemoryUserAdminMixin)
+    ]
