@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from channels.exceptions import InvalidChannelLayerError
 from channels.layers import channel_layers
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.conf import settings as django_settings
 from django.core import checks
 from django.utils.module_loading import import_string
@@ -51,6 +51,9 @@ MAY_BE_ZERO = ("DRAIN",)
 
 FUNCTIONS = {"TOKEN_COUNTER": "approximate", "SOCKET_AUTH": None, "REACH": None}
 """Settings that are the path of a function, and what stands for none."""
+
+SCHEMA_APPS = ("django_tenants", "tenant_schemas")
+"""Apps that choose a schema of PostgreSQL for each request."""
 
 NAMES_UNTOLD = re.compile(
     r"\bimport[\s\\]*\*|\b__getattr__\b|\b(?:globals|locals|vars|setattr|exec)\s*\("
@@ -412,4 +415,20 @@ def check_atomic_requests(
         )
         for alias, database in django_settings.DATABASES.items()
         if database.get("ATOMIC_REQUESTS")
+    ]
+
+
+@checks.register
+def check_tenants(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+    """No app chooses a schema of the database for each request."""
+    return [
+        checks.Error(
+            f"{name} is installed; chatmemory does not support a schema per tenant.",
+            hint="Sockets, runs and async services use threads that know no tenant: they would "
+            "read and write another tenant's sessions. Run a process with its own database for "
+            "each tenant, or keep chatmemory in a project without tenants.",
+            id="chatmemory.E014",
+        )
+        for name in SCHEMA_APPS
+        if apps.is_installed(name)
     ]

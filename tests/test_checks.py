@@ -296,3 +296,14 @@ def test_what_is_for_ones_own_machine_is_named_at_deployment(given, expected):
     given = {"CHATMEMORY": {}, "ALLOWED_HOSTS": ["example.org"], **given}
     assert list(found(deploy=True, **given)) == [f"chatmemory.{one}" for one in expected]
     assert found(**given) == {}
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("name", ["django_tenants", "tenant_schemas"])
+def test_apps_that_choose_a_schema_for_each_request_are_refused(tmp_path, monkeypatch, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    messages = found(INSTALLED_APPS=[*django_settings.INSTALLED_APPS, name])
+    assert name in messages["chatmemory.E014"]
+    assert "another tenant's sessions" in messages["chatmemory.E014"]

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import override_settings
 
 from chatmemory import services
 from chatmemory.models import Message
 from chatmemory.services import aappend_messages, aread_history
-from chatmemory.services.pool import in_pool
+from chatmemory.services.pool import TenantSchemasUnsupported, in_pool
 from tests.factories import TALK, make_session, said
 from tests.servers import DEADLINE
 
@@ -148,6 +149,20 @@ async def test_a_test_that_rolls_back_sees_what_the_twins_wrote():
     assert [row.text for row in (await aread_history(**TALK)).rows] == ["a"]
 
 
+@pytest.mark.regression
+@pytest.mark.django_db
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_connection_with_a_schema_per_tenant_is_refused(monkeypatch, threads):
+    """As that of django-tenants, whose other threads are in the public schema."""
+    monkeypatch.setattr(BaseDatabaseWrapper, "set_schema", lambda *_: None, raising=False)
+    with (
+        override_settings(CHATMEMORY={"DB_THREADS": threads}),
+        pytest.raises(TenantSchemasUnsupported, match="E014"),
+    ):
+        async_to_sync(aappend_messages)(**TALK, messages=said("a"), create=True)
+    assert not Message.objects.exists()
+
+
 @commits
 @pytest.mark.database
 def test_the_twins_write_side_by_side_and_leave_no_connection_open():
@@ -169,7 +184,7 @@ AT_THE_END = """
 import asyncio, threading
 import django
 django.setup()
-from chatmemory.services.pool import in_pool
+from chatmemory.services.pool import TenantSchemasUnsupported, in_pool
 
 begun, hangs = threading.Event(), {hangs}
 

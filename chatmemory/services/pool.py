@@ -13,10 +13,12 @@ from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections, connections, reset_queries
 
 from chatmemory.conf import settings
 from chatmemory.services.actors import Actor
+from chatmemory.services.faults import database
 from chatmemory.services.rollback import (
     as_if_committed,
     is_test_running,
@@ -44,6 +46,13 @@ _lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[Lane, a
 )
 
 
+class TenantSchemasUnsupported(ImproperlyConfigured):
+    """chatmemory cannot use a database with a schema per tenant; see check chatmemory.E014."""
+
+    def __init__(self) -> None:
+        super().__init__(type(self).__doc__)
+
+
 def in_pool(
     function: Callable[P, T], *, lane: Callable[..., Lane] | None = None
 ) -> Callable[P, Coroutine[Any, Any, T]]:
@@ -58,7 +67,7 @@ def in_pool(
     async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
         threads = settings.DB_THREADS
         if not threads:
-            return await sync_to_async(as_if_committed)(function, *args, **kwargs)
+            return await sync_to_async(_in_own_thread)(function, *args, **kwargs)
         call = sync_to_async(
             _with_fresh_connection, thread_sensitive=False, executor=_executor(threads)
         )
@@ -119,8 +128,23 @@ def is_pool_thread() -> bool:
     return getattr(_here, "is_pool", False)
 
 
+def _in_own_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    _require_one_schema()
+    return as_if_committed(function, *args, **kwargs)
+
+
+def _require_one_schema() -> None:
+    """Refuse connections that choose a tenant's schema: this thread's is not the caller's.
+
+    Raises TenantSchemasUnsupported.
+    """
+    if hasattr(database(), "set_schema"):  # django-tenants, django-tenant-schemas
+        raise TenantSchemasUnsupported
+
+
 def _with_fresh_connection(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     _here.is_pool = True
+    _require_one_schema()
     require_shared_data()
     close_old_connections()
     reset_queries()  # which Django keeps while DEBUG is on, until a request begins
