@@ -19,6 +19,7 @@ from asgiref.sync import async_to_sync
 
 from chatmemory.conf import settings
 from chatmemory.hub import hub
+from chatmemory.logs import log_error
 from chatmemory.runner import runner
 from chatmemory.services.news import has_told_all
 
@@ -88,8 +89,8 @@ class Drain:
         signum = self._asked.get()
         try:
             asyncio.run(_drain())
-        except Exception:
-            logger.exception("the process ends, but not in order")
+        except Exception as error:
+            log_error(logger, "the process ends, but not in order", error=error)
         for _ in range(TRIES):
             if self._is_handed_over:
                 return

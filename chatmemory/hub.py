@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from chatmemory import services
 from chatmemory.conf import settings
 from chatmemory.layer import RUNNERS, Layer, group_of
+from chatmemory.logs import log_error, watch_loop
 from chatmemory.models import Head, Session, Turn
 from chatmemory.responders import Progress
 from chatmemory.services.pool import in_pool
@@ -239,6 +240,7 @@ class Hub:
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
+        watch_loop(loop, logger)
         tasks = [loop.create_task(self._layer.run()), loop.create_task(self._sweep_for_ever())]
         loop.run_forever()
         for task in tasks:
@@ -357,8 +359,8 @@ class Hub:
             if self._is_serving and settings.DB_THREADS:
                 try:
                     pause = await self._sweep()
-                except Exception:
-                    logger.exception("the sweep failed; the next one is in %s s", pause)
+                except Exception as error:
+                    log_error(logger, "the sweep failed; the next is in %s s", pause, error=error)
 
     def _all_sockets(self) -> set[Socket]:
         with self._lock:

@@ -28,6 +28,7 @@ from chatmemory import responders, services
 from chatmemory.conf import settings
 from chatmemory.errors import ChatMemoryError, MemoryUnavailable, ModelError, ModelTimeout
 from chatmemory.hub import LiveText, hub
+from chatmemory.logs import log_error, watch_loop
 from chatmemory.responders import Finished, Progress, Request, Text
 from chatmemory.runs import (
     COMPLETE,
@@ -251,11 +252,13 @@ class Runner:
 
     def _run_for_ever(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run the loop until `shut_down`, whatever a responder does to it."""
+        watch_loop(loop, logger)
         while self._loop is loop:
             try:
                 loop.run_forever()
-            except BaseException:  # a task's SystemExit ends the loop, and with it all runs
-                logger.exception("a task of a responder ended the runner's loop; it goes on")
+            except BaseException as error:  # a task's SystemExit ends the loop, and all runs
+                message = "a task of a responder ended the runner's loop, which continues"
+                log_error(logger, message, error=error)
         loop.close()
 
     async def _claim_and_run(self, session_pk: int) -> None:
@@ -310,14 +313,15 @@ class Runner:
         except ModelError as problem:
             status, error = FAILED, problem.code
             is_ours = type(problem).__module__ == ModelError.__module__
-            is_traced = not is_ours or problem.__cause__ is not None
             level = logging.WARNING if is_ours else logging.ERROR
-            logger.log(level, "turn %s: %s", run.claim.client_id, error, exc_info=is_traced)
-        except BaseException:  # SystemExit and CancelledError too, if the responder raised them
+            message = "turn %s ends as %s"
+            log_error(logger, message, run.claim.client_id, error, error=problem, level=level)
+        except BaseException as problem:  # SystemExit, CancelledError too, if a responder raised it
             if run.is_ending or self._is_over or _is_thrown_away(run):
                 raise
             status, error = FAILED, ModelError.code
-            logger.exception("turn %s: the responder failed", run.claim.client_id)
+            message = "turn %s: the responder failed"
+            log_error(logger, message, run.claim.client_id, error=problem)
         if run.saving is not None:
             await asyncio.wait({run.saving})  # the end has to wait for it anyway
         if run.take_end():
@@ -417,8 +421,9 @@ class Runner:
                 self._look_after(list(self._runs.values()))
             except (DatabaseError, InterfaceError) as error:
                 logger.warning("the keeper can't reach the database: %s", type(error).__name__)
-            except Exception:
-                logger.exception("the keeper failed; it looks again in %s s", KEEPER_SECONDS)
+            except Exception as error:
+                message = "the keeper failed; it runs again in %s s"
+                log_error(logger, message, KEEPER_SECONDS, error=error)
             finally:
                 close_old_connections()
 
@@ -461,6 +466,9 @@ class Runner:
         try:
             while not store_end(run, status, error):
                 time.sleep(FINISH_AGAIN_SECONDS)
+        except Exception as problem:
+            message = "the end of turn %s is not stored; a sweep will end it"
+            log_error(logger, message, run.claim.client_id, error=problem)
         finally:
             close_old_connections()
             self._ended(run)
@@ -477,8 +485,8 @@ def _is_thrown_away(run: Run) -> bool:
 async def _logged(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
-    except Exception:
-        logger.exception("a run broke off; a sweep will end its turn")
+    except Exception as error:
+        log_error(logger, "a run failed; a sweep will end its turn", error=error)
 
 
 async def _cancel_all() -> None:

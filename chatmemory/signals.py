@@ -3,12 +3,29 @@
 They are sent by the thread that committed, but what sockets and runs commit on a thread apart:
 only `session_changed`, `turn_waiting` and `stop_requested`, whose receivers must be quick, are
 always told at once. All carry `session_pk`, none what was said. An exception in a receiver is
-logged and stops nobody.
+logged, without its text, and stops no other receiver.
 """
 
 from __future__ import annotations
 
-from django.dispatch import Signal
+import logging
+from typing import Any
+
+from django import dispatch
+
+from chatmemory.logs import log_error
+
+logger = logging.getLogger(__name__)
+
+
+class Signal(dispatch.Signal):
+    """A signal that logs the errors of receivers without their texts."""
+
+    def _log_robust_failure(self, receiver: Any, err: Exception) -> None:
+        # Called by Django's send_robust, whose own logs the text.
+        name = getattr(receiver, "__qualname__", type(receiver).__qualname__)
+        log_error(logger, "the receiver %s failed", name, error=err)
+
 
 session_changed = Signal()
 """The session has news: rows, a new floor, a turn's state. A hint to look."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-import traceback
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -29,6 +28,7 @@ from chatmemory.errors import (
     RateLimited,
     Unauthenticated,
 )
+from chatmemory.logs import log_error
 from chatmemory.services.rollback import ChatMemoryTestMixinMissing
 
 logger = logging.getLogger(__name__)
@@ -93,8 +93,7 @@ def answer(error: Exception, context: object) -> Response:
         status, code, message = known
         return Response({"code": code, "message": message, "retry": False}, status)
     ref = secrets.token_hex(6)
-    where = "".join(traceback.format_tb(error.__traceback__))
-    logger.error("internal error, ref %s: %s\n%s", ref, type(error).__name__, where)
+    log_error(logger, "internal error, ref %s", ref, error=error)
     return Response({**_fields(ChatMemoryError()), "ref": ref}, 500)
 
 

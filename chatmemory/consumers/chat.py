@@ -38,6 +38,7 @@ from chatmemory.errors import (
     Unauthenticated,
 )
 from chatmemory.hub import hub
+from chatmemory.logs import log_error
 from chatmemory.protocol import Fetch, Frame, FrameId, Hello, Pong, Send, Stop
 from chatmemory.runner import runner
 from chatmemory.services import Actor, Login
@@ -106,8 +107,8 @@ class ChatConsumer(AsyncConsumer):
             client.let_in(await login_of(scope))
         except ChatMemoryError as error:
             client.turn_away(error)
-        except Exception:  # of the host's function too
-            logger.exception("who opened a socket could not be told")
+        except Exception as error:  # of the host's function too
+            log_error(logger, "the login of a socket failed", error=error)
             client.turn_away(ChatMemoryError())
         reader = asyncio.ensure_future(client.read(receive))
         writer = asyncio.ensure_future(client.write())
@@ -124,7 +125,7 @@ class ChatConsumer(AsyncConsumer):
         for result in results:
             # An OSError is a server's way to say that the client is gone.
             if isinstance(result, Exception) and not isinstance(result, OSError):
-                logger.error("a socket's task failed", exc_info=result)
+                log_error(logger, "a socket's task failed", error=result)
 
 
 class Client:
@@ -219,9 +220,9 @@ class Client:
             await self._handle(protocol.parse(frame), early)
         except ChatMemoryError as error:
             self._refuse(error, protocol.id_of(frame))
-        except Exception:
+        except Exception as error:
             ref = uuid.uuid4().hex[:12]
-            logger.exception("a frame failed, ref %s", ref)
+            log_error(logger, "a frame failed, ref %s", ref, error=error)
             self._answer(protocol.dump_error(ChatMemoryError(), id=protocol.id_of(frame), ref=ref))
         if self._bucket.is_overdrawn:
             self._say_bye("rate_limited", reconnect=True, after_ms=FLOOD_PAUSE_MS)

@@ -18,6 +18,7 @@ from django.db.models import F
 from chatmemory import codec
 from chatmemory.codec import Row
 from chatmemory.errors import MemoryUnavailable, NotFound, UnknownTurn
+from chatmemory.logs import log_error
 from chatmemory.models import Message, Session, Turn
 from chatmemory.services.actors import Actor
 from chatmemory.services.faults import durably
@@ -98,8 +99,10 @@ def end_all_overdue(*, limit: int | None = None) -> Recovered:
                 "the overdue turn of session %s is left for now: %s", session_pk, error.code
             )
             found["failed"] += 1
-        except Exception:  # one damaged session must not keep all others from their end
-            logger.exception("the overdue turn of session %s can't be ended", session_pk)
+        except Exception as error:  # one damaged session must not keep all others from their end
+            log_error(
+                logger, "the overdue turn of session %s can't be ended", session_pk, error=error
+            )
             found["failed"] += 1
     return Recovered(
         interrupted=found[Turn.Status.INTERRUPTED],

@@ -25,6 +25,7 @@ from django.dispatch import Signal
 
 from chatmemory import codec, signals
 from chatmemory.errors import BadInput
+from chatmemory.logs import log_error
 from chatmemory.models import Turn
 from chatmemory.services.faults import database
 from chatmemory.services.pool import is_pool_thread
@@ -179,8 +180,8 @@ def _call_apart(say: Callable[[], object]) -> None:
 def _call(say: Callable[[], object]) -> None:
     try:
         say()
-    except BaseException:  # a receiver's SystemExit too, of which nobody else would hear
-        logger.exception("what happened could not be told")
+    except BaseException as error:  # a receiver's SystemExit too, which nothing else reports
+        log_error(logger, "a receiver failed", error=error)
     finally:
         _room.release()
         _leave_no_transaction()

@@ -12,10 +12,12 @@ from weakref import WeakKeyDictionary
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
+from chatmemory.logs import log_error
 from chatmemory.services.faults import database
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
 
 logger = logging.getLogger(__name__)
 
@@ -86,10 +88,10 @@ def as_if_committed(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 def _call_hook(hook: Callable[[], object], *, is_robust: bool) -> None:
     try:
         hook()
-    except Exception:
+    except Exception as error:
         if not is_robust:
             raise
-        logger.exception("an on_commit hook failed")
+        log_error(logger, "an on_commit hook failed", error=error)
 
 
 def _has_test_block(connection: BaseDatabaseWrapper) -> bool:
