@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
@@ -1239,3 +1240,68 @@ class Turns(RuleBasedStateMachine):
 def test_under_every_order_of_events_one_runs_and_nothing_waits_for_ever():
     budget = hypothesis_settings(max_examples=30, stateful_step_count=25, deadline=None)
     run_state_machine_as_test(Turns, settings=budget)
+
+
+# Whose turns may run
+
+
+def nobody(person: Actor) -> bool:
+    """A policy by which nobody may chat."""
+    return False
+
+
+def end_rights(user, settings, how):
+    match how:
+        case "deactivated":
+            User.objects.filter(pk=user.pk).update(is_active=False)
+        case "deleted":
+            User.objects.filter(pk=user.pk).delete()
+        case "out of reach":
+            settings.CHATMEMORY = {**settings.CHATMEMORY, "REACH": "tests.test_turns.nobody"}
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("how", ["deactivated", "deleted", "out of reach"])
+def test_the_queue_of_a_person_who_may_not_chat_any_more_is_cancelled(settings, how):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "USER_DELETED": "keep"}
+    user = make_user()
+    session = make_session(owner=user)
+    for name in ("c1", "c2", "c3"):
+        admit_turn(session_key="talk", client_id=name, content="hi", by=Actor.user(user))
+    end_rights(user, settings, how)
+    assert claim_next(session_pk=session.pk, owner="me") is None
+    assert [*Turn.objects.values_list("status", flat=True)] == ["cancelled"] * 3
+    session.refresh_from_db()
+    assert (session.running, session.waiting, session.last_seq) == (None, 0, 0)
+
+
+@pytest.mark.regression
+def test_a_turn_that_was_given_back_is_cancelled_too():
+    user = make_user()
+    session = make_session(owner=user)
+    about = {"session_key": "talk", "content": "hi", "by": Actor.user(user)}
+    admit_turn(**about, client_id="c1", owner="dead")
+    admit_turn(**about, client_id="c2")
+    Turn.objects.filter(client_id="c1").update(lease_until=LONG_AGO)
+    end_overdue(session.pk)
+    User.objects.update(is_active=False)
+    assert claim_next(session_pk=session.pk, owner="me") is None
+    assert [*Turn.objects.values_list("status", flat=True)] == ["cancelled"] * 2
+    session.refresh_from_db()
+    assert (session.running, session.waiting, session.last_seq) == (None, 0, 1)
+
+
+@pytest.mark.parametrize("scope", [SERVER, "visitor:abc"])
+def test_turns_of_no_account_are_claimed(scope):
+    session = make_session()
+    Session.objects.update(scope=scope)
+    admit(scope=scope)
+    assert claim_next(session_pk=session.pk, owner="me") is not None
+
+
+def test_turns_of_a_user_who_never_was_are_cancelled():
+    session = make_session()
+    Session.objects.update(scope="user:nobody")
+    admit(scope="user:nobody")
+    assert claim_next(session_pk=session.pk, owner="me") is None
+    assert Turn.objects.get().status == "cancelled"

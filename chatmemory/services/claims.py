@@ -16,11 +16,13 @@ from chatmemory import codec
 from chatmemory.conf import settings
 from chatmemory.errors import BadInput, Conflict, HistoryCleared, NotFound
 from chatmemory.models import DatabaseNow, Session, Turn, TurnQuerySet
+from chatmemory.services.ends import cancel_all
 from chatmemory.services.faults import Fault, durably, fault_of
 from chatmemory.services.locks import lock_pk, unit
 from chatmemory.services.news import tell, tell_finished
 from chatmemory.services.pool import Lane, in_pool
 from chatmemory.services.refusals import damaged, is_stored
+from chatmemory.services.rights import may_chat
 from chatmemory.services.rows import OWN_TURN, Stored, store
 from chatmemory.services.versions import check_replaceable, supersede
 
@@ -64,10 +66,20 @@ def asked(stored: str) -> dict[str, object]:
 def claim_next(*, session_pk: int, owner: str) -> Claim | None:
     """Begin the run of the oldest waiting turn, if the session is idle; None if not.
 
-    A turn that was given back comes first; its user's message is stored already.
+    A turn that was given back comes first; its user's message is stored already. All waiting turns
+    of a person who may not chat any more are cancelled.
     """
 
     def work() -> Claim | None:
+        ready = Turn.objects.filter(session=session_pk).claimable()
+        # Without the lock: most of the processes that are told of a turn find it claimed.
+        for scope in ready.values_list("session__scope", flat=True)[:1]:
+            if may_chat(scope):
+                return claim()
+            cancel_all(session_pk)
+        return None
+
+    def claim() -> Claim | None:
         with unit():
             session = lock_pk(session_pk)
             if session.running is not None:

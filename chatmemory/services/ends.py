@@ -295,6 +295,14 @@ def cancel(session: Session, client_id: str) -> bool:
     return True
 
 
+def cancel_all(session_pk: int) -> None:
+    """Cancel all waiting turns of a session, also one that was given back."""
+    with unit():
+        session = lock_pk(session_pk)
+        for client_id in list(session.turns.waiting().values_list("client_id", flat=True)):
+            cancel(session, client_id)
+
+
 def stop_running(session: Session) -> None:
     """Tell the running turn to end; one that was given back is cancelled. Needs the lock."""
     if session.running is None or cancel(session, session.running):

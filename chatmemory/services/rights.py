@@ -9,6 +9,7 @@ from importlib import import_module
 from django.conf import settings as django_settings
 from django.contrib.auth import get_user_model
 from django.contrib.auth.base_user import AbstractBaseUser
+from django.core.exceptions import ValidationError
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
@@ -57,6 +58,22 @@ def check_reach(by: Actor) -> None:
     """See that this person may chat, as `REACH` says. Raises Forbidden."""
     if settings.REACH is not None and not import_string(settings.REACH)(by):
         raise Forbidden("You may not chat here.")
+
+
+def may_chat(scope: str) -> bool:
+    """Whether turns of this scope may run: a person needs an active account, and REACH."""
+    kind, _, pk = scope.partition(":")
+    try:
+        if kind == "user":
+            user = get_user_model()._default_manager.filter(pk=pk).first()
+            if user is None or not getattr(user, "is_active", True):
+                return False
+            check_reach(Actor.user(user))
+        elif kind == "visitor":
+            check_reach(Actor(kind, pk, f"visitor {pk[:8]}"))
+    except (Forbidden, ValidationError, ValueError):  # or no account can have this key
+        return False
+    return True
 
 
 def proofs_of(user_pks: Collection[str]) -> Mapping[str, str]:
