@@ -49,7 +49,12 @@ LEAST_LEASE = 5.0
 MAY_BE_ZERO = ("DRAIN",)
 """Durations that may be none at all."""
 
-FUNCTIONS = {"TOKEN_COUNTER": "approximate", "SOCKET_AUTH": None, "REACH": None}
+FUNCTIONS = {
+    "TOKEN_COUNTER": "approximate",
+    "SOCKET_AUTH": None,
+    "VALID_LOGINS": None,
+    "REACH": None,
+}
 """Settings that are the path of a function, and what stands for none."""
 
 SCHEMA_APPS = ("django_tenants", "tenant_schemas")
@@ -281,6 +286,15 @@ def check_deployment(
         message = "ALLOWED_HOSTS has '*', and CHATMEMORY['ALLOWED_ORIGINS'] is not set."
         hint = "Whatever host a page says it is from may then open a websocket. Set one of them."
         found.append(checks.Warning(message, hint=hint, id="chatmemory.W008"))
+    api = getattr(django_settings, "REST_FRAMEWORK", {})
+    has_tokens = settings.SOCKET_AUTH or "DEFAULT_AUTHENTICATION_CLASSES" in api
+    if has_tokens and settings.VALID_LOGINS is None:
+        message = "People sign in without a Django session, and VALID_LOGINS is not set."
+        hint = (
+            "A websocket outlives a revoked token by up to CONNECTION_AGE. Set "
+            "CHATMEMORY['VALID_LOGINS'], or silence this if no token is ever revoked."
+        )
+        found.append(checks.Warning(message, hint=hint, id="chatmemory.W013"))
     if settings.DB_THREADS == 0:
         message = "CHATMEMORY['DB_THREADS'] is 0, which is for tests."
         hint = "No lease is renewed, and nothing is swept."

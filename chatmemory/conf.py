@@ -152,12 +152,22 @@ class Settings:
 
     ALLOWED_ORIGINS = Setting[list[str] | None](None)
     """Origins that may open a websocket, each `scheme://host[:port]`. None is the page's own
-    host, with the scheme and port that the server sees."""
+    host, with the scheme and port that the server sees. The host must be one of Django's
+    ALLOWED_HOSTS in either case."""
 
     SOCKET_AUTH = Setting[str | None](None)
-    """Who opens a websocket: the dotted path of a function from its ASGI scope to a user or None,
-    plain or async, for clients that neither have Django's login nor get a ticket over REST. None
-    is Django's login, as `AuthMiddlewareStack` found it. A ticket is taken in any case."""
+    """Who opens a websocket: the dotted path of a function, sync or async, from its ASGI scope to
+    None, a user, or a pair of a user and a text that identifies the credential, such as a token
+    (see `VALID_LOGINS`). For clients that neither have Django's login nor get a ticket over REST.
+    None is Django's login, as `AuthMiddlewareStack` found it. A ticket is accepted in any case."""
+
+    VALID_LOGINS = Setting[str | None](None)
+    """Which logins are still valid: the dotted path of a function from a list of
+    `chatmemory.services.Login` to those of them that are. A login has `actor` and `credential`: the
+    text that `SOCKET_AUTH` returned, or that of REST framework's `request.auth` that asked for a
+    ticket. The function runs before each write, and every 5 s for the open sockets; it may use the
+    database. Logins by a Django session are not passed to it: they end with their session. With
+    None the others end with the account or its password alone."""
 
     REACH = Setting[str | None](None)
     """Who may chat: the dotted path of a function from the person, a

@@ -25,8 +25,8 @@ from chatmemory.layer import RUNNERS, Layer, group_of
 from chatmemory.logs import log_error, watch_loop
 from chatmemory.models import Head, Session, Turn
 from chatmemory.responders import Progress
+from chatmemory.services import Login
 from chatmemory.services.pool import in_pool
-from chatmemory.services.rights import living_logins, proofs_of
 
 logger = logging.getLogger(__name__)
 
@@ -42,13 +42,11 @@ MAX_SWEPT_TURNS = 100
 
 
 class Socket(Protocol):
-    """What the hub knows of a websocket. All but `rights` may be called from any thread."""
+    """What the hub knows of a websocket. All may be called from any thread."""
 
-    user_pk: str
-    login_key: str | None
-    """The key of the Django session that it was opened with."""
-    proof: str
-    """That of the account then: another once its password has changed."""
+    @property
+    def login(self) -> Login:
+        """How its person was authenticated."""
 
     def poke(self) -> None:
         """The session may have news: look."""
@@ -368,12 +366,27 @@ class Hub:
 
     def _expel_user_here(self, user_pk: str) -> None:
         for socket in self._all_sockets():
-            if socket.user_pk == user_pk:
+            if socket.login.actor.id == user_pk:
                 socket.expel()
 
     def _expel_login_here(self, login: str) -> None:
         for socket in self._all_sockets():
-            if socket.login_key and _login_digest(socket.login_key) == login:
+            key = socket.login.key
+            if key is not None and _login_digest(key) == login:
+                socket.expel()
+
+    async def _expel_invalid(self, sockets: Collection[Socket]) -> None:
+        """Expel the sockets whose login has ended.
+
+        If that cannot be checked, they stay for now: each write checks its login by itself.
+        """
+        try:
+            valid = await services.avalid_logins({socket.login for socket in sockets})
+        except Exception:  # the host's function VALID_LOGINS too
+            logger.exception("the sweep could not check the logins")
+            return
+        for socket in sockets:
+            if socket.login not in valid:
                 socket.expel()
 
     async def _sweep(self) -> float:
@@ -382,23 +395,16 @@ class Hub:
         Returns after how many seconds the next one is due.
         """
         sockets = self._all_sockets()
-        found = await _alook(
-            session_pks=tuple(self._sockets),
-            user_pks={socket.user_pk for socket in sockets},
-            login_keys={socket.login_key for socket in sockets if socket.login_key},
-        )
+        heads = await _aheads(tuple(self._sockets))
         for session_pk in tuple(self._sockets):
-            head = found.heads.get(session_pk)
+            head = heads.get(session_pk)
             if session_pk not in self._heads or self._heads[session_pk] != head:
                 self._heads[session_pk] = head
                 self._poke_here(session_pk)
             mirror = self._mirrors.get(session_pk)
             if mirror is not None and (head is None or head.running != mirror.turn):
                 self._mirrors.pop(session_pk, None)  # its turn ended
-        for socket in sockets:
-            has_login = socket.login_key is None or socket.login_key in found.login_keys
-            if found.proofs.get(socket.user_pk) != socket.proof or not has_login:
-                socket.expel()
+        await self._expel_invalid(sockets)
         turns = await _ahelp()  # last: it may wait for locks
         for session_pk in turns.waiting:
             if self.listener is not None:
@@ -428,13 +434,6 @@ def _unpacked(pieces: Iterable[str | list[str]]) -> list[str | Progress]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    heads: Mapping[int, Head]
-    proofs: Mapping[str, str]
-    login_keys: Collection[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Turns:
     waiting: Collection[int]
     lease_ends_in: float | None
@@ -443,16 +442,6 @@ class _Turns:
 def _login_digest(login_key: str) -> str:
     """What stands for the key of a Django session outside its process: who has the key is in."""
     return hashlib.sha256(login_key.encode()).hexdigest()
-
-
-def _look(
-    *, session_pks: Collection[int], user_pks: Collection[str], login_keys: Collection[str]
-) -> _Found:
-    return _Found(
-        heads=Session.objects.heads(session_pks) if session_pks else {},
-        proofs=proofs_of(user_pks) if user_pks else {},
-        login_keys=living_logins(login_keys) if login_keys else (),
-    )
 
 
 def _help() -> _Turns:
@@ -465,7 +454,7 @@ def _help() -> _Turns:
     )
 
 
-_alook = in_pool(_look)
+_aheads = in_pool(Session.objects.heads)
 _ahelp = in_pool(_help)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from chatmemory.services import Actor, Login
+
 
 class FakeLayer:
     """A channel layer between event loops, that can be cut and counts what it carries."""
@@ -67,10 +69,8 @@ class FakeLayer:
 class Ear:
     """A socket that counts what it is told."""
 
-    def __init__(self, user_pk: str = "1", login_key: str | None = None, proof: str = "") -> None:
-        self.user_pk = user_pk
-        self.login_key = login_key
-        self.proof = proof
+    def __init__(self, login: Login | None = None) -> None:
+        self.login = login or Login(actor=Actor("user", "1", "nobody"), proof="")
         self.pokes = 0
         self.says = 0
         self.is_expelled = False

@@ -101,6 +101,7 @@ def test_right_settings_pass(right):
         ({"TOKEN_COUNTER": "tests.test_checks.PUBSUB"}, "E004", "PUBSUB"),
         ({"SOCKET_AUTH": "nowhere.sign_in"}, "E004", "SOCKET_AUTH"),
         ({"REACH": 5}, "E004", "REACH"),
+        ({"VALID_LOGINS": "nowhere.valid"}, "E004", "VALID_LOGINS"),
         ({"ERASURE_LIST": "erasures.jsonl"}, "E004", "absolute path"),
         ({"ERASURE_LIST": 5}, "E004", "ERASURE_LIST"),
         ({"CONNECTIONS_PER_USER": 0}, "E002", "CONNECTIONS_PER_USER"),
@@ -290,6 +291,15 @@ SHARED = layer(hosts=[{"address": "redis://127.0.0.1", "socket_timeout": None}])
             [],
         ),
         ({**SHARED, "CHATMEMORY": {"DB_THREADS": 0}}, ["E012"]),
+        ({**SHARED, "CHATMEMORY": {"SOCKET_AUTH": "math.floor"}}, ["W013"]),
+        ({**SHARED, "REST_FRAMEWORK": {"DEFAULT_AUTHENTICATION_CLASSES": []}}, ["W013"]),
+        (
+            {
+                **SHARED,
+                "CHATMEMORY": {"SOCKET_AUTH": "math.floor", "VALID_LOGINS": "math.floor"},
+            },
+            [],
+        ),
     ],
 )
 def test_what_is_for_ones_own_machine_is_named_at_deployment(given, expected):

@@ -30,6 +30,7 @@ DEFAULTS = {
     "ERASURE_LIST": None,
     "ALLOWED_ORIGINS": None,
     "SOCKET_AUTH": None,
+    "VALID_LOGINS": None,
     "REACH": None,
     "WAITS_PER_USER": 5,
     "WAITS_PER_PROCESS": 100,

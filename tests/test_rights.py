@@ -13,7 +13,7 @@ from django.test import Client as Browser
 
 from chatmemory.hub import Hub
 from chatmemory.layer import RUNNERS
-from chatmemory.services.rights import proof_of
+from chatmemory.services import Login
 from tests.factories import make_session
 from tests.layers import Ear
 from tests.servers import Tab, eventually, greeted, own_threads, sign_in
@@ -72,7 +72,7 @@ async def test_who_loses_the_right_to_be_here_is_expelled_at_once_in_all_process
 ):
     there = Hub()
     there.serve()
-    ears = [Ear(str(one.user.pk), one.cookie, proof_of(one.user)) for one in (ann, bob)]
+    ears = [Ear(Login.of(one.user, one.cookie)) for one in (ann, bob)]
     for ear in ears:
         there.join(7, ear)
     await eventually(lambda: len(wire.groups.get(RUNNERS, ())) == 1)

@@ -1220,6 +1220,48 @@ def test_only_pages_of_the_same_host_may_open_a_socket(settings, origin, scheme,
     assert is_allowed_origin({"headers": headers, "scheme": scheme}) == is_let_in
 
 
+OUR_HOSTS = {
+    "ours": ("chat.example", True),
+    "ours, with its port": ("chat.example:8443", True),
+    "capitals": ("Chat.Example", True),
+    "a subdomain": ("a.sub.example", True),
+    "foreign": ("evil.example", False),
+    "ours as a part": ("chat.example.evil.example", False),
+    "a user": ("chat.example@evil.example", False),
+    "no name": ("///", False),
+}
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(("host", "is_let_in"), OUR_HOSTS.values(), ids=OUR_HOSTS)
+def test_only_an_allowed_host_takes_a_socket(settings, host, is_let_in):
+    """As of requests, so that no foreign name can be pointed to this server."""
+    settings.ALLOWED_HOSTS = ["chat.example", ".sub.example"]
+    same = {"scheme": "wss", "headers": [(b"host", host.encode())]}
+    same["headers"] += [(b"origin", f"https://{host}".encode())]
+    assert is_allowed_origin(same) == is_let_in
+    no_page = {"scheme": "wss", "headers": [(b"host", host.encode())]}
+    assert is_allowed_origin(no_page, may_be_missing=True) == is_let_in
+    settings.CHATMEMORY = {"ALLOWED_ORIGINS": ["https://shop.example"]}
+    listed = [(b"host", host.encode()), (b"origin", b"https://shop.example")]
+    assert is_allowed_origin({"headers": listed}) == is_let_in
+
+
+@pytest.mark.regression
+def test_the_host_is_the_one_that_django_sees(settings):
+    settings.ALLOWED_HOSTS = ["chat.example"]
+    headers = [(b"host", b"app:8000"), (b"x-forwarded-host", b"chat.example")]
+    headers += [(b"origin", b"http://chat.example")]
+    assert not is_allowed_origin({"headers": headers})
+    settings.USE_X_FORWARDED_HOST = True
+    assert is_allowed_origin({"headers": headers})
+    settings.ALLOWED_HOSTS = []
+    local = {"headers": [(b"host", b"localhost:8000"), (b"origin", b"http://localhost:8000")]}
+    assert not is_allowed_origin(local)
+    settings.DEBUG = True
+    assert is_allowed_origin(local)
+
+
 async def test_a_socket_of_a_foreign_page_is_not_accepted(ann, talk):
     for origin in ("http://testserver.evil.example", "https://testserver", "null", ""):
         async with Tab(ann, headers={"origin": origin}) as tab:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from threading import Barrier
 
 import pytest
 from asgiref.sync import sync_to_async as db
+from django.conf import settings as django_settings
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
+from django.contrib.sessions.backends.db import SessionStore as Session
 from django.db import connection
 from django.test import Client as Browser
 from django.utils import timezone
@@ -20,10 +25,10 @@ from rest_framework.exceptions import AuthenticationFailed
 from chatmemory import services
 from chatmemory.errors import RateLimited, Unauthenticated
 from chatmemory.models import Ticket
-from chatmemory.services import Actor
+from chatmemory.services import Actor, Login
 from chatmemory.services.tickets import MAX_TICKETS
 from tests.factories import make_session, make_user
-from tests.servers import DEADLINE, Tab, greeted, own_threads, sign_in
+from tests.servers import DEADLINE, Tab, eventually, greeted, own_threads, sign_in
 
 HERE = "tests.test_tickets"
 NO_ORIGIN = {"origin": None}
@@ -296,3 +301,185 @@ async def test_a_function_that_fails_lets_nobody_in(ann, settings, name, caplog)
         bye, code = await tab.closed()
     assert (bye["reason"], bye["reconnect"], code) == ("internal", True, 1011)
     assert "could not be told" in caplog.text
+
+
+# The end of the login
+
+
+@db
+def ticket_of_browser(person):
+    """A ticket that the browser of this person asked for over REST, as subprotocols."""
+    browser = Browser()
+    browser.cookies[django_settings.SESSION_COOKIE_NAME] = person.cookie
+    return post(browser).json()["protocols"]
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("is_signaled", [True, False], ids=["by a logout", "by its session"])
+async def test_a_socket_ends_with_the_login_that_asked_for_its_ticket(
+    ann, monkeypatch, is_signaled
+):
+    """At once by the signal; by the sweep, if the session ends without one."""
+    monkeypatch.setattr("chatmemory.hub.SWEEP_SECONDS", 60 if is_signaled else 0.1)
+    other = await db(sign_in)(ann.user)
+    protocols = [await ticket_of_browser(person) for person in (ann, other)]
+    tab, stays = (Tab(None, protocols=each, headers=NO_ORIGIN) for each in protocols)
+    async with greeted(tab, stays):
+        browser = Browser()
+        browser.cookies[django_settings.SESSION_COOKIE_NAME] = ann.cookie
+        end = browser.logout if is_signaled else Session(ann.cookie).delete
+        await db(end)()
+        bye, code = await tab.closed()
+        assert (bye["reason"], bye["reconnect"], code) == ("unauthenticated", False, 4401)
+        assert (await stays.send("hi"))["type"] == "ok"
+
+
+@pytest.mark.regression
+async def test_a_ticket_of_a_login_that_has_ended_opens_nothing(ann):
+    protocols = await ticket_of_browser(ann)
+    await db(Session(ann.cookie).delete)()
+    assert await refused(Tab(None, protocols=protocols, headers=NO_ORIGIN))
+
+
+@pytest.mark.regression
+def test_each_check_of_a_login_by_ticket_looks_for_its_session(ann):
+    login = services.use_ticket(
+        ticket=services.issue_ticket(by=Actor.user(ann.user), key=ann.cookie)
+    )
+    services.check_login(login)
+    Session(ann.cookie).delete()
+    with pytest.raises(Unauthenticated):
+        services.check_login(login)
+
+
+@pytest.mark.regression
+def test_the_database_does_not_reveal_the_login_of_a_ticket(ann):
+    tickets = [
+        services.issue_ticket(by=Actor.user(ann.user), key=ann.cookie, credential="a-token")
+        for _ in range(2)
+    ]
+    rows = [row.login for row in Ticket.objects.order_by("pk")]
+    for row in rows:
+        assert b"a-token" not in bytes.fromhex(row)
+        assert ann.cookie.encode() not in bytes.fromhex(row)
+    assert rows[0] != rows[1]
+    login = services.use_ticket(ticket=tickets[0])
+    assert (login.key, login.credential) == (ann.cookie, "a-token")
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("engine", ["cache", "signed_cookies"])
+def test_a_ticket_works_with_any_store_of_sessions(ann, settings, engine):
+    settings.SESSION_ENGINE = f"django.contrib.sessions.backends.{engine}"
+    browser = Browser()
+    browser.force_login(ann.user)
+    login = services.use_ticket(ticket=post(browser).json()["ticket"])
+    assert login.key == browser.session.session_key
+    services.check_login(login)
+    browser.logout()
+    if engine == "cache":  # signed cookies end in the browser alone
+        with pytest.raises(Unauthenticated):
+            services.check_login(login)
+
+
+ASKED: list[list[str | None]] = []
+REVOKED: set[str] = set()
+
+
+def not_revoked(logins):
+    """The host's function: it knows which tokens are valid."""
+    ASKED.append(sorted(login.credential for login in logins))
+    return [login for login in logins if login.credential not in REVOKED]
+
+
+def by_token(scope):
+    """The user and the token that a header names."""
+    token = dict(scope["headers"]).get(b"x-token", b"").decode()
+    user = User.objects.filter(username=token.partition("/")[0]).first()
+    return user and (user, token)
+
+
+@pytest.fixture
+def tokens(settings):
+    """A function of the host by which logins end."""
+    ASKED.clear()
+    REVOKED.clear()
+    mine = {"SOCKET_AUTH": f"{HERE}.by_token", "VALID_LOGINS": f"{HERE}.not_revoked"}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, **mine}
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("by_ticket", [True, False], ids=["by ticket", "by SOCKET_AUTH"])
+async def test_a_revoked_token_ends_its_sockets_and_no_other(
+    ann, tokens, by_header, by_ticket, monkeypatch
+):
+    monkeypatch.setattr("chatmemory.hub.SWEEP_SECONDS", 0.1)
+    name = ann.user.username
+    token = name if by_ticket else f"{name}/1"
+    if by_ticket:
+        answer = await db(post)(Browser(), authorization=f"Token {name}")
+        tab = Tab(None, protocols=answer.json()["protocols"], headers=NO_ORIGIN)
+    else:
+        tab = Tab(None, headers={"x-token": token})
+    stays = Tab(None, headers={"x-token": f"{name}/2"})
+    async with greeted(tab, stays):
+        await eventually(lambda: [token, f"{name}/2"] in ASKED)  # one call for all
+        REVOKED.add(token)
+        assert (await tab.closed())[1] == 4401
+        assert (await stays.send("hi"))["type"] == "ok"
+
+
+@pytest.mark.regression
+async def test_a_revoked_token_writes_nothing_before_any_sweep(ann, tokens, monkeypatch):
+    monkeypatch.setattr("chatmemory.hub.SWEEP_SECONDS", 60)
+    name = ann.user.username
+    async with greeted(tab := Tab(None, headers={"x-token": name})):
+        REVOKED.add(name)
+        assert (await tab.send("hi"))["code"] == "unauthenticated"
+        assert (await tab.closed())[1] == 4401
+
+
+def no_answer(logins):
+    raise RuntimeError("secret")
+
+
+@pytest.mark.regression
+async def test_a_host_that_cannot_tell_which_logins_are_valid_gets_no_writes(
+    ann, tokens, settings, monkeypatch, caplog
+):
+    """The sweep goes on without it, and closes nothing."""
+    monkeypatch.setattr("chatmemory.hub.SWEEP_SECONDS", 0.1)
+    async with greeted(tab := Tab(None, headers={"x-token": ann.user.username})):
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "VALID_LOGINS": f"{HERE}.no_answer"}
+        assert (await tab.send("hi"))["code"] == "internal"
+        await eventually(lambda: "could not check the logins" in caplog.text)
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "VALID_LOGINS": f"{HERE}.not_revoked"}
+        assert (await tab.send("hi", "c2"))["type"] == "ok"
+
+
+@pytest.mark.regression
+def test_logins_by_a_session_are_not_the_hosts_business(ann, tokens):
+    services.check_login(Login.of(ann.user, ann.cookie))
+    assert ASKED == []
+    REVOKED.add("")
+    services.check_login(Login.of(ann.user, credential="other"))
+    assert ASKED == [["other"]]
+
+
+@pytest.mark.regression
+@pytest.mark.slow
+def test_tickets_and_logins_need_no_column_is_active(tmp_path):
+    """A user model may have it as an attribute alone, as AbstractBaseUser does."""
+    done = subprocess.run(  # our own command line
+        [sys.executable, "-m", "tests.plain_user.scenario"],
+        env={
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "tests.plain_user.settings",
+            "DATABASE_URL": f"sqlite:///{tmp_path / 'members.sqlite3'}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=10 * DEADLINE,
+        check=False,
+    )
+    assert (done.stdout.strip(), done.returncode) == ("done", 0), done.stderr

@@ -237,7 +237,7 @@ class VersionList(View):
 
 
 class TicketList(View):
-    """Tickets for clients without cookies; what the host's REST_FRAMEWORK takes is a sign-in."""
+    """Tickets for clients without cookies, who may sign in as the host's REST_FRAMEWORK allows."""
 
     def get_authenticators(self) -> list[BaseAuthentication]:
         # Only if the host chose them: by default REST framework takes passwords.
@@ -248,10 +248,18 @@ class TicketList(View):
     def post(self, request: Request) -> Response:
         """A ticket, and the subprotocols with which a websocket is opened by it."""
         self.read(Shape)
-        ticket = services.issue_ticket(by=self.actor)
+        ticket = services.issue_ticket(by=self.actor, **self._login())
         protocols = ["chatmemory.v1", f"ticket.{ticket}"]
         fields = {"ticket": ticket, "expires_in": services.TICKET_SECONDS, "protocols": protocols}
         return Response(fields, 201)
+
+    def _login(self) -> dict[str, str | None]:
+        """Return what the ticket's socket ends with: the Django session, or the credential."""
+        if isinstance(self.request.successful_authenticator, SessionLogin):
+            session = getattr(self.request, "session", None)
+            return {"key": None if session is None else session.session_key}
+        auth = self.request.auth
+        return {"credential": None if auth is None else str(auth)}
 
 
 def _fields(session: Session) -> dict[str, object]:

@@ -134,10 +134,9 @@ class Client:
     def __init__(
         self, scope: Mapping[str, Any], send: Callable[[Mapping[str, Any]], Awaitable[None]]
     ) -> None:
-        self._person: Login | None = None
+        self._login: Login | None = None
         self._let_in_at = 0.0
-        self.user_pk = self.proof = ""
-        self.login_key: str | None = None
+        self.user_pk = ""
         self._key: str = scope["url_route"]["kwargs"]["key"]
         self._send_event = send
         self._loop = asyncio.get_running_loop()
@@ -157,8 +156,8 @@ class Client:
 
     def let_in(self, login: Login) -> None:
         """The socket is this person's."""
-        self._person, self._let_in_at = login, time.monotonic()
-        self.user_pk, self.proof, self.login_key = login.actor.id, login.proof, login.key
+        self._login, self._let_in_at = login, time.monotonic()
+        self.user_pk = login.actor.id
         guests.add(self)
 
     def turn_away(self, error: ChatMemoryError) -> None:
@@ -253,19 +252,20 @@ class Client:
             case Send():
                 await self._admit(frame, self._feed.epoch)
             case Stop(id=frame_id, turn=turn):
-                status = await acts.astop(self._login, **self._address, turn=turn)
+                status = await acts.astop(self.login, **self._address, turn=turn)
                 self._answer(protocol.dump("ok", id=frame_id, turn=turn, status=status))
             case Fetch():
                 await self._fetch(frame, self._feed)
 
     @property
-    def _login(self) -> Login:
-        assert self._person is not None  # noqa: S101  # without one the socket says bye at once
-        return self._person
+    def login(self) -> Login:
+        """How the person was authenticated."""
+        assert self._login is not None  # noqa: S101  # without one the socket is closed
+        return self._login
 
     @property
     def _address(self) -> Address:
-        return {"session_key": self._key, "by": self._login.actor}
+        return {"session_key": self._key, "by": self.login.actor}
 
     async def _hello(self, frame: Hello) -> None:
         if self._feed is not None:
@@ -274,7 +274,7 @@ class Client:
             raise BadInput("Only version 1 is spoken here.", code="unsupported_version")
         try:
             session = await acts.agreet(
-                self._login,
+                self.login,
                 **self._address,
                 is_fresh=time.monotonic() - self._let_in_at < FRESH_SECONDS,
                 create=frame.create,
@@ -293,7 +293,7 @@ class Client:
 
     async def _admit(self, frame: Send, epoch: int) -> None:
         admitted = await acts.asend(
-            self._login,
+            self.login,
             **self._address,
             client_id=frame.client_id,
             content=frame.content,
@@ -321,7 +321,7 @@ class Client:
             raise RateLimited("Read what you asked for first.", retry_after=1)
         feed.fetches(frame.before_seq - frame.limit)
         page = await acts.afetch(
-            self._login, **self._address, before=frame.before_seq, limit=frame.limit
+            self.login, **self._address, before=frame.before_seq, limit=frame.limit
         )
         messages: deque[dict[str, object]] = deque()
         left = protocol.MAX_FRAME_OUT // 2

@@ -1,4 +1,4 @@
-"""Who opens a socket: by Django's login, by a ticket, or as the host's own function says."""
+"""Authentication of a socket: by Django's login, a ticket, or the host's own function."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from django.contrib.auth.base_user import AbstractBaseUser
 from django.utils.module_loading import import_string
 
 from chatmemory import services
@@ -28,7 +27,7 @@ def ticket_of(scope: Mapping[str, Any]) -> str | None:
 
 
 async def login_of(scope: Mapping[str, Any]) -> Login:
-    """How the person was let in who opens this socket. A ticket decides alone.
+    """Authenticate the person who opens this socket. A ticket, if offered, decides alone.
 
     Raises Unauthenticated, MemoryUnavailable, and what the host's function raises.
     """
@@ -36,20 +35,21 @@ async def login_of(scope: Mapping[str, Any]) -> Login:
     if ticket is not None:
         return await services.ause_ticket(ticket=ticket)
     if settings.SOCKET_AUTH is not None:
-        return _of_user(await _asked(settings.SOCKET_AUTH, scope))
+        found = await _asked(settings.SOCKET_AUTH, scope)
+        user, credential = found if isinstance(found, tuple) else (found, None)
+        return _of_user(user, credential=credential)
     session = scope.get("session")
     return _of_user(scope.get("user"), session.session_key if session is not None else None)
 
 
-def _of_user(user: Any, key: str | None = None) -> Login:
+def _of_user(user: Any, key: str | None = None, credential: str | None = None) -> Login:
     if user is None or not (user.is_authenticated and user.is_active):
         raise Unauthenticated
-    return Login.of(user, key)
+    return Login.of(user, key, credential)
 
 
-async def _asked(path: str, scope: Mapping[str, Any]) -> AbstractBaseUser | None:
+async def _asked(path: str, scope: Mapping[str, Any]) -> object:
     function = import_string(path)
     if not inspect.iscoroutinefunction(function):
         function = in_pool(function)
-    user: AbstractBaseUser | None = await function(scope)
-    return user
+    return await function(scope)

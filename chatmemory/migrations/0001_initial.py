@@ -46,6 +46,7 @@ class Migration(migrations.Migration):
                 ('digest', models.CharField(max_length=64, unique=True)),
                 ('user_pk', models.CharField(db_index=True, max_length=150)),
                 ('proof', models.CharField(max_length=64)),
+                ('login', models.TextField()),
                 ('expires_at', models.DateTimeField(db_index=True)),
             ],
             options={

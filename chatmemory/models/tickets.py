@@ -7,12 +7,14 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Ticket(models.Model):
-    """The right to open one websocket soon. The row goes when it is used; it is no key itself."""
+    """The right to open one websocket soon. Its use deletes the row, which holds no secret."""
 
     digest = models.CharField(max_length=64, unique=True)
     user_pk = models.CharField(max_length=150, db_index=True)
     proof = models.CharField(max_length=64)
-    """Digest of the account's when it was issued: a new password makes it worth nothing."""
+    """Digest of the account's at the issue: a new password makes the ticket invalid."""
+    login = models.TextField()
+    """Session key and credential of the login that asked for it, encrypted with the ticket."""
     expires_at = models.DateTimeField(db_index=True)
 
     class Meta:

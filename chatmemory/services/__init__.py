@@ -105,8 +105,10 @@ from chatmemory.services.rights import (
     Login,
     acheck_login,
     acheck_reach,
+    avalid_logins,
     check_login,
     check_reach,
+    valid_logins,
 )
 from chatmemory.services.runs import (
     Ended,
@@ -238,6 +240,7 @@ __all__ = [
     "aunarchive_session",
     "ause_ticket",
     "avacuum",
+    "avalid_logins",
     "begin_export",
     "begin_export_of_all",
     "begin_import",
@@ -296,5 +299,6 @@ __all__ = [
     "use_ticket",
     "user_scope",
     "vacuum",
+    "valid_logins",
     "verify_audit",
 ]

@@ -1,4 +1,4 @@
-"""Who may be here, and still may: an account that is active, a login that goes on."""
+"""Logins: who may chat, and whether what authenticated them is still valid."""
 
 from __future__ import annotations
 
@@ -22,36 +22,53 @@ from chatmemory.services.pool import in_pool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """How a person was let in."""
+    """How a person was authenticated. It ends with what authenticated them."""
 
     actor: Actor
     proof: str
-    """What `proof_of` was then."""
+    """The result of `proof_of` at that time."""
     key: str | None = None
-    """Of the Django session; None if there was none."""
+    """The key of the Django session; None without one."""
+    credential: str | None = None
+    """What authenticated the person instead, such as a token, for the function `VALID_LOGINS`."""
 
     @classmethod
-    def of(cls, user: AbstractBaseUser, key: str | None = None) -> Login:
-        """That of a user who has just been let in."""
-        return cls(actor=Actor.user(user), proof=proof_of(user), key=key)
+    def of(
+        cls, user: AbstractBaseUser, key: str | None = None, credential: str | None = None
+    ) -> Login:
+        """Return the login of a user who was authenticated just now."""
+        return cls(actor=Actor.user(user), proof=proof_of(user), key=key, credential=credential)
 
 
 def proof_of(user: AbstractBaseUser) -> str:
-    """What changes with the user's password, as Django's own logins do; it tells nothing of it."""
+    """Return a hash that changes with the user's password, like Django's own logins."""
     return user.get_session_auth_hash()
 
 
 def check_login(login: Login) -> None:
-    """See that a person who was let in still may be here. Raises Unauthenticated, Forbidden."""
-    pk = login.actor.id
-    proofs = durably(lambda: proofs_of({pk}), is_repeatable=True)
-    if proofs.get(pk) != login.proof:
+    """Check that a login is still valid and may chat. Raises Unauthenticated, Forbidden."""
+    if not durably(lambda: valid_logins({login}), is_repeatable=True):
         raise Unauthenticated
-    if login.key is not None:
-        key = login.key
-        if not durably(lambda: living_logins({key}), is_repeatable=True):
-            raise Unauthenticated
     check_reach(login.actor)
+
+
+def valid_logins(logins: Collection[Login]) -> set[Login]:
+    """Return those that are still valid, in a few queries however many there are.
+
+    The account is active and its password the same; the Django session still exists; the function
+    `VALID_LOGINS` agrees to a login without one.
+    """
+    proofs = proofs_of({login.actor.id for login in logins})
+    keys = living_logins({login.key for login in logins if login.key is not None})
+    valid = {
+        login
+        for login in logins
+        if proofs.get(login.actor.id) == login.proof and (login.key is None or login.key in keys)
+    }
+    of_host = {login for login in valid if login.key is None}
+    if not of_host or settings.VALID_LOGINS is None:
+        return valid
+    return valid - of_host.difference(import_string(settings.VALID_LOGINS)(list(of_host)))
 
 
 def check_reach(by: Actor) -> None:
@@ -77,13 +94,16 @@ def may_chat(scope: str) -> bool:
 
 
 def proofs_of(user_pks: Collection[str]) -> Mapping[str, str]:
-    """The proofs of those of these users who are active, by primary key."""
-    users = get_user_model()._default_manager.filter(pk__in=user_pks, is_active=True)
-    return {str(user.pk): proof_of(user) for user in users}
+    """Return the proofs of the active users among these, by primary key."""
+    # Not a condition of the query: a user model may have is_active as an attribute alone.
+    users = get_user_model()._default_manager.filter(pk__in=user_pks)
+    return {str(user.pk): proof_of(user) for user in users if user.is_active}
 
 
 def living_logins(keys: Collection[str]) -> set[str]:
-    """Those of these Django sessions that still exist; one query where they are in a table."""
+    """Return those of these Django sessions that still exist; in a table, with one query."""
+    if not keys:
+        return set()
     store = import_module(django_settings.SESSION_ENGINE).SessionStore
     if hasattr(store, "get_model_class"):
         sessions = store.get_model_class().objects.filter(
@@ -91,9 +111,10 @@ def living_logins(keys: Collection[str]) -> set[str]:
         )
         return set(sessions.values_list("session_key", flat=True))
     if django_settings.SESSION_ENGINE.endswith("signed_cookies"):
-        return set(keys)  # nothing is kept on the server that could be gone
+        return set(keys)  # the server stores nothing that could end
     return {key for key in keys if store().exists(key)}
 
 
 acheck_login = in_pool(check_login)
+avalid_logins = in_pool(valid_logins)
 acheck_reach = in_pool(check_reach)

@@ -1,12 +1,13 @@
-"""Tickets: issued to who is signed in, and used once.
+"""Tickets: issued to a signed-in user, and used once.
 
-A row is what holds over several processes and without a shared cache: of two who use a ticket at
-once, only one deletes it.
+Rows work across processes without a shared cache: of two attempts to use a ticket, only one deletes
+its row.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
 from datetime import timedelta
 
@@ -17,17 +18,19 @@ from chatmemory.models import DatabaseNow, Ticket
 from chatmemory.services.actors import Actor
 from chatmemory.services.faults import durably
 from chatmemory.services.pool import in_pool
-from chatmemory.services.rights import Login, proofs_of
+from chatmemory.services.rights import Login, proofs_of, valid_logins
 
 TICKET_SECONDS = 30
 MAX_TICKETS = 10
 """Tickets that one person may have unused."""
 
 
-def issue_ticket(*, by: Actor) -> str:
-    """A text with which this user can open one websocket in the next 30 seconds.
+def issue_ticket(*, by: Actor, key: str | None = None, credential: str | None = None) -> str:
+    """Return a secret with which this user can open one websocket in the next 30 seconds.
 
-    Only its digest is stored. Raises Unauthenticated, RateLimited, MemoryUnavailable.
+    `key` and `credential` are those of the login that asks for it (see `Login`): the socket ends
+    with that login. Only a digest of the secret is stored.
+    Raises Unauthenticated, RateLimited, MemoryUnavailable.
     """
     if by.kind != "user":
         raise TypeError("only users are given tickets")
@@ -45,6 +48,7 @@ def issue_ticket(*, by: Actor) -> str:
             defaults={
                 "user_pk": by.id,
                 "proof": _digest(proof),
+                "login": _encrypted(ticket, json.dumps([key, credential]).encode()).hex(),
                 "expires_at": DatabaseNow() + timedelta(seconds=TICKET_SECONDS),
             },
         )
@@ -54,11 +58,11 @@ def issue_ticket(*, by: Actor) -> str:
 
 
 def use_ticket(*, ticket: str) -> Login:
-    """Let in who was given this ticket; it is worth nothing from now on.
+    """Consume a ticket; return the login of the person it was issued to.
 
-    If the database was lost in the middle, it may be used up without use. Raises Unauthenticated
-    if it is unknown, used, expired, of a user who is not active or whose password is another since,
-    and MemoryUnavailable.
+    If the connection to the database breaks meanwhile, the ticket may be lost. Raises
+    Unauthenticated if it is unknown, used or expired, if the login that issued it has ended, or
+    if the user is inactive or has another password; and MemoryUnavailable.
     """
 
     def work() -> Login:
@@ -66,14 +70,23 @@ def use_ticket(*, ticket: str) -> Login:
         row = found.first()
         if row is None or not found.delete()[0]:
             raise Unauthenticated
-        users = get_user_model()._default_manager.filter(pk=row.user_pk, is_active=True)
-        for user in users:
-            login = Login.of(user)
-            if _digest(login.proof) == row.proof:
+        key, credential = json.loads(_encrypted(ticket, bytes.fromhex(row.login)))
+        for user in get_user_model()._default_manager.filter(pk=row.user_pk):
+            login = Login.of(user, key, credential)
+            if _digest(login.proof) == row.proof and login in valid_logins({login}):
                 return login
         raise Unauthenticated
 
     return durably(work, is_repeatable=True)
+
+
+def _encrypted(ticket: str, data: bytes) -> bytes:
+    """Encrypt or decrypt data with a ticket, so that the database alone reveals no session key.
+
+    A stream cipher. Its key, the ticket, has 256 random bits and encrypts only once.
+    """
+    stream = hashlib.shake_256(b"chatmemory.ticket" + ticket.encode()).digest(len(data))
+    return bytes(byte ^ mask for byte, mask in zip(data, stream, strict=True))
 
 
 def _digest(secret: str) -> str:

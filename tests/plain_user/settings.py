@@ -1,0 +1,10 @@
+"""The settings of the project, with another user model."""
+
+from __future__ import annotations
+
+from project.settings import *  # noqa: F403  # the same project, but for what follows
+from project.settings import INSTALLED_APPS
+
+ALLOWED_HOSTS = ["testserver"]
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.plain_user"]
+AUTH_USER_MODEL = "plain_user.Member"
