@@ -32,6 +32,9 @@ MOST_AT_ONCE = 100
 KEEP_LAST = 50
 """How many messages a trim keeps unless another number is given."""
 
+NOTHING = services.Preview(messages=0, is_held=False)
+"""For a session from which nothing is removed."""
+
 
 class RemovalForm(forms.Form):
     """Why, and how many messages the operator was shown. A long reason is cut in the audit."""
@@ -66,12 +69,35 @@ class PurgeForm(RemovalForm):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doomed:
-    """A session on the page, and how many of its messages will go; None if nobody can say."""
+    """A session on the page, and what the removal does to it, if the form says that."""
 
     session: Session
     name: str
     state: State
-    goes: int | None
+    preview: services.Preview | None
+
+    @property
+    def goes(self) -> int | None:
+        return None if self.preview is None else self.preview.messages
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what else the removal ends."""
+        if self.preview is None:
+            return []
+        notes = []
+        if waiting := self.preview.waiting:
+            note = ngettext("%(count)s waiting message", "%(count)s waiting messages", waiting)
+            notes.append(note % {"count": waiting})
+        if self.preview.ends_run:
+            chars = self.preview.partial_chars
+            note = ngettext(
+                "a reply of %(count)s character so far",
+                "a reply of %(count)s characters so far",
+                chars,
+            )
+            notes.append(note % {"count": chars})
+        return notes
 
     @property
     def stays(self) -> int | None:
@@ -130,7 +156,7 @@ class RemovalView(SessionPage):
                 session=session,
                 name=visible(str(session)),
                 state=(state := state_of(session)),
-                goes=0 if state in self.keeps else self.goes(session, given),
+                preview=NOTHING if state in self.keeps else self.preview(session, given),
             )
             for session in self.permitted()
         ]
@@ -141,9 +167,9 @@ class RemovalView(SessionPage):
         sessions = self.model_admin.get_queryset(self.request)
         return sessions.filter(pk__in=pks[:MOST_AT_ONCE]).select_related("owner")
 
-    def goes(self, session: Session, given: Mapping[str, Any]) -> int | None:
-        """How many of a session's messages will go."""
-        return session.message_count
+    def preview(self, session: Session, given: Mapping[str, Any]) -> services.Preview | None:
+        """Return what the removal does to a session; None while the form does not say."""
+        return services.preview_removal(session)
 
     def remove(self, given: Mapping[str, Any], **of: Any) -> AuditEntry | None:
         """Remove them."""
@@ -205,11 +231,11 @@ class TrimView(RemovalView):
     title = _("Trim")
     explanation = _("The oldest messages go; the last ones stay.")
 
-    def goes(self, session: Session, given: Mapping[str, Any]) -> int | None:
+    def preview(self, session: Session, given: Mapping[str, Any]) -> services.Preview | None:
         keep_last = given.get("keep_last")
         if keep_last is None:
             return None
-        return services.preview_trim(session, keep_last=keep_last).messages
+        return services.preview_trim(session, keep_last=keep_last)
 
     def remove(self, given: Mapping[str, Any], **of: Any) -> AuditEntry | None:
         return services.trim_session(keep_last=given["keep_last"], **of)
@@ -221,8 +247,8 @@ class ClearView(RemovalView):
     permission = "trim_history"
     title = _("Clear")
     explanation = _(
-        "All messages go; the empty session stays. A reply that is being written is ended, and "
-        "not stored."
+        "All messages go; the empty session stays. A reply that is being written ends without a "
+        "message, and waiting messages are cancelled."
     )
 
     def remove(self, given: Mapping[str, Any], **of: Any) -> AuditEntry:
@@ -237,8 +263,8 @@ class PurgeView(RemovalView):
     permission = "purge_history"
     title = _("Purge")
     explanation = _(
-        "The sessions go, with all their messages. A reply that is being written is ended, and "
-        "not stored."
+        "The sessions go, with all their messages. A reply that is being written ends without a "
+        "message, and waiting messages are cancelled."
     )
 
     def remove(self, given: Mapping[str, Any], **of: Any) -> AuditEntry:

@@ -16,7 +16,7 @@ from chatmemory import codec, services
 from chatmemory.admin.pages import SessionPage
 from chatmemory.admin.readonly import operator
 from chatmemory.admin.text import cut, visible
-from chatmemory.models import Head, Message, Page, Session, StoredMessage
+from chatmemory.models import Head, Message, Page, Session, StoredMessage, Turn
 
 ROWS = 50
 LONGEST_TEXT = 2_000
@@ -40,6 +40,18 @@ class Shown:
     tokens: int
     created_at: datetime
     is_superseded: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnstoredText:
+    """A text that no message holds, as the transcript shows it."""
+
+    role: str
+    role_name: str
+    status: str
+    text: str
+    is_cut: bool
+    created_at: datetime
 
 
 class Reading(SessionPage):
@@ -75,6 +87,7 @@ class TranscriptView(Reading):
         page = self.page(after=after, before=before)
         ranges = services.read_superseded(head=page.head)
         first, last = (page.rows[0].seq, page.rows[-1].seq) if page.rows else (0, 0)
+        is_newest = last == page.head.last_seq or not page.rows
         return self.answer(
             "transcript.html",
             page.head,
@@ -83,6 +96,7 @@ class TranscriptView(Reading):
             last=last,
             older=first if first > page.head.first_seq else None,
             newer=last if 0 < last < page.head.last_seq else None,
+            unstored=_unstored(page.head) if is_newest else [],
         )
 
 
@@ -102,6 +116,32 @@ class MessageView(Reading):
             row=_shown(row, len(row.text)),
             stored=stored and visible(stored),
         )
+
+
+def _unstored(head: Head) -> list[UnstoredText]:
+    """Return the text of ended turns that no message holds, without what a removal hides."""
+    found = []
+    for unstored in services.read_unstored(session=Session.objects.get(pk=head.pk)):
+        turn = unstored.turn
+        if unstored.is_hidden:
+            continue
+        if turn.asked:
+            found.append(_unstored_text(turn, Message.Role.USER, turn.asked_text))
+        if turn.partial:
+            found.append(_unstored_text(turn, Message.Role.ASSISTANT, turn.partial))
+    return found
+
+
+def _unstored_text(turn: Turn, role: Message.Role, text: str) -> UnstoredText:
+    shown, is_cut = cut(text, LONGEST_TEXT)
+    return UnstoredText(
+        role=role,
+        role_name=str(role.label),
+        status=str(Turn.Status(turn.status).label),
+        text=shown,
+        is_cut=is_cut,
+        created_at=turn.created_at,
+    )
 
 
 def _number(request: HttpRequest, name: str) -> int | None:

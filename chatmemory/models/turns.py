@@ -127,7 +127,7 @@ class Turn(models.Model):
 
     @staticmethod
     def ended(status: str, **columns: Any) -> dict[str, Any]:
-        """The columns of a turn that ends: without what only live ones have."""
+        """Return the columns of a turn that ends. Give `asked` and `partial` to keep them."""
         return {
             "status": status,
             "asked": "",
@@ -140,5 +140,5 @@ class Turn(models.Model):
 
     @property
     def asked_text(self) -> str:
-        """What the user said, as long as the turn waits."""
+        """The text of the user's message, while no row holds it."""
         return codec.text_of(codec.decode("user", "", self.asked).get("content"))

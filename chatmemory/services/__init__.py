@@ -67,10 +67,11 @@ from chatmemory.services.keeping import (
 )
 from chatmemory.services.limits import acheck_rate, check_rate
 from chatmemory.services.messages import Appended, aappend_messages, append_messages
-from chatmemory.services.redaction import aredact_message, redact_message
+from chatmemory.services.redaction import aredact_message, aredact_turn, redact_message, redact_turn
 from chatmemory.services.removal import (
     Preview,
     aclear_session,
+    apreview_removal,
     apreview_trim,
     apurge_session,
     atrim_session,
@@ -154,6 +155,7 @@ from chatmemory.services.tickets import (
     issue_ticket,
     use_ticket,
 )
+from chatmemory.services.unstored import Unstored, aread_unstored, read_unstored
 from chatmemory.services.vacuum import Vacuumed, avacuum, vacuum
 from chatmemory.services.versions import Version, alist_versions, list_versions
 
@@ -180,6 +182,7 @@ __all__ = [
     "Recovered",
     "Replayed",
     "Restoration",
+    "Unstored",
     "Vacuumed",
     "Version",
     "Went",
@@ -217,6 +220,7 @@ __all__ = [
     "append_messages",
     "apreview_erasure",
     "apreview_forgetting",
+    "apreview_removal",
     "apreview_restore",
     "apreview_trim",
     "apurge_session",
@@ -224,9 +228,11 @@ __all__ = [
     "aread_history",
     "aread_page",
     "aread_superseded",
+    "aread_unstored",
     "arecord_reading",
     "arecord_refusal",
     "aredact_message",
+    "aredact_turn",
     "arelease_session",
     "arenew_leases",
     "areplay_erasures",
@@ -279,9 +285,11 @@ __all__ = [
     "read_history",
     "read_page",
     "read_superseded",
+    "read_unstored",
     "record_reading",
     "record_refusal",
     "redact_message",
+    "redact_turn",
     "release_session",
     "renew_leases",
     "replay_erasures",

@@ -241,6 +241,7 @@ def _check_still(session_pk: int, only: Q) -> None:
 def begin_erasure(session: Session, by: Actor, reason: str, erasure_id: str) -> None:
     """Hide a session for good; vacuum deletes it without delay. Needs the lock."""
     move_epoch(session)
+    session.turns.update(asked="", partial="")
     if session.removed_at is None:
         mark_removed(session)
     record(

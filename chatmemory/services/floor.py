@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+
 from django.db.models import F
 
 from chatmemory.errors import Held
@@ -22,8 +24,29 @@ def check_held(session: Session) -> None:
         raise Held
 
 
-def move_floor(session: Session, floor: int, action: str, by: Actor, reason: str) -> AuditEntry:
-    """Hide what is below `floor`. Needs the lock."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedTurns:
+    """Text that was in no row when its turn was ended."""
+
+    waiting: int = 0
+    """Cancelled turns whose user's message was not yet stored."""
+    partial_chars: int = 0
+    """Length of the partial text of the running turn."""
+
+    def counts(self) -> dict[str, int]:
+        """For the audit: without the zeros."""
+        return {name: count for name, count in asdict(self).items() if count}
+
+
+def move_floor(
+    session: Session,
+    floor: int,
+    action: str,
+    by: Actor,
+    reason: str,
+    ended: EndedTurns = EndedTurns(),  # it is immutable
+) -> AuditEntry:
+    """Hide the rows below `floor` and record it, with the turns that were ended. Needs the lock."""
     entry = record(
         session,
         action,
@@ -32,6 +55,7 @@ def move_floor(session: Session, floor: int, action: str, by: Actor, reason: str
         from_seq=session.first_seq,
         to_seq=floor - 1,
         messages=floor - session.first_seq,
+        **ended.counts(),
     )
     session.first_seq = floor
     Session.objects.filter(pk=session.pk).update(first_seq=floor, revision=F("revision") + 1)
@@ -39,15 +63,24 @@ def move_floor(session: Session, floor: int, action: str, by: Actor, reason: str
     return entry
 
 
-def move_epoch(session: Session) -> None:
-    """Fence off who began before: the running turn ends, the waiting ones too. Needs the lock."""
+def move_epoch(session: Session) -> EndedTurns:
+    """Fence off all earlier writers, end the running turn, cancel the waiting ones. Needs the lock.
+
+    Their `asked` and `partial` stay until the vacuum, so that a restore can show them again.
+    """
+    waiting = partial_chars = 0
     for turn in session.turns.filter(status__in=LIVE):
-        was_running = turn.status == Turn.Status.RUNNING
-        _end(session, turn, Turn.Status.INTERRUPTED if was_running else Turn.Status.CANCELLED)
+        is_running = turn.status == Turn.Status.RUNNING
+        waiting += turn.user_seq is None
+        partial_chars += len(turn.partial)
+        status = Turn.Status.INTERRUPTED if is_running else Turn.Status.CANCELLED
+        # As they are by now: a run saves its partial text without the session's lock.
+        _end(session, turn, status, asked=F("asked"), partial=F("partial"))
     Session.objects.filter(pk=session.pk).update(
         epoch=F("epoch") + 1, fence=F("fence") + 1, running=None, waiting=0
     )
     session.running, session.waiting = None, 0
+    return EndedTurns(waiting=waiting, partial_chars=partial_chars)
 
 
 def cancel_waiting(session: Session) -> None:
@@ -59,8 +92,8 @@ def cancel_waiting(session: Session) -> None:
     session.waiting = 0
 
 
-def _end(session: Session, turn: Turn, status: str) -> None:
-    session.turns.filter(pk=turn.pk).end(status, fence=F("fence") + 1)
+def _end(session: Session, turn: Turn, status: str, **columns: F) -> None:
+    session.turns.filter(pk=turn.pk).end(status, fence=F("fence") + 1, **columns)
     tell_finished(session.pk, turn.client_id, status, "")
 
 

@@ -31,6 +31,8 @@ class Preview:
     """How many waiting turns it cancels."""
     ends_run: bool = False
     """Whether it ends a reply that is being written."""
+    partial_chars: int = 0
+    """Length of the text of that reply, as it was last saved."""
     is_held: bool
     """The session is on hold: it would be refused."""
 
@@ -85,8 +87,8 @@ def clear_session(
         with unit():
             session = lock(session_key, by, scope, session_pk)
             check_held(session)
-            move_epoch(session)
-            return move_floor(session, session.last_seq + 1, "clear", by, reason)
+            ended = move_epoch(session)
+            return move_floor(session, session.last_seq + 1, "clear", by, reason, ended)
 
     return durably(work, is_repeatable=False)
 
@@ -130,10 +132,13 @@ def preview_trim(session: Session, **cut: Unpack[Cut]) -> Preview:
 
 def preview_removal(session: Session) -> Preview:
     """What a clear or a purge would hide and end now."""
+    running = session.turns.filter(client_id=session.running or "")
+    partial = durably(running.values_list("partial", flat=True).first, is_repeatable=True)
     return Preview(
         messages=session.message_count,
         waiting=session.waiting,
         ends_run=session.running is not None,
+        partial_chars=len(partial or ""),
         is_held=session.held_at is not None,
     )
 
@@ -147,11 +152,12 @@ def purge_expired(scope: str, key: str) -> None:
 
 def purge(session: Session, by: Actor, reason: str) -> AuditEntry:
     """Remove the session. Needs the lock."""
-    move_epoch(session)
+    ended = move_epoch(session)
     mark_removed(session)
-    return move_floor(session, session.last_seq + 1, "purge", by, reason)
+    return move_floor(session, session.last_seq + 1, "purge", by, reason, ended)
 
 
+apreview_removal = in_pool(preview_removal)
 apreview_trim = in_pool(preview_trim)
 atrim_session = in_pool(trim_session, lane=address_lane)
 aclear_session = in_pool(clear_session, lane=address_lane)

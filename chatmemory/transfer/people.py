@@ -9,11 +9,11 @@ import csv
 import io
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from chatmemory import codec
+from chatmemory import codec, services
 from chatmemory.models import Message, Session, Turn
 from chatmemory.transfer.reading import Reading
 
@@ -128,15 +128,22 @@ def _everything(reading: Reading) -> Iterator[Said]:
         yield _of_turn(running, "assistant", running.partial)
     for turn in reading.waiting:
         yield _of_turn(turn, "user", turn.asked_text, turn.asked)
+    for unstored in services.read_unstored(session=reading.session):
+        turn = unstored.turn
+        states = ["hidden"] if unstored.is_hidden else []
+        if turn.asked:
+            yield _of_turn(turn, "user", turn.asked_text, turn.asked, states)
+        if turn.partial:
+            yield _of_turn(turn, "assistant", turn.partial, states=states)
 
 
-def _of_turn(turn: Turn, role: str, text: str, asked: str = "") -> Said:
+def _of_turn(turn: Turn, role: str, text: str, asked: str = "", states: Sequence[str] = ()) -> Said:
     is_text = codec.decode("user", text, asked or None) == {"role": "user", "content": text}
     return Said(
         number=None,
         role=role,
         at=turn.created_at,
-        states=[turn.status],
+        states=[turn.status, *states],
         model=turn.model,
         tokens=None,
         text=text,
