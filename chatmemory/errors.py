@@ -152,6 +152,34 @@ class ModelUnavailable(ModelError):
     code = "model_unavailable"
 
 
+class ModelRateLimited(ModelError):
+    """The model gets too many requests; try again in a moment.
+
+    HTTP 429 of a provider.
+    """
+
+    code = "model_rate_limited"
+    retry = True
+
+
+class ModelAccessDenied(ModelError):
+    """The model denies access; an operator has to fix it.
+
+    HTTP 401 or 403 of a provider, or a used-up quota.
+    """
+
+    code = "model_access_denied"
+
+
+class ModelNotFound(ModelError):
+    """The provider has no such model; an operator has to fix it.
+
+    HTTP 404 of a provider.
+    """
+
+    code = "model_not_found"
+
+
 class ContextTooLong(ModelError):
     """The window has more tokens than the model takes."""
 

@@ -19,6 +19,7 @@ from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
+from langchain_core import exceptions as langchain_exceptions
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -29,7 +30,15 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from chatmemory import services
 from chatmemory.codec import Asks
-from chatmemory.errors import ContextTooLong, ModelError, ModelTimeout, ModelUnavailable
+from chatmemory.errors import (
+    ContextTooLong,
+    ModelAccessDenied,
+    ModelError,
+    ModelNotFound,
+    ModelRateLimited,
+    ModelTimeout,
+    ModelUnavailable,
+)
 from chatmemory.langchain import DjangoChatMessageHistory
 from chatmemory.models import Session
 from chatmemory.responders import Finished, Progress, Request, Text, demo, finding
@@ -512,6 +521,74 @@ async def test_a_failing_provider_is_not_called_unreachable(provider, settings):
     with pytest.raises(Exception, match="500") as caught:
         await ask_runnable(provider.model(), settings)
     assert not isinstance(caught.value, ModelUnavailable)
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    ("status", "code", "error"),
+    [
+        (429, "rate_limit_exceeded", ModelRateLimited),
+        (429, "insufficient_quota", ModelAccessDenied),
+        (401, "invalid_api_key", ModelAccessDenied),
+        (403, "", ModelAccessDenied),
+        (404, "model_not_found", ModelNotFound),
+    ],
+)
+async def test_the_status_of_a_provider_has_a_class(provider, settings, status, code, error):
+    provider.says = [(status, code)]
+    with pytest.raises(error) as caught:
+        await ask_runnable(provider.model(), settings)
+    assert caught.value.retry is (error is ModelRateLimited)
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("ModelRateLimitError", ModelRateLimited),
+        ("ModelAuthenticationError", ModelAccessDenied),
+        ("ModelPermissionDeniedError", ModelAccessDenied),
+        ("ModelNotFoundError", ModelNotFound),
+        ("ModelTimeoutError", ModelTimeout),
+        ("ModelConnectionError", ModelUnavailable),
+        ("ContextOverflowError", ContextTooLong),
+    ],
+)
+async def test_each_of_langchains_errors_has_a_class(settings, name, error):
+    async def fail(messages: Any) -> AsyncIterator[Any]:
+        yield AIMessageChunk("So far")
+        raise getattr(langchain_exceptions, name)("secret")
+
+    with pytest.raises(error):
+        await ask_runnable(RunnableGenerator(transform=_of_chunks(fail)), settings)
+
+
+class Blocked(ModelError):
+    code = "blocked"
+
+
+async def blocked(messages: object, session: Session) -> AsyncIterator[str]:
+    yield "So far"
+    raise Blocked from TimeoutError()
+
+
+class HTTPStatusError(Exception):
+    """As that of httpx."""
+
+    status_code = 404
+
+
+async def with_a_failing_request(messages: object, session: Session) -> AsyncIterator[str]:
+    yield "So far"
+    raise HTTPStatusError
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("blocked", Blocked), ("with_a_failing_request", HTTPStatusError)]
+)
+async def test_an_error_of_the_responder_itself_is_not_the_providers(settings, name, error):
+    with pytest.raises(error):
+        await ask(f"{__name__}.{name}", settings)
 
 
 async def test_a_window_that_is_too_long_for_the_model_is_called_so(provider, settings):

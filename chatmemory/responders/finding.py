@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
 from functools import cache
 from typing import Any
@@ -13,15 +13,42 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from chatmemory.conf import settings
-from chatmemory.errors import ContextTooLong, ModelTimeout, ModelUnavailable
+from chatmemory.errors import (
+    ContextTooLong,
+    ModelAccessDenied,
+    ModelError,
+    ModelNotFound,
+    ModelRateLimited,
+    ModelTimeout,
+    ModelUnavailable,
+)
 from chatmemory.models import Session
 from chatmemory.responders import demo
 from chatmemory.responders.generators import from_generator
 from chatmemory.responders.values import Finished, Request, Responder, Step
 
-_TIMEOUT = {"APITimeoutError", "TimeoutError", "TimeoutException"}
-_UNAVAILABLE = {"APIConnectionError", "ConnectionError", "TransportError"}
-_TOO_LONG = {"ContextOverflowError", "context_length_exceeded"}
+# By name, since each provider has its own classes, and none of them is imported here.
+_CLASSES: Sequence[tuple[type[ModelError], Collection[str]]] = (
+    (ModelTimeout, {"ModelTimeoutError", "APITimeoutError", "TimeoutError", "TimeoutException"}),
+    (
+        ModelUnavailable,
+        {"ModelConnectionError", "APIConnectionError", "ConnectionError", "TransportError"},
+    ),
+    (ContextTooLong, {"ContextOverflowError", "context_length_exceeded"}),
+    (
+        ModelAccessDenied,
+        {
+            "ModelAuthenticationError",
+            "ModelPermissionDeniedError",
+            "insufficient_quota",
+            "status 401",
+            "status 403",
+        },
+    ),
+    (ModelRateLimited, {"ModelRateLimitError", "status 429"}),
+    (ModelNotFound, {"ModelNotFoundError", "status 404"}),
+)
+"""The class of an error, by the names of its classes, its code and its status; the first wins."""
 
 
 def find() -> Responder:
@@ -117,15 +144,14 @@ def _with_an_end(responder: Responder) -> Responder:
                     yield item
                     if isinstance(item, Finished):
                         last = item.message
+        except ModelError:
+            raise  # its raiser knows best
         except Exception as error:
             names = set(_names(error))
-            if names & _TIMEOUT:
-                raise ModelTimeout from error
-            if names & _UNAVAILABLE:
-                raise ModelUnavailable from error
-            if names & _TOO_LONG:
-                raise ContextTooLong from error
-            raise
+            ours = next((kind for kind, known in _CLASSES if names & known), None)
+            if ours is None:
+                raise
+            raise ours from error
         if last.get("role") != "assistant" or last.get("tool_calls"):
             yield Finished({"role": "assistant", "content": ""})
 
@@ -133,10 +159,13 @@ def _with_an_end(responder: Responder) -> Responder:
 
 
 def _names(error: BaseException) -> Iterator[str]:
-    """Those of the error's classes and its code, and of the errors that caused it."""
-    # By name, since each provider has its own classes, and none of them is imported here.
+    """Those of the error's classes, its code and status, and of the errors that caused it."""
     cause: BaseException | None = error
     while cause is not None:
-        yield from (cls.__name__ for cls in type(cause).__mro__)
+        names = [cls.__name__ for cls in type(cause).__mro__]
+        yield from names
         yield str(getattr(cause, "code", ""))
+        # Of the clients of OpenAI, Anthropic and others; not of a request that a tool made.
+        if "APIStatusError" in names:
+            yield f"status {getattr(cause, 'status_code', '')}"
         cause = cause.__cause__
