@@ -382,8 +382,8 @@ class Hub:
         """
         try:
             valid = await services.avalid_logins({socket.login for socket in sockets})
-        except Exception:  # the host's function VALID_LOGINS too
-            logger.exception("the sweep could not check the logins")
+        except Exception as error:  # the host's function VALID_LOGINS too
+            log_error(logger, "the sweep could not check the logins", error=error)
             return
         for socket in sockets:
             if socket.login not in valid:

@@ -300,7 +300,7 @@ async def test_a_function_that_fails_lets_nobody_in(ann, settings, name, caplog)
     async with Tab(ann) as tab:
         bye, code = await tab.closed()
     assert (bye["reason"], bye["reconnect"], code) == ("internal", True, 1011)
-    assert "could not be told" in caplog.text
+    assert "the login of a socket failed" in caplog.text
 
 
 # The end of the login

@@ -6,5 +6,6 @@ from project.settings import *  # noqa: F403  # the same project, but for what f
 from project.settings import INSTALLED_APPS
 
 ALLOWED_HOSTS = ["testserver"]
-INSTALLED_APPS = [*INSTALLED_APPS, "tests.plain_user"]
+# Not the project itself: its admin is that of Django's own user model.
+INSTALLED_APPS = [*(app for app in INSTALLED_APPS if app != "project"), "tests.plain_user"]
 AUTH_USER_MODEL = "plain_user.Member"
