@@ -526,6 +526,13 @@ def test_a_cell_that_is_no_formula_stays_as_it_is(text):
     assert next(csv.reader(io.StringIO(csv_row(text), newline=""))) == [text]
 
 
+def test_a_formula_is_unchanged_in_json_lines(mira):
+    session = make_talk(mira)
+    Message.stored.filter(session=session, seq=1).update(text="=HYPERLINK(1)")
+    lines = [json.loads(line) for line in text_of("jsonl").splitlines()]
+    assert "=HYPERLINK(1)" in [line.get("text") for line in lines]
+
+
 def test_a_spreadsheet_gets_all_of_it_quoted(mira):
     session = make_talk(mira)
     Message.stored.filter(session=session, seq=1).update(text='=1,"2"\r\n;3')
