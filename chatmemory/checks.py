@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.abc import InspectLoader
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from symtable import SymbolTable, symtable
+from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -56,6 +59,8 @@ FUNCTIONS = {
     "REACH": None,
 }
 """Settings that are the path of a function, and what stands for none."""
+
+RESPONDER_HINT = "It must be demo, a model string provider:model, or the path of what answers."
 
 SCHEMA_APPS = ("django_tenants", "tenant_schemas")
 """Apps that choose a schema of PostgreSQL for each request."""
@@ -338,46 +343,113 @@ def _check_origins() -> list[checks.CheckMessage]:
 
 
 def _check_responder() -> list[checks.CheckMessage]:
-    """The responder is where it is said to be; that isn't imported, which can take seconds."""
+    """The responder exists; it is not imported, which can take seconds."""
     name: object = settings.RESPONDER
     if name == "demo":
         return []
     if isinstance(name, str) and ":" in name:
-        if find_spec("langchain"):
-            return []
-        hint = "Model strings need LangChain: pip install 'django-chatmemory[models]'."
-    else:
-        if isinstance(name, str) and _may_be_there(*name.rpartition(".")[::2]):
-            return []
-        hint = "It must be demo, a model string provider:model, or the path of what answers."
+        return _check_model(name)
+    is_path = isinstance(name, str) and "." in name.strip(".")
+    hint = _missing_hint(*name.rpartition(".")[::2]) if is_path else RESPONDER_HINT
+    return [] if hint is None else [_no_responder(name, hint)]
+
+
+def _no_responder(name: object, hint: str) -> checks.CheckMessage:
     message = f"CHATMEMORY['RESPONDER'] is {name!r}, which can't be found."
-    return [checks.Error(message, hint=hint, id="chatmemory.E008")]
+    return checks.Error(message, hint=hint, id="chatmemory.E008")
 
 
-def _may_be_there(module: str, name: str) -> bool:
-    """Whether a module has this name, or makes its names in a way that its source doesn't tell."""
+def _check_model(name: str) -> list[checks.CheckMessage]:
+    """LangChain knows the provider of a model string, and its package is installed."""
+    providers = _provider_packages()
+    if providers is None:
+        hint = "Model strings need LangChain: pip install 'django-chatmemory[models]'."
+        return [_no_responder(name, hint)]
+    provider = name.partition(":")[0]
+    package = providers.get(provider)
+    if package is None and providers:
+        hint = f"LangChain knows no provider {provider!r}; write provider:model."
+        return [_no_responder(name, hint + _did_you_mean(provider, providers))]
+    if package is None or find_spec(package):
+        return []
+    return [
+        checks.Warning(
+            f"CHATMEMORY['RESPONDER'] is {name!r}, which needs the package {package}.",
+            hint=f"pip install {package.replace('_', '-')}",
+            id="chatmemory.W016",
+        )
+    ]
+
+
+def _provider_packages() -> Mapping[str, str] | None:
+    """The top-level package of each provider that `init_chat_model` knows.
+
+    Empty where that can't be read; None without LangChain.
+    """
+    spec = find_spec("langchain")
+    if spec is None:
+        return None
+    # Read, not imported, which takes seconds.
+    for location in spec.submodule_search_locations or ():
+        file = Path(location) / "chat_models" / "base.py"
+        if file.exists():
+            return dict(_table_of_providers(file.read_text(encoding="utf-8")))
+    return {}
+
+
+def _table_of_providers(source: str) -> Iterator[tuple[str, str]]:
+    for node in ast.parse(source).body:
+        match node:
+            case ast.AnnAssign(target=ast.Name(id="_BUILTIN_PROVIDERS"), value=ast.Dict() as table):
+                for key, value in zip(table.keys, table.values, strict=True):
+                    match key, value:
+                        case (
+                            ast.Constant(value=str(name)),
+                            ast.Tuple(elts=[ast.Constant(value=str(module)), *_]),
+                        ):
+                            yield name, module.partition(".")[0]
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def _missing_hint(module: str, name: str) -> str | None:
+    """What to do where a module does not have this name; None where it has, or may make it."""
     if (loaded := sys.modules.get(module)) is not None:
-        return name in vars(loaded) or "__getattr__" in vars(loaded)
+        if isinstance(vars(loaded).get(name), ModuleType):
+            return f"{module}.{name} is a module; name the responder in it."
+        if name in vars(loaded) or "__getattr__" in vars(loaded):
+            return None
+        return f"{module} has no {name!r}.{_did_you_mean(name, vars(loaded))}"
     try:
         spec = find_spec(module)
         if spec is None:
-            return False
+            return f"There is no module {module}."
         source = spec.loader.get_source(module) if isinstance(spec.loader, InspectLoader) else None
         if source is None or NAMES_UNTOLD.search(source):
-            return True
-        return _binds(symtable(source, module, "exec"), name)
-    except (ImportError, SyntaxError, ValueError):
-        return False
+            return None
+        names = set(_global_names(symtable(source, module, "exec")))
+    except ModuleNotFoundError as error:
+        return f"There is no module {error.name}."
+    except (ImportError, SyntaxError, ValueError) as error:
+        return f"{module} can't be imported: {type(error).__name__}."
+    if name in names:
+        return None
+    if PathFinder.find_spec(f"{module}.{name}", spec.submodule_search_locations or ()):
+        return f"{module}.{name} is a module; name the responder in it."
+    return f"{module} has no {name!r}.{_did_you_mean(name, names)}"
 
 
-def _binds(block: SymbolTable, name: str) -> bool:
-    """Whether a module, or a function in it, gives the module this name."""
-    if name in block.get_identifiers():
-        symbol = block.lookup(name)
+def _global_names(block: SymbolTable) -> Iterator[str]:
+    """The names that a module gives itself, also in its functions."""
+    for symbol in block.get_symbols():
         is_bound = symbol.is_assigned() or symbol.is_imported()
         if is_bound and (block.get_type() == "module" or symbol.is_declared_global()):
-            return True
-    return any(_binds(inner, name) for inner in block.get_children())
+            yield symbol.get_name()
+    for inner in block.get_children():
+        yield from _global_names(inner)
 
 
 def _is_origin(origin: object) -> bool:

@@ -11,8 +11,14 @@ import pytest
 from django.conf import settings as django_settings
 from django.core.checks import run_checks
 from django.test import override_settings
+from langchain.chat_models.base import _BUILTIN_PROVIDERS
 
-from chatmemory.checks import check_atomic_requests, check_pool, check_sqlite
+from chatmemory.checks import (
+    _provider_packages,
+    check_atomic_requests,
+    check_pool,
+    check_sqlite,
+)
 
 PUBSUB = "channels_redis.pubsub.RedisPubSubChannelLayer"
 MEMORY = "channels.layers.InMemoryChannelLayer"
@@ -317,3 +323,37 @@ def test_apps_that_choose_a_schema_for_each_request_are_refused(tmp_path, monkey
     messages = found(INSTALLED_APPS=[*django_settings.INSTALLED_APPS, name])
     assert name in messages["chatmemory.E014"]
     assert "another tenant's sessions" in messages["chatmemory.E014"]
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("openapi:gpt-5", "Did you mean openai?"),
+        ("antropic:claude-5", "Did you mean anthropic?"),
+        ("nobody:gpt-5", "LangChain knows no provider 'nobody'"),
+        ("os.path", "os.path is a module"),
+        ("tests.responders_for_tests.ecko", "Did you mean echo?"),
+        ("tests.peers.mem0", "tests.peers.mem0 is a module"),
+        ("nowhere.bot", "There is no module nowhere."),
+        ("tests.nowhere.bot", "There is no module tests.nowhere."),
+        ("echo", "It must be demo, a model string"),
+        (".bot", "It must be demo, a model string"),
+        (5, "It must be demo, a model string"),
+    ],
+)
+def test_a_responder_that_does_not_exist_is_named_with_what_to_do(name, hint):
+    sys.modules.pop("tests.peers.mem0", None)
+    assert hint in found(CHATMEMORY={"RESPONDER": name})["chatmemory.E008"]
+
+
+@pytest.mark.regression
+def test_a_provider_whose_package_is_missing_is_warned_of():
+    messages = found(CHATMEMORY={"RESPONDER": "anthropic:claude-5"})
+    assert list(messages) == ["chatmemory.W016"]
+    assert "pip install langchain-anthropic" in messages["chatmemory.W016"]
+
+
+def test_the_providers_are_those_of_langchain():
+    known = {name: entry[0].partition(".")[0] for name, entry in _BUILTIN_PROVIDERS.items()}
+    assert _provider_packages() == known
