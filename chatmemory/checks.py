@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,6 +62,14 @@ FUNCTIONS = {
 """Settings that are the path of a function, and what stands for none."""
 
 RESPONDER_HINT = "It must be demo, a model string provider:model, or the path of what answers."
+
+TRACING_VARIABLES = (
+    "LANGSMITH_TRACING",
+    "LANGSMITH_TRACING_V2",
+    "LANGCHAIN_TRACING",
+    "LANGCHAIN_TRACING_V2",
+)
+"""Each turns LangSmith's tracing on, if it is "true"."""
 
 SCHEMA_APPS = ("django_tenants", "tenant_schemas")
 """Apps that choose a schema of PostgreSQL for each request."""
@@ -518,3 +527,17 @@ def check_tenants(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[che
         for name in SCHEMA_APPS
         if apps.is_installed(name)
     ]
+
+
+@checks.register
+def check_tracing(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+    """LangSmith is not given what users write."""
+    return [
+        checks.Warning(
+            f"{name} is set: LangChain sends prompts and replies to LangSmith.",
+            hint="If that is not intended, remove it from the environment; else silence this.",
+            id="chatmemory.W017",
+        )
+        for name in TRACING_VARIABLES
+        if os.environ.get(name, "").lower() == "true"
+    ][:1]

@@ -12,8 +12,10 @@ from django.conf import settings as django_settings
 from django.core.checks import run_checks
 from django.test import override_settings
 from langchain.chat_models.base import _BUILTIN_PROVIDERS
+from langsmith.utils import get_env_var, tracing_is_enabled
 
 from chatmemory.checks import (
+    TRACING_VARIABLES,
     _provider_packages,
     check_atomic_requests,
     check_pool,
@@ -357,3 +359,23 @@ def test_a_provider_whose_package_is_missing_is_warned_of():
 def test_the_providers_are_those_of_langchain():
     known = {name: entry[0].partition(".")[0] for name, entry in _BUILTIN_PROVIDERS.items()}
     assert _provider_packages() == known
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """The environment without tracing; LangSmith forgets what it read from it."""
+    for variable in TRACING_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    get_env_var.cache_clear()
+    yield monkeypatch
+    get_env_var.cache_clear()
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("name", TRACING_VARIABLES)
+def test_tracing_that_sends_what_users_write_to_langsmith_is_warned_of(environment, name):
+    environment.setenv(name, "true")
+    assert tracing_is_enabled()
+    assert f"{name} is set" in found()["chatmemory.W017"]
+    environment.setenv(name, "false")
+    assert found() == {}
