@@ -22,7 +22,9 @@ from channels.exceptions import InvalidChannelLayerError
 from channels.layers import channel_layers
 from django.apps import AppConfig, apps
 from django.conf import settings as django_settings
+from django.contrib.auth import get_user_model
 from django.core import checks
+from django.db import router
 from django.utils.module_loading import import_string
 
 from chatmemory.conf import Duration, OptionalDuration, Setting, Settings, settings
@@ -541,3 +543,16 @@ def check_tracing(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[che
         for name in TRACING_VARIABLES
         if os.environ.get(name, "").lower() == "true"
     ][:1]
+
+
+@checks.register
+def check_routers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+    """One database holds all tables of the app and the users: statements join them."""
+    models = [get_user_model(), *apps.get_app_config("chatmemory").get_models()]
+    written = {model._meta.label: router.db_for_write(model) for model in models}
+    if len(set(written.values())) == 1:
+        return []
+    places = ", ".join(f"{label} to {alias}" for label, alias in written.items())
+    message = f"DATABASE_ROUTERS write the models of chatmemory to different databases: {places}."
+    hint = "Let db_for_write return one alias for chatmemory and the user model."
+    return [checks.Error(message, hint=hint, id="chatmemory.E013")]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from django.db import connections, router
+from django.db import connections
 
 from chatmemory import codec
 from chatmemory.codec import Asks
@@ -190,7 +190,7 @@ def _read(session: Session, before: int | None, limit: int) -> list[tuple[Any, .
     # Not through the ORM, which takes longer to make a statement than the database to run this one.
     # The numbers have no holes: the range bounds what is read however the database goes about it,
     # ORDER BY and LIMIT lead PostgreSQL to the index (see docs/decisions/0003-window.md).
-    connection = connections[router.db_for_read(Message, instance=session)]
+    connection = connections[Message.stored.all().db]
     quote = connection.ops.quote_name
     message, sessions = (quote(m._meta.db_table) for m in (Message, Session))
     if before is None:

@@ -37,6 +37,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'audit seal',
                 'verbose_name_plural': 'audit seals',
+                'base_manager_name': 'objects',
             },
         ),
         migrations.CreateModel(
@@ -52,6 +53,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'ticket',
                 'verbose_name_plural': 'tickets',
+                'base_manager_name': 'objects',
             },
         ),
         migrations.CreateModel(
@@ -73,6 +75,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'audit entry',
                 'verbose_name_plural': 'audit entries',
+                'base_manager_name': 'objects',
                 'indexes': [models.Index(fields=['actor_id', 'created_at'], name='chatmemory_audit_actor')],
             },
         ),
@@ -110,6 +113,7 @@ class Migration(migrations.Migration):
                 'verbose_name': 'session',
                 'verbose_name_plural': 'sessions',
                 'permissions': (('view_transcript', 'Can read what was said'), ('view_unmasked', 'Can read it unmasked'), ('trim_history', 'Can trim and clear history'), ('purge_history', 'Can purge sessions'), ('export_history', 'Can export history'), ('redact_message', 'Can redact messages'), ('hold_session', 'Can put sessions on hold'), ('erase_person', 'Can erase a person'), ('view_audit', 'Can read the audit')),
+                'base_manager_name': 'objects',
             },
         ),
         migrations.CreateModel(
@@ -173,6 +177,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'turn',
                 'verbose_name_plural': 'turns',
+                'base_manager_name': 'objects',
             },
         ),
         migrations.AddConstraint(

@@ -11,6 +11,7 @@ from chatmemory.models.fields import (
     KeyField,
     database_now,
 )
+from chatmemory.models.managers import on_primary
 from chatmemory.models.messages import Message, MessageQuerySet
 from chatmemory.models.sessions import Session, SessionQuerySet, unexpired, unexpired_sql
 from chatmemory.models.tickets import Ticket
@@ -36,6 +37,7 @@ __all__ = [
     "Turn",
     "TurnQuerySet",
     "database_now",
+    "on_primary",
     "unexpired",
     "unexpired_sql",
 ]

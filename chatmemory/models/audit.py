@@ -6,6 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory.models.fields import DatabaseNow
+from chatmemory.models.managers import PrimaryManager
 
 
 class AuditEntry(models.Model):
@@ -23,7 +24,10 @@ class AuditEntry(models.Model):
     counts = models.JSONField(default=dict)
     created_at = models.DateTimeField(db_default=DatabaseNow())
 
+    objects = PrimaryManager()
+
     class Meta:
+        base_manager_name = "objects"
         verbose_name = _("audit entry")
         verbose_name_plural = _("audit entries")
         indexes = (models.Index(fields=["actor_id", "created_at"], name="chatmemory_audit_actor"),)
@@ -45,7 +49,10 @@ class AuditSeal(models.Model):
     digest = models.CharField(max_length=64)
     created_at = models.DateTimeField(db_default=DatabaseNow())
 
+    objects = PrimaryManager()
+
     class Meta:
+        base_manager_name = "objects"
         verbose_name = _("audit seal")
         verbose_name_plural = _("audit seals")
 

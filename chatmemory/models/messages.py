@@ -8,6 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory import codec
 from chatmemory.models.fields import DatabaseNow, KeyField
+from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.sessions import Session
 from chatmemory.models.values import STORED_COLUMNS, StoredMessage, stored_of
 
@@ -35,11 +36,11 @@ class MessageQuerySet(QuerySet["Message"]):
         return [stored_of(row) for row in found]
 
 
-class AboveFloor(models.Manager["Message"]):
+class AboveFloor(PrimaryManager["Message"]):
     """Messages that were not trimmed or cleared."""
 
-    def get_queryset(self) -> MessageQuerySet:
-        return MessageQuerySet(self.model, using=self._db).filter(seq__gte=F("session__first_seq"))
+    def get_queryset(self) -> QuerySet[Message]:
+        return super().get_queryset().filter(seq__gte=F("session__first_seq"))
 
 
 class Message(models.Model):
@@ -77,7 +78,7 @@ class Message(models.Model):
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
 
     objects = AboveFloor.from_queryset(MessageQuerySet)()
-    stored = MessageQuerySet.as_manager()
+    stored = PrimaryManager.from_queryset(MessageQuerySet)()
 
     class Meta:
         verbose_name = _("message")

@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory.conf import settings
 from chatmemory.models.fields import DatabaseNow, DatabaseToday, KeyField
+from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.values import (
     HEAD_COLUMNS,
     STORED_COLUMNS,
@@ -169,9 +170,10 @@ class Session(models.Model):
     removed_scope = KeyField(max_length=150, db_default="", db_index=True)
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
 
-    objects = SessionQuerySet.as_manager()
+    objects = PrimaryManager.from_queryset(SessionQuerySet)()
 
     class Meta:
+        base_manager_name = "objects"
         verbose_name = _("session")
         verbose_name_plural = _("sessions")
         constraints = (

@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from chatmemory.models.managers import PrimaryManager
+
 
 class Ticket(models.Model):
     """The right to open one websocket soon. Its use deletes the row, which holds no secret."""
@@ -17,7 +19,10 @@ class Ticket(models.Model):
     """Session key and credential of the login that asked for it, encrypted with the ticket."""
     expires_at = models.DateTimeField(db_index=True)
 
+    objects = PrimaryManager()
+
     class Meta:
+        base_manager_name = "objects"
         verbose_name = _("ticket")
         verbose_name_plural = _("tickets")
 

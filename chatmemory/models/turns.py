@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory import codec
 from chatmemory.models.fields import DatabaseNow, KeyField
+from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.sessions import Session
 
 
@@ -97,9 +98,10 @@ class Turn(models.Model):
     created_at = models.DateTimeField(db_default=DatabaseNow())
     ended_at = models.DateTimeField(null=True)
 
-    objects = TurnQuerySet.as_manager()
+    objects = PrimaryManager.from_queryset(TurnQuerySet)()
 
     class Meta:
+        base_manager_name = "objects"
         verbose_name = _("turn")
         verbose_name_plural = _("turns")
         constraints = (

@@ -18,7 +18,7 @@ from django.db import IntegrityError
 from django.db.models import Max
 
 from chatmemory.errors import BadInput, Busy, Conflict, MemoryUnavailable, NotFound
-from chatmemory.models import DatabaseNow, Message, Session, Turn
+from chatmemory.models import DatabaseNow, Message, Session, Turn, on_primary
 from chatmemory.services.actors import NOBODYS, Actor, importing, owner_of, scope_for
 from chatmemory.services.addresses import check_session_key
 from chatmemory.services.audit import check_reason, record
@@ -99,7 +99,7 @@ def begin_import(
 def _check_scope(scope: str) -> None:
     if len(importing(scope)) > MAX_SCOPE_CHARS or scope.startswith(NOBODYS):
         raise BadInput("Nothing can be imported into this scope.", field="scope")
-    owner, users = owner_of(scope), get_user_model()._default_manager
+    owner, users = owner_of(scope), on_primary(get_user_model())
     try:
         if owner is None or users.filter(pk=owner).exists():
             return

@@ -15,6 +15,7 @@ from django.utils.module_loading import import_string
 
 from chatmemory.conf import settings
 from chatmemory.errors import Forbidden, Unauthenticated
+from chatmemory.models import on_primary
 from chatmemory.services.actors import Actor
 from chatmemory.services.faults import durably
 from chatmemory.services.pool import in_pool
@@ -82,7 +83,7 @@ def may_chat(scope: str) -> bool:
     kind, _, pk = scope.partition(":")
     try:
         if kind == "user":
-            user = get_user_model()._default_manager.filter(pk=pk).first()
+            user = on_primary(get_user_model()).filter(pk=pk).first()
             if user is None or not getattr(user, "is_active", True):
                 return False
             check_reach(Actor.user(user))
@@ -96,7 +97,7 @@ def may_chat(scope: str) -> bool:
 def proofs_of(user_pks: Collection[str]) -> Mapping[str, str]:
     """Return the proofs of the active users among these, by primary key."""
     # Not a condition of the query: a user model may have is_active as an attribute alone.
-    users = get_user_model()._default_manager.filter(pk__in=user_pks)
+    users = on_primary(get_user_model()).filter(pk__in=user_pks)
     return {str(user.pk): proof_of(user) for user in users if user.is_active}
 
 
@@ -106,7 +107,7 @@ def living_logins(keys: Collection[str]) -> set[str]:
         return set()
     store = import_module(django_settings.SESSION_ENGINE).SessionStore
     if hasattr(store, "get_model_class"):
-        sessions = store.get_model_class().objects.filter(
+        sessions = on_primary(store.get_model_class()).filter(
             session_key__in=keys, expire_date__gt=timezone.now()
         )
         return set(sessions.values_list("session_key", flat=True))

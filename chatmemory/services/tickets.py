@@ -14,7 +14,7 @@ from datetime import timedelta
 from django.contrib.auth import get_user_model
 
 from chatmemory.errors import RateLimited, Unauthenticated
-from chatmemory.models import DatabaseNow, Ticket
+from chatmemory.models import DatabaseNow, Ticket, on_primary
 from chatmemory.services.actors import Actor
 from chatmemory.services.faults import durably
 from chatmemory.services.pool import in_pool
@@ -71,7 +71,7 @@ def use_ticket(*, ticket: str) -> Login:
         if row is None or not found.delete()[0]:
             raise Unauthenticated
         key, credential = json.loads(_encrypted(ticket, bytes.fromhex(row.login)))
-        for user in get_user_model()._default_manager.filter(pk=row.user_pk):
+        for user in on_primary(get_user_model()).filter(pk=row.user_pk):
             login = Login.of(user, key, credential)
             if _digest(login.proof) == row.proof and login in valid_logins({login}):
                 return login

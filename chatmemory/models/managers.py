@@ -1,0 +1,27 @@
+"""Where rows are read: in the database that they are written to.
+
+A router may send reads to a replica, which lags behind. There a turn would not see its own message,
+and the model would answer an older one.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from django.db import models, router
+from django.db.models import QuerySet
+
+M = TypeVar("M", bound=models.Model)
+
+
+class PrimaryManager(models.Manager[M]):
+    """Reads from the write database, unless `using()` names another."""
+
+    def get_queryset(self) -> QuerySet[M]:
+        alias = self._db or router.db_for_write(self.model, **self._hints)  # type: ignore[attr-defined]  # not in the stubs
+        return super().get_queryset().using(alias)
+
+
+def on_primary(model: type[M]) -> QuerySet[M]:
+    """Return all rows of a model of the host, as they are in its write database."""
+    return model._default_manager.using(router.db_for_write(model))

@@ -1,0 +1,167 @@
+"""A router that sends reads to a replica: the app decides nothing on what it reads there."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.apps import apps
+from django.core.checks import run_checks
+from django.db import connections
+from django.test import override_settings
+from django.test.testcases import DatabaseOperationForbidden  # type: ignore[attr-defined]  # not in the stubs
+
+from chatmemory import hub, runs, services
+from chatmemory.consumers.credit import Credit
+from chatmemory.consumers.feed import Feed
+from chatmemory.models import Message, Session, Turn
+from chatmemory.models.managers import PrimaryManager
+from chatmemory.services import Actor, user_scope
+from chatmemory.services.rights import Login
+from chatmemory.transfer.people import write_markdown
+from chatmemory.transfer.reading import read_sessions
+from tests.factories import make_user, said
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+
+class ReadsFromReplica:
+    """As the documentation of Django shows it."""
+
+    def db_for_read(self, model, **hints):
+        return "replica"
+
+    def db_for_write(self, model, **hints):
+        return "default"
+
+
+class WritesSessionsElsewhere:
+    def db_for_write(self, model, **hints):
+        return "replica" if model is Session else None
+
+
+@contextmanager
+def replica(router=ReadsFromReplica):
+    """A second database. Django's test case fails the test at the first connection to it."""
+    connections.databases["replica"] = connections["default"].settings_dict
+    assert connections["replica"].alias == "replica"
+    try:
+        with override_settings(DATABASE_ROUTERS=[f"{router.__module__}.{router.__name__}"]):
+            yield
+    finally:
+        del connections["replica"]
+        del connections.databases["replica"]
+
+
+def frames(feed):
+    async def read():
+        return [frame async for frame in feed.frames(Credit())]
+
+    return async_to_sync(read)()
+
+
+@pytest.mark.regression
+def test_a_turn_reads_nothing_from_a_replica():
+    ann = make_user("ann")
+    talk = {"session_key": "talk", "by": Actor.user(ann)}
+    with replica():
+        services.open_session(**talk, instructions="Be brief.")
+        services.append_messages(**talk, messages=said("old question", "old answer"))
+        claim = services.admit_turn(**talk, client_id="c1", content="new", owner="p1").claim
+        services.start_turn(claim=claim)
+        request = runs.read_request(claim=claim)
+        assert request.messages[-1]["content"] == "new"
+        services.admit_turn(**talk, client_id="c2", content="newer")
+        services.save_partial(claim=claim, text="So", step=0)
+        reply = {"role": "assistant", "content": "So."}
+        services.finish_turn(claim=claim, status="complete", message=reply)
+        assert services.claim_next(session_pk=claim.session_pk, owner="p1").client_id == "c2"
+        services.stop_turn(**talk, turn="c2")
+        assert services.list_versions(**talk, seq=3)
+        assert [row.seq for row in services.read_page(**talk).rows] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.regression
+def test_no_service_for_operators_reads_from_a_replica():
+    ann = make_user("ann")
+    talk = {"session_key": "talk", "by": Actor.user(ann)}
+    with replica():
+        services.append_messages(**talk, messages=said("a", "b", "c", "d"), create=True)
+        entry = services.trim_session(**talk, keep_last=2, reason="")
+        session = services.get_session(**talk)
+        services.preview_trim(session, keep_last=1)
+        services.preview_removal(session)
+        services.restore_session(
+            entry_pk=entry.pk, by=Actor.server("x"), scope=session.scope, reason=""
+        )
+        services.redact_message(**talk, seq=1, reason="")
+        list(services.check_integrity())
+        assert "".join(*map(write_markdown, read_sessions(Session.objects.all())))
+        services.end_all_overdue()
+        services.expire_sessions()
+        services.seal_audit()
+        list(services.verify_audit())
+        services.purge_session(**talk, reason="")
+        services.vacuum()
+        services.erase_person(by=Actor.server("x"), scope=user_scope(ann), reason="")
+
+
+@pytest.mark.regression
+def test_rights_are_not_read_from_a_replica(client):
+    ann = make_user("ann")
+    client.force_login(ann)
+    login = Login.of(ann, client.session.session_key)
+    with replica():
+        services.check_login(login)
+        ticket = services.issue_ticket(by=Actor.user(ann), key=login.key)
+        assert services.use_ticket(ticket=ticket).actor.id == str(ann.pk)
+
+
+@pytest.mark.regression
+def test_sockets_and_sweep_read_nothing_from_a_replica(settings):
+    settings.CHATMEMORY = {"DB_THREADS": 0}
+    ann = make_user("ann")
+    talk = {"session_key": "talk", "by": Actor.user(ann)}
+    with replica():
+        services.append_messages(**talk, messages=said("a", "b"), create=True)
+        assert '"message"' in str(frames(Feed(services.get_session(**talk), None)))
+        services.admit_turn(**talk, client_id="c1", content="hi")
+        hub._help()
+        assert Session.objects.heads([services.get_session(**talk).pk])
+
+
+def test_a_related_row_is_not_read_from_a_replica():
+    ann = make_user("ann")
+    talk = {"session_key": "talk", "by": Actor.user(ann)}
+    with replica():
+        services.admit_turn(**talk, client_id="c1", content="hi", owner="p1", create=True)
+        turn = Turn.objects.get()
+        assert turn.session.turns.get() == turn
+        assert Message.objects.get().session.messages.count() == 1
+        turn.refresh_from_db()
+
+
+def test_the_replica_of_these_tests_is_out_of_reach():
+    with replica(), pytest.raises(DatabaseOperationForbidden):
+        Session.objects.using("replica").exists()
+
+
+def test_a_caller_can_name_the_replica():
+    with replica():
+        assert Session.objects.using("replica").db == "replica"
+        assert Message.objects.using("replica").db == "replica"
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("model", [*apps.get_app_config("chatmemory").get_models()])
+def test_every_model_reads_from_its_write_database(model):
+    managers = [model._base_manager, *model._meta.managers]
+    assert all(isinstance(manager, PrimaryManager) for manager in managers)
+
+
+def test_models_that_are_written_to_two_databases_are_an_error():
+    with replica(WritesSessionsElsewhere):
+        [found] = [m for m in run_checks() if m.id == "chatmemory.E013"]
+    assert "default" in found.msg
+    assert "replica" in found.msg
