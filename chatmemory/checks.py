@@ -38,6 +38,7 @@ NUMBERS = {
     "DB_THREADS": (0, False),
     "SENDS_PER_MINUTE": (1, True),
     "CONNECTIONS_PER_USER": (1, True),
+    "TURNS_PER_USER": (1, True),
     "WAITS_PER_USER": (0, True),
     "WAITS_PER_PROCESS": (0, True),
     "UNDO_DAYS": (0, False),

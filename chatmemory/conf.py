@@ -175,6 +175,11 @@ class Settings:
     at each `hello`, write and REST request, and may use the database. Each person reaches only
     their own sessions."""
 
+    TURNS_PER_USER = Setting[int | None](3)
+    """In how many sessions of one person turns may run at a time; further ones wait, the oldest
+    goes first. Two processes that begin turns at the same moment can pass it by one or two. Not
+    for sessions of the scope `server`. None for no limit."""
+
     WAITS_PER_USER = Setting[int | None](5)
     """How many REST requests of one person may wait for a reply in one process; one more is
     refused as `rate_limited`. None for no limit."""

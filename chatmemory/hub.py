@@ -26,6 +26,7 @@ from chatmemory.logs import log_error, watch_loop
 from chatmemory.models import Head, Session, Turn
 from chatmemory.responders import Progress
 from chatmemory.services import Login
+from chatmemory.services.fairness import sessions_to_sweep
 from chatmemory.services.pool import in_pool
 
 logger = logging.getLogger(__name__)
@@ -447,9 +448,8 @@ def _login_digest(login_key: str) -> str:
 def _help() -> _Turns:
     """End what is overdue; say where a turn waits, and when the next lease ends."""
     services.end_all_overdue(limit=MAX_SWEPT_TURNS)
-    waiting = Turn.objects.claimable().values_list("session_id", flat=True)
     return _Turns(
-        waiting=set(waiting[:MAX_SWEPT_TURNS]),
+        waiting=sessions_to_sweep(limit=MAX_SWEPT_TURNS),
         lease_ends_in=Turn.objects.seconds_to_lease_end(),
     )
 

@@ -44,6 +44,7 @@ from chatmemory.runs import (
 )
 from chatmemory.services import Claim
 from chatmemory.services.claims import TURN_IDENTITY, claimed_turns
+from chatmemory.services.fairness import asessions_to_claim, has_turn_limit
 from chatmemory.services.rollback import require_shared_data
 from chatmemory.threads import DaemonExecutor
 
@@ -262,16 +263,19 @@ class Runner:
         loop.close()
 
     async def _claim_and_run(self, session_pk: int) -> None:
-        owner = self.owner
-        if not owner:
-            return
-        try:
-            claim = await services.aclaim_next(session_pk=session_pk, owner=owner)
-        except ChatMemoryError as error:
-            logger.warning("could not claim a turn: %s", error.code)
-            return
+        claim = await self._claim(session_pk)
         if claim is not None:
             await self._run(claim)
+
+    async def _claim(self, session_pk: int) -> Claim | None:
+        owner = self.owner
+        if not owner:
+            return None
+        try:
+            return await services.aclaim_next(session_pk=session_pk, owner=owner)
+        except ChatMemoryError as error:
+            logger.warning("could not claim a turn: %s", error.code)
+            return None
 
     async def _run(self, claim: Claim) -> None:
         if self._is_draining:
@@ -399,6 +403,16 @@ class Runner:
         hub.end_text(run.claim.session_pk, run.claim.client_id)
         if run.is_followed:
             self.pass_on(run.claim.session_pk)
+        if settings.DB_THREADS and self._loop is not None and has_turn_limit(run.claim.scope):
+            self._begin(self._pass_on_others(run.claim.scope))
+
+    async def _pass_on_others(self, scope: str) -> None:
+        """Begin what a person's other sessions have waiting for the end of a turn."""
+        for session_pk in await asessions_to_claim(scope=scope):
+            if not self.owner:
+                hub.call_runners(session_pk)
+            elif claim := await self._claim(session_pk):  # one by one: the oldest goes first
+                self.launch(claim)
 
     # The keeper.
 

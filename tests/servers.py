@@ -315,6 +315,7 @@ class Server:
                     "RESPONDER": "tests.speaker.answer",
                     "SENDS_PER_MINUTE": None,
                     "CONNECTIONS_PER_USER": None,
+                    "TURNS_PER_USER": None,
                     "WAITS_PER_USER": None,
                     **chatmemory,
                 }

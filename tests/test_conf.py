@@ -32,6 +32,7 @@ DEFAULTS = {
     "SOCKET_AUTH": None,
     "VALID_LOGINS": None,
     "REACH": None,
+    "TURNS_PER_USER": 3,
     "WAITS_PER_USER": 5,
     "WAITS_PER_PROCESS": 100,
     "CONNECTIONS_PER_USER": 5,

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from contextlib import ExitStack
+from datetime import UTC, datetime
 
 import pytest
 from asgiref.sync import sync_to_async as db
 from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
+from chatmemory import services
 from chatmemory.api import views
+from chatmemory.hub import hub
 from chatmemory.models import Turn
+from chatmemory.runner import runner
+from chatmemory.services import Actor
+from chatmemory.services.fairness import sessions_to_claim, sessions_to_sweep
 from chatmemory.waits import RETRY_SECONDS, waits
+from tests import responders_for_tests
 from tests.conftest import database_environment
-from tests.factories import make_session
+from tests.factories import make_session, make_user
 from tests.rest import request
-from tests.servers import Server, eventually, own_threads, sign_in
+from tests.servers import Server, eventually, own_threads, sign_in, wait_for
 
 POOL = 10
 """Connections of the project's pool."""
@@ -138,3 +147,175 @@ def test_a_request_that_waits_is_woken_by_the_end_of_its_turn(ann, monkeypatch):
         assert time.monotonic() - began < 15  # usually 0.5
     assert (answer.status_code, answer.json()["status"]) == (201, "complete")
     assert not waits._news
+
+
+# Turns at a time
+
+
+def admit(person, key, *, owner="", client_id="c1"):
+    return services.admit_turn(
+        session_key=key,
+        by=person,
+        scope=None if person.kind == "user" else f"{person.kind}:x",
+        client_id=client_id,
+        content="hi",
+        create=True,
+        owner=owner,
+    )
+
+
+def end(claim):
+    services.start_turn(claim=claim)
+    services.finish_turn(
+        claim=claim, status="complete", message={"role": "assistant", "content": "done"}
+    )
+
+
+def busy(person, number):
+    """Claims of so many turns that run, each in a session of its own."""
+    return [admit(person, f"busy{n}", owner="me").claim for n in range(number)]
+
+
+def claim(admitted):
+    return services.claim_next(session_pk=admitted.session_pk, owner="me")
+
+
+@pytest.mark.regression
+@pytest.mark.database
+@pytest.mark.django_db
+def test_the_fourth_turn_of_a_person_waits_and_begins_when_one_has_ended():
+    ann = Actor.user(make_user())
+    first, *_ = busy(ann, 3)
+    fourth = admit(ann, "fourth", owner="me")
+    assert (fourth.status, fourth.claim) == ("waiting", None)
+    assert claim(fourth) is None
+    end(first)
+    assert claim(fourth).client_id == "c1"
+
+
+@pytest.mark.database
+@pytest.mark.django_db
+def test_turns_of_another_person_and_of_servers_are_not_counted(settings):
+    ann, bob = Actor.user(make_user()), Actor.user(make_user())
+    busy(ann, 3)
+    assert all(busy(bob, 3))
+    assert all(busy(Actor.server("tests"), 5))
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "TURNS_PER_USER": None}
+    assert admit(ann, "fourth", owner="me").claim
+
+
+@pytest.mark.regression
+@pytest.mark.database
+@pytest.mark.django_db
+def test_the_longest_waiting_session_of_a_person_goes_first():
+    ann = Actor.user(make_user())
+    [first, *_] = busy(ann, 3)
+    older, newer = admit(ann, "older", owner="me"), admit(ann, "newer", owner="me")
+    end(first)
+    assert claim(newer) is None
+    assert sessions_to_claim(scope=first.scope) == [older.session_pk, newer.session_pk]
+    assert admit(ann, "newest", owner="me").claim is None
+    assert claim(older)
+    assert claim(newer) is None
+
+
+@pytest.mark.database
+@pytest.mark.django_db
+def test_messages_behind_a_turn_of_their_own_session_take_no_others_place():
+    ann = Actor.user(make_user())
+    busy(ann, 2)
+    for number in range(2, 6):
+        admit(ann, "busy0", client_id=f"c{number}")
+    assert admit(ann, "third", owner="me").claim
+
+
+@pytest.mark.database
+@pytest.mark.django_db
+def test_a_turn_that_was_given_back_counts_itself_not():
+    ann = Actor.user(make_user())
+    [first, *_] = busy(ann, 3)
+    Turn.objects.filter(pk=first.turn_pk).update(lease_until=datetime(2020, 1, 1, tzinfo=UTC))
+    services.end_overdue(first.session_pk)
+    assert admit(ann, "fourth", owner="me").claim is None
+    assert services.claim_next(session_pk=first.session_pk, owner="me")
+
+
+@pytest.mark.regression
+@pytest.mark.database
+@pytest.mark.django_db
+def test_a_sweep_finds_all_others_behind_a_person_at_the_limit():
+    ann, bob = Actor.user(make_user()), Actor.user(make_user())
+    [first, *_] = busy(ann, 3)
+    queued = [admit(ann, f"queued{n}") for n in range(10)]
+    other, server = admit(bob, "other"), admit(Actor.server("tests"), "talk")
+    free = {other.session_pk, server.session_pk}
+    assert sessions_to_sweep(limit=2) == free
+    end(first)
+    assert sessions_to_sweep(limit=10) == {*free, queued[0].session_pk}
+
+
+@pytest.mark.database
+@pytest.mark.django_db
+def test_a_sweep_begins_with_others_each_time():
+    server = Actor.server("tests")
+    for number in range(20):
+        admit(server, f"talk{number}")
+    found = [sessions_to_sweep(limit=5) for _ in range(40)]
+    assert len(set().union(*found)) > 10
+
+
+@pytest.mark.regression
+def test_a_turn_that_ends_begins_the_persons_next_session_without_a_sweep(
+    ann, settings, monkeypatch
+):
+    monkeypatch.setattr("chatmemory.hub.SWEEP_SECONDS", 60)
+    settings.CHATMEMORY = {
+        "RESPONDER": "tests.responders_for_tests.slow",
+        "SENDS_PER_MINUTE": None,
+        "TURNS_PER_USER": 2,
+    }
+    with own_threads():
+        runner.enable()
+        wait_for(lambda: not hub._is_due.is_set(), "the first sweep did not begin")
+        for number in range(5):
+            admitted = admit(Actor.user(ann.user), f"talk{number}", owner=runner.owner)
+            if admitted.claim:
+                runner.launch(admitted.claim)
+        wait_for(lambda: running() == 2, "two turns did not begin")
+        assert Turn.objects.filter(status="waiting").count() == 3
+        responders_for_tests.GO.set()
+        wait_for(lambda: not Turn.objects.exclude(status="complete").exists(), "turns wait")
+    started = Turn.objects.order_by("started_at").values_list("session__key", flat=True)
+    assert [*started][2:] == ["talk2", "talk3", "talk4"]
+
+
+def statements(call):
+    with CaptureQueriesContext(connection) as queries:
+        call()
+    return len(queries)
+
+
+@pytest.mark.database
+@pytest.mark.django_db(transaction=True)
+def test_the_limit_costs_a_send_one_statement_and_a_server_none(postgresql):
+    ann, server = Actor.user(make_user()), Actor.server("tests")
+    for person in (ann, server):
+        services.open_session(
+            session_key="talk", by=person, scope=None if person is ann else "server:x"
+        )
+    assert statements(lambda: admit(ann, "talk", owner="me")) == 2
+    assert statements(lambda: admit(server, "talk", owner="me")) == 1
+
+
+@pytest.mark.database
+@pytest.mark.django_db
+def test_the_count_reads_live_turns_of_the_person_alone(postgresql):
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+    with CaptureQueriesContext(connection) as queries:
+        Turn.objects.ahead_of("user:1", turn_pk=7, session_pk=8)
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {queries[0]['sql']}")
+        plan = "\n".join(row for (row,) in cursor.fetchall())
+    assert "chatmemory_turn_live" in plan
+    assert re.search(r"Index Cond: .*scope.*user:1", plan)

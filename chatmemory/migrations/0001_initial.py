@@ -152,6 +152,7 @@ class Migration(migrations.Migration):
             name='Turn',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('scope', chatmemory.models.fields.KeyField(db_default='', max_length=150)),
                 ('client_id', chatmemory.models.fields.KeyField(max_length=64)),
                 ('status', models.CharField(choices=[('waiting', 'waiting'), ('running', 'running'), ('complete', 'complete'), ('interrupted', 'interrupted'), ('failed', 'failed'), ('cancelled', 'cancelled')], max_length=12)),
                 ('place', models.BigIntegerField(db_default=0)),
@@ -202,7 +203,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='turn',
-            index=models.Index(condition=models.Q(('status__in', ['waiting', 'running'])), fields=['status'], name='chatmemory_turn_live'),
+            index=models.Index(condition=models.Q(('status__in', ['waiting', 'running'])), fields=['status', 'scope'], name='chatmemory_turn_live'),
         ),
         migrations.AddIndex(
             model_name='turn',

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import models
-from django.db.models import F, Q, QuerySet
-from django.db.models.functions import Coalesce
+from django.db.models import Count, F, Min, OuterRef, Q, QuerySet, Subquery, Value, Window
+from django.db.models.functions import Coalesce, RowNumber
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory import codec
@@ -37,6 +37,37 @@ class TurnQuerySet(QuerySet["Turn"]):
         """Waiting ones of sessions in which nothing runs; those that were given back too."""
         is_idle = Q(session__running__isnull=True) | Q(session__running=F("client_id"))
         return self.filter(is_idle, status=Turn.Status.WAITING)
+
+    def ahead_of(
+        self, scope: str, *, turn_pk: int | None = None, session_pk: int | None = None
+    ) -> int:
+        """How many sessions of the scope go before this turn of a session, or before a new turn.
+
+        In these a turn runs, or an older one could begin.
+        """
+        could_begin = Q(session__running__isnull=True) | Q(session__running=F("client_id"))
+        if turn_pk is not None:
+            could_begin &= Q(pk__lt=turn_pk)
+        live = self.filter(scope=scope, status__in=(Turn.Status.WAITING, Turn.Status.RUNNING))
+        ahead = live.filter(Q(status=Turn.Status.RUNNING) | could_begin)
+        if session_pk is not None:
+            ahead = ahead.exclude(session=session_pk)
+        return ahead.values("session").distinct().count()
+
+    def sessions(self) -> QuerySet[Turn, Any]:
+        """The primary keys of their sessions, in order of the oldest turn."""
+        found = self.order_by().values("session_id").annotate(oldest=Min("pk"))
+        return found.order_by("oldest").values_list("session_id", flat=True)
+
+    def within(self, limit: int) -> TurnQuerySet:
+        """The oldest of each person, as many as may begin where `limit` turns may run."""
+        running = Turn.objects.filter(scope=OuterRef("scope"), status=Turn.Status.RUNNING)
+        counted = running.order_by().values("scope").values(count=Count("pk"))
+        number = Window(RowNumber(), partition_by="scope", order_by="pk")
+        is_person = Q(scope__startswith="user:") | Q(scope__startswith="visitor:")
+        return self.annotate(number=number, running=Coalesce(Subquery(counted), Value(0))).filter(
+            ~is_person | Q(number__lte=limit - F("running"))
+        )
 
     def superseding(self, low: int, high: int | None = None) -> TurnQuerySet:
         """Those with a row of their own that supersede a row from `low` on, up to `high`."""
@@ -77,6 +108,7 @@ class Turn(models.Model):
     session = models.ForeignKey(
         Session, on_delete=models.PROTECT, related_name="turns", db_index=False
     )
+    scope = KeyField(max_length=150, db_default="")  # its session's, while it waits or runs
     client_id = KeyField(max_length=64)
     status = models.CharField(max_length=12, choices=Status.choices)
     place = models.BigIntegerField(db_default=0)
@@ -110,10 +142,10 @@ class Turn(models.Model):
             ),
         )
         indexes = (
-            # For the sweep: live turns are few among all that ever ran. MariaDB ignores the
-            # condition and indexes them all; nothing but speed rests on it.
+            # For the sweep and for the count of a person's turns: live turns are few among all that
+            # ever ran. MariaDB ignores the condition and indexes them all.
             models.Index(
-                fields=["status"],
+                fields=["status", "scope"],
                 condition=Q(status__in=["waiting", "running"]),
                 name="chatmemory_turn_live",
             ),
@@ -132,6 +164,7 @@ class Turn(models.Model):
         """Return the columns of a turn that ends. Give `asked` and `partial` to keep them."""
         return {
             "status": status,
+            "scope": "",
             "asked": "",
             "partial": "",
             "lease_owner": "",

@@ -66,6 +66,11 @@ def user_scope(user: AbstractBaseUser) -> str:
     return f"user:{user.pk}"
 
 
+def is_person(scope: str) -> bool:
+    """Whether the sessions of this scope are those of a user or a visitor."""
+    return scope.startswith(("user:", "visitor:"))
+
+
 def importing(scope: str) -> str:
     """Where a session of this scope lies while it is being imported."""
     return f"importing:{scope}"

@@ -22,6 +22,7 @@ from chatmemory.services.addresses import check_session_key
 from chatmemory.services.alongside import NewTurn
 from chatmemory.services.claims import Claim, asked, claim_not_begun, lease
 from chatmemory.services.ends import end_overdue, stop_running
+from chatmemory.services.fairness import is_turn_free
 from chatmemory.services.faults import Fault, fault_of
 from chatmemory.services.locks import lock_at, unit
 from chatmemory.services.news import tell, tell_waiting
@@ -86,8 +87,8 @@ def admit_turn(
     """Commit a user's message, a text or text blocks, and the turn that shall answer it.
 
     With an `owner`, the name of a process that can run it now, the turn is claimed for it if the
-    session is idle; without one it waits for somebody. The same `client_id` again admits nothing
-    and returns the turn as it is.
+    session is idle and fewer than TURNS_PER_USER turns of the person run; else it waits. The same
+    `client_id` again admits nothing and returns the turn as it is.
 
     `if_busy` says what becomes of it while another runs or waits, `BUSY_POLICY` where it is None:
     `queue` lets it wait behind the others, `reject` raises Busy, `interrupt` lets it wait before
@@ -205,13 +206,14 @@ def _in_the_way(found: Found) -> str | None:
 
 
 def _at_once(send: _Send) -> Admitted | None:
-    """Claim it, or without an owner let it wait; None if the session isn't idle."""
+    """Claim it, or let it wait where it may not begin; None if the session isn't idle."""
     idle = {**send.conditions(), "running": None, "waiting": 0}
-    if send.owner and send.expect_seq is None:
+    is_claimed = bool(send.owner) and is_turn_free(send.scope)
+    if is_claimed and send.expect_seq is None:
         return _claimed(send, idle)  # a unit by itself
     with unit():
         _check_expected(send)
-        return _claimed(send, idle) if send.owner else _waiting(send, idle)
+        return _claimed(send, idle) if is_claimed else _waiting(send, idle)
 
 
 def _in_queue(send: _Send) -> Admitted | None:
@@ -222,7 +224,12 @@ def _in_queue(send: _Send) -> Admitted | None:
 
 
 def _claimed(send: _Send, only_if: Mapping[str, object]) -> Admitted | None:
-    columns = {"client_id": send.client_id, "status": Turn.Status.RUNNING, **lease(send.owner)}
+    columns = {
+        "scope": send.scope,
+        "client_id": send.client_id,
+        "status": Turn.Status.RUNNING,
+        **lease(send.owner),
+    }
     stored = store(
         [send.row],
         at={"scope": send.scope, "key": send.key},
@@ -268,6 +275,7 @@ def _waiting(send: _Send, only_if: Mapping[str, object]) -> Admitted | None:
     session = sessions.get()
     turn = Turn(
         session=session,
+        scope=session.scope,
         client_id=send.client_id,
         status=Turn.Status.WAITING,
         asked=send.row.body or codec.dump_json({"role": "user", "content": send.row.text}),

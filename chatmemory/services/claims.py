@@ -17,6 +17,7 @@ from chatmemory.conf import settings
 from chatmemory.errors import BadInput, Conflict, HistoryCleared, NotFound
 from chatmemory.models import DatabaseNow, Session, Turn, TurnQuerySet
 from chatmemory.services.ends import cancel_all
+from chatmemory.services.fairness import is_turn_free
 from chatmemory.services.faults import Fault, durably, fault_of
 from chatmemory.services.locks import lock_pk, unit
 from chatmemory.services.news import tell, tell_finished
@@ -66,17 +67,19 @@ def asked(stored: str) -> dict[str, object]:
 def claim_next(*, session_pk: int, owner: str) -> Claim | None:
     """Begin the run of the oldest waiting turn, if the session is idle; None if not.
 
-    A turn that was given back comes first; its user's message is stored already. All waiting turns
-    of a person who may not chat any more are cancelled.
+    A turn that was given back comes first; its user's message is stored already. None too where
+    TURNS_PER_USER sessions of the person go first. All waiting turns of a person who may not chat
+    any more are cancelled.
     """
 
     def work() -> Claim | None:
-        ready = Turn.objects.filter(session=session_pk).claimable()
+        ready = Turn.objects.filter(session=session_pk).claimable().order_by("place", "pk")
         # Without the lock: most of the processes that are told of a turn find it claimed.
-        for scope in ready.values_list("session__scope", flat=True)[:1]:
-            if may_chat(scope):
+        for turn_pk, scope in ready.values_list("pk", "scope")[:1]:
+            if not may_chat(scope):
+                cancel_all(session_pk)
+            elif is_turn_free(scope, turn_pk=turn_pk, session_pk=session_pk):
                 return claim()
-            cancel_all(session_pk)
         return None
 
     def claim() -> Claim | None:
