@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
+from asgiref.sync import sync_to_async
 from django.db import connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
@@ -65,6 +66,29 @@ def locked(*rows: Model) -> Iterator[None]:
             yield
         finally:
             other.rollback()
+
+
+@contextmanager
+def locked_messages() -> Iterator[None]:
+    """Another connection holds the lock of the whole table: no statement on it returns."""
+    with second_connection() as other, other.cursor() as cursor:
+        if other.vendor == "mysql":
+            cursor.execute("LOCK TABLES chatmemory_message WRITE")
+        else:
+            other.set_autocommit(False)
+            cursor.execute("LOCK TABLE chatmemory_message IN ACCESS EXCLUSIVE MODE")
+        yield  # the end of the connection releases the lock
+
+
+@asynccontextmanager
+async def database_stalled() -> AsyncIterator[None]:
+    """`locked_messages` in an event loop."""
+    lock = locked_messages()
+    await sync_to_async(lock.__enter__)()
+    try:
+        yield
+    finally:
+        await sync_to_async(lock.__exit__)(None, None, None)
 
 
 @contextmanager

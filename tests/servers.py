@@ -28,6 +28,7 @@ from chatmemory.hub import hub
 from chatmemory.runner import runner
 from chatmemory.services import Actor
 from tests import frames, responders_for_tests
+from tests.conftest import database_environment
 from tests.factories import make_user
 
 DEADLINE = 20
@@ -299,8 +300,10 @@ class Server:
         program: str = "uvicorn",
         redis_url: str = "",
         application: str = "tests.served:application",
+        limits: Mapping[str, float] | None = None,
         **chatmemory: object,
     ) -> None:
+        """`limits` are time limits of the app by full name; the rest are settings of the app."""
         self.application = application
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
@@ -310,6 +313,7 @@ class Server:
             "DJANGO_SETTINGS_MODULE": "tests.server_settings",
             "REDIS_URL": redis_url,
             "TEST_NAME": str(log.parent),
+            "LIMITS": json.dumps(limits or {}),
             "CHATMEMORY": json.dumps(
                 {
                     "RESPONDER": "tests.speaker.answer",
@@ -362,6 +366,24 @@ class Server:
         code = self.process.wait(DEADLINE)
         self.process = None
         return code
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Callable[..., list[Server]]]:
+    """A function that starts servers, which are killed at the end."""
+    begun: list[Server] = []
+
+    def start(number: int = 1, **options: Any) -> list[Server]:
+        env = database_environment()
+        found = [Server(env, folder / f"{len(begun) + n}.log", **options) for n in range(number)]
+        begun.extend(found)
+        return [server.start() for server in found]
+
+    try:
+        yield start
+    finally:
+        for server in begun:
+            server.kill()
 
 
 @asynccontextmanager

@@ -13,7 +13,6 @@ import struct
 import subprocess
 import urllib.request
 import uuid
-from contextlib import contextmanager
 from functools import cache, partial
 from http.client import HTTPResponse
 from pathlib import Path
@@ -24,18 +23,18 @@ from asgiref.sync import sync_to_async as db
 
 from chatmemory import services
 from chatmemory.models import Message, Turn
-from tests.conftest import database_environment, missing
+from tests.conftest import missing
 from tests.factories import make_session
 from tests.servers import (
     DEADLINE,
     Closed,
     Connection,
-    Server,
     answers,
     eventually,
     free_port,
     greeted,
     sign_in,
+    started,
     wait_for,
 )
 
@@ -47,22 +46,6 @@ def ann(transactional_db):
     person = sign_in()
     make_session(owner=person.user)
     return person
-
-
-@contextmanager
-def started(folder):
-    """Start servers, which are killed at the end."""
-    begun = []
-
-    def start(number=1, **options):
-        env = database_environment()
-        found = [Server(env, folder / f"{len(begun) + n}.log", **options) for n in range(number)]
-        begun.extend(found)
-        return [server.start() for server in found]
-
-    yield start
-    for server in begun:
-        server.kill()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from chatmemory import codec, services
 from chatmemory.errors import NotFound
 from chatmemory.models import Session
+from chatmemory.runner import runner
 from chatmemory.services import Actor, Admitted, Login
 from chatmemory.services.pool import Lane, address_lane, in_pool
 
@@ -48,8 +49,12 @@ def _greet(
 
 
 def _send(*, by: Actor, **fields: Any) -> Admitted:
+    """Admit a turn and launch its run, even if its socket no longer waits for the answer."""
     services.check_rate(by)
-    return services.admit_turn(by=by, **fields)
+    admitted = services.admit_turn(by=by, owner=runner.owner, **fields)
+    if admitted.claim is not None:
+        runner.launch(admitted.claim)
+    return admitted
 
 
 def _lane(_: Login, /, **fields: Any) -> Lane:

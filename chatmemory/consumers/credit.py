@@ -6,8 +6,11 @@ it confirms bounds what is sent to it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 SILENCE_SECONDS = 20.0
 """After how long without a frame a ping is sent."""
@@ -28,6 +31,7 @@ class Credit:
         self._pings: deque[tuple[int, int, float]] = deque()
         self._count = 0
         self._last_sent_at = time.monotonic()
+        self._is_paused = False
 
     def is_left(self) -> bool:
         return self._sent - self._confirmed < CREDIT
@@ -61,11 +65,24 @@ class Credit:
         silent = time.monotonic() - self._last_sent_at >= SILENCE_SECONDS
         return silent and not self._pings
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """No deadline passes meanwhile: pongs may have arrived, and are not read."""
+        self._is_paused, began = True, time.monotonic()
+        try:
+            yield
+        finally:
+            self._is_paused, now = False, time.monotonic()
+            self._pings = deque((n, sent, at + now - max(at, began)) for n, sent, at in self._pings)
+
     def is_overdue(self, now: float) -> bool:
-        return bool(self._pings) and now - self._pings[0][2] >= PONG_SECONDS
+        return not self._is_paused and now >= self._pong_deadline()
 
     def next_deadline(self) -> float:
-        """When the writer must look again, on the monotonic clock."""
-        if self._pings:
-            return self._pings[0][2] + PONG_SECONDS
-        return self._last_sent_at + SILENCE_SECONDS
+        """When the writer must check again, on the monotonic clock."""
+        if not self._pings:
+            return self._last_sent_at + SILENCE_SECONDS
+        return math.inf if self._is_paused else self._pong_deadline()
+
+    def _pong_deadline(self) -> float:
+        return self._pings[0][2] + PONG_SECONDS if self._pings else math.inf

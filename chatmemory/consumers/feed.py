@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import asdict
 
 from chatmemory import protocol, services
@@ -53,7 +53,7 @@ class Feed:
         """Pieces said before this socket came to the text; of their events only the last counts."""
         self._is_fresh = True
 
-    async def frames(self, credit: Credit) -> AsyncIterator[str]:
+    async def frames(self, credit: Credit) -> AsyncGenerator[str, None]:
         """The frames that are due while there is credit: rows, then the session, then text."""
         while self.has_news and not self.is_gone and credit.is_left():
             self.has_news = False
