@@ -24,6 +24,7 @@ class ChatMemoryConfig(AppConfig):
         from chatmemory import checks as checks
         from chatmemory import services, signals
         from chatmemory.hub import hub
+        from chatmemory.pages import checks as page_checks  # noqa: F401  # registers them
         from chatmemory.runner import runner
         from chatmemory.waits import waits
 

@@ -22,4 +22,6 @@ for path, seconds in json.loads(os.environ.get("LIMITS", "{}")).items():
     assert hasattr(module, limit), f"{module_name} has no {limit}"
     setattr(module, limit, seconds)
 
-__all__ = ["application"]
+without_sockets = application.application_mapping["http"]
+
+__all__ = ["application", "without_sockets"]

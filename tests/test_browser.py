@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -476,3 +477,36 @@ def test_what_can_be_done_with_a_message_can_be_touched(desk_with_long_talk):
     buttons = chat.page.locator(".cm-tools button:visible")
     expect(buttons.last).to_be_in_viewport()
     assert buttons.last.evaluate(TARGET)
+
+
+@pytest.fixture
+def socketless(desk: Desk, tmp_path: Path) -> Iterator[Server]:
+    """A server whose ASGI application has no route for websockets."""
+    application = "tests.served:without_sockets"
+    server = Server(database_environment(), tmp_path / "log", application=application)
+    yield server.start()
+    server.kill()
+
+
+@pytest.mark.regression
+def test_a_page_whose_server_takes_no_websockets_stops_and_names_what_to_fix(desk, socketless):
+    page = desk.context.new_page()
+    opened: list[WebSocket] = []
+    page.on("websocket", lambda socket: opened.append(socket))
+    page.goto(f"{socketless.address}/chat/{uuid.uuid4()}/")
+    chat = Chat(page)
+    expect(chat.banner).to_contain_text("the server refuses its websocket", timeout=30_000)
+    expect(chat.banner).to_contain_text("route websockets to chatmemory.routing")
+    expect(chat.banner.get_by_role("button")).to_have_text("Reload")
+    assert 5 <= len(opened) <= 6
+
+
+@pytest.mark.regression
+def test_a_page_whose_server_is_away_behind_a_proxy_tries_on(desk, socketless):
+    page = desk.context.new_page()
+    page.route("**/ws/chat/**", lambda route: route.fulfill(status=503))
+    with page.expect_request(lambda request: request.method == "HEAD", timeout=30_000):
+        page.goto(f"{socketless.address}/chat/{uuid.uuid4()}/")
+    with page.expect_websocket(timeout=30_000):
+        pass
+    expect(Chat(page).banner).to_contain_text("The connection is lost; trying again.")

@@ -524,3 +524,11 @@ def test_operators_find_the_admin(web, ann):
     ann.is_staff = True
     ann.save()
     assert 'href="/admin/"' in html_of(web.get("/chat/"))
+
+
+@pytest.mark.regression
+def test_only_staff_is_told_what_an_operator_has_to_fix(web, ann):
+    assert " details" not in html_of(web.get(f"/chat/{uuid.uuid4()}/"))
+    ann.is_staff = True
+    ann.save()
+    assert " details>" in html_of(web.get(f"/chat/{uuid.uuid4()}/"))

@@ -10,6 +10,7 @@ from datetime import datetime
 from functools import wraps
 from typing import Concatenate, ParamSpec
 
+from django.conf import settings
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.auth.decorators import login_required
 from django.db import transaction
@@ -187,6 +188,7 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
         "others": others,
         "current": current if rows else None,
         "socket": f"{SOCKET_PATH}{key}/",
+        "details": settings.DEBUG or getattr(request.user, "is_staff", False),
     }
     return render(request, "chatmemory/session.html", context)
 

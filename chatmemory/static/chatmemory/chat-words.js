@@ -79,8 +79,14 @@ export const words = {
     4404: "This chat was removed.",
     4409: "This chat is open in too many places.",
     4426: "This page is out of date.",
+    refused: "The chat can't be opened: the server refuses its websocket.",
     other: "The connection was closed.",
   },
+  // For staff, and for all with DEBUG.
+  refusedDetails:
+    "The ASGI application must route websockets to chatmemory.routing, runserver needs daphne first " +
+    "in INSTALLED_APPS, a proxy must pass websockets on, and ALLOWED_ORIGINS must have the origin of " +
+    "this page. “manage.py check” finds the first two; the server's log names a refused origin.",
   signIn: "Sign in",
   reload: "Reload",
   here: "Use it here",

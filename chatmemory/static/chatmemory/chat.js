@@ -2,7 +2,7 @@
 //
 // Optional: `page`, the address of the session's page (Markdown and long messages come from there;
 // without it replies stay plain text); `person`, who writes (unsent messages are kept apart);
-// `create`, to make a session that is new. Rows that stand in the element are taken over.
+// `create`, to make a session that is new; `details`, to name what an operator has to fix. Rows that stand in the element are taken over.
 //
 // What people and models say goes into the page as text. Only what the server rendered and cleaned
 // goes in as HTML.
@@ -594,6 +594,7 @@ export class ChatMemory extends HTMLElement {
     let action = "";
     if (state === "ended") {
       said = words.ended[ending.code] ?? words.ended.other;
+      if (ending.code === "refused" && this.hasAttribute("details")) said += ` ${words.refusedDetails}`;
       action = {4401: words.signIn, 4409: words.here}[ending.code] ?? words.reload;
     } else if (!navigator.onLine && state !== "live") said = words.offline; // a live socket knows better
     else if (state === "waiting") said = words.pauses[ending.code] ?? words.lost;

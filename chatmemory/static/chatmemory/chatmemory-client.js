@@ -17,6 +17,7 @@ const LONGEST_RETRY_MS = 10_000;
 const LONGEST_HOLD_MS = 30_000;
 const HOPELESS = new Set([4401, 4403, 4404, 4409, 4426]);
 const RATE_LIMITED = 4429;
+const MAX_REFUSALS = 5;
 const ENDED = new Set(["ended", "failed"]); // states of what the run was at
 
 export class ChatMemoryClient extends EventTarget {
@@ -33,7 +34,9 @@ export class ChatMemoryClient extends EventTarget {
     this.create = create;
 
     this.state = "idle"; // idle, connecting, live, waiting (for the next try), ended
-    this.ending = null; // {code, reason} of the last socket, where the state is waiting or ended
+    // {code, reason} of the last socket, where the state is waiting or ended. The code is `refused`
+    // where the server answers HTTP and has refused each websocket.
+    this.ending = null;
     this.title = "";
     this.session = null; // the newest `session` frame
     this.limits = {};
@@ -58,6 +61,8 @@ export class ChatMemoryClient extends EventTarget {
   #isSynced = false;
   #bye = null;
   #tries = 0;
+  #hasOpened = false;
+  #refusals = 0; // handshakes that failed before the first socket opened
   #retryTimer = 0;
   #notBefore = 0; // when the server lets us try again
   #silenceTimer = 0;
@@ -252,10 +257,33 @@ export class ChatMemoryClient extends EventTarget {
     const socket = new WebSocket(this.url, protocols);
     this.#socket = socket;
     const mine = (handler) => (event) => this.#socket === socket && handler(event);
-    socket.onopen = mine(() => this.#hello());
+    socket.onopen = mine(() => {
+      this.#hasOpened = true;
+      this.#hello();
+    });
     socket.onmessage = mine((event) => this.#receive(event.data));
-    socket.onclose = mine((event) => this.#lost(event.code, event.reason));
+    socket.onclose = mine((event) => {
+      this.#lost(event.code, event.reason);
+      if (!this.#hasOpened && ++this.#refusals >= MAX_REFUSALS) this.#checkServer();
+    });
     this.#listen();
+  }
+
+  // Stop trying if the server is up: then it, or a proxy before it, takes no websockets here.
+  async #checkServer() {
+    const address = new URL(this.url);
+    address.protocol = address.protocol.replace(/^ws/, "http");
+    try {
+      const {status} = await fetch(address, {method: "HEAD", cache: "no-store"});
+      if (status >= 500) return; // a proxy whose server is away
+    } catch {
+      return; // no network, or another origin
+    }
+    if (this.#hasOpened || this.state === "idle" || this.state === "ended") return;
+    clearTimeout(this.#retryTimer);
+    this.#forget();
+    this.ending = {code: "refused", reason: "handshake"};
+    this.#setState("ended");
   }
 
   async #openByTicket() {

@@ -1,0 +1,120 @@
+"""Checks of what the chat pages need besides the app's own settings: websockets and a sign-in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from channels.routing import ProtocolTypeRouter, URLRouter
+from django.apps import AppConfig, apps
+from django.conf import settings
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.core.handlers.asgi import ASGIHandler
+from django.core.management import get_commands
+from django.shortcuts import resolve_url
+from django.urls import NoReverseMatch, Resolver404, resolve, reverse
+from django.utils.module_loading import import_string
+
+SOCKET_HINT = (
+    'Route "websocket" to chatmemory.routing.websocket_urlpatterns, as project/asgi.py of '
+    "django-chatmemory does. Silence this if another server takes the websockets."
+)
+WRAPPED = ("application", "inner", "app")
+"""Where ASGI middleware keeps the application that it wraps."""
+DJANGO_COMMANDS = ("django.core", "django.contrib.staticfiles")
+
+
+@checks.register
+def check_websockets(
+    app_configs: Sequence[AppConfig] | None, **_: Any
+) -> list[checks.CheckMessage]:
+    """The chat page can open its websocket."""
+    if not _are_pages_mounted():
+        return []
+    found: list[checks.CheckMessage] = []
+    if problem := _application_problem():
+        found.append(checks.Warning(problem, hint=SOCKET_HINT, id="chatmemory.W018"))
+    if settings.DEBUG and get_commands().get("runserver") in DJANGO_COMMANDS:
+        hint = (
+            "Put 'daphne' first in INSTALLED_APPS. Silence this if you develop with another server."
+        )
+        message = "The chat page needs websockets, which Django's runserver does not serve."
+        if apps.is_installed("daphne"):
+            message = "'daphne' is behind django.contrib.staticfiles, whose runserver is used."
+        found.append(checks.Warning(message, hint=hint, id="chatmemory.W018"))
+    return found
+
+
+def _application_problem() -> str | None:
+    """Why ASGI_APPLICATION has no chat socket; None if it has one, or may have one."""
+    path = getattr(settings, "ASGI_APPLICATION", None)
+    if not path:
+        return "The chat page needs websockets, and ASGI_APPLICATION is not set."
+    try:
+        application = import_string(path)
+    except Exception as error:  # of the project's own module
+        return f"ASGI_APPLICATION {path!r} can't be imported: {type(error).__name__}."
+    if isinstance(application, ASGIHandler):
+        return f"ASGI_APPLICATION {path!r} is Django's own, which takes no websockets."
+    if not isinstance(application, ProtocolTypeRouter):
+        return None
+    websocket = application.application_mapping.get("websocket")
+    if websocket is None:
+        return f"ASGI_APPLICATION {path!r} has no route for websockets."
+    routers = list(_routers(websocket))
+    if routers and not any(map(_has_chat, routers)):
+        return f"ASGI_APPLICATION {path!r} routes websockets, but none to chatmemory."
+    return None
+
+
+def _routers(application: object) -> Iterator[URLRouter]:
+    """The router inside of middleware, if it can be seen."""
+    for _ in range(20):
+        if isinstance(application, URLRouter):
+            yield application
+            return
+        application = next(
+            (inner for name in WRAPPED if (inner := getattr(application, name, None))), None
+        )
+
+
+def _has_chat(router: URLRouter) -> bool:
+    callbacks = [route.callback for route in router.routes if hasattr(route, "callback")]
+    if len(callbacks) < len(router.routes):  # a route of another kind, which can't be judged
+        return True
+    modules = [getattr(getattr(c, "consumer_class", None), "__module__", "") for c in callbacks]
+    inner = [found for callback in callbacks for found in _routers(callback)]
+    return any(m.startswith("chatmemory.") for m in modules) or any(map(_has_chat, inner))
+
+
+@checks.register
+def check_login_url(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+    """The sign-in exists to which the chat pages send visitors."""
+    if not _are_pages_mounted() or _is_found(str(settings.LOGIN_URL)):
+        return []
+    return [
+        checks.Warning(
+            f"LOGIN_URL is {str(settings.LOGIN_URL)!r}, and no view has this name or address.",
+            hint="The chat pages send visitors there. Include django.contrib.auth.urls, or set it.",
+            id="chatmemory.W019",
+        )
+    ]
+
+
+def _is_found(url: str) -> bool:
+    try:
+        address = resolve_url(url)
+        if "//" not in address:
+            resolve(address.partition("?")[0])
+    except (NoReverseMatch, Resolver404):
+        return False
+    return True
+
+
+def _are_pages_mounted() -> bool:
+    try:
+        reverse("chatmemory:chat")
+    except (ImportError, ImproperlyConfigured, NoReverseMatch):  # Django checks ROOT_URLCONF
+        return False
+    return True
