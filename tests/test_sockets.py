@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 import time
 import uuid
@@ -12,12 +13,13 @@ from datetime import timedelta
 import pytest
 from asgiref.sync import sync_to_async as db
 from autobahn.exception import Disconnected
+from channels.testing import WebsocketCommunicator
 from django.contrib.sessions.models import Session as Login
 from django.db import connection
 from django.utils import timezone
 
 from chatmemory import services
-from chatmemory.consumers import chat, credit, feed
+from chatmemory.consumers import chat, credit, feed, origins
 from chatmemory.consumers.credit import Credit
 from chatmemory.consumers.origins import is_allowed_origin
 from chatmemory.hub import hub
@@ -25,6 +27,7 @@ from chatmemory.models import Message, Session, Turn
 from chatmemory.protocol import Cursor
 from chatmemory.responders import Progress
 from chatmemory.services import Actor
+from project.asgi import application
 from tests import responders_for_tests
 from tests.factories import make_session, said
 from tests.locking import held
@@ -1299,3 +1302,32 @@ async def test_a_refused_socket_is_told_nothing_and_is_not_known(ann, talk, sett
         assert not tab.is_accepted
         assert tab.is_quiet()
     assert not hub._sockets
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ([], "it has no Origin header, and offers no ticket"),
+        ([(b"origin", b"http://b.c\xe9")], "the origin 'http://b.c\\xe9' is not this server's"),
+        ([(b"host", b"evil.example")], "the host 'evil.example' is not in ALLOWED_HOSTS"),
+    ],
+)
+async def test_why_a_handshake_is_refused_is_logged_once_as_a_warning(
+    monkeypatch, caplog, headers, reason
+):
+    monkeypatch.setattr(origins, "_logged", set())
+    caplog.set_level(logging.DEBUG, origins.__name__)
+    for _ in range(2):
+        communicator = WebsocketCommunicator(application, "/ws/chat/talk/", headers=headers)
+        assert await communicator.connect() == (False, 1000)
+    first, second = [entry for entry in caplog.records if entry.name == origins.__name__]
+    assert (first.levelname, second.levelname) == ("WARNING", "DEBUG")
+    assert reason in first.getMessage()
+
+
+def test_clients_cannot_fill_the_log_with_warnings(monkeypatch, caplog):
+    monkeypatch.setattr(origins, "_logged", set())
+    for number in range(origins.MAX_LOGGED + 5):
+        assert not is_allowed_origin({"headers": [(b"origin", b"http://%d.example" % number)]})
+    assert len(caplog.records) == origins.MAX_LOGGED

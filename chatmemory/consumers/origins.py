@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,13 +12,31 @@ from django.http.request import split_domain_port, validate_host
 
 from chatmemory.conf import settings
 
+logger = logging.getLogger(__name__)
+
+MAX_LOGGED = 100
+"""How many different problems are logged as warnings; clients choose what they send."""
+MAX_SHOWN_CHARS = 200
 PORTS = {"http": 80, "https": 443}
 LOCAL_HOSTS = [".localhost", "127.0.0.1", "[::1]"]
 """What Django allows while DEBUG is on and ALLOWED_HOSTS is empty."""
 
+_logged: set[str] = set()
+
 
 def is_allowed_origin(scope: Mapping[str, Any], *, may_be_missing: bool = False) -> bool:
-    """Return whether the page that opens a socket has an allowed origin, and the host is ours.
+    """Return whether `origin_problem` finds none; a problem is logged."""
+    problem = origin_problem(scope, may_be_missing=may_be_missing)
+    if problem is not None:
+        is_new = problem not in _logged and len(_logged) < MAX_LOGGED
+        if is_new:
+            _logged.add(problem)
+        logger.log(logging.WARNING if is_new else logging.DEBUG, "websocket refused: %s", problem)
+    return problem is None
+
+
+def origin_problem(scope: Mapping[str, Any], *, may_be_missing: bool = False) -> str | None:
+    """Why the page that opens a socket may not: its origin is not allowed, or the host not ours.
 
     The origin must equal one of `ALLOWED_ORIGINS`, or the socket's own address, in scheme, host and
     port. If it `may_be_missing`, a client without one is no page, which always has one. Browsers
@@ -29,14 +48,23 @@ def is_allowed_origin(scope: Mapping[str, Any], *, may_be_missing: bool = False)
     if django_settings.USE_X_FORWARDED_HOST:
         host = headers.get(b"x-forwarded-host", host)
     if host and not _is_our_host(host):
-        return False
+        return f"the host {_shown(host)} is not in ALLOWED_HOSTS"
     if b"origin" not in headers:
-        return may_be_missing
+        return None if may_be_missing else "it has no Origin header, and offers no ticket"
+    given = _shown(headers[b"origin"])
     origin = _address(headers[b"origin"])
     if settings.ALLOWED_ORIGINS is not None:
-        return origin is not None and origin in map(_address, settings.ALLOWED_ORIGINS)
+        is_allowed = origin is not None and origin in map(_address, settings.ALLOWED_ORIGINS)
+        return None if is_allowed else f"the origin {given} is not in ALLOWED_ORIGINS"
     scheme = {"ws": "http", "wss": "https"}.get(scope.get("scheme", "ws"), "")
-    return origin is not None and origin == _address(f"{scheme}://{host}")
+    own = f"{scheme}://{host}"
+    if origin is not None and origin == _address(own):
+        return None
+    return f"the origin {given} is not this server's, {_shown(own)}; ALLOWED_ORIGINS can allow it"
+
+
+def _shown(value: str) -> str:
+    return ascii(value[:MAX_SHOWN_CHARS])
 
 
 def _is_our_host(host: str) -> bool:
