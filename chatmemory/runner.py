@@ -45,6 +45,7 @@ from chatmemory.runs import (
 from chatmemory.services import Claim
 from chatmemory.services.claims import TURN_IDENTITY, claimed_turns
 from chatmemory.services.fairness import asessions_to_claim, has_turn_limit
+from chatmemory.services.faults import discard_connection_after
 from chatmemory.services.rollback import require_shared_data
 from chatmemory.threads import DaemonExecutor
 
@@ -435,6 +436,7 @@ class Runner:
                 self._look_after(list(self._runs.values()))
             except (DatabaseError, InterfaceError) as error:
                 logger.warning("the keeper can't reach the database: %s", type(error).__name__)
+                discard_connection_after(error)
             except Exception as error:
                 message = "the keeper failed; it runs again in %s s"
                 log_error(logger, message, KEEPER_SECONDS, error=error)

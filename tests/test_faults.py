@@ -12,9 +12,9 @@ from django.db import DatabaseError, InterfaceError, ProgrammingError, connectio
 
 from chatmemory.errors import BadInput, MemoryUnavailable, NotFound
 from chatmemory.models import Message, Session
-from chatmemory.services import faults
+from chatmemory.services import admit_turn, append_messages, faults, start_turn
 from chatmemory.services.faults import Fault, durably, fault_of
-from tests.factories import make_session
+from tests.factories import TALK, make_session, said
 from tests.locking import KILL, held, second_connection, thread
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -211,7 +211,7 @@ def test_a_server_that_only_reads_is_the_wrong_one(own_connection):
 
     fault = fault_in(write)
     # Another connection may lead to another server, but never to another file.
-    assert fault is (Fault.FULL if connection.vendor == "sqlite" else Fault.LOST)
+    assert fault is (Fault.FULL if connection.vendor == "sqlite" else Fault.READ_ONLY)
 
 
 def test_a_full_disk_is_full(own_connection, only):
@@ -292,3 +292,54 @@ def test_within_a_callers_block_it_is_called_once_and_the_block_is_marked(own_co
             durably(work, is_repeatable=True)
         assert transaction.get_rollback()
     assert len(calls) == 1
+
+
+DEMOTED = 4
+
+
+@pytest.fixture
+def demote_pool(only):
+    """Let the pool's connections lead to a server that has become a standby, which only reads."""
+    only("postgresql")
+    here: Any = connection
+
+    def demote() -> None:
+        here.close()
+        pooled = [here.pool.getconn() for _ in range(DEMOTED)]
+        for one in pooled:
+            one.execute("SET default_transaction_read_only = on")
+            one.commit()
+            here.pool.putconn(one)
+
+    yield demote
+    here.close()
+    here.close_pool()
+
+
+@pytest.mark.regression
+def test_the_first_write_after_a_failover_succeeds(demote_pool):
+    demote_pool()
+    append_messages(**TALK, messages=said("a"), create=True)
+    assert Message.objects.get().text == "a"
+
+
+@pytest.mark.regression
+def test_the_first_run_after_a_failover_starts(demote_pool):
+    make_session()
+    claim = admit_turn(**TALK, client_id="c1", content="hi", owner="p1").claim
+    demote_pool()
+    assert start_turn(claim=claim)
+
+
+@pytest.mark.regression
+def test_a_read_only_connection_is_discarded_after_a_callers_transaction(demote_pool):
+    demote_pool()
+    failed = 0
+    while not Message.objects.exists() and failed <= DEMOTED:
+        try:
+            with transaction.atomic():
+                append_messages(**TALK, messages=said("a"), create=True)
+        except MemoryUnavailable:
+            failed += 1
+        connection.close()
+    assert 0 < failed <= DEMOTED

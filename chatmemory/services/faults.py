@@ -48,6 +48,8 @@ class Fault(Enum):
     """Surely rolled back: try again."""
     WAITED = auto()
     """Another held the lock too long."""
+    READ_ONLY = auto()
+    """The server accepts no writes, as a standby does: surely rolled back, try another server."""
     LOST = auto()
     """The connection or server is gone; a commit may or may not have happened."""
     CROWDED = auto()
@@ -70,7 +72,7 @@ _SQLSTATES = {
     "55P03": Fault.WAITED,
     "57014": Fault.WAITED,
     "25P03": Fault.LOST,
-    "25006": Fault.LOST,
+    "25006": Fault.READ_ONLY,
     "57P01": Fault.LOST,
     "57P02": Fault.LOST,
     "57P03": Fault.LOST,
@@ -93,9 +95,9 @@ _ERRNOS = {
     2055: Fault.LOST,
     1047: Fault.LOST,
     1053: Fault.LOST,
-    1290: Fault.LOST,
-    1792: Fault.LOST,
-    1836: Fault.LOST,
+    1290: Fault.READ_ONLY,
+    1792: Fault.READ_ONLY,
+    1836: Fault.READ_ONLY,
     1040: Fault.CROWDED,
     1203: Fault.CROWDED,
     1114: Fault.FULL,
@@ -151,6 +153,9 @@ def durably(work: Callable[[], T], *, is_repeatable: bool) -> T:
     transaction `work` is called once, and an error marks the block for rollback: on MariaDB a
     deadlock has undone all of it already.
 
+    After a failover a pool may hold connections to the former primary, which now only reads. Each
+    is discarded and the next one tried.
+
     Raises MemoryUnavailable after 8 seconds, or at once where trying again is in vain.
     """
     connection = database()
@@ -165,15 +170,14 @@ def durably(work: Callable[[], T], *, is_repeatable: bool) -> T:
             fault = fault_of(error)
             waits += fault is Fault.WAITED
             _refuse_bad_data(fault, error)
+            discard_connection_after(error)
             if connection.in_atomic_block:
                 transaction.set_rollback(True, using=connection.alias)
                 raise MemoryUnavailable(_inside_hint(connection)) from error
-            if fault is Fault.LOST:
-                connection.close()
             longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(attempt, 10))
             pause = random.uniform(0, longest)  # noqa: S311  # no secret
             may_retry = (
-                fault in (Fault.CONFLICT, Fault.CROWDED)
+                fault in (Fault.CONFLICT, Fault.CROWDED, Fault.READ_ONLY)
                 or (fault is Fault.WAITED and waits < WAITS)
                 or (fault is Fault.LOST and is_repeatable)
             )
@@ -182,6 +186,20 @@ def durably(work: Callable[[], T], *, is_repeatable: bool) -> T:
                 raise MemoryUnavailable from error
             time.sleep(pause)
     raise AssertionError("unreachable")
+
+
+def discard_connection_after(error: DatabaseError | InterfaceError) -> None:
+    """Close this thread's connection after an error that says that it leads nowhere.
+
+    Closes the driver's connection first: Django returns an open one to its pool, which would lend
+    the connection to a server that is now a standby again and again.
+    """
+    connection = database()
+    fault = fault_of(error)
+    if fault is Fault.READ_ONLY and connection.vendor == "postgresql" and connection.connection:
+        connection.connection.close()
+    if fault in (Fault.LOST, Fault.READ_ONLY) and not connection.in_atomic_block:
+        connection.close()
 
 
 def _refuse_bad_data(fault: Fault, error: Exception) -> None:
