@@ -120,12 +120,12 @@ class Settings:
     instead."""
 
     RETENTION = Setting[list[dict[str, object]]]([])
-    """What `chatmemory_expire` removes by age: a list of rules, of which the first that fits a
-    session applies. A rule is a dict with any of `tag` (fits only sessions that have it in the
-    list `metadata["tags"]`), `max_age` (messages older than this are trimmed), `max_idle`
-    (sessions without a message for so long are purged), both in seconds, and `max_messages`
-    (the rest is trimmed). One with a tag alone exempts; one without a tag fits all, and must
-    be the last. Nothing on hold is removed."""
+    """What `chatmemory_expire` removes by age: a list of rules. The first rule that applies to a
+    session decides. A rule is a dict with any of `tag` (it applies only to sessions with this tag,
+    which `tag_session` or an operator adds), `max_age` (older messages are trimmed), `max_idle`
+    (sessions without a message for so long are purged), both in seconds, and `max_messages` (the
+    oldest above this number are trimmed). A rule with a tag alone exempts its sessions. A rule
+    without a tag applies to all, and must be the last. Nothing on hold is removed."""
 
     UNDO_DAYS = Setting(30)
     """For how many days what was removed can be restored; then `chatmemory_vacuum` deletes

@@ -24,7 +24,14 @@ pytestmark = pytest.mark.django_db
 
 LIST = "/admin/chatmemory/session/"
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
-ALL = ("view_session", "view_transcript", "trim_history", "purge_history", "view_audit")
+ALL = (
+    "view_session",
+    "view_transcript",
+    "trim_history",
+    "purge_history",
+    "tag_session",
+    "view_audit",
+)
 
 
 def operator(*rights, name="olga"):
@@ -548,6 +555,33 @@ def test_a_removal_of_nothing_is_not_found(admin, query):
     assert admin.get(f"{LIST}purge/{query}").status_code == 404
 
 
+# Tags
+
+
+@pytest.mark.regression
+def test_an_operator_tags_a_session(talk):
+    client = operator("view_session", "tag_session")
+    page = at("tags", talk)
+    assert "no tags" in shown(client.get(page))
+    given = {"tag": "contract <b>", "reason": "signed"}
+    assert "contract &lt;b&gt;" in shown(client.post(page, {**given, "act": "add"}, follow=True))
+    assert "contract &lt;b&gt;" in shown(client.get(at("change", talk)))
+    assert told(client.post(page, {**given, "act": "add"}, follow=True)) == ["Nothing was changed."]
+    assert "Nothing was changed" in shown(client.post(page, {"act": "add", "tag": "x"}))
+    assert "no tags" in shown(client.post(page, {**given, "act": "remove"}, follow=True))
+    assert "no tags" in shown(client.post(page, given))
+    acts = AuditEntry.objects.order_by("pk").values_list("action", "reason", "actor_label")
+    assert list(acts) == [("tag", "signed", "olga"), ("untag", "signed", "olga")]
+
+
+@pytest.mark.regression
+def test_a_purged_session_is_tagged_too(talk):
+    services.purge_session(session_key=talk.key, scope=talk.scope, by=BY, reason="")
+    client = operator("view_session", "tag_session")
+    client.post(at("tags", talk), {"tag": "contract", "reason": "signed", "act": "add"})
+    assert AuditEntry.objects.latest("pk").action == "tag"
+
+
 # Rights
 
 
@@ -656,6 +690,7 @@ def test_the_pages_have_no_inline_script_or_style(admin, talk):
         at("change", talk),
         at("transcript", talk),
         at("message", talk, 1),
+        at("tags", talk),
         ask("trim", talk),
         ask("purge", talk),
         "/admin/chatmemory/auditentry/",

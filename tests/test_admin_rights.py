@@ -51,6 +51,7 @@ PAGES = {
     ("session", "purge/"): removal_page("purge_history"),
     ("session", "<int:pk>/transcript/"): session_page("view_transcript", posted=405),
     ("session", "<int:pk>/transcript/<int:seq>/"): session_page("view_transcript", posted=405),
+    ("session", "<int:pk>/tags/"): session_page("tag_session"),
     ("session", "<path:object_id>/change/"): session_page(posted=403),
     ("session", "<path:object_id>/history/"): session_page(),
     ("message", ""): session_page("view_transcript", granted=302, posted=302),

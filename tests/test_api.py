@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import time
+import uuid
 from datetime import UTC, datetime
 from functools import partial
 from io import BytesIO
@@ -112,13 +113,12 @@ def test_sessions_of_the_same_moment_come_once(api, ann):
 
 
 def test_a_session_tells_what_its_owner_may_know(api, ann):
-    session = talk_of(ann, title="Kettle", instructions="Be rude.", metadata={"b": 1, "a": None})
+    session = talk_of(ann, title="Kettle", instructions="Be rude.", metadata={"bot": "host's"})
     shown = api.get(TALK).json()
     assert api.get(SESSIONS).json()["sessions"] == [shown]
     assert shown == {
         "key": "talk",
         "title": "Kettle",
-        "metadata": {"b": 1, "a": None},
         "epoch": session.epoch,
         "revision": session.revision,
         "first_seq": 1,
@@ -212,13 +212,37 @@ def test_a_page_has_at_most_100_rows(api, ann):
 
 
 def test_a_session_is_opened_once(api, ann):
-    opening = {"key": "talk", "title": "<b>Kettle</b>", "metadata": {"order": 48213}}
+    opening = {"key": str(uuid.uuid4()), "title": "<b>Kettle</b>"}
     first = post(api, SESSIONS, opening)
-    again = post(api, SESSIONS, {"key": "talk", "title": "Another"})
+    again = post(api, SESSIONS, {**opening, "title": "Another"})
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.json() == again.json()
     assert opening.items() <= first.json().items()
     assert Session.objects.get().owner == ann
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    "key", ["support", "talk:1", "f47ac10b-58cc-11ee-8c99-0242ac120002", "9" * 32]
+)
+def test_no_client_takes_a_key_before_the_host_opens_it(api, ann, key):
+    """Otherwise the host's prompt would be lost: an existing session keeps its own."""
+    assert problem(post(api, SESSIONS, {"key": key})) == (400, "bad_field", "key")
+    where = {"session_key": key, "by": Actor.user(ann)}
+    assert services.open_session(**where, instructions="Never lend.").instructions
+    answer = post(api, SESSIONS, {"key": key})
+    assert (answer.status_code, answer.json()["key"]) == (200, key)
+
+
+@pytest.mark.regression
+def test_no_client_writes_or_reads_metadata(api, ann):
+    opening = {"key": str(uuid.uuid4()), "metadata": {"tags": ["contract"], "bot": "admin"}}
+    assert problem(post(api, SESSIONS, opening)) == (400, "unknown_field", "metadata")
+    services.open_session(session_key="talk", by=Actor.user(ann), metadata={"bot": "host's"})
+    assert post(api, SESSIONS, {"key": "talk"}).status_code == 200
+    for address in (SESSIONS, TALK, MESSAGES):
+        assert "host's" not in api.get(address).content.decode()
+    assert Session.objects.get().metadata == {"bot": "host's"}
 
 
 def test_a_session_without_a_key_gets_one(api):
@@ -243,11 +267,6 @@ def test_a_session_without_a_key_gets_one(api):
         ({"title": "x" * 10_000}, "bad_field", "title"),
         ({"title": "a\0b"}, "bad_text", "title"),
         ({"title": 5}, "bad_field", "title"),
-        ({"metadata": []}, "bad_field", "metadata"),
-        ({"metadata": {"a": "\0"}}, "bad_text", "metadata.a"),
-        ({"metadata": {"\0": 1}}, "bad_text", "metadata.\\x00"),
-        ({"metadata": {"a": ["\ud800"]}}, "bad_text", "metadata.a[0]"),
-        ({"metadata": {"a": 2**53 + 1}}, "bad_number", None),
     ],
 )
 def test_a_bad_opening_is_refused(api, opening, code, field):
@@ -611,7 +630,7 @@ def test_a_post_needs_the_token(ann, talk, address):
 
 @pytest.mark.parametrize(
     ("address", "body", "expected"),
-    [(SESSIONS, {"key": "new"}, 201), (MESSAGES, {"client_id": "c1", "text": "hi"}, 202)],
+    [(SESSIONS, {}, 201), (MESSAGES, {"client_id": "c1", "text": "hi"}, 202)],
 )
 def test_a_post_with_the_token_is_read(ann, talk, address, body, expected):
     client = Client(enforce_csrf_checks=True)
@@ -648,9 +667,10 @@ def test_another_persons_sessions_are_not_listed(api, ann):
 
 
 def test_two_people_may_use_one_key(api):
-    talk_of(make_user("bob"))
-    assert post(api, SESSIONS, {"key": "talk"}).status_code == 201
-    assert api.get(MESSAGES).json()["messages"] == []
+    key = str(uuid.uuid4())
+    talk_of(make_user("bob"), key=key)
+    assert post(api, SESSIONS, {"key": key}).status_code == 201
+    assert api.get(f"{SESSIONS}{key}/messages/").json()["messages"] == []
 
 
 @pytest.mark.parametrize("key", ["a b", "\N{HONEYBEE}", "é"])

@@ -816,7 +816,7 @@ def test_the_statements_grow_with_the_pages_and_not_with_the_sessions(monkeypatc
             with CaptureQueriesContext(connection) as queries:
                 assert found() == []
             counts.append(len(queries))
-    assert counts == [9, 14, 19]
+    assert counts == [10, 15, 20]
 
 
 # The command

@@ -31,6 +31,7 @@ from chatmemory.services import (
     save_partial,
     start_turn,
     stop_turn,
+    tag_session,
     trim_session,
     user_scope,
 )
@@ -69,6 +70,8 @@ def make_talk(owner: Any, key: str = "talk") -> Session:
         instructions="Be short.\nBe kind.",
         metadata={"z": 1.0, "a": [0.1, 2**60, -1e-7], "tags": ["x"]},
     )
+    for tag in ("contract", "émeute 🌦"):
+        tag_session(**at, tag=tag, reason="")
     append_messages(**at, messages=said("one", "two", "three", "four"), client_id="first")
     trim_session(**at, keep_last=2, reason="long")
     turn(at, "t1", calls=True)
@@ -141,6 +144,7 @@ def without_address(text: str) -> list[dict[str, Any]]:
 def test_our_form_makes_the_same_session_again(mira):
     old, omar = make_talk(mira), make_user("omar")
     text = text_of("jsonl", pk=old.pk)
+    assert '"tags":["contract","émeute 🌦"]' in text
     [outcome] = take(text, omar, reason="moved")
     assert (outcome.is_new, outcome.error, outcome.messages) == (True, None, old.last_seq)
     new = Session.objects.get(scope=user_scope(omar), key="talk")
@@ -632,6 +636,6 @@ def test_a_session_costs_few_statements(mira, django_assert_num_queries):
     make_session("talk", owner=mira)
     messages = said(*["x"] * 300)
     append_messages(session_key="talk", by=BY, scope=user_scope(mira), messages=messages)
-    # Three looks for sessions; what waits, the head, turns without a row; two pages of rows.
-    with django_assert_num_queries(8):
+    # Three for sessions; waiting turns, head, tags, turns without a row; two pages of rows.
+    with django_assert_num_queries(9):
         text_of("jsonl")

@@ -118,6 +118,8 @@ class ActionFilter(ChoiceFilter):
             ("release", _("Released")),
             ("archive", _("Archived")),
             ("unarchive", _("Unarchived")),
+            ("tag", _("Tagged")),
+            ("untag", _("Tag removed")),
             ("export", _("Exported")),
             ("import", _("Imported")),
             ("refused", _("Refused")),

@@ -22,9 +22,11 @@ from chatmemory.admin.filters import ActivityFilter, ScopeFilter, StateFilter
 from chatmemory.admin.readonly import ReadOnlyAdmin, operator
 from chatmemory.admin.removal import MOST_AT_ONCE, ClearView, PurgeView, TrimView
 from chatmemory.admin.states import State, state_of
+from chatmemory.admin.tags import TagsView
 from chatmemory.admin.text import visible
 from chatmemory.admin.transcript import MessageView, TranscriptView
 from chatmemory.models import Session, SessionQuerySet
+from chatmemory.services.tags import tags_of
 
 LONGEST_SEARCH = 256
 
@@ -46,7 +48,7 @@ class SessionAdmin(ReadOnlyAdmin):
     search_help_text = _("The beginning of a key or of a user name, or part of a title.")
     actions = ("trim", "clear", "purge")
     fieldsets = (
-        (None, {"fields": ("title", "key", "scope", "owner", "standing")}),
+        (None, {"fields": ("title", "key", "scope", "owner", "standing", "tags")}),
         (
             _("Messages"),
             {"fields": ("message_count", "first_seq", "last_seq", "tokens", "running", "waiting")},
@@ -67,7 +69,7 @@ class SessionAdmin(ReadOnlyAdmin):
     )
     transcript_fieldset = (_("For the model"), {"fields": ("instructions", "metadata")})
     """Content like the transcript: it requires the same permission, and reading it is audited."""
-    readonly_fields = ("standing", "message_count")
+    readonly_fields = ("standing", "tags", "message_count")
 
     class Media:
         css = {"all": ["chatmemory/admin.css"]}  # noqa: RUF012  # as Django asks for it
@@ -97,6 +99,10 @@ class SessionAdmin(ReadOnlyAdmin):
     def standing(self, session: Session) -> str:
         return str(state_of(session).label)
 
+    @admin.display(description=_("tags"))
+    def tags(self, session: Session) -> str:
+        return visible(", ".join(sorted(tags_of(session))))
+
     @admin.display(description=_("state"), empty_value="")
     def state(self, session: Session) -> str:
         state = state_of(session)
@@ -123,6 +129,9 @@ class SessionAdmin(ReadOnlyAdmin):
 
     def has_purge_history_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("chatmemory.purge_history")
+
+    def has_tag_session_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("chatmemory.tag_session")
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if self.permits(request, "view_transcript", obj=obj):
@@ -171,6 +180,7 @@ class SessionAdmin(ReadOnlyAdmin):
             page("trim/", TrimView, "trim"),
             page("clear/", ClearView, "clear"),
             page("purge/", PurgeView, "purge"),
+            page("<int:pk>/tags/", TagsView, "tags"),
             page("<int:pk>/transcript/", TranscriptView, "transcript"),
             page("<int:pk>/transcript/<int:seq>/", MessageView, "message"),
             *super().get_urls(),

@@ -21,7 +21,6 @@ _NAMES = {
     float: "a number",
     bool: "true or false",
     list: "a list",
-    dict: "an object",
 }
 
 
@@ -94,7 +93,6 @@ class Opening(Shape):
 
     key = Exact(str, required=False)
     title = Exact(str, default="")
-    metadata = Exact(dict, default=dict)
 
 
 class Send(Shape):
@@ -134,7 +132,6 @@ def session_fields(sessions: Sequence[Session]) -> list[dict[str, object]]:
         {
             **head.public(),
             "messages": head.last_seq - head.first_seq + 1,
-            "metadata": session.metadata,
             "created_at": session.created_at.isoformat(),
             "last_message_at": session.last_message_at and session.last_message_at.isoformat(),
         }

@@ -38,7 +38,7 @@ from chatmemory.api.serializers import (
     session_fields,
 )
 from chatmemory.drain import drain
-from chatmemory.errors import NotFound, Unauthenticated
+from chatmemory.errors import BadInput, NotFound, Unauthenticated
 from chatmemory.models import Session, StoredMessage, Turn
 from chatmemory.runner import runner
 from chatmemory.services import Actor, Admitted
@@ -130,6 +130,9 @@ class SessionList(View):
         opening = self.read(Opening)
         key = codec.check_key(opening.pop("key", str(uuid.uuid4())))
         is_new = not services.sessions_of(self.actor).filter(key=key).exists()
+        if is_new and not codec.is_new_key(key):
+            # Other keys are the host's: no client may take one before the host opens it.
+            raise BadInput("The key of a new session must be a version-4 UUID.", field="key")
         session = services.open_session(session_key=key, by=self.actor, **opening)
         return Response(_fields(session), 201 if is_new else 200)
 

@@ -112,7 +112,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'session',
                 'verbose_name_plural': 'sessions',
-                'permissions': (('view_transcript', 'Can read what was said'), ('view_unmasked', 'Can read it unmasked'), ('trim_history', 'Can trim and clear history'), ('purge_history', 'Can purge sessions'), ('export_history', 'Can export history'), ('redact_message', 'Can redact messages'), ('hold_session', 'Can put sessions on hold'), ('erase_person', 'Can erase a person'), ('view_audit', 'Can read the audit')),
+                'permissions': (('view_transcript', 'Can read what was said'), ('view_unmasked', 'Can read it unmasked'), ('trim_history', 'Can trim and clear history'), ('purge_history', 'Can purge sessions'), ('export_history', 'Can export history'), ('redact_message', 'Can redact messages'), ('hold_session', 'Can put sessions on hold'), ('tag_session', 'Can tag sessions'), ('erase_person', 'Can erase a person'), ('view_audit', 'Can read the audit')),
                 'base_manager_name': 'objects',
             },
         ),
@@ -147,6 +147,20 @@ class Migration(migrations.Migration):
                 ('objects', django.db.models.manager.Manager()),
                 ('stored', django.db.models.manager.Manager()),
             ],
+        ),
+        migrations.CreateModel(
+            name='SessionTag',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('tag', chatmemory.models.fields.KeyField(max_length=100, verbose_name='tag')),
+                ('created_at', models.DateTimeField(db_default=chatmemory.models.fields.DatabaseNow(), verbose_name='created at')),
+                ('session', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='tags', to='chatmemory.session')),
+            ],
+            options={
+                'verbose_name': 'session tag',
+                'verbose_name_plural': 'session tags',
+                'default_permissions': (),
+            },
         ),
         migrations.CreateModel(
             name='Turn',
@@ -200,6 +214,14 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='message',
             constraint=models.UniqueConstraint(fields=('session', 'client_id'), name='chatmemory_message_client_id'),
+        ),
+        migrations.AddIndex(
+            model_name='sessiontag',
+            index=models.Index(fields=['tag'], name='chatmemory_sessiontag_tag'),
+        ),
+        migrations.AddConstraint(
+            model_name='sessiontag',
+            constraint=models.UniqueConstraint(fields=('session', 'tag'), name='chatmemory_sessiontag_once'),
         ),
         migrations.AddIndex(
             model_name='turn',

@@ -14,12 +14,14 @@ from chatmemory.models.fields import (
 from chatmemory.models.managers import on_primary
 from chatmemory.models.messages import Message, MessageQuerySet
 from chatmemory.models.sessions import Session, SessionQuerySet, unexpired, unexpired_sql
+from chatmemory.models.tags import MAX_TAG_CHARS, SessionTag
 from chatmemory.models.tickets import Ticket
 from chatmemory.models.turns import Turn, TurnQuerySet
 from chatmemory.models.values import Head, Page, StoredMessage
 
 __all__ = [
     "CLOCK",
+    "MAX_TAG_CHARS",
     "TODAY",
     "AuditEntry",
     "AuditSeal",
@@ -32,6 +34,7 @@ __all__ = [
     "Page",
     "Session",
     "SessionQuerySet",
+    "SessionTag",
     "StoredMessage",
     "Ticket",
     "Turn",

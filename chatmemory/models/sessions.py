@@ -195,6 +195,7 @@ class Session(models.Model):
             ("export_history", _("Can export history")),
             ("redact_message", _("Can redact messages")),
             ("hold_session", _("Can put sessions on hold")),
+            ("tag_session", _("Can tag sessions")),
             ("erase_person", _("Can erase a person")),
             ("view_audit", _("Can read the audit")),
         )

@@ -148,6 +148,12 @@ from chatmemory.services.sessions import (
     read_superseded,
     sessions_of,
 )
+from chatmemory.services.tags import (
+    atag_session,
+    auntag_session,
+    tag_session,
+    untag_session,
+)
 from chatmemory.services.tickets import (
     TICKET_SECONDS,
     aissue_ticket,
@@ -241,9 +247,11 @@ __all__ = [
     "aseal_audit",
     "astart_turn",
     "astop_turn",
+    "atag_session",
     "atrim_session",
     "audit_state",
     "aunarchive_session",
+    "auntag_session",
     "ause_ticket",
     "avacuum",
     "avalid_logins",
@@ -302,8 +310,10 @@ __all__ = [
     "sessions_of",
     "start_turn",
     "stop_turn",
+    "tag_session",
     "trim_session",
     "unarchive_session",
+    "untag_session",
     "use_ticket",
     "user_scope",
     "vacuum",

@@ -242,6 +242,7 @@ def begin_erasure(session: Session, by: Actor, reason: str, erasure_id: str) -> 
     """Hide a session for good; vacuum deletes it without delay. Needs the lock."""
     move_epoch(session)
     session.turns.update(asked="", partial="")
+    session.tags.all().delete()
     if session.removed_at is None:
         mark_removed(session)
     record(

@@ -7,7 +7,7 @@ nobody looks for it; `finish_import` moves it to its address. One that is never 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -29,6 +29,7 @@ from chatmemory.services.locks import lock_pk, unit
 from chatmemory.services.news import tell
 from chatmemory.services.pool import Lane, in_pool
 from chatmemory.services.removal import purge_expired
+from chatmemory.services.tags import add_tags
 
 T = TypeVar("T")
 
@@ -52,6 +53,8 @@ class Import:
     key: str
     session: Mapping[str, Any]
     """Its columns in the file."""
+    tags: Collection[str]
+    """Its tags in the file."""
     is_there: bool
     """It was imported before; now it is only compared."""
 
@@ -72,7 +75,13 @@ def is_imported(*, session_key: str, created_at: datetime, by: Actor, scope: str
 
 
 def begin_import(
-    *, session_key: str, session: Mapping[str, Any], digest: str, by: Actor, scope: str | None
+    *,
+    session_key: str,
+    session: Mapping[str, Any],
+    tags: Collection[str] = (),
+    digest: str,
+    by: Actor,
+    scope: str | None,
 ) -> Import:
     """Make room for a session from a file, or find that of an earlier try with this `digest`.
 
@@ -90,6 +99,7 @@ def begin_import(
             scope=scope,
             key=session_key,
             session=session,
+            tags=tags,
             is_there=is_there,
         )
 
@@ -288,6 +298,7 @@ def _check_address(found: Import, by: Actor) -> None:
 
 def _move(session: Session, found: Import) -> None:
     """Needs the lock."""
+    add_tags(session, found.tags)
     session.scope, session.key = found.scope, found.key
     columns = {**found.session, "owner": owner_of(found.scope)}
     if session.held_at is not None:

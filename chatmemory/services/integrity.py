@@ -17,7 +17,7 @@ from django.db.models.functions import Lead
 
 from chatmemory.codec import check_value
 from chatmemory.errors import NotFound
-from chatmemory.models import DatabaseNow, Message, Session, SessionQuerySet, Turn
+from chatmemory.models import DatabaseNow, Message, Session, SessionQuerySet, SessionTag, Turn
 from chatmemory.services.actors import Actor, importing, removed
 from chatmemory.services.contents import check_rows, untold
 from chatmemory.services.ends import end_overdue, end_stray
@@ -393,9 +393,14 @@ def _put_right(facts: _Facts) -> None:
 
 
 def _orphans(session_pk: int | None) -> Iterator[Finding]:
-    """Rows and turns of sessions that are gone."""
+    """Rows, turns and tags of sessions that are gone."""
     is_gone = ~Exists(Session.objects.filter(pk=OuterRef("session_id")))
-    for what, rows in (("messages", Message.stored.all()), ("turns", Turn.objects.all())):
+    tables: dict[str, QuerySet[Any]] = {
+        "messages": Message.stored.all(),
+        "turns": Turn.objects.all(),
+        "tags": SessionTag.objects.all(),
+    }
+    for what, rows in tables.items():
         if session_pk is not None:
             rows = rows.filter(session_id=session_pk)
         gone = rows.filter(is_gone).values_list("session_id").annotate(Count("pk"))

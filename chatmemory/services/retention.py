@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
@@ -34,6 +34,7 @@ from chatmemory.services.keys import key_hashes
 from chatmemory.services.locks import lock_pk, unit
 from chatmemory.services.pool import call_soon, in_pool
 from chatmemory.services.removal import EXPIRED, purge
+from chatmemory.services.tags import tags_of
 from chatmemory.services.walk import walk
 
 OWNER_DELETED = "owner deleted"
@@ -79,11 +80,9 @@ class Rule:
             raise ValueError("an age must be above 0")
         return cls(tag=tag, max_messages=most, **ages)
 
-    def fits(self, session: Session) -> bool:
-        """Whether it is meant for this session."""
-        metadata: object = session.metadata
-        tags = metadata.get("tags") if isinstance(metadata, Mapping) else None
-        return self.tag is None or (isinstance(tags, list) and self.tag in tags)
+    def applies_to(self, tags: Collection[str]) -> bool:
+        """Return whether the rule is for sessions with these tags."""
+        return self.tag is None or self.tag in tags
 
     def concerns(self) -> Q:
         """The sessions that may have something to remove by this rule, whatever their tags."""
@@ -335,7 +334,8 @@ def _due(session: Session, plan: Sequence[Rule]) -> _Due | None:
     if session.held_at is not None or session.removed_at is not None:
         return None
     same = Session.objects.filter(pk=session.pk)
-    rule = next((rule for rule in plan if rule.fits(session)), Rule())
+    tags = tags_of(session) if any(rule.tag is not None for rule in plan) else ()
+    rule = next((rule for rule in plan if rule.applies_to(tags)), Rule())
     ends = {EXPIRED: ~unexpired(), "max_idle": rule.is_idle()}
     if settings.USER_DELETED != "keep":
         ends[OWNER_DELETED] = OWNERLESS

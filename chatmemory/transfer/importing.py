@@ -13,6 +13,7 @@ from chatmemory import codec, services
 from chatmemory.errors import BadInput, ChatMemoryError, Conflict
 from chatmemory.services import Actor, Import
 from chatmemory.services.floor import LIVE
+from chatmemory.services.tags import check_tag
 from chatmemory.transfer.columns import ADDRESS, MESSAGE, SESSION, TURN
 from chatmemory.transfer.dialogues import Dialogue, read_dialogue
 from chatmemory.transfer.jsonl import VERSION
@@ -155,6 +156,7 @@ class _Importer:
 
     def _begin(self, line: dict[str, object], raw: bytes) -> Outcome | None:
         self.is_passing = True  # if it can't be taken
+        tags = _tags(line)
         columns = _session_columns(line)
         if columns["removed_at"] is not None or columns["scope"].startswith(services.importing("")):
             return Outcome(line=self.number, is_left_out=True)
@@ -171,7 +173,12 @@ class _Importer:
         else:
             is_new = True
             found = services.begin_import(
-                session_key=key, session=kept, digest=digest, by=self.target.by, scope=scope
+                session_key=key,
+                session=kept,
+                tags=tags,
+                digest=digest,
+                by=self.target.by,
+                scope=scope,
             )
         self.current = _Session(self.target, self.number, kept, found, is_new=is_new)
         self.is_passing = False
@@ -233,6 +240,17 @@ def _parse(line: bytes) -> tuple[str | None, Any]:
             return str(kind), rest
         case _:
             return None, codec.parse_json(line)
+
+
+def _tags(line: dict[str, object]) -> list[str]:
+    """Take the tags out of the line of a session. Raises BadInput."""
+    given = line.pop("tags", [])
+    tags = [tag for tag in given if isinstance(tag, str)] if isinstance(given, list) else []
+    if tags != given or len(set(tags)) < len(tags):
+        raise BadInput("tags must be a list of different texts.", field="tags")
+    for tag in tags:
+        check_tag(tag)
+    return tags
 
 
 def _session_columns(line: dict[str, object]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ VERSION = 1
 
 def write(reading: Reading) -> Iterator[str]:
     """The session, its turns and messages, each a line, and a line with how many there were."""
-    yield _line("session", {"version": VERSION, **SESSION.write(reading.session)})
+    tags = {"tags": sorted(reading.tags)} if reading.tags else {}
+    yield _line("session", {"version": VERSION, **SESSION.write(reading.session), **tags})
     turns = messages = 0
     for row in reading.turns_and_rows():
         if isinstance(row, Turn):

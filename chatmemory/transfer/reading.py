@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from itertools import chain
 from typing import TypeVar
@@ -13,6 +13,7 @@ from django.db.models import Model, Q, QuerySet
 
 from chatmemory.models import Message, Session, SessionQuerySet, Turn
 from chatmemory.services.faults import durably
+from chatmemory.services.tags import tags_of
 from chatmemory.services.walk import walk
 
 logger = logging.getLogger(__name__)
@@ -35,14 +36,15 @@ def _read(pk: int) -> Reading | None:
     # What waits is read before the head: a turn begun in between is then there as its row.
     waiting = list(Turn.objects.filter(session=pk, user_seq__isnull=True).waiting())
     session = Session.objects.filter(pk=pk).first()
-    return None if session is None else Reading(session, waiting)
+    return None if session is None else Reading(session, waiting, tags_of(session))
 
 
 class Reading:
     """A session up to the last number that it had when it was read."""
 
-    def __init__(self, session: Session, waiting: list[Turn]) -> None:
+    def __init__(self, session: Session, waiting: list[Turn], tags: Collection[str] = ()) -> None:
         self.session = session
+        self.tags = tags
         self.waiting = waiting
         self.turns = Turn.objects.filter(session=session.pk)
         self.missing = 0

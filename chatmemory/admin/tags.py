@@ -1,0 +1,86 @@
+"""The page on which operators tag a session."""
+
+from __future__ import annotations
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin.helpers import AdminForm
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext_lazy as _
+
+from chatmemory import services
+from chatmemory.admin.pages import SessionPage
+from chatmemory.admin.readonly import operator
+from chatmemory.admin.text import visible
+from chatmemory.errors import ChatMemoryError
+from chatmemory.models import MAX_TAG_CHARS, Session
+from chatmemory.services.tags import tags_of
+
+ACTS = {"add": services.tag_session, "remove": services.untag_session}
+
+
+class TagForm(forms.Form):
+    """A tag, and the reason to add or remove it."""
+
+    tag = forms.CharField(
+        label=_("Tag"),
+        max_length=MAX_TAG_CHARS,
+        widget=forms.TextInput(attrs={"class": "vTextField"}),
+    )
+    reason = forms.CharField(
+        label=_("Reason"),
+        help_text=_("Stays in the audit, with your name."),
+        widget=forms.TextInput(attrs={"class": "vTextField"}),
+    )
+
+
+class TagsView(SessionPage):
+    """Shows the tags of a session, and adds or removes one."""
+
+    permission = "tag_session"
+
+    def named(self) -> QuerySet[Session]:
+        return self.model_admin.get_queryset(self.request).filter(pk=self.kwargs["pk"])
+
+    def get(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return self.page(TagForm())
+
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        form = TagForm(request.POST)
+        act = ACTS.get(request.POST.get("act", ""))
+        if act is None or not form.is_valid():
+            return self.page(form)
+        [session] = self.permitted()
+        try:
+            entry = act(
+                session_key=session.key,
+                scope=session.removed_scope or session.scope,
+                session_pk=session.pk,
+                by=operator(request),
+                **form.cleaned_data,
+            )
+        except ChatMemoryError as error:
+            form.add_error(None, str(error))
+            return self.page(form)
+        if entry is None:
+            messages.warning(request, _("Nothing was changed."))
+        return redirect(request.path)
+
+    def page(self, form: TagForm) -> HttpResponse:
+        """Return the tags, and the form to change them."""
+        [session] = self.permitted()
+        context = {
+            **self.model_admin.admin_site.each_context(self.request),
+            "opts": Session._meta,
+            "title": _("Tags"),
+            "session": session,
+            "name": visible(str(session)),
+            "tags": [visible(tag) for tag in sorted(tags_of(session))],
+            "form": AdminForm(form, [(None, {"fields": ["tag", "reason"]})], {}),  # type: ignore[arg-type]  # takes any form
+            "errors": form.errors,
+            "non_field_errors": form.non_field_errors(),
+        }
+        return TemplateResponse(self.request, "admin/chatmemory/session/tags.html", context)

@@ -1,0 +1,33 @@
+"""Tags: what the host and its operators mark a session with."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from chatmemory.models.fields import DatabaseNow, KeyField
+from chatmemory.models.sessions import Session
+
+MAX_TAG_CHARS = 100
+
+
+class SessionTag(models.Model):
+    """A tag of a session, which rules of `RETENTION` select by. No client writes it."""
+
+    session = models.ForeignKey(
+        Session, on_delete=models.CASCADE, related_name="tags", db_index=False
+    )
+    tag = KeyField(_("tag"), max_length=MAX_TAG_CHARS)
+    created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
+
+    class Meta:
+        verbose_name = _("session tag")
+        verbose_name_plural = _("session tags")
+        default_permissions = ()
+        constraints = (
+            models.UniqueConstraint(fields=["session", "tag"], name="chatmemory_sessiontag_once"),
+        )
+        indexes = (models.Index(fields=["tag"], name="chatmemory_sessiontag_tag"),)
+
+    def __str__(self) -> str:
+        return str(self.tag)
