@@ -115,6 +115,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
     return [
         *found,
         *_check_functions(),
+        *_check_audit_keys(),
         *_check_erasure_list(),
         *_check_busy_policy(),
         *_check_retention(),
@@ -149,6 +150,22 @@ def _check_functions() -> list[checks.CheckMessage]:
         for name, default in FUNCTIONS.items()
         if (path := getattr(settings, name)) != default and not _is_function(path)
     ]
+
+
+def _check_audit_keys() -> list[checks.CheckMessage]:
+    """The audit's keys are texts, and the fallbacks a list of them."""
+    key: object = settings.AUDIT_KEY
+    fallbacks: object = settings.AUDIT_KEY_FALLBACKS
+    found: list[checks.CheckMessage] = []
+    if not isinstance(key, str):
+        message = "CHATMEMORY['AUDIT_KEY'] must be a text."
+        found.append(checks.Error(message, id="chatmemory.E002"))
+    if not isinstance(fallbacks, list | tuple) or not all(
+        isinstance(former, str) and former for former in fallbacks
+    ):
+        message = "CHATMEMORY['AUDIT_KEY_FALLBACKS'] must be a list of texts."
+        found.append(checks.Error(message, id="chatmemory.E002"))
+    return found
 
 
 def _check_erasure_list() -> list[checks.CheckMessage]:
@@ -316,6 +333,27 @@ def check_deployment(
         message = "CHATMEMORY['DB_THREADS'] is 0, which is for tests."
         hint = "No lease is renewed, and nothing is swept."
         found.append(checks.Error(message, hint=hint, id="chatmemory.E012"))
+    return found
+
+
+@checks.register(deploy=True)
+def check_evidence(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+    """The audit survives a rotation of Django's key, and erasures survive a restore."""
+    if not _can_be_read():
+        return []
+    found: list[checks.CheckMessage] = []
+    if not settings.AUDIT_KEY:
+        message = "CHATMEMORY['AUDIT_KEY'] is not set; the audit uses Django's SECRET_KEY."
+        hint = (
+            "When SECRET_KEY is rotated, the audit can no longer be verified, nor erased persons "
+            "found. Set a key of its own, and add the SECRET_KEY to AUDIT_KEY_FALLBACKS if there "
+            "are entries already."
+        )
+        found.append(checks.Warning(message, hint=hint, id="chatmemory.W015"))
+    if settings.ERASURE_LIST is None:
+        message = "CHATMEMORY['ERASURE_LIST'] is not set."
+        hint = "A restored backup brings erased persons back, and nothing can erase them again."
+        found.append(checks.Warning(message, hint=hint, id="chatmemory.W015"))
     return found
 
 

@@ -65,6 +65,8 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 CHATMEMORY = {
     "RESPONDER": os.environ.get("RESPONDER", "demo"),
+    "AUDIT_KEY": os.environ.get("AUDIT_KEY", ""),
+    "ERASURE_LIST": os.environ.get("ERASURE_LIST") or None,
 }
 
 AUTH_PASSWORD_VALIDATORS = [

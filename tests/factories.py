@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
 from django.contrib.auth.models import User
 
-from chatmemory.models import Session
+from chatmemory.models import AuditEntry, Session
 from chatmemory.services import SERVER, Actor, user_scope
+from chatmemory.services.macs import mac_of
 
 BY = Actor.server("tests")
 TALK: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": SERVER}
@@ -29,6 +31,14 @@ def make_session(key: str = "talk", *, owner: User | None = None, **columns: Any
     session = Session.objects.create(**{"scope": scope, "key": key, "owner": owner, **columns})
     session.refresh_from_db()
     return session
+
+
+def age_audit(ago: timedelta) -> None:
+    """Move all entries back in time, with a valid MAC."""
+    for entry in AuditEntry.objects.all():
+        entry.created_at -= ago
+        entry.mac = mac_of(entry)
+        entry.save()
 
 
 def said(*texts: str) -> list[dict[str, object]]:

@@ -24,6 +24,7 @@ from chatmemory.checks import (
 
 PUBSUB = "channels_redis.pubsub.RedisPubSubChannelLayer"
 MEMORY = "channels.layers.InMemoryChannelLayer"
+EVIDENCE = {"AUDIT_KEY": "k" * 50, "ERASURE_LIST": "/var/lib/erasures.jsonl"}
 
 
 def found(*, deploy=False, **changed):
@@ -112,6 +113,9 @@ def test_right_settings_pass(right):
         ({"VALID_LOGINS": "nowhere.valid"}, "E004", "VALID_LOGINS"),
         ({"ERASURE_LIST": "erasures.jsonl"}, "E004", "absolute path"),
         ({"ERASURE_LIST": 5}, "E004", "ERASURE_LIST"),
+        ({"AUDIT_KEY": None}, "E002", "AUDIT_KEY"),
+        ({"AUDIT_KEY_FALLBACKS": "former"}, "E002", "AUDIT_KEY_FALLBACKS"),
+        ({"AUDIT_KEY_FALLBACKS": [""]}, "E002", "list of texts"),
         ({"CONNECTIONS_PER_USER": 0}, "E002", "CONNECTIONS_PER_USER"),
         ({"CONNECTION_AGE": 0}, "E003", "CONNECTION_AGE"),
     ],
@@ -311,9 +315,19 @@ SHARED = layer(hosts=[{"address": "redis://127.0.0.1", "socket_timeout": None}])
     ],
 )
 def test_what_is_for_ones_own_machine_is_named_at_deployment(given, expected):
-    given = {"CHATMEMORY": {}, "ALLOWED_HOSTS": ["example.org"], **given}
+    settings = {**EVIDENCE, **given.get("CHATMEMORY", {})}
+    given = {"ALLOWED_HOSTS": ["example.org"], **given, "CHATMEMORY": settings}
     assert list(found(deploy=True, **given)) == [f"chatmemory.{one}" for one in expected]
     assert found(**given) == {}
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("missing", EVIDENCE)
+def test_evidence_that_would_be_lost_is_named_at_deployment(missing):
+    given = {name: value for name, value in EVIDENCE.items() if name != missing}
+    assert missing in found(deploy=True, CHATMEMORY=given)["chatmemory.W015"]
+    assert "chatmemory.W015" not in found(CHATMEMORY=given)
+    assert "chatmemory.W015" not in found(deploy=True, CHATMEMORY=EVIDENCE)
 
 
 @pytest.mark.regression

@@ -133,10 +133,10 @@ def test_an_export_of_a_person_leaves_one_entry_without_their_name(mira):
 def test_nothing_leaves_without_the_entry(mira, monkeypatch):
     talk("talk", mira, "a")
 
-    def fails(**columns: Any) -> Any:
+    def fails(entry: AuditEntry, **options: Any) -> Any:
         raise IntegrityError
 
-    monkeypatch.setattr(AuditEntry.objects, "create", fails)
+    monkeypatch.setattr(AuditEntry, "save", fails)
     with pytest.raises(Exception, match="memory can't be reached"):
         begin_export(form="jsonl", by=BY, scope=user_scope(mira), reason="")
 

@@ -13,10 +13,12 @@ from django.db import DatabaseError, IntegrityError, OperationalError, connectio
 from django.db.models import F
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from chatmemory.errors import BadInput
 from chatmemory.models import AuditEntry, AuditSeal
 from chatmemory.services import audit_state, seal_audit, seals, verify_audit
+from chatmemory.services.macs import mac_of
 from tests.locking import at_once, second_connection, thread
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -35,6 +37,7 @@ CHANGES = {
     "to_seq": 8,
     "counts": {"messages": 8},
     "created_at": F("created_at") + timedelta(microseconds=1),
+    "mac": "0",
 }
 
 
@@ -52,7 +55,11 @@ def record(count: int = 1, **columns: Any) -> list[AuditEntry]:
         "to_seq": 9,
         "counts": {"messages": 9, "b": 1},
     }
-    return [AuditEntry.objects.create(**{**common, **columns}) for _ in range(count)]
+    rows = [AuditEntry(**{"created_at": timezone.now(), **common, **columns}) for _ in range(count)]
+    for row in rows:
+        row.mac = mac_of(row)
+        row.save(force_insert=True)
+    return rows
 
 
 def sealed(count: int) -> list[AuditEntry]:
@@ -214,13 +221,12 @@ def test_an_entry_under_another_number_is_a_deleted_one():
 
 
 def test_two_entries_that_changed_places_are_found():
-    rows = sealed(5)
-    entry(rows[1]).update(reason="one")
-    entry(rows[3]).update(reason="two")
-    AuditSeal.objects.all().delete()
+    rows = [record(reason=reason)[0] for reason in ("a", "b", "c", "d", "e")]
     seal_audit()
-    entry(rows[1]).update(reason="two", created_at=rows[3].created_at)
-    entry(rows[3]).update(reason="one", created_at=rows[1].created_at)
+    entry(rows[1]).update(mac="")  # the index allows no copy, however short
+    for here, there in ((3, 1), (1, 3)):
+        other = rows[there]
+        entry(rows[here]).update(reason=other.reason, created_at=other.created_at, mac=other.mac)
     assert found() == [("changed", 2), ("changed", 4)]
 
 
@@ -324,7 +330,8 @@ def test_an_end_that_was_cut_and_sealed_anew_shows_against_the_head():
     rows = sealed(5)
     head = audit_state().head
     AuditSeal.objects.filter(number__gt=3).delete()
-    entry(rows[4]).update(reason="mine")
+    entry(rows[4]).delete()
+    record()
     seal_audit()
     assert found() == []
     assert found(head=head) == [("replaced", 5)]
@@ -350,7 +357,82 @@ def test_what_is_no_head_is_refused(head):
         verify_audit(head=head)
 
 
+# Before the seal
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("column", CHANGES)
+def test_an_entry_that_is_edited_before_it_is_sealed_is_found(column):
+    rows = record(3)
+    entry(rows[1]).update(**{column: CHANGES[column]})
+    [finding] = verify_audit()
+    assert (finding.code, finding.number) == ("forged", 0)
+    assert f"Entry {rows[1].pk} was" in finding.sentence
+    assert seal_audit() == 2
+    assert found() == [("forged", 0)]
+
+
+@pytest.mark.regression
+def test_an_entry_inserted_without_the_key_is_found():
+    [genuine] = record()
+    forged = AuditEntry.objects.get(pk=genuine.pk)
+    forged.pk, forged.reason, forged.mac = None, "forged", forged.mac[:-1] + "x"
+    forged.save()
+    [finding] = verify_audit()
+    assert (finding.code, finding.number) == ("forged", 0)
+
+
+@pytest.mark.regression
+def test_the_database_refuses_a_copy_of_an_entry():
+    [row] = record()
+    row.pk = None
+    with pytest.raises(IntegrityError), transaction.atomic():
+        row.save(force_insert=True)
+
+
+@pytest.mark.regression
+def test_a_forged_entry_with_a_seal_is_found():
+    rows = record(2)
+    entry(rows[0]).update(reason="forged")
+    row = AuditEntry.objects.filter(pk=rows[0].pk).values(*seals.SEALED).get()
+    [first] = seals._seals_after(None, [{**row, "now": timezone.now()}])
+    first.save()
+    seal_audit()
+    assert found() == [("forged", 1)]
+
+
+@pytest.mark.regression
+def test_many_forged_entries_are_one_finding():
+    record(15)
+    AuditEntry.objects.update(reason="mine")
+    [finding] = verify_audit()
+    assert finding.sentence.startswith("15 entries (")
+
+
+@pytest.mark.regression
+def test_an_entry_under_an_unknown_key_is_one_finding_and_is_not_sealed():
+    with override_settings(CHATMEMORY={"AUDIT_KEY": KEY}):
+        record(2)
+    with override_settings(CHATMEMORY={"AUDIT_KEY": OTHER_KEY}):
+        assert found() == [("unknown_key", 0)]
+        assert seal_audit() == 0
+        assert found(former_keys=[KEY]) == []
+    with override_settings(CHATMEMORY={"AUDIT_KEY": OTHER_KEY, "AUDIT_KEY_FALLBACKS": [KEY]}):
+        assert found() == []
+        assert seal_audit() == 2
+
+
 # Keys
+
+
+@pytest.mark.regression
+def test_the_audits_key_is_not_djangos():
+    with override_settings(CHATMEMORY={"AUDIT_KEY": KEY}, SECRET_KEY=OTHER_KEY):
+        sealed(2)
+    with override_settings(CHATMEMORY={"AUDIT_KEY": KEY}, SECRET_KEY="s" * 60):
+        assert found() == []
+    with override_settings(CHATMEMORY={"AUDIT_KEY": OTHER_KEY}, SECRET_KEY=KEY):
+        assert found() == [("unproven", 1)]
 
 
 def test_who_has_not_the_key_can_not_seal():
@@ -358,7 +440,8 @@ def test_who_has_not_the_key_can_not_seal():
         sealed(3)
         AuditSeal.objects.filter(number__gt=2).delete()
     with override_settings(SECRET_KEY=OTHER_KEY):
-        seal_audit()
+        assert seal_audit() == 0
+        assert seal_audit(former_keys=[KEY]) == 1
     with override_settings(SECRET_KEY=KEY):
         assert found() == [("unproven", 3)]
 
@@ -395,7 +478,7 @@ def test_verifying_costs_two_statements_for_each_chunk(monkeypatch):
         with CaptureQueriesContext(connection) as queries:
             assert found() == []
         counts.append(len(queries))
-    assert counts == [5, 9]
+    assert counts == [6, 10]
 
 
 # The command
@@ -408,9 +491,10 @@ def verify(capsys: Any, **options: Any) -> list[str]:
 
 def test_the_command_seals_what_is_new_and_prints_the_head(capsys):
     assert verify(capsys) == ["0 sealed now", "no entry is sealed"]
-    record(2, created_at=datetime(2026, 1, 2, tzinfo=UTC))
+    hour_ago = timezone.now() - timedelta(hours=1)
+    record(2, created_at=hour_ago)
     assert verify(capsys) == [
-        "2 entries not sealed yet, the oldest of 2026-01-02T00:00:00+00:00",
+        f"2 entries not sealed yet, the oldest of {hour_ago.isoformat(timespec='seconds')}",
         "2 sealed now",
         f"head {audit_state().head}",
     ]

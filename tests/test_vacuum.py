@@ -18,6 +18,7 @@ from chatmemory.services import (
     Vacuumed,
     admit_turn,
     append_messages,
+    audit_state,
     claim_next,
     clear_session,
     finish_turn,
@@ -25,12 +26,13 @@ from chatmemory.services import (
     purge_session,
     read_history,
     restore_session,
+    seal_audit,
     stop_turn,
     trim_session,
     vacuum,
 )
 from chatmemory.services.vacuum import vacuum_session
-from tests.factories import BY, TALK, make_session, said
+from tests.factories import BY, TALK, age_audit, make_session, said
 from tests.locking import at_once, held
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -51,7 +53,7 @@ def trim(keep_last: int) -> AuditEntry:
 def let_pass(days: float = 31) -> None:
     """As if all that was done so far had been done so many days earlier."""
     ago = timedelta(days=days)
-    AuditEntry.objects.update(created_at=F("created_at") - ago)
+    age_audit(ago)
     Session.objects.update(removed_at=F("removed_at") - ago)
     Turn.objects.update(ended_at=F("ended_at") - ago)
 
@@ -266,14 +268,65 @@ def told(*args: str) -> str:
     return out.getvalue()
 
 
-def test_the_command_says_what_went():
+def test_the_command_says_what_went(settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "UNDO_DAYS": 1}
     make_session()
     append("a", "b")
     trim(0)
-    let_pass()
+    let_pass(days=2)
     assert told("--dry-run") == "2 messages, 0 turns, 0 sessions (nothing was deleted)\n"
-    assert told("--chunk", "1", "--pause", "0") == "2 messages, 0 turns, 0 sessions\n"
-    assert told() == "0 messages, 0 turns, 0 sessions\n"
+    lines = told("--chunk", "1", "--pause", "0").splitlines()
+    assert lines[0] == "2 messages, 0 turns, 0 sessions"
+    head = audit_state().head
+    assert lines[2:] == ["1 sealed now", f"head {head}"]
+    assert told().splitlines() == [
+        "0 messages, 0 turns, 0 sessions",
+        "0 sealed now",
+        f"head {head}",
+    ]
+
+
+@pytest.mark.regression
+def test_the_command_logs_the_head(caplog):
+    make_session()
+    append("a")
+    trim(0)
+    with caplog.at_level("INFO", "chatmemory.audit"):
+        told()
+    assert caplog.messages[-1] == f"audit head {audit_state().head}"
+
+
+@pytest.mark.regression
+def test_the_command_never_seals_an_altered_audit_anew():
+    make_session()
+    append("a")
+    clear_session(**TALK, reason="true")
+    seal_audit()
+    AuditEntry.objects.update(reason="forged")
+    AuditSeal.objects.all().delete()
+    with pytest.raises(CommandError, match="nothing was sealed"):
+        told()
+    with pytest.raises(CommandError, match="1 finding"):
+        call_command("chatmemory_audit_verify", stdout=StringIO())
+    assert not AuditSeal.objects.exists()
+
+
+@pytest.mark.regression
+def test_the_command_fails_when_old_entries_have_lost_their_seals():
+    make_session()
+    append("a")
+    clear_session(**TALK, reason="")
+    age_audit(timedelta(days=4))
+    seal_audit()
+    told()
+    AuditSeal.objects.all().delete()
+    with pytest.raises(CommandError, match="without a seal for more than 3 days"):
+        told()
+    with pytest.raises(CommandError, match="without a seal"):
+        call_command("chatmemory_audit_verify", stdout=StringIO())
+    assert not AuditSeal.objects.exists()
+    call_command("chatmemory_audit_verify", "--seal-old", stdout=StringIO())
+    told()
 
 
 def test_the_command_seals_the_audit_unless_it_is_a_dry_run():

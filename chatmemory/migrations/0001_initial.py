@@ -71,6 +71,7 @@ class Migration(migrations.Migration):
                 ('to_seq', models.BigIntegerField(null=True)),
                 ('counts', models.JSONField(default=dict)),
                 ('created_at', models.DateTimeField(db_default=chatmemory.models.fields.DatabaseNow())),
+                ('mac', models.CharField(max_length=100, unique=True)),
             ],
             options={
                 'verbose_name': 'audit entry',

@@ -23,6 +23,7 @@ class AuditEntry(models.Model):
     to_seq = models.BigIntegerField(null=True)
     counts = models.JSONField(default=dict)
     created_at = models.DateTimeField(db_default=DatabaseNow())
+    mac = models.CharField(max_length=100, unique=True)  # see chatmemory.services.macs
 
     objects = PrimaryManager()
 

@@ -6,9 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 from chatmemory.codec import check_value
-from chatmemory.models import AuditEntry, DatabaseNow, Session
+from chatmemory.models import AuditEntry, DatabaseNow, Session, database_now
 from chatmemory.services.actors import Actor
+from chatmemory.services.faults import database
 from chatmemory.services.keys import key_hash
+from chatmemory.services.macs import mac_of
 from chatmemory.services.news import tell_act
 from chatmemory.services.pool import in_pool
 
@@ -52,15 +54,19 @@ def record_hashed(person: str, action: str, by: Actor, reason: str, **counts: Co
 def _record(action: str, by: Actor, reason: str, counts: dict[str, Count], **of: Any) -> AuditEntry:
     messages = counts.get("messages", 0)
     tell_act(of.get("session_pk"), action, by.kind, messages if isinstance(messages, int) else 0)
-    return AuditEntry.objects.create(
+    entry = AuditEntry(
         actor_kind=by.kind,
         actor_id=by.id[:MAX_ACTOR_CHARS],
         actor_label=by.label[:200],
         action=action,
         reason=reason[:MAX_REASON_CHARS],
         counts=counts,
+        created_at=database_now(database()),  # read before the insert, since the MAC covers it
         **of,
     )
+    entry.mac = mac_of(entry)
+    entry.save(force_insert=True)
+    return entry
 
 
 def check_reason(reason: str) -> None:

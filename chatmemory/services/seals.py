@@ -1,6 +1,7 @@
-"""The seals of the audit: a chain over its entries that shows what was done to them since.
+"""The seals of the audit: a hash chain over its entries that reveals later changes.
 
-Entries are written without a seal, so that an act waits for no other; a sealer adds them later.
+Entries are inserted without a seal, so that no act waits for another; a sealer adds seals later.
+Until then an entry is protected by its MAC.
 """
 
 from __future__ import annotations
@@ -9,18 +10,19 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from django.conf import settings as django_settings
 from django.db import IntegrityError, transaction
-from django.db.models import Count, Exists, Min, OuterRef, QuerySet
+from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet
 from django.utils.crypto import constant_time_compare, salted_hmac
 
 from chatmemory.errors import BadInput
 from chatmemory.models import AuditEntry, AuditSeal, DatabaseNow
 from chatmemory.services.faults import Fault, database, durably, fault_of
+from chatmemory.services.keys import Key, audit_keys
+from chatmemory.services.macs import Macs, Proof, written
 from chatmemory.services.pool import in_pool
 
 CHUNK = 500
@@ -28,6 +30,9 @@ CHUNK = 500
 
 LOWEST = -(2**63)
 """No seal has a number as low."""
+
+MAX_UNSEALED_AGE = timedelta(days=3)
+"""An entry that is older and has no seal may have lost it: it is sealed only on request."""
 
 NAMED = 10
 """How many entries a finding names."""
@@ -45,6 +50,7 @@ SEALED = (
     "to_seq",
     "counts",
     "created_at",
+    "mac",
 )
 """The columns of an entry that its seal covers. One more would break all seals there are."""
 
@@ -59,28 +65,34 @@ class AuditState:
     """The last seal as `number:digest`; empty if there is none."""
     unsealed: int
     oldest_unsealed: datetime | None
+    overdue: int = 0
+    """Unsealed entries older than `MAX_UNSEALED_AGE`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFinding:
-    """Something that was done to the audit after it was sealed."""
+    """Evidence that the audit was changed."""
 
     code: str
-    """One of changed, deleted, seal_changed, seals_missing, cut, replaced, unproven."""
+    """One of changed, deleted, seal_changed, seals_missing, cut, replaced, unproven, forged,
+    unknown_key."""
     number: int
-    """Of the first seal that shows it."""
+    """Of the first seal that shows it; 0 if that entry has no seal."""
     sentence: str
 
 
-def seal_audit() -> int:
-    """Seal all entries that have no seal yet, the oldest first, and return how many.
+def seal_audit(*, former_keys: Sequence[str] = ()) -> int:
+    """Seal all genuine entries that have no seal yet, the oldest first; return their number.
 
-    In chunks, each committed by itself, so it can't be called in a transaction. Many may seal at
-    once. An entry that is committed late is sealed late: the seals are not in order of the keys.
-    Raises MemoryUnavailable.
+    An entry whose MAC is wrong stays unsealed, and `verify_audit` finds it. What is sealed already
+    is not verified: call `verify_audit` first. Entries are sealed in chunks, each with a
+    transaction of its own, so this cannot be called in a transaction. Several processes may seal
+    at the same time. An entry that is committed late is sealed late: the seals are not in order of
+    the primary keys. Raises MemoryUnavailable.
     """
+    macs = Macs([*audit_keys(), *former_keys])
     sealed = after = 0
-    while chunk := durably(partial(_seal_chunk, after), is_repeatable=True):
+    while chunk := durably(partial(_seal_chunk, after, macs), is_repeatable=True):
         sealed += chunk.sealed
         after = chunk.last_pk
     return sealed
@@ -92,8 +104,8 @@ class _Chunk:
     last_pk: int
 
 
-def _seal_chunk(after: int) -> _Chunk | None:
-    """Seal the next entries; None if there are none.
+def _seal_chunk(after: int, macs: Macs) -> _Chunk | None:
+    """Seal the next genuine entries; None if there are no more entries.
 
     The unique number is the lock: of two that read the same last seal the second is refused, so
     no two chains can grow from one seal, and reads again.
@@ -107,7 +119,8 @@ def _seal_chunk(after: int) -> _Chunk | None:
     sealed = AuditSeal.objects.filter(entry_pk__range=(looked_at[0], looked_at[-1]))
     sealed_pks = sealed.values_list("entry_pk", flat=True)
     entries = AuditEntry.objects.filter(pk__in={*looked_at}.difference(sealed_pks)).order_by("pk")
-    found = list(entries.annotate(now=DatabaseNow()).values(*SEALED, "now"))
+    rows = entries.annotate(now=DatabaseNow()).values(*SEALED, "now")
+    found = [row for row in rows if macs.check(row) is Proof.GENUINE]
     if not found:
         return _Chunk(0, looked_at[-1])
     seals = _seals_after(last, found)
@@ -128,7 +141,7 @@ def _seals_after(last: AuditSeal | None, entries: Sequence[dict[str, Any]]) -> l
     seals = []
     for entry in entries:
         number += 1
-        digest = _digest(django_settings.SECRET_KEY, digest, sealed_at, entry)
+        digest = _digest(audit_keys()[0], digest, sealed_at, entry)
         seals.append(
             AuditSeal(number=number, entry_pk=entry["id"], digest=digest, created_at=sealed_at)
         )
@@ -140,20 +153,26 @@ def audit_state() -> AuditState:
 
     def work() -> AuditState:
         last = AuditSeal.objects.order_by("-number").first()
-        waiting = _unsealed().aggregate(count=Count("pk"), oldest=Min("created_at"))
+        is_old = Q(created_at__lt=DatabaseNow() - MAX_UNSEALED_AGE)
+        waiting = _unsealed().aggregate(
+            count=Count("pk"), oldest=Min("created_at"), overdue=Count("pk", filter=is_old)
+        )
         return AuditState(
-            head=str(last or ""), unsealed=waiting["count"], oldest_unsealed=waiting["oldest"]
+            head=str(last or ""),
+            unsealed=waiting["count"],
+            oldest_unsealed=waiting["oldest"],
+            overdue=waiting["overdue"],
         )
 
     return durably(work, is_repeatable=True)
 
 
 def verify_audit(*, head: str = "", former_keys: Sequence[str] = ()) -> Iterator[AuditFinding]:
-    """Yield what was edited, deleted, reordered or cut since it was sealed; in order of the seals.
+    """Yield what was edited, deleted, reordered, cut or forged; in order of the seals.
 
     A cut end shows only against a `head`, the `number:digest` that an earlier run gave.
-    `former_keys` are secret keys, besides Django's own and its fallbacks, under which seals were
-    made. Raises BadInput for what is no head.
+    `former_keys` are earlier keys that are not in `AUDIT_KEY_FALLBACKS`.
+    Raises BadInput for a malformed head.
     """
     known = _HEAD.fullmatch(head)
     if head and not known:
@@ -162,10 +181,13 @@ def verify_audit(*, head: str = "", former_keys: Sequence[str] = ()) -> Iterator
 
 
 def _findings(known: tuple[int, str] | None, former_keys: Sequence[str]) -> Iterator[AuditFinding]:
-    keys = [django_settings.SECRET_KEY, *django_settings.SECRET_KEY_FALLBACKS, *former_keys]
+    keys = [*audit_keys(), *former_keys]
     chain = _Chain(keys)
+    entries = _Entries(keys)
     for seal, entry in _sealed_entries():
         yield from chain.link(seal, entry)
+        if entry is not None and chain.doubt is None:
+            entries.check(entry, seal.number)
         if known and seal.number == known[0] and seal.digest != known[1]:
             yield AuditFinding(
                 code="replaced",
@@ -181,6 +203,57 @@ def _findings(known: tuple[int, str] | None, former_keys: Sequence[str]) -> Iter
             sentence=f"The end is cut off: the given head is seal {known[0]}, "
             f"the last one there is {chain.next_number - 1}.",
         )
+    for entry in _unsealed().order_by("pk").values(*SEALED).iterator():
+        entries.check(entry, 0)
+    yield from entries.findings()
+
+
+class _Entries:
+    """Entries whose MAC is wrong, one finding for all of a kind."""
+
+    def __init__(self, keys: Iterable[Key]) -> None:
+        self.macs = Macs(keys)
+        self.found: dict[Proof, _Wrong] = {}
+
+    def check(self, entry: Mapping[str, Any], number: int) -> None:
+        """Check the MAC of the entry with this seal; 0 is none."""
+        proof = self.macs.check(entry)
+        if proof is not Proof.GENUINE:
+            self.found.setdefault(proof, _Wrong(number)).add(entry["id"])
+
+    def findings(self) -> Iterator[AuditFinding]:
+        if wrong := self.found.get(Proof.FORGED):
+            yield AuditFinding(
+                code="forged",
+                number=wrong.number,
+                sentence=f"{wrong} edited before the seal was made, or inserted by other means "
+                "than the app: the MAC is wrong.",
+            )
+        if wrong := self.found.get(Proof.UNKNOWN_KEY):
+            yield AuditFinding(
+                code="unknown_key",
+                number=wrong.number,
+                sentence=f"{wrong} inserted under a key that is not given. Add it to "
+                "AUDIT_KEY_FALLBACKS.",
+            )
+
+
+@dataclass(slots=True)
+class _Wrong:
+    """Entries with the same fault."""
+
+    number: int
+    count: int = 0
+    named: list[int] = field(default_factory=list)
+
+    def add(self, entry_pk: int) -> None:
+        self.count += 1
+        if len(self.named) < NAMED:
+            self.named.append(entry_pk)
+
+    def __str__(self) -> str:
+        pks = ", ".join(map(str, self.named)) + (", …" if self.count > len(self.named) else "")
+        return f"Entry {pks} was" if self.count == 1 else f"{self.count:,} entries ({pks}) were"
 
 
 def _unsealed() -> QuerySet[AuditEntry]:
@@ -325,16 +398,9 @@ class _Chain:
 def _digest(key: str | bytes, before: str, sealed_at: datetime, entry: Mapping[str, Any]) -> str:
     """The keyed hash over the former digest, the seal's time and every column of the entry."""
     columns = {name: entry[name] for name in SEALED}
-    columns["created_at"] = _written(columns["created_at"])
-    sealed = json.dumps([before, _written(sealed_at), columns], sort_keys=True)
+    columns["created_at"] = written(columns["created_at"])
+    sealed = json.dumps([before, written(sealed_at), columns], sort_keys=True)
     return salted_hmac("chatmemory.seal", sealed, secret=key, algorithm="sha256").hexdigest()
-
-
-def _written(time: datetime) -> str:
-    """A time as it is on every database, whatever zone the connection is in."""
-    return (time if time.tzinfo is None else time.astimezone(UTC)).isoformat(
-        timespec="microseconds"
-    )
 
 
 aseal_audit = in_pool(seal_audit)

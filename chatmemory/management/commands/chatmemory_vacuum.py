@@ -1,4 +1,4 @@
-"""Deletes what was removed longer ago than it can be restored, and seals the audit."""
+"""Deletes what can no longer be restored, and seals the audit."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from django.core.management import BaseCommand, CommandError, CommandParser
 from chatmemory import services
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.management.counting import counted
+from chatmemory.management.sealing import verify_and_seal
 from chatmemory.services.vacuum import CHUNK
 
 
@@ -17,7 +18,8 @@ class Command(BaseCommand):
 
     help = (
         "Delete for good what was trimmed, cleared or purged longer ago than UNDO_DAYS, and what "
-        "an erasure left behind; then seal the audit. What is on hold stays. Run it once a day."
+        "an erasure left behind; then verify the audit, and seal its new entries if nothing is "
+        "found. What is on hold stays. Run it once a day."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -34,16 +36,16 @@ class Command(BaseCommand):
             raise CommandError("--chunk must be 1 or more, --pause 0 or more.")
         try:
             gone = services.vacuum(chunk=chunk, pause_seconds=pause, dry_run=dry_run)
-            if not dry_run:
-                services.seal_audit()
+            numbers = (
+                f"{counted(gone.messages, 'message')}, {counted(gone.turns, 'turn')}, "
+                f"{counted(gone.sessions, 'session')}"
+            )
+            self.stdout.write(f"{numbers} (nothing was deleted)" if dry_run else numbers)
+            trouble = "" if dry_run else verify_and_seal(self.stdout)
         except MemoryUnavailable as error:
             raise CommandError(f"{error} Run it again to go on.") from error
-        said = (
-            f"{counted(gone.messages, 'message')}, {counted(gone.turns, 'turn')}, "
-            f"{counted(gone.sessions, 'session')}"
-        )
-        self.stdout.write(f"{said} (nothing was deleted)" if dry_run else said)
         if gone.left:
-            raise CommandError(
-                f"{counted(gone.left, 'session')} could not be reached; run it again."
-            )
+            left = f"{counted(gone.left, 'session')} could not be reached; run it again."
+            trouble = f"{trouble} {left}".strip()
+        if trouble:
+            raise CommandError(trouble)
