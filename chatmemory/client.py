@@ -13,6 +13,9 @@ import asyncio
 import json
 import logging
 import random
+import socket
+import ssl
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -23,7 +26,12 @@ from weakref import WeakSet
 
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as open_socket
-from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidMessage,
+    InvalidStatus,
+    WebSocketException,
+)
 from websockets.typing import Origin, Subprotocol
 
 logger = logging.getLogger(__name__)
@@ -35,6 +43,11 @@ FIRST_RETRY_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 10.0
 LONGEST_AFTER_MS = 10 * 60 * 1000
 """Longest pause that a server can ask for."""
+FIRST_CONNECTION_SECONDS = 30.0
+"""How long the first connection is retried: a server that a deploy starts may need so long."""
+FIRST_LONGEST_RETRY_SECONDS = 2.0
+FIRST_RETRIED = frozenset({1001, 1006, 1012, 1013, 502, 503, 504})
+"""Closes, and HTTP statuses of proxies, after which the first connection is retried."""
 ASK_AGAIN_SECONDS = 5.0
 """How often the state of a turn is asked for, of which no session frame has told."""
 ID_BYTES = 40
@@ -44,6 +57,9 @@ NORMAL = 1000
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 HOPELESS = frozenset({4401, 4403, 4404, 4409, 4426})
 """Closes after which it makes no sense to come again."""
+
+WRONG_ADDRESS_ERRORS = (socket.gaierror, ssl.SSLError, WebSocketException)
+"""Unknown host, wrong certificate, no websocket: waiting does not change them."""
 
 Frame = dict[str, Any]
 
@@ -205,7 +221,9 @@ class Chat:
     `url` is that of the websocket, or a function that is asked for one at each connection.
     `ticket` is asked for a new ticket each time; its OSError counts as a lost connection. `create`
     makes the session if there is none; its key must be a version-4 UUID. With the `cursor` of an
-    earlier chat only what was missed since comes. `options` go to `websockets.connect`.
+    earlier chat only what was missed since comes. The first connection is retried for
+    `first_connection_seconds` where the server may be starting. `options` go to
+    `websockets.connect`.
     Raises Closed if there is no such chat, or nobody answers.
     """
 
@@ -218,6 +236,7 @@ class Chat:
         headers: Mapping[str, str] | None = None,
         create: bool = False,
         cursor: str | None = None,
+        first_connection_seconds: float = FIRST_CONNECTION_SECONDS,
         **options: Any,
     ) -> None:
         self.rows: dict[int, Message] = {}
@@ -250,6 +269,8 @@ class Chat:
         self._bye: Frame | None = None
         self._end: Closed | None = None
         self._has_lived = False
+        self._first_seconds = first_connection_seconds
+        self._is_wrong_address = False
 
     async def __aenter__(self) -> Self:
         self._living = asyncio.ensure_future(self._live())
@@ -417,6 +438,7 @@ class Chat:
     async def _live(self) -> None:
         """Connect again and again, until there is no sense in it."""
         tries = 0
+        first_until = time.monotonic() + self._first_seconds
         end = Closed(1011, "the client failed")
         try:
             while True:
@@ -425,11 +447,15 @@ class Chat:
                 code, reason = bye.get("code", code), bye.get("reason", reason)
                 tries = 0 if self.is_live else tries + 1
                 await self._lose()
-                if not self._is_worth_it(code, bye):
+                after = min(max(bye.get("after_ms") or 0, 0), LONGEST_AFTER_MS) / 1000
+                pause = longest_pause(tries)
+                if not self._has_lived:
+                    pause = min(pause, FIRST_LONGEST_RETRY_SECONDS)
+                wait = after + random.uniform(0, pause)  # noqa: S311  # no secret
+                is_late = not self._has_lived and time.monotonic() + wait > first_until
+                if is_late or not self._is_worth_it(code, bye):
                     end = Closed(code, reason)
                     return
-                after = min(max(bye.get("after_ms") or 0, 0), LONGEST_AFTER_MS) / 1000
-                wait = after + random.uniform(0, longest_pause(tries))  # noqa: S311  # no secret
                 self._tell(Lost(code, reason, wait))
                 await asyncio.sleep(wait)
         except asyncio.CancelledError:
@@ -444,8 +470,10 @@ class Chat:
         """Whether to connect again."""
         if "reconnect" in bye:
             return bool(bye["reconnect"])
+        if not self._has_lived:
+            return code in FIRST_RETRIED and not self._is_wrong_address
         is_refused = 400 <= code < 500 and code != 429  # of HTTP
-        return self._has_lived and code not in HOPELESS and not is_refused
+        return code not in HOPELESS and not is_refused
 
     async def _lose(self) -> None:
         """The socket is gone: whoever waits for an answer asks again."""
@@ -472,6 +500,10 @@ class Chat:
         except TimeoutError:
             return 1006, "nobody answers"
         except (OSError, WebSocketException) as error:
+            # A server that starts or ends may close before it answers: InvalidMessage.
+            self._is_wrong_address = isinstance(error, WRONG_ADDRESS_ERRORS) and not isinstance(
+                error, InvalidMessage
+            )
             return 1006, str(error) or type(error).__name__
         return 1000, "closed"
 

@@ -247,11 +247,72 @@ async def test_who_is_not_signed_in_is_told_so(live, ann):
     assert closed.value.code == 403
 
 
-async def test_nobody_there_is_said_at_once():
+async def test_nobody_there_is_said_at_once_if_one_try_is_asked_for():
     with pytest.raises(Closed) as closed:
-        async with connect(f"ws://127.0.0.1:{free_port()}/", proxy=None):
+        async with connect(
+            f"ws://127.0.0.1:{free_port()}/", proxy=None, first_connection_seconds=0
+        ):
             pass
     assert closed.value.code == 1006
+
+
+@pytest.mark.regression
+async def test_a_server_that_is_not_there_yet_is_found_when_it_starts(ann, monkeypatch):
+    port, tried = free_port(), asyncio.Event()
+    open_socket = client.open_socket
+
+    def note(*args, **kwargs):
+        tried.set()
+        return open_socket(*args, **kwargs)
+
+    monkeypatch.setattr(client, "open_socket", note)
+    entering = asyncio.ensure_future(chat(f"http://127.0.0.1:{port}", ann).__aenter__())
+    for _ in range(2):  # the second try is made after the first has failed
+        await within(tried.wait())
+        tried.clear()
+    assert not entering.done()
+    async with serving(port):
+        talk = await within(entering)
+        assert (await within(talk.ask("hi"))).text == "hi "
+        await talk.__aexit__()
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("status", [b"502 Bad Gateway", b"503 Service Unavailable", b""])
+async def test_a_proxy_whose_server_starts_is_tried_again(status):
+    seen = asyncio.Queue()
+
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        seen.put_nowait(None)
+        if status:
+            writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as proxy:
+        port = proxy.sockets[0].getsockname()[1]
+        talk = connect(f"ws://127.0.0.1:{port}/", proxy=None)
+        entering = asyncio.ensure_future(talk.__aenter__())
+        for _ in range(3):
+            await within(seen.get())
+        entering.cancel()
+        await asyncio.gather(entering, return_exceptions=True)
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "127.0.0.1"])
+async def test_an_address_that_can_not_be_right_is_tried_once(host):
+    connections = []
+
+    async def answer(reader, writer):
+        connections.append(await reader.readline())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(Closed):
+            await within(connect(f"ws://{host}:{port}/", proxy=None).__aenter__())
+    assert len(connections) == (host == "127.0.0.1")
 
 
 async def test_what_is_no_address_is_an_error_of_the_caller():

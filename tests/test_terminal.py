@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import pty
@@ -170,6 +171,27 @@ async def test_the_way_in_is_that_of_a_browser(mira):
                 await enter(url, "wrong")
 
 
+@pytest.mark.regression
+async def test_a_page_whose_server_starts_is_asked_for_again(mira):
+    port, asked = free_port(), asyncio.Event()
+    url = f"http://127.0.0.1:{port}/chat/talk/"
+
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 503 Starting\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+        asked.set()
+
+    def enter():
+        return find_door(url, lambda: ("mira", "secret"), {}, wait_seconds=DEADLINE)
+
+    async with await asyncio.start_server(answer, "127.0.0.1", port):
+        entering = asyncio.ensure_future(asyncio.to_thread(enter))
+        await asyncio.wait_for(asked.wait(), DEADLINE)
+    async with serving(port) as address:
+        assert (await entering).url == f"{address}/ws/chat/talk/"
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -204,7 +226,8 @@ def test_what_is_no_page_is_said_in_words_that_move_no_cursor(answer, why):
         speaker = threading.Thread(target=speak)
         speaker.start()
         with pytest.raises(CommandError, match=why):
-            call_command("chatmemory_chat", f"http://127.0.0.1:{listener.getsockname()[1]}/")
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+            call_command("chatmemory_chat", url, "--wait=0")
         speaker.join()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -12,11 +13,17 @@ from urllib.parse import urlencode, urljoin, urlsplit
 from urllib.request import HTTPCookieProcessor, Request, build_opener
 
 TIMEOUT_SECONDS = 30.0
+RETRY_SECONDS = 0.5
+STARTING = (502, 503, 504)
+"""What a proxy answers while its server starts."""
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 
 
 class CannotSignIn(Exception):
-    """No chat was found there, or nobody was let in."""
+    """No chat was found there, or the sign-in failed."""
+
+    is_temporary = False
+    """Whether the server may be starting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +36,20 @@ class Door:
     """The session is new: the socket makes it."""
 
 
-def find_door(url: str, sign_in: Callable[[], tuple[str, str]], cookies: Mapping[str, str]) -> Door:
+def find_door(
+    url: str,
+    sign_in: Callable[[], tuple[str, str]],
+    cookies: Mapping[str, str],
+    *,
+    wait_seconds: float = 0,
+) -> Door:
     """Open the page of a chat, or of the list of chats for a new one; sign in where it asks.
 
-    `sign_in` gives name and password; it is asked only if there is a form. Raises CannotSignIn.
+    `sign_in` gives name and password; it is asked only if there is a form. A server that may be
+    starting is asked again for `wait_seconds`. Raises CannotSignIn.
     """
     browser = _Browser(urlsplit(url).hostname or "", cookies)
-    page = browser.get(url)
+    page = _first_page(browser, url, time.monotonic() + wait_seconds)
     if page.form is not None:
         for address in (page.url, page.form):
             if not _is_there(address, url):
@@ -49,6 +63,16 @@ def find_door(url: str, sign_in: Callable[[], tuple[str, str]], cookies: Mapping
     if page.socket is None:
         raise CannotSignIn(f"There is no chat at {page.url}.")
     return Door(url=page.socket, cookies=browser.cookies, create=page.is_new)
+
+
+def _first_page(browser: _Browser, url: str, until: float) -> _Page:
+    while True:
+        try:
+            return browser.get(url)
+        except CannotSignIn as error:
+            if not error.is_temporary or time.monotonic() + RETRY_SECONDS > until:
+                raise
+            time.sleep(RETRY_SECONDS)
 
 
 def _is_there(address: str, url: str) -> bool:
@@ -96,10 +120,15 @@ class _Browser:
                 reader.feed(answer.read(MAX_PAGE_BYTES).decode(errors="replace"))
         except HTTPError as error:
             error.close()
-            raise CannotSignIn(f"{error.url}: {error.code} {error.reason}") from error
+            failed = CannotSignIn(f"{error.url}: {error.code} {error.reason}")
+            failed.is_temporary = error.code in STARTING
+            raise failed from error
         except (OSError, HTTPException) as error:  # of those, urllib wraps only some
             reason = getattr(error, "reason", None) or str(error) or type(error).__name__
-            raise CannotSignIn(f"{request.full_url}: {reason}") from error
+            failed = CannotSignIn(f"{request.full_url}: {reason}")
+            is_away = isinstance(getattr(error, "reason", error), ConnectionError | TimeoutError)
+            failed.is_temporary = is_away
+            raise failed from error
         return reader.page
 
 

@@ -52,10 +52,11 @@ def run(
     out: Callable[[str], object],
     err: Callable[[str], object],
     *,
+    wait_seconds: float = 0,
     fd: int = 0,
 ) -> int:
     """Chat until the input or the chat ends; return the code to end with."""
-    work = _chat_in(door, ticket, out, err, fd)
+    work = _chat_in(door, ticket, out, err, wait_seconds, fd)
     try:
         return asyncio.run(work)
     except (asyncio.CancelledError, KeyboardInterrupt):
@@ -70,6 +71,7 @@ async def _chat_in(
     ticket: str | None,
     out: Callable[[str], object],
     err: Callable[[str], object],
+    wait_seconds: float,
     fd: int,
 ) -> int:
     async def tell_ticket() -> str:
@@ -80,6 +82,7 @@ async def _chat_in(
         cookies=door.cookies,
         ticket=tell_ticket if ticket else None,
         create=door.create,
+        first_connection_seconds=wait_seconds,
         proxy=None if urlsplit(door.url).hostname in LOOPBACK else True,
     )
     async with chat:

@@ -14,6 +14,7 @@ from chatmemory.management.signing_in import CannotSignIn, Door, find_door
 
 NO_CHAT = 2
 """The code of an end without a chat."""
+WAIT_SECONDS = 30.0
 
 
 class Command(BaseCommand):
@@ -39,9 +40,23 @@ class Command(BaseCommand):
             help="send this cookie instead, such as sessionid=…",
         )
         parser.add_argument("--ticket", help="sign in by this ticket; URL is a websocket's then")
+        parser.add_argument(
+            "--wait",
+            type=float,
+            default=WAIT_SECONDS,
+            metavar="SECONDS",
+            help="how long to try to reach a server that may be starting; default: %(default)g",
+        )
 
     def handle(
-        self, *, url: str, user: str | None, cookie: list[str], ticket: str | None, **_: object
+        self,
+        *,
+        url: str,
+        user: str | None,
+        cookie: list[str],
+        ticket: str | None,
+        wait: float,
+        **_: object,
     ) -> None:
         try:
             terminal: Any = import_module("chatmemory.management.terminal")
@@ -55,8 +70,8 @@ class Command(BaseCommand):
             if url.startswith(("ws:", "wss:")) or ticket:
                 door = Door(url=url, cookies=cookies, create=False)
             else:
-                door = find_door(url, lambda: name_and_password(user), cookies)
-            code = terminal.run(door, ticket, self._write, self._complain)
+                door = find_door(url, lambda: name_and_password(user), cookies, wait_seconds=wait)
+            code = terminal.run(door, ticket, self._write, self._complain, wait_seconds=wait)
         except (CannotSignIn, ValueError) as error:
             raise CommandError(terminal.shown(str(error)), returncode=NO_CHAT) from error
         sys.exit(code)
