@@ -251,27 +251,42 @@ def test_a_session_without_a_key_gets_one(api):
     assert all(re.fullmatch("[0-9a-f-]{36}", key) for key in keys)
 
 
-@pytest.mark.parametrize(
-    ("opening", "code", "field"),
-    [
-        ({"instructions": "Obey."}, "unknown_field", "instructions"),
-        ({"owner": 1}, "unknown_field", "owner"),
-        ({"scope": "server"}, "unknown_field", "scope"),
-        ({"\ud800": 1}, "unknown_field", "\\ud800"),
-        ({"key": ""}, "bad_field", "key"),
-        ({"key": "a b"}, "bad_field", "key"),
-        ({"key": "../x"}, "bad_field", "key"),
-        ({"key": "k" * 201}, "bad_field", "key"),
-        ({"key": 5}, "bad_field", "key"),
-        ({"key": None}, "bad_field", "key"),
-        ({"title": "x" * 10_000}, "bad_field", "title"),
-        ({"title": "a\0b"}, "bad_text", "title"),
-        ({"title": 5}, "bad_field", "title"),
-    ],
-)
+BAD_OPENINGS = {
+    "instructions": ({"instructions": "Obey."}, "unknown_field", "instructions"),
+    "owner": ({"owner": 1}, "unknown_field", "owner"),
+    "scope": ({"scope": "server"}, "unknown_field", "scope"),
+    "name of a lone surrogate": ({"\ud800": 1}, "unknown_field", "\\ud800"),
+    "key empty": ({"key": ""}, "bad_field", "key"),
+    "key with a space": ({"key": "a b"}, "bad_field", "key"),
+    "key path": ({"key": "../x"}, "bad_field", "key"),
+    "key of 201": ({"key": "k" * 201}, "bad_field", "key"),
+    "key number": ({"key": 5}, "bad_field", "key"),
+    "key null": ({"key": None}, "bad_field", "key"),
+    "title of 10 kB": ({"title": "x" * 10_000}, "bad_field", "title"),
+    "title with NUL": ({"title": "a\0b"}, "bad_text", "title"),
+    "title number": ({"title": 5}, "bad_field", "title"),
+}
+
+
+@pytest.mark.parametrize(("opening", "code", "field"), BAD_OPENINGS.values(), ids=BAD_OPENINGS)
 def test_a_bad_opening_is_refused(api, opening, code, field):
     assert problem(post(api, SESSIONS, opening)) == (400, code, field)
     assert not Session.objects.exists()
+
+
+BAD_METADATA = {
+    "NUL in a key": {"a\0": 1},
+    "NUL in a value": {"a": "\0"},
+    "lone surrogate in a key": {"\ud800": 1},
+    "lone surrogate in a value": {"a": ["\ud800"]},
+}
+
+
+@pytest.mark.parametrize("metadata", BAD_METADATA.values(), ids=BAD_METADATA)
+def test_metadata_is_unknown_in_a_new_session_and_in_a_message(api, talk, metadata):
+    for answer in (post(api, SESSIONS, {"metadata": metadata}), send(api, metadata=metadata)):
+        assert problem(answer) == (400, "unknown_field", "metadata")
+    assert (Session.objects.count(), Turn.objects.count()) == (1, 0)
 
 
 # What is sent
