@@ -10,7 +10,7 @@ import pytest
 from django.test import override_settings
 from django.utils import timezone
 
-from chatmemory.errors import BadInput, Busy, Conflict, HistoryCleared, NotFound
+from chatmemory.errors import BadInput, Busy, Conflict, Forbidden, HistoryCleared, NotFound
 from chatmemory.models import AuditEntry, Session, Turn
 from chatmemory.services import (
     SERVER,
@@ -27,6 +27,7 @@ from chatmemory.services import (
     read_history,
     restore_session,
     trim_session,
+    user_scope,
     vacuum,
 )
 from tests.factories import BY, make_session, make_user, said
@@ -279,6 +280,38 @@ def test_nobody_restores_anothers_session():
             restore(entry, **who)
     restore(entry, by=Actor.user(ann), scope=None)
     assert read_history(session_key="talk", by=Actor.user(ann)).rows == []
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("other", [BY, Actor("operator", "7", "olga")], ids=["server", "operator"])
+@pytest.mark.parametrize("act", [clear_session, purge_session])
+def test_a_user_cannot_undo_the_removal_of_another_actor(act, other):
+    ann = make_user("ann")
+    own = {"by": Actor.user(ann), "scope": None}
+    append_messages(session_key="talk", by=Actor.user(ann), messages=said("a", "b"), create=True)
+    first = trim_session(session_key="talk", by=Actor.user(ann), keep_last=0, reason="")
+    entry = act(session_key="talk", by=other, scope=user_scope(ann), reason="")
+    for removal in (entry, first):
+        assert isinstance(preview(removal, **own).refusal, Forbidden)
+        with pytest.raises(Forbidden):
+            restore(removal, **own)
+    assert not Session.objects.filter(first_seq=1).exists()
+    restore(entry, by=other, scope=user_scope(ann))
+    assert preview(first, **own).refusal is None
+    restore(first, **own)
+    assert len(read_history(session_key="talk", by=Actor.user(ann)).rows) == 2
+
+
+@pytest.mark.regression
+def test_a_visitor_undoes_their_own_removals_only():
+    visitor = Actor.visitor("secret")
+    own = {"by": visitor, "scope": None}
+    append_messages(session_key="talk", by=visitor, messages=said("a"), create=True)
+    entry = clear_session(session_key="talk", by=visitor, reason="")
+    restore(entry, **own)
+    entry = clear_session(session_key="talk", by=BY, scope=f"visitor:{visitor.id}", reason="")
+    with pytest.raises(Forbidden):
+        restore(entry, **own)
 
 
 def test_what_is_no_removal_is_not_found():

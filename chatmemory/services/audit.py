@@ -79,6 +79,11 @@ def actor_of(entry: AuditEntry) -> Actor:
     return Actor(entry.actor_kind, entry.actor_id, entry.actor_label)
 
 
+def is_by(entry: AuditEntry, by: Actor) -> bool:
+    """Whether this is the actor of an entry."""
+    return (entry.actor_kind, entry.actor_id) == (by.kind, by.id[:MAX_ACTOR_CHARS])
+
+
 def is_erased(session_pk: int) -> bool:
     """Whether the erasure of this session was begun; what is left of it goes at once."""
     return AuditEntry.objects.filter(session_pk=session_pk, action="erase").exists()

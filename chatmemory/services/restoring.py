@@ -9,10 +9,10 @@ from django.db import IntegrityError
 from django.db.models import F
 
 from chatmemory.conf import settings
-from chatmemory.errors import Busy, ChatMemoryError, Conflict, NotFound
+from chatmemory.errors import Busy, ChatMemoryError, Conflict, Forbidden, NotFound
 from chatmemory.models import AuditEntry, DatabaseNow, Session
 from chatmemory.services.actors import Actor, owner_of, scope_for
-from chatmemory.services.audit import check_reason, is_erased, record
+from chatmemory.services.audit import check_reason, is_by, is_erased, record
 from chatmemory.services.faults import Fault, durably, fault_of
 from chatmemory.services.floor import REMOVALS, move_epoch
 from chatmemory.services.locks import lock_stored, unit
@@ -43,21 +43,23 @@ def restore_session(
 
     A purged session takes its key back. Where its end has come, or its user is gone, it gets a
     new end, `UNDO_DAYS` from now. Undoing a clear or purge moves the epoch.
-    Raises NotFound, Conflict (restored before, deleted for good, or the key is taken), Busy (a
-    clear or purge would be undone while a turn runs), BadInput, MemoryUnavailable.
+    Users and visitors undo only removals of their own: Forbidden if another actor made this one or
+    a later one that would be undone with it.
+    Raises NotFound, Forbidden, Conflict (restored before, deleted for good, or the key is taken),
+    Busy (a clear or purge would be undone while a turn runs), BadInput, MemoryUnavailable.
     """
     check_reason(reason)
     entry = _removal(entry_pk)
 
     def work() -> AuditEntry:
         session = _find(entry, by, scope)
-        if session.removed_at is not None and _plan(session, entry).refusal is None:
+        if session.removed_at is not None and _plan(session, entry, by).refusal is None:
             with unit():
                 purge_expired(session.removed_scope, session.key)
         try:
             with unit():
                 session = lock_stored(session.pk, by, scope)
-                plan = _plan(session, entry)
+                plan = _plan(session, entry, by)
                 if plan.refusal is not None:
                     raise plan.refusal
                 return _restore(session, entry, plan, by, reason)
@@ -74,7 +76,7 @@ def preview_restore(*, entry_pk: int, by: Actor, scope: str | None = None) -> Re
     entry = _removal(entry_pk)
 
     def work() -> Restoration:
-        return _plan(_find(entry, by, scope), entry)
+        return _plan(_find(entry, by, scope), entry, by)
 
     return durably(work, is_repeatable=True)
 
@@ -95,12 +97,14 @@ def _find(entry: AuditEntry, by: Actor, scope: str | None) -> Session:
     return session
 
 
-def _plan(session: Session, entry: AuditEntry) -> Restoration:
+def _plan(session: Session, entry: AuditEntry, by: Actor) -> Restoration:
     start = _start(entry)
     undoes = [found for found in standing_removals(session.pk) if found.pk >= entry.pk]
     moves_epoch = any(found.action != "trim" for found in (entry, *undoes))
     refusal: ChatMemoryError | None = None
-    if is_erased(session.pk) or start < session.stored_from:
+    if not all(_may_undo(by, found) for found in (entry, *undoes)):
+        refusal = Forbidden("Only an operator can undo the removal of another person.")
+    elif is_erased(session.pk) or start < session.stored_from:
         refusal = Conflict("These messages were deleted for good.")
     elif not undoes:
         refusal = Conflict("This was restored before.")
@@ -115,6 +119,12 @@ def _plan(session: Session, entry: AuditEntry) -> Restoration:
         moves_epoch=moves_epoch,
         refusal=refusal,
     )
+
+
+def _may_undo(by: Actor, removal: AuditEntry) -> bool:
+    """Users and visitors undo only what they removed; operators and server code, everything."""
+    is_person = by.kind in ("user", "visitor")
+    return not is_person or is_by(removal, by)
 
 
 def standing_removals(session_pk: int) -> list[AuditEntry]:
