@@ -194,6 +194,8 @@ class Reset:
     """All rows were dropped; the newest follow."""
 
     reason: str
+    lost: int | None = 0
+    """How many of them the server has lost; None if it lost some and their number is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -581,7 +583,7 @@ class Chat:
             case {"type": "reset"}:
                 self._clear()
                 self.session, self.cursor = {}, None
-                self._tell(Reset(frame.get("reason", "")))
+                self._tell(Reset(frame.get("reason", ""), frame.get("lost", 0)))
             case {"type": "synced", "cursor": cursor}:
                 self.cursor, self.is_live, self._has_lived = cursor, True, True
                 self._tell(Synced(cursor))

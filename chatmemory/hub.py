@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from chatmemory import services
 from chatmemory.conf import settings
@@ -72,6 +72,16 @@ class Listener(Protocol):
         """This turn shall stop."""
 
 
+class Place(NamedTuple):
+    """The session of a streamed text.
+
+    A restored database may assign the primary key to another session, which has another epoch.
+    """
+
+    session_pk: int
+    epoch: int
+
+
 @dataclass(slots=True)
 class LiveText:
     """What one step of a run says, in pieces. A reader's place is a number of pieces."""
@@ -100,9 +110,9 @@ class Hub:
         self._thread: threading.Thread | None = None
         self._sockets: defaultdict[int, set[Socket]] = defaultdict(set)
         self._heads: dict[int, Head | None] = {}
-        self._texts: dict[int, LiveText] = {}
-        self._mirrors: dict[int, LiveText] = {}
-        self._unpublished: set[int] = set()
+        self._texts: dict[Place, LiveText] = {}
+        self._mirrors: dict[Place, LiveText] = {}
+        self._unpublished: set[Place] = set()
         self._is_serving = False
         self._is_due = asyncio.Event()
         self._retires = ""
@@ -110,12 +120,12 @@ class Hub:
 
     # Called from any thread.
 
-    def join(self, session_pk: int, socket: Socket) -> None:
-        """From now on the socket is told of news of the session."""
+    def join(self, place: Place, socket: Socket) -> None:
+        """Notify the socket of news of the session from now on."""
         self._is_serving = True
         with self._lock:
-            self._sockets[session_pk].add(socket)
-        self._call(self._follow, session_pk)
+            self._sockets[place.session_pk].add(socket)
+        self._call(self._follow, place)
         if self._retires:
             self._retire_one(socket)
 
@@ -170,29 +180,29 @@ class Hub:
         self._call(self._layer.join, RUNNERS)
         self._call(self._is_due.set)
 
-    def begin_text(self, session_pk: int, turn: str, step: int) -> LiveText:
-        """A run of this process begins a step."""
-        text = self._texts[session_pk] = LiveText(turn, step)
+    def begin_text(self, place: Place, turn: str, step: int) -> LiveText:
+        """Start the text of a step of a run in this process."""
+        text = self._texts[place] = LiveText(turn, step)
         if self._layer.is_shared:
             self._call(self._layer.join, RUNNERS)  # there, sockets elsewhere ask for the whole
         return text
 
-    def grew(self, session_pk: int) -> None:
-        """The text of a run of this process has new pieces."""
-        self._say(session_pk)
-        if session_pk not in self._unpublished and self._layer.is_shared:
-            self._call(self._publish_soon, session_pk)
+    def grew(self, place: Place) -> None:
+        """Publish the new pieces of a text of this process."""
+        self._say(place.session_pk)
+        if place not in self._unpublished and self._layer.is_shared:
+            self._call(self._publish_soon, place)
 
-    def end_text(self, session_pk: int, turn: str) -> None:
-        """The turn ended; its rows say it all."""
+    def end_text(self, place: Place, turn: str) -> None:
+        """Drop the text of a turn that ended: its rows contain it."""
         for texts in (self._texts, self._mirrors):
-            text = texts.get(session_pk)
+            text = texts.get(place)
             if text is not None and text.turn == turn:
-                texts.pop(session_pk, None)
+                texts.pop(place, None)
 
-    def text_of(self, session_pk: int) -> LiveText | None:
+    def text_of(self, place: Place) -> LiveText | None:
         """The text of the session's run, of this process or another's."""
-        return self._texts.get(session_pk) or self._mirrors.get(session_pk)
+        return self._texts.get(place) or self._mirrors.get(place)
 
     def poke(self, session_pk: int) -> None:
         """A session has news: tell its sockets, here and in other processes."""
@@ -255,10 +265,10 @@ class Hub:
         if self._layer.is_shared:
             self._call(self._layer.tell, group, kind, fields)
 
-    def _follow(self, session_pk: int) -> None:
-        self._layer.join(group_of(session_pk))
-        if session_pk not in self._texts and session_pk not in self._mirrors:
-            self._ask_for_whole(session_pk)
+    def _follow(self, place: Place) -> None:
+        self._layer.join(group_of(place.session_pk))
+        if self.text_of(place) is None:
+            self._ask_for_whole(place.session_pk)
 
     def _has_joined(self, session_pk: int) -> None:
         """What was said while the layer subscribed was lost: look."""
@@ -278,18 +288,26 @@ class Hub:
             if self._sockets.get(session_pk):
                 return
             self._sockets.pop(session_pk, None)
-        self._mirrors.pop(session_pk, None)
+        for place in self._places(self._mirrors, session_pk):
+            self._mirrors.pop(place, None)
         self._heads.pop(session_pk, None)
         self._layer.leave(group_of(session_pk))
 
-    def _publish_soon(self, session_pk: int) -> None:
-        if session_pk not in self._unpublished:
-            self._unpublished.add(session_pk)
-            asyncio.get_running_loop().call_later(PUBLISH_SECONDS, self._publish, session_pk)
+    def _places(self, texts: Mapping[Place, LiveText], session_pk: int) -> list[Place]:
+        return [place for place in tuple(texts) if place.session_pk == session_pk]
 
-    def _publish(self, session_pk: int, *, whole: bool = False) -> None:
-        self._unpublished.discard(session_pk)
-        text = self._texts.get(session_pk)
+    def _publish_soon(self, place: Place) -> None:
+        if place not in self._unpublished:
+            self._unpublished.add(place)
+            asyncio.get_running_loop().call_later(PUBLISH_SECONDS, self._publish, place)
+
+    def _publish_whole(self, session_pk: int) -> None:
+        for place in self._places(self._texts, session_pk):
+            self._publish(place, whole=True)
+
+    def _publish(self, place: Place, *, whole: bool = False) -> None:
+        self._unpublished.discard(place)
+        text = self._texts.get(place)
         if text is None:
             return
         begin, end = 0 if whole else text.published, len(text.pieces)
@@ -297,8 +315,10 @@ class Hub:
             pieces = _packed(text.pieces[begin:end])
             fields = {"turn": text.turn, "step": text.step, "from": begin, "to": end}
             text.published = end
-            event = {"session": session_pk, "pieces": pieces, **fields}
-            self._layer.tell(group_of(session_pk), "text", event)
+            where = {"session": place.session_pk, "epoch": place.epoch}
+            self._layer.tell(
+                group_of(place.session_pk), "text", {**where, "pieces": pieces, **fields}
+            )
 
     def _hear(self, kind: str, event: Mapping[str, Any]) -> None:
         match kind:
@@ -307,7 +327,7 @@ class Hub:
             case "text":
                 self._mirror(event)
             case "whole":
-                self._publish(event["session"], whole=True)
+                self._publish_whole(event["session"])
             case "user":
                 self._expel_user_here(event["user"])
             case "login":
@@ -318,15 +338,16 @@ class Hub:
                 self.listener.stop(event["turn"])
 
     def _mirror(self, event: Mapping[str, Any]) -> None:
-        session_pk = event["session"]
-        if session_pk in self._texts or not self._sockets.get(session_pk):
+        place = Place(event["session"], event["epoch"])
+        session_pk = place.session_pk
+        if place in self._texts or not self._sockets.get(session_pk):
             return
-        text = self._mirrors.get(session_pk)
+        text = self._mirrors.get(place)
         is_same = text is not None and (text.turn, text.step) == (event["turn"], event["step"])
         if event["from"] == 0 and not (is_same and text and text.received >= event["to"]):
             pieces = _unpacked(event["pieces"])
             text = LiveText(event["turn"], event["step"], pieces, received=event["to"])
-            self._mirrors[session_pk] = text
+            self._mirrors[place] = text
             self._poke_here(session_pk)  # if the hint that the run began was lost
         elif text is not None and is_same and event["from"] == text.received:
             text.pieces += _unpacked(event["pieces"])
@@ -402,9 +423,10 @@ class Hub:
             if session_pk not in self._heads or self._heads[session_pk] != head:
                 self._heads[session_pk] = head
                 self._poke_here(session_pk)
-            mirror = self._mirrors.get(session_pk)
-            if mirror is not None and (head is None or head.running != mirror.turn):
-                self._mirrors.pop(session_pk, None)  # its turn ended
+        for place, mirror in tuple(self._mirrors.items()):
+            head = heads.get(place.session_pk)
+            if head is None or (head.epoch, head.running) != (place.epoch, mirror.turn):
+                self._mirrors.pop(place, None)  # its turn ended
         await self._expel_invalid(sockets)
         turns = await _ahelp()  # last: it may wait for locks
         for session_pk in turns.waiting:

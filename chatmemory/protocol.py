@@ -5,6 +5,7 @@ Pure: a frame is parsed from a JSON value, and dumped to text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 
@@ -20,6 +21,8 @@ MAX_FETCH = 100
 MAX_ID_CHARS = 64
 
 FrameId = str | int
+
+_CURSOR = re.compile(r"([0-9]{1,16})\." * 5 + r"([0-9a-f]{16}|)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,13 +229,19 @@ def dump_error(error: ChatMemoryError, *, id: FrameId | None = None, ref: str = 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a client has seen; opaque to it."""
+    """A client's position in a session; opaque to it.
+
+    The epoch identifies the session. The primary key only tells a session that got another epoch
+    from a new session under the same key.
+    """
 
     session_pk: int
     epoch: int
     seq: int
     revision: int
     first_seq: int
+    mark: str = ""
+    """Identifies the row `seq`, which a restored database may have replaced; empty for no row."""
 
     def __str__(self) -> str:
         return ".".join(map(str, astuple(self)))
@@ -240,9 +249,10 @@ class Cursor:
     @classmethod
     def parse(cls, text: str) -> Cursor | None:
         """The cursor that was given out, or None for anything else."""
-        parts = text.split(".") if len(text) <= 100 and text.isascii() else []
-        if len(parts) != 5 or not all(part.isdigit() for part in parts):
+        found = _CURSOR.fullmatch(text)
+        if found is None:
             return None
-        numbers = [int(part) for part in parts]
-        # Beyond it no number was given out, and databases can't add to it.
-        return cls(*numbers) if max(numbers) <= codec.MAX_SAFE_INTEGER else None
+        pk, epoch, seq, revision, first_seq = numbers = [int(part) for part in found.groups()[:5]]
+        if max(numbers) > codec.MAX_SAFE_INTEGER:
+            return None  # the server assigns no such number, and a database cannot add to it
+        return cls(pk, epoch, seq, revision, first_seq, mark=found[6])

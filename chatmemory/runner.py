@@ -295,7 +295,7 @@ class Runner:
             if not run.is_ending:
                 raise
         finally:
-            hub.end_text(claim.session_pk, claim.client_id)
+            hub.end_text(run.place, claim.client_id)
             if self._runs.get(claim) is run and not run.is_ending:
                 del self._runs[claim]
 
@@ -401,7 +401,7 @@ class Runner:
 
     def _ended(self, run: Run) -> None:
         self._runs.pop(run.claim, None)
-        hub.end_text(run.claim.session_pk, run.claim.client_id)
+        hub.end_text(run.place, run.claim.client_id)
         if run.is_followed:
             self.pass_on(run.claim.session_pk)
         if settings.DB_THREADS and self._loop is not None and has_turn_limit(run.claim.scope):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from chatmemory import codec, services
 from chatmemory.errors import MemoryUnavailable, ModelError
-from chatmemory.hub import LiveText, hub
+from chatmemory.hub import LiveText, Place, hub
 from chatmemory.models import Message, Session
 from chatmemory.responders import Progress, Request
 from chatmemory.services import Claim, Ended
@@ -79,13 +79,18 @@ class Run:
     """Held while the last message is stored: who ends the run stores it only if it is not yet."""
     _ending: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def place(self) -> Place:
+        """Where sockets find its text."""
+        return Place(self.claim.session_pk, self.claim.epoch)
+
     def take_end(self) -> bool:
         """Whether the caller is the first who wants to end the run, and so may."""
         return self._ending.acquire(blocking=False)
 
     def begin_step(self, step: int) -> None:
         """From now on the text is that of this step."""
-        self.text = hub.begin_text(self.claim.session_pk, self.claim.client_id, step)
+        self.text = hub.begin_text(self.place, self.claim.client_id, step)
         self.chars = self.saved_chars = 0
         self.is_repaired = False
 
@@ -97,14 +102,14 @@ class Run:
         self.is_repaired |= storable != text
         self.text.pieces.append(storable)
         self.chars += len(text)
-        hub.grew(self.claim.session_pk)
+        hub.grew(self.place)
 
     def tell(self, event: Progress) -> None:
         """Show what the run is at, unless it has told very much already."""
         if self.events < MAX_EVENTS:
             self.events += 1
             self.text.pieces.append(event)
-            hub.grew(self.claim.session_pk)
+            hub.grew(self.place)
 
     @property
     def is_save_due(self) -> bool:

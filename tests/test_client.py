@@ -184,12 +184,33 @@ def test_rows_are_replaced_by_newer_ones_and_go_with_the_floor_and_a_reset(scrip
     script.say("message", **row(3, "three!", revision=6))
     chat.expect_rows("three!")
     expect(chat.box).to_be_enabled()
-    script.say("reset", reason="cleared", epoch=8)
+    script.say("reset", reason="cleared", epoch=8, lost=0)
     script.say("message", **row(4, "four"))
     script.session(epoch=8, first_seq=4, last_seq=4, revision=9)
     chat.expect_rows("four")
     script.session(epoch=6, first_seq=5, last_seq=4, revision=0)  # another one, whatever its number
     expect(chat.rows).to_have_count(0)
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    ("lost", "notice"), [(2, "2 messages were lost"), (None, "Some messages were lost")]
+)
+def test_messages_that_the_server_lost_are_replaced_and_their_loss_is_shown(scripted, lost, notice):
+    script, chat = scripted
+    script.welcome(row(1, "one"), row(2, "lost"), row(3, "lost too"))
+    chat.expect_rows("one", "lost", "lost too")
+    script.say("reset", reason="diverged", epoch=8, lost=lost)
+    script.say("message", **row(1, "one"))
+    script.say("message", **row(2, "another"))
+    script.session(epoch=8, last_seq=2)
+    script.say("synced", cursor="c2")
+    chat.expect_rows("one", "another")
+    banner = chat.page.locator(".cm-banner")
+    expect(banner).to_contain_text(notice)
+    banner.get_by_role("button").click()
+    expect(banner).to_be_hidden()
+    chat.expect_rows("one", "another")
 
 
 def test_a_changed_row_that_is_not_here_makes_no_hole(scripted):
@@ -200,7 +221,7 @@ def test_a_changed_row_that_is_not_here_makes_no_hole(scripted):
     chat.expect_rows("nine", "ten!")
     fetch = script.wait_for("fetch")  # by itself, for there is room
     assert fetch["before_seq"] == 9
-    script.say("reset", reason="restored", epoch=8)
+    script.say("reset", reason="restored", epoch=8, lost=0)
     script.say("ok", id=fetch["id"], messages=[row(8, "eight")])
     script.say("message", **row(20, "twenty"))
     script.session(epoch=8, first_seq=3, last_seq=20)

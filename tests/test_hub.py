@@ -8,11 +8,14 @@ import threading
 import pytest
 
 from chatmemory import layer as layer_module
-from chatmemory.hub import Hub
+from chatmemory.hub import Hub, Place
 from chatmemory.layer import RUNNERS, group_of
 from chatmemory.responders import Progress
 from tests.layers import Boss, Ear, FakeLayer
 from tests.servers import wait_for
+
+EPOCH = 11
+PLACE = Place(7, EPOCH)
 
 
 @pytest.fixture
@@ -29,7 +32,7 @@ def joined(hub, wire, session_pk=7):
     """A socket of a hub whose group has been joined."""
     ear = Ear()
     before = len(wire.groups.get(group_of(session_pk), ()))
-    hub.join(session_pk, ear)
+    hub.join(Place(session_pk, EPOCH), ear)
     wait_for(lambda: len(wire.groups.get(group_of(session_pk), ())) > before, "not joined")
     wait_for(lambda: ear.pokes, "not poked after the join")
     ear.pokes = 0
@@ -38,7 +41,7 @@ def joined(hub, wire, session_pk=7):
 
 def runs(hub, wire, pieces=("So ", "far"), session_pk=7, turn="c1", step=0):
     """A run in a hub's process that has said something."""
-    text = hub.begin_text(session_pk, turn, step)
+    text = hub.begin_text(Place(session_pk, EPOCH), turn, step)
     wait_for(lambda: wire.groups.get(RUNNERS), "the runner does not listen")
     grow(hub, text, *pieces, session_pk=session_pk)
     return text
@@ -47,11 +50,11 @@ def runs(hub, wire, pieces=("So ", "far"), session_pk=7, turn="c1", step=0):
 def grow(hub, text, *pieces, session_pk=7):
     for piece in pieces:
         text.pieces.append(piece)
-        hub.grew(session_pk)
+        hub.grew(Place(session_pk, EPOCH))
 
 
-def seen(hub, session_pk=7):
-    text = hub.text_of(session_pk)
+def seen(hub, session_pk=7, epoch=EPOCH):
+    text = hub.text_of(Place(session_pk, epoch))
     return (text.turn, text.step, text.text) if text else None
 
 
@@ -66,7 +69,7 @@ def test_news_reach_the_sockets_of_all_processes(hubs, wire):
 def test_who_left_is_told_no_more_and_the_last_one_leaves_thegroup_of(hubs, wire):
     here, _ = hubs
     first, second = joined(here, wire), Ear()
-    here.join(7, second)
+    here.join(PLACE, second)
     here.leave(7, first)
     here.poke(7)
     assert (first.pokes, second.pokes) == (0, 1)
@@ -82,7 +85,7 @@ def test_a_socket_that_joins_while_the_last_one_leaves_is_not_lost(hubs, wire):
     for _ in range(200):
         new = Ear()
         here.leave(7, ear)
-        here.join(7, new)
+        here.join(PLACE, new)
         ear = new
     here.poke(7)
     assert ear.pokes >= 1
@@ -94,7 +97,7 @@ def test_a_joined_group_pokes_for_what_was_said_in_the_meantime(hubs, wire):
     here, _ = hubs
     wire.is_cut = True
     ear = Ear()
-    here.join(7, ear)
+    here.join(PLACE, ear)
     threading.Event().wait(0.1)
     assert ear.pokes == 0
     wire.is_cut = False
@@ -117,9 +120,9 @@ def test_progress_reaches_them_in_order_with_the_text(hubs, wire):
     begun, ended = (Progress("tool", "weather", state) for state in ("started", "ended"))
     runs(here, wire, ("So ", "far", begun, ended, ", so "))
     said = ["So far", begun, ended, ", so "]
-    wait_for(lambda: seen(there) and there.text_of(7).pieces == said, "it is not there")
-    grow(here, here.text_of(7), begun)
-    wait_for(lambda: there.text_of(7).pieces == [*said, begun], "no more comes")
+    wait_for(lambda: seen(there) and there.text_of(PLACE).pieces == said, "it is not there")
+    grow(here, here.text_of(PLACE), begun)
+    wait_for(lambda: there.text_of(PLACE).pieces == [*said, begun], "no more comes")
     assert seen(there) == ("c1", 0, "So far, so ")
 
 
@@ -166,10 +169,34 @@ def test_the_next_step_begins_anew(hubs, wire):
 def test_an_ended_text_is_no_more(hubs, wire):
     here, _ = hubs
     runs(here, wire)
-    here.end_text(7, "another")
+    here.end_text(PLACE, "another")
     assert seen(here)
-    here.end_text(7, "c1")
+    here.end_text(PLACE, "c1")
     assert seen(here) is None
+
+
+@pytest.mark.regression
+def test_a_text_belongs_to_one_epoch_of_a_primary_key(hubs, wire):
+    here, there = hubs
+    joined(there, wire)
+    runs(here, wire, ("stale",))
+    wait_for(lambda: seen(there), "no text there")
+    restored = here.begin_text(Place(7, EPOCH + 1), "c1", 0)
+    restored.pieces.append("new")
+    here.grew(Place(7, EPOCH + 1))
+    wait_for(lambda: seen(there, epoch=EPOCH + 1) == ("c1", 0, "new"), "the new text is missing")
+    assert seen(here) == seen(there) == ("c1", 0, "stale")
+    here.end_text(Place(7, EPOCH + 1), "c1")
+    assert seen(here) == ("c1", 0, "stale")
+
+
+def test_mirrors_of_all_epochs_go_with_the_last_socket(hubs, wire):
+    here, there = hubs
+    ear = joined(there, wire)
+    runs(here, wire)
+    wait_for(lambda: seen(there), "no text there")
+    there.leave(7, ear)
+    wait_for(lambda: not there._mirrors, "a mirror is kept")
 
 
 def test_a_text_without_sockets_there_is_not_mirrored(hubs, wire):
@@ -221,10 +248,20 @@ GARBAGE = [
     {"type": "chatmemory.news", "session": [7]},
     {"type": "chatmemory.work", "session": {}},
     {"type": "chatmemory.text", "session": 7},
-    {"type": "chatmemory.text", "session": 7, "turn": "c", "step": 0, "from": 0, "to": "x"},
+    {"type": "chatmemory.text", "session": 7, "epoch": []},
     {
         "type": "chatmemory.text",
         "session": 7,
+        "epoch": 11,
+        "turn": "c",
+        "step": 0,
+        "from": 0,
+        "to": "x",
+    },
+    {
+        "type": "chatmemory.text",
+        "session": 7,
+        "epoch": 11,
         "turn": "c",
         "step": 0,
         "from": 0,
@@ -315,20 +352,20 @@ def test_a_layer_that_fails_now_and_then_is_not_said_to_work_in_between(hubs, wi
 def test_layers_made_by_several_threads_at_once_do_not_cut_off_the_hub(monkeypatch):
     monkeypatch.setattr(layer_module, "get_channel_layer", FakeLayer)
     hub = Hub()
-    hub.join(7, ear := Ear())
+    hub.join(PLACE, ear := Ear())
     wait_for(lambda: ear.pokes, "the group can't be joined")
     hub.shut_down()
 
 
 def test_without_a_shared_layer_nothing_is_kept_for_it():
     hub = Hub()
-    hub.join(7, Ear())
-    hub.grew(7)
+    hub.join(PLACE, Ear())
+    hub.grew(PLACE)
     hub.poke(7)
     hub.shut_down()
     hub = Hub()
     for session_pk in range(50):
-        hub.join(session_pk, ear := Ear())
+        hub.join(Place(session_pk, EPOCH), ear := Ear())
         hub.leave(session_pk, ear)
     wait_for(lambda: not hub._sockets, "a socket is kept")
     assert (hub._layer._outbox, hub._layer._texts) == ({}, [])

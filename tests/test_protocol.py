@@ -256,14 +256,16 @@ def test_a_message_that_just_fits_into_a_frame_is_not_cut():
 
 
 def test_a_cursor_that_was_given_out_is_taken_back():
-    cursor = Cursor(1, 2**41, 2**53, 4, 5)
-    assert Cursor.parse(str(cursor)) == cursor
+    for cursor in (Cursor(1, 2**41, 2**53, 4, 5, "0123456789abcdef"), Cursor(1, 2, 0, 0, 1)):
+        assert Cursor.parse(str(cursor)) == cursor
 
 
 @pytest.mark.parametrize(
-    "text", ["", "garbage", "1.2.3.4", "1.2.3.4.5.6", "1.2.-3.4.5", "1.2.³.4.5", "1.2.3. 4.5",
-             "1.2.٣.4.5", "1" * 200, f"1.2.3.4.{'9' * 5_000}", f"1.2.{10**30}.4.5",
-             f"1.2.{2**53 + 1}.4.5", "\ud800.2.3.4.5"]
+    "text", ["", "garbage", "1.2.3.4.", "1.2.3.4.5", "1.2.3.4.5.6.", "1.2.-3.4.5.", "1.2.³.4.5.",
+             "1.2.3. 4.5.", "1.2.٣.4.5.", "1" * 200, f"1.2.3.4.{'9' * 5_000}.",
+             f"1.2.{10**30}.4.5.",
+             f"1.2.{2**53 + 1}.4.5.", "\ud800.2.3.4.5.", "1.2.3.4.5.f", f"1.2.3.4.5.{'g' * 16}",
+             f"1.2.3.4.5.{'0' * 17}", f"1.2.3.4.5.{'٣' * 16}", "1.2.3.4.5.\n"]
 )  # fmt: skip
 def test_any_other_cursor_is_none(text):
     assert Cursor.parse(text) is None

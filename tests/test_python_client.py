@@ -213,6 +213,7 @@ async def test_a_clear_resets_and_what_is_purged_closes(ann):
         await db(services.clear_session)(**ann.talk, reason="test")
         async for event in events:
             if isinstance(event, Reset):
+                assert event == Reset("cleared", 0)
                 break
         assert talk.messages == []
         await within(talk.ask("hi"))

@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.test import Client as Browser
 
-from chatmemory.hub import Hub
+from chatmemory.hub import Hub, Place
 from chatmemory.layer import RUNNERS
 from chatmemory.services import Login
 from tests.factories import make_session
@@ -74,7 +74,7 @@ async def test_who_loses_the_right_to_be_here_is_expelled_at_once_in_all_process
     there.serve()
     ears = [Ear(Login.of(one.user, one.cookie)) for one in (ann, bob)]
     for ear in ears:
-        there.join(7, ear)
+        there.join(Place(7, 11), ear)
     await eventually(lambda: len(wire.groups.get(RUNNERS, ())) == 1)
     async with greeted(tab := Tab(ann), other := Tab(bob)):
         await db(end)(ann)

@@ -19,7 +19,7 @@ from chatmemory import hub as hub_module
 from chatmemory import runner as runner_module
 from chatmemory import runs, services
 from chatmemory.errors import MemoryUnavailable
-from chatmemory.hub import LiveText, hub
+from chatmemory.hub import LiveText, Place, hub
 from chatmemory.langchain import DjangoChatMessageHistory
 from chatmemory.layer import RUNNERS
 from chatmemory.models import DatabaseNow, Message, Session, Turn
@@ -226,7 +226,7 @@ def test_of_an_endless_reply_no_more_is_awaited_than_is_stored(ann, settings):
 
 def test_of_pieces_that_say_nothing_none_is_kept(ann, settings, monkeypatch):
     told = []
-    monkeypatch.setattr(hub, "end_text", lambda pk, turn: told.append(hub.text_of(pk)))
+    monkeypatch.setattr(hub, "end_text", lambda at, turn: told.append(hub.text_of(at)))
     answered_by(settings, "pausing")
     begin(ann)
     assert ended().status == "complete"
@@ -258,7 +258,7 @@ def test_a_question_that_was_stopped_waits_for_no_answer(ann, settings):
 
 def test_progress_is_told_within_bounds_and_not_stored(ann, settings, monkeypatch):
     told = []
-    monkeypatch.setattr(hub, "end_text", lambda pk, turn: told.append(hub.text_of(pk)))
+    monkeypatch.setattr(hub, "end_text", lambda at, turn: told.append(hub.text_of(at)))
     answered_by(settings, "restless")
     responders_for_tests.GO.set()
     begin(ann)
@@ -328,7 +328,7 @@ def test_a_save_that_is_held_up_does_not_hold_up_the_stream(ann, settings, monke
     answered_by(settings, "endless")
     begin(ann)
     wait_for(lambda: turn().partial, "nothing is kept")
-    text = hub.text_of(turn().session_id)
+    text = hub.text_of(Place(turn().session_id, turn().epoch))
     with second_connection() as other, other.cursor() as cursor:
         other.set_autocommit(False)
         cursor.execute("UPDATE chatmemory_turn SET fence = fence")

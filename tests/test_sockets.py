@@ -473,10 +473,11 @@ def old_cursor(session, **changes):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"session_pk": 10**9}, "other"),
+        ({"session_pk": 10**9, "epoch": 7}, "other"),
         ({"seq": 10**9}, "ahead"),
         ({"seq": 2**53}, "ahead"),
         ({"epoch": 7}, "restored"),
+        ({"mark": "0123456789abcdef"}, "diverged"),
     ],
 )
 async def test_a_cursor_of_elsewhere_begins_anew_with_a_reason(ann, talk, changes, reason):
@@ -984,7 +985,7 @@ async def test_the_text_of_a_turn_that_ended_is_shown_to_nobody(ann, talk):
     async with greeted(tab := Tab(ann)):
         cursor = tab.frames[-1]["cursor"]
         text = {"turn": "c0", "step": 0, "from": 0, "to": 1, "pieces": ["a ghost"]}
-        hub._hear("text", {"session": talk.pk, **text})
+        hub._hear("text", {"session": talk.pk, "epoch": talk.epoch, **text})
         async with Tab(ann) as late:
             await late.hello(cursor=cursor)
             await late.ask("fetch", before_seq=1)

@@ -319,6 +319,8 @@ async def test_a_stream_that_begins_anew_is_not_said_twice():
         yield client.Message({**fields, "seq": 2, "status": "failed", "error": "model_error"})
         yield client.SessionChanged({"running": None, "waiting": []})
         yield client.Reset("cleared")
+        yield client.Reset("ahead", 2)
+        yield client.Reset("diverged", None)
 
     talk = client.Chat("ws://127.0.0.1/")
     await Screen(talk, screen.append).show(came())
@@ -326,6 +328,8 @@ async def test_a_stream_that_begins_anew_is_not_said_twice():
         "So far\n[connection lost (lost\ufffd), again in 0.5 s]\n[connected]\n"
         "So far, so\n[weather started]\n[thinking ended]\n"
         "So far, so good.\n[failed model_error]\n> [the history begins anew: cleared]\n"
+        "[the history begins anew: ahead; messages lost: 2]\n"
+        "[the history begins anew: diverged; messages lost: unknown number]\n"
     )
 
 

@@ -8,6 +8,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -752,13 +753,13 @@ def test_whose_session_was_cleared_can_write_no_more():
     assert_fenced_off(claim)
 
 
-def restore_over(claim: Claim, **columns: object) -> Turn:
+def restore_over(claim: Claim, **columns: Any) -> Turn:
     """Put another turn under the primary keys of this claim, as a restored database does."""
     Message.stored.all().delete()
     Turn.objects.all().delete()
     Session.objects.all().delete()
     new = replace(claim, **columns)
-    fences = {"epoch": new.epoch, "fence": new.fence}
+    fences: dict[str, Any] = {"epoch": new.epoch, "fence": new.fence}
     session = make_session("other", pk=new.session_pk, running=new.client_id, **fences)
     about = {"client_id": new.client_id, "status": "running", "user_seq": 1, **fences}
     return Turn.objects.create(pk=claim.turn_pk, session=session, **about)

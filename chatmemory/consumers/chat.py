@@ -198,6 +198,8 @@ class Client:
         self._feed: Feed | None = None
         self._source: FrameSource | None = None
         self._slowness = Slowness()
+        self._followed: int | None = None
+        """The primary key under which the hub knows this socket's session."""
         self._mistakes = 0
         self._bucket = Bucket()
         self._credit = Credit()
@@ -236,12 +238,22 @@ class Client:
     def leave(self) -> None:
         """The socket is gone."""
         guests.remove(self)
-        if self._feed is not None:
-            hub.leave(self._feed.session_pk, self)
+        if self._followed is not None:
+            hub.leave(self._followed, self)
         if self._source is not None:
             self._source.close()
         if self._handler is not None:
             self._handler.cancel()
+
+    def _follow(self, feed: Feed) -> None:
+        """Get the hints of the feed's session, under the primary key that it has now."""
+        if self._followed == feed.place.session_pk:
+            return
+        if self._followed is not None:
+            hub.leave(self._followed, self)
+        self._followed = feed.place.session_pk
+        hub.join(feed.place, self)
+        self._look()
 
     # The reader.
 
@@ -359,7 +371,7 @@ class Client:
             case _ if self._feed is None:
                 raise BadInput("Say hello first.", code="not_ready")
             case Send():
-                await self._admit(frame, self._feed.epoch)
+                await self._admit(frame, self._feed.place.epoch)
             case Stop(id=frame_id, turn=turn):
                 status = await _in_time(acts.astop(self.login, **self._address, turn=turn))
                 self._answer(protocol.dump("ok", id=frame_id, turn=turn, status=status))
@@ -388,7 +400,7 @@ class Client:
             return
         self._feed = Feed(session, frame.cursor)
         self._source = FrameSource(self._feed, self._credit, self._wake.set)
-        hub.join(session.pk, self)
+        self._follow(self._feed)
         limits = {
             "max_message_chars": settings.MAX_MESSAGE_CHARS,
             "max_frame_bytes": protocol.MAX_FRAME_IN,
@@ -538,6 +550,8 @@ class Client:
             await self._send_news(self._source)
             if self._feed.is_gone:
                 self._say_bye("not_found")
+            else:
+                self._follow(self._feed)
         if self._bye is None and self._credit.is_ping_due():
             await self._put(protocol.dump("ping", n=self._credit.ping()))
 

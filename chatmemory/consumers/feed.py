@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
-from chatmemory import protocol, services
+from chatmemory import protocol
 from chatmemory.consumers.credit import Credit
-from chatmemory.hub import LiveText, hub
+from chatmemory.hub import LiveText, Place, hub
 from chatmemory.models import Head, Message, Page, Session, StoredMessage, Turn
 from chatmemory.protocol import Cursor
 from chatmemory.responders import Progress
@@ -24,17 +24,32 @@ TEXT_CHARS = 32 * 1024
 """Longest piece of streamed text in one frame."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Why a client must drop its messages."""
+
+    reason: str
+    lost: int | None = 0
+    """How many of them the database has lost; None if it lost some and their number is unknown."""
+
+
 class Feed:
-    """A place in a session's rows and in the text of its run."""
+    """A position in a session's rows and in the text of its run.
+
+    The address identifies the session, and the epoch its history. After a restore of the database
+    the session may have another primary key, and another session may have its old one.
+    """
 
     def __init__(self, session: Session, cursor: str | None) -> None:
-        self.session_pk = session.pk
-        self.epoch = session.epoch
+        self.place = Place(session.pk, session.epoch)
+        self._address = (session.scope, session.key)
         self.has_news = True
         self.is_gone = False
         self._resume = cursor
         self._is_new = True
         self._seq = 0
+        self._mark = ""
+        """Identifies the row `_seq`; empty if it was not shown."""
         self._lowest = 0
         self._first_seq = 1
         self._seen = (0, 0)
@@ -58,13 +73,14 @@ class Feed:
         while self.has_news and not self.is_gone and credit.is_left():
             self.has_news = False
             page, reset = await self._pull()
+            if reset is not None:
+                # The client drops what these say, so all of it is sent again.
+                self._text, self._shown, self._synced = None, {}, ""
+                self._superseded_of = (0, 0, 0)
+                yield protocol.dump("reset", epoch=self.place.epoch, **asdict(reset))
             if page is None:
                 self.is_gone = True
-                yield protocol.dump("reset", reason="purged", epoch=self.epoch)
                 return
-            if reset:
-                self._text = None
-                yield protocol.dump("reset", reason=reset, epoch=self.epoch)
             for row in self._rows(page, await self._changed(page.head), credit):
                 yield protocol.dump_message(row.public())
             if self._seq < page.head.last_seq or self._seen < (page.head.revision, MAX_SEQ):
@@ -93,49 +109,47 @@ class Feed:
         for row in page.rows:
             if not credit.is_left():
                 return
-            self._seq = row.seq
+            self._seq, self._mark = row.seq, row.mark
             if row.step is not None:
                 self._last_step = (row.turn_client_id, row.step)
             yield row
-        if not page.rows:
-            self._seq = page.head.last_seq  # what was missed is below the floor by now
+        if not page.rows and self._seq != page.head.last_seq:
+            self._seq, self._mark = page.head.last_seq, ""  # the missed rows are below the floor
 
-    async def _pull(self) -> tuple[Page | None, str]:
-        """The rows that come next, and the reason for which the client must begin anew, if any."""
-        cursor = Cursor.parse(self._resume) if self._resume is not None else None
-        if self._is_new and cursor is None:
-            page, reset = None, "other" if self._resume is not None else ""
-        else:
-            after = self._seq
-            if self._is_new and cursor:
-                after, self._seen = cursor.seq, (cursor.revision, MAX_SEQ)
-            page = await _aread(self.session_pk, after=after, limit=PULL)
+    async def _pull(self) -> tuple[Page | None, Reset | None]:
+        """The rows to show next, and the reset to send before them, if any.
+
+        There is no page if the session is gone.
+        """
+        page, reset, position = None, None, self._position()
+        if position is not None:
+            page = await _aread(*self._address, after=position.seq, limit=PULL)
             if page is None:
-                return None, ""
-            reset = self._reset_reason(page.head, after, cursor if self._is_new else None)
-            self._seq = min(after, page.head.last_seq)
-        if page is None or reset:
-            page = await _aread(self.session_pk, after=None, limit=NEWEST)
+                return None, Reset("purged")
+            reset = _reset(page, position)
+            self._seq, self._mark = position.seq, position.mark
+            if self._is_new:
+                self._seen = (position.revision, MAX_SEQ)
+        elif self._is_new and self._resume is not None:
+            reset = Reset("other")
+        if page is None or reset is not None:
+            page = await _aread(*self._address, after=None, limit=NEWEST)
             if page is None:
-                return None, ""
+                return None, Reset("purged")
             self._seq = page.head.last_seq if not page.rows else page.rows[0].seq - 1
+            self._mark = ""
             self._lowest = self._seq + 1
             self._seen = (page.head.revision, MAX_SEQ)
         self._is_new = False
-        self.epoch, self._first_seq = page.head.epoch, page.head.first_seq
+        self.place, self._first_seq = Place(page.head.pk, page.head.epoch), page.head.first_seq
         self._running = page.head.running
         return page, reset
 
-    def _reset_reason(self, head: Head, after: int, cursor: Cursor | None) -> str:
-        if cursor is not None and cursor.session_pk != self.session_pk:
-            return "other"
-        if head.epoch != (self.epoch if cursor is None else cursor.epoch):
-            return "cleared" if head.first_seq > after else "restored"
-        if head.first_seq < (self._first_seq if cursor is None else cursor.first_seq):
-            return "restored"
-        if after > head.last_seq or (cursor is not None and cursor.revision > head.revision):
-            return "ahead"
-        return "behind" if head.last_seq - max(after, head.first_seq - 1) > FAR_BEHIND else ""
+    def _position(self) -> Cursor | None:
+        """What the client has been shown; None if it begins with the newest rows."""
+        if self._is_new:
+            return None if self._resume is None else Cursor.parse(self._resume)
+        return Cursor(*self.place, self._seq, self._seen[0], self._first_seq, self._mark)
 
     def fetches(self, low: int) -> None:
         """Rows from this number on are about to be shown; from now on, their changes too."""
@@ -161,7 +175,9 @@ class Feed:
         if shown != self._shown:
             self._shown = shown
             frames.append(protocol.dump("session", **shown))
-        synced = str(Cursor(self.session_pk, head.epoch, self._seq, head.revision, head.first_seq))
+        synced = str(
+            Cursor(head.pk, head.epoch, self._seq, head.revision, head.first_seq, self._mark)
+        )
         if synced != self._synced:
             self._synced = synced
             frames.append(protocol.dump("synced", cursor=synced))
@@ -171,13 +187,13 @@ class Feed:
         """The ranges that later turns superseded, read again only where there are others."""
         state = (head.epoch, head.first_seq, head.superseded_to)
         if state != self._superseded_of:
-            self._superseded = await services.aread_superseded(head=head)
+            self._superseded = await _asuperseded(head)
             self._superseded_of = state
         return self._superseded
 
     def _new_text(self, credit: Credit) -> Iterator[str]:
         """Text of the run past this socket's place in it."""
-        text = hub.text_of(self.session_pk)
+        text = hub.text_of(self.place)
         if text is None or text.turn != self._running:
             return  # a mirror outlives its turn
         if text is not self._text:
@@ -225,26 +241,58 @@ class Feed:
         return "".join(taken)
 
 
-def _read(session_pk: int, *, after: int | None, limit: int) -> Page | None:
-    sessions = Session.objects.living().filter(pk=session_pk)
+def _reset(page: Page, position: Cursor) -> Reset | None:
+    """The reset that a client needs before it is sent this page, which begins after its position.
+
+    Numbers only grow, and no row is replaced. Where they do not, the database went back in time.
+    """
+    head = page.head
+    is_same = head.epoch == position.epoch
+    if not is_same and head.pk != position.session_pk:
+        return Reset("other")
+    if position.seq > head.last_seq:
+        return Reset("ahead", lost=position.seq - head.last_seq)
+    if position.seq < head.first_seq:
+        if not is_same:
+            return Reset("cleared")
+    elif position.mark and position.mark != page.mark:
+        return Reset("diverged", lost=None)
+    if not is_same or head.first_seq < position.first_seq:
+        return Reset("restored")
+    if position.revision > head.revision:
+        return Reset("ahead")
+    missed = head.last_seq - max(position.seq, head.first_seq - 1)
+    return Reset("behind") if missed > FAR_BEHIND else None
+
+
+def _read(scope: str, key: str, *, after: int | None, limit: int) -> Page | None:
+    sessions = Session.objects.at(scope, key)
     return durably(lambda: sessions.page(after=after, limit=limit), is_repeatable=True)
 
 
 def _changed(head: Head, low: int, high: int, seen: tuple[int, int]) -> list[StoredMessage]:
-    # If the history was cleared since the head was read, this is empty.
-    shown = Message.objects.filter(session=head.pk, session__epoch=head.epoch)
-    rows = shown.filter(seq__gte=low, seq__lte=high)
+    # Empty if the history was cleared since the head was read.
+    rows = Message.objects.filter(seq__gte=low, seq__lte=high, **head.as_session())
     return durably(lambda: rows.changed_since(*seen, limit=PULL), is_repeatable=True)
 
 
 def _waiting(head: Head) -> list[dict[str, object]]:
     """The turns that waited when the head was read; none, if the session has changed since."""
     # Of another moment, one that began in between would be shown nowhere.
-    turns = Turn.objects.filter(session=head.pk, session__revision=head.revision).waiting()
+    turns = Turn.objects.filter(**head.as_session(), session__revision=head.revision).waiting()
     waiting = durably(lambda: list(turns), is_repeatable=True)
     return [{"turn": turn.client_id, "text": turn.asked_text} for turn in waiting]
 
 
+def _superseded(head: Head) -> list[tuple[int, int]]:
+    """The ranges of numbers above the floor that were superseded when the head was read."""
+    if head.superseded_to < head.first_seq:
+        return []
+    turns = Turn.objects.filter(**head.as_session(), user_seq__lte=head.last_seq)
+    return durably(lambda: turns.superseded(head.first_seq), is_repeatable=True)
+
+
 _aread = in_pool(_read)
+_asuperseded = in_pool(_superseded)
 _achanged = in_pool(_changed)
 _awaiting = in_pool(_waiting)

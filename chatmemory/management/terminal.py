@@ -251,8 +251,8 @@ class Screen:
                 case Synced() if self._is_lost:
                     self._is_lost = False
                     self.note("connected")
-                case Reset(reason=reason):
-                    self.note(f"the history begins anew: {reason}")
+                case Reset(reason=reason, lost=lost):
+                    self._note_reset(reason, lost)
 
     async def _send(self, line: str) -> None:
         client_id = uuid.uuid4().hex
@@ -305,6 +305,11 @@ class Screen:
     def _note_end(self, message: Message) -> None:
         if message.role == "assistant" and message.status != "complete":
             self.note(" ".join(filter(None, (message.status, message.error))))
+
+    def _note_reset(self, reason: str, lost: int | None) -> None:
+        number = "unknown number" if lost is None else lost
+        loss = "" if lost == 0 else f"; messages lost: {number}"
+        self.note(f"the history begins anew: {reason}{loss}")
 
     def note(self, text: str) -> None:
         self._say(f"[{shown(text)}]")

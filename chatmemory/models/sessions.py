@@ -21,10 +21,12 @@ from chatmemory.models.fields import DatabaseNow, DatabaseToday, KeyField
 from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.values import (
     HEAD_COLUMNS,
+    MARKED_COLUMNS,
     STORED_COLUMNS,
     Head,
     Page,
     head_of,
+    mark_of,
     stored_of,
 )
 
@@ -99,7 +101,7 @@ class SessionQuerySet(QuerySet["Session"]):
         `after` gives the `limit` oldest rows above that number, `before` the newest below it,
         neither the newest of all; a `limit` of None is all of them. None where there is no
         session. The numbers have no holes, so a page is a range of them, and costs the same in a
-        session of any length.
+        session of any length. With `after`, the page has the mark of the row at that number.
         """
         low: Any = F("first_seq") - 1
         high: Any = F("last_seq")
@@ -117,14 +119,22 @@ class SessionQuerySet(QuerySet["Session"]):
             self.with_turn()
             .annotate(row=FilteredRelation("messages", condition=span))
             .annotate(turn_client_id=Subquery(user_row.values("client_id")))
+            .annotate(at=FilteredRelation("messages", condition=Q(messages__seq=after or 0)))
             .order_by("row__seq")
-            .values(*HEAD_COLUMNS, "turn_client_id", *(f"row__{name}" for name in STORED_COLUMNS))
+            .values(
+                *HEAD_COLUMNS,
+                *(f"at__{name}" for name in (MARKED_COLUMNS if after else ())),
+                "turn_client_id",
+                *(f"row__{name}" for name in STORED_COLUMNS),
+            )
         )
         values = list(found)
         if not values:
             return None
         rows = [stored_of(row, "row__") for row in values if row["row__seq"] is not None]
-        return Page(head=head_of(values[0]), rows=rows)
+        marked = [values[0].get(f"at__{name}") for name in MARKED_COLUMNS]
+        mark = mark_of(*marked) if marked[0] is not None else ""
+        return Page(head=head_of(values[0]), rows=rows, mark=mark)
 
     def with_turn(self) -> SessionQuerySet:
         """Each with its running turn, under `now`."""

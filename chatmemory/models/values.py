@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from chatmemory import codec
@@ -31,6 +32,11 @@ class StoredMessage:
     created_at: datetime
     turn_client_id: str | None
     """The public name of the message's turn: the client_id of its user row."""
+
+    @property
+    def mark(self) -> str:
+        """A short hash that identifies this row."""
+        return mark_of(self.seq, self.role, self.client_id, self.created_at)
 
     def plain(self) -> dict[str, object]:
         """The message as it was handed in; a placeholder if it can't be decoded."""
@@ -88,6 +94,18 @@ class Head:
     turn_since: datetime | None
     waiting: int
 
+    def as_session(self) -> dict[str, object]:
+        """Conditions for a related row: its session is this one, in this epoch.
+
+        A restored database may assign the primary key to another session.
+        """
+        return {
+            "session": self.pk,
+            "session__scope": self.scope,
+            "session__key": self.key,
+            "session__epoch": self.epoch,
+        }
+
     def public(self) -> dict[str, object]:
         """What the owner is shown of it besides the rows."""
         since = self.turn_since and self.turn_since.isoformat()
@@ -110,11 +128,15 @@ class Page:
 
     head: Head
     rows: list[StoredMessage]
+    mark: str = ""
+    """Of the row at `after`; empty if there is none."""
 
 
 STORED_COLUMNS = tuple(
     name for name in StoredMessage.__dataclass_fields__ if name != "turn_client_id"
 )
+MARKED_COLUMNS = ("seq", "role", "client_id", "created_at")
+"""Of a row, the columns that `mark_of` is given."""
 HEAD_COLUMNS = (
     "pk",
     "scope",
@@ -132,6 +154,12 @@ HEAD_COLUMNS = (
     "now__status",
     "now__started_at",
 )
+
+
+def mark_of(seq: int, role: str, client_id: str | None, created_at: datetime) -> str:
+    """A short hash of what no redaction or repair of a row changes."""
+    about = f"{seq} {role} {client_id or ''} {created_at.astimezone(UTC).isoformat()}"
+    return hashlib.blake2b(about.encode(), digest_size=8).hexdigest()
 
 
 def head_of(values: Mapping[str, Any]) -> Head:

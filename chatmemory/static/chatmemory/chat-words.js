@@ -36,6 +36,12 @@ export const words = {
     blocked: "The model refused to answer.",
     no_checkpointer: "The model can't ask you anything here.",
   },
+  messagesLost: (count) =>
+    "The server was restored from a backup. " +
+    (count === null
+      ? "Some messages were lost."
+      : `${count.toLocaleString()} ${count === 1 ? "message was" : "messages were"} lost.`),
+  dismiss: "Dismiss",
   version: (number, count) => `${number} of ${count}`,
   previous: "Previous version",
   following: "Next version",

@@ -66,6 +66,7 @@ export class ChatMemory extends HTMLElement {
   #nodes = new Map(); // "row:SEQ", "text:TURN:STEP", "out:CLIENT_ID" → article
   #unrendered = new Set(); // seqs of replies whose Markdown is still to come
   #isRendering = false;
+  #resets = 0;
   #isDrawn = true;
   #isPinned = true; // the newest message is in view, and stays there
   #chosen = new Map(); // the user's message → where the older version begins that is shown instead
@@ -85,6 +86,7 @@ export class ChatMemory extends HTMLElement {
     });
     this.#client.addEventListener("change", () => this.#draw());
     this.#client.addEventListener("text", ({detail}) => this.#grow(detail));
+    this.#client.addEventListener("reset", () => this.#forgetRows());
     this.#client.addEventListener("synced", () => this.#render());
     this.#client.connect();
     this.#draw();
@@ -587,9 +589,16 @@ export class ChatMemory extends HTMLElement {
     for (const [key, node] of this.#nodes) if (!node.isConnected) this.#nodes.delete(key);
   }
 
+  // After a reset another message may have the number and revision of one that is shown.
+  #forgetRows() {
+    this.#resets += 1;
+    this.#unrendered.clear();
+    for (const key of this.#nodes.keys()) if (key.startsWith("row:")) this.#nodes.delete(key);
+  }
+
   #drawBanner() {
     const {banner} = this.#parts;
-    const {state, ending, session} = this.#client;
+    const {state, ending, session, lost} = this.#client;
     let said = "";
     let action = "";
     if (state === "ended") {
@@ -599,7 +608,10 @@ export class ChatMemory extends HTMLElement {
     } else if (!navigator.onLine && state !== "live") said = words.offline; // a live socket knows better
     else if (state === "waiting") said = words.pauses[ending.code] ?? words.lost;
     else if (state === "connecting") said = session ? words.lost : words.connecting;
-    else if (session?.archived) said = words.archived;
+    else if (lost !== 0) {
+      said = words.messagesLost(lost);
+      action = words.dismiss;
+    } else if (session?.archived) said = words.archived;
     else if (session?.live === false) said = words.late;
     const [text, act] = banner.children;
     if (text.textContent !== said) text.textContent = said;
@@ -610,10 +622,13 @@ export class ChatMemory extends HTMLElement {
     this.dataset.state = state;
   }
 
-  // What the banner's button does: take the session back from another tab, or load the page again,
-  // which leads to the sign-in where it must.
+  // What the banner's button does: dismiss a notice, take the session back from another tab, or
+  // load the page again, which leads to the sign-in where it must.
   #mend() {
-    if (this.#client.ending?.code === 4409) this.#client.connect();
+    if (this.#client.state === "live") {
+      this.#client.lost = 0;
+      this.#draw();
+    } else if (this.#client.ending?.code === 4409) this.#client.connect();
     else location.reload();
   }
 
@@ -632,12 +647,14 @@ export class ChatMemory extends HTMLElement {
     const page = this.getAttribute("page");
     if (this.#isRendering || !this.#unrendered.size || !page || this.#client.state !== "live") return;
     this.#isRendering = true;
+    const resets = this.#resets;
     try {
       const newest = Math.max(...this.#unrendered);
       const oldest = Math.max(Math.min(...this.#unrendered), newest - MAX_RENDERED + 1);
       const answer = await fetch(`${page}html/?after=${oldest - 1}&before=${newest + 1}`);
       if (!answer.ok || answer.redirected) return; // again after the next `synced`
       const {messages, upto} = await answer.json();
+      if (resets !== this.#resets) return;
       this.#keepPlace(() => messages.forEach((message) => this.#putHtml(message)));
       for (const seq of this.#unrendered) if (seq >= oldest && seq <= upto) this.#unrendered.delete(seq);
       if (upto < oldest) return;

@@ -40,6 +40,7 @@ export class ChatMemoryClient extends EventTarget {
     this.title = "";
     this.session = null; // the newest `session` frame
     this.limits = {};
+    this.lost = 0; // how many messages the server has lost, null for some; a page may set it to 0
     this.rows = new Map(); // seq → `message` frame
     this.streams = new Map(); // "turn:step" → {key, turn, step, text}
     this.activity = []; // what the run is at besides its text: {kind: thinking | tool, name, state}
@@ -392,12 +393,15 @@ export class ChatMemoryClient extends EventTarget {
         if (this.rows.size && frame.seq < this.oldest) return;
         this.#upsert(frame);
         break;
-      case "reset":
+      case "reset": {
+        const {reason, lost = 0} = frame;
         this.#clear();
         this.session = null;
         this.#cursor = null;
-        this.dispatchEvent(new Event("reset"));
+        if (lost !== 0) this.lost = lost;
+        this.dispatchEvent(new CustomEvent("reset", {detail: {reason, lost}}));
         break;
+      }
       case "synced":
         this.#onSynced(frame);
         return;
