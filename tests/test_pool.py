@@ -31,7 +31,6 @@ PURE = {
     "deleting_users",
     "importing",
     "in_run",
-    "preview_removal",
     "retention_rules",
     "running",
     "scope_for",

@@ -82,7 +82,8 @@ def test_the_pages_show_it(web, damage):
 def test_the_transcript_shows_it(damage):
     session = damaged_talk(damage)
     olga = make_user("olga", is_staff=True)
-    olga.user_permissions.set(Permission.objects.filter(codename="view_transcript"))
+    rights = ("view_session", "view_transcript")
+    olga.user_permissions.set(Permission.objects.filter(codename__in=rights))
     client = Client()
     client.force_login(olga)
     for name, more in (("transcript", ()), ("message", (2,))):
