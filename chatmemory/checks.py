@@ -38,6 +38,9 @@ NUMBERS = {
     "DB_THREADS": (0, False),
     "SENDS_PER_MINUTE": (1, True),
     "CONNECTIONS_PER_USER": (1, True),
+    "READS_PER_MINUTE": (1, True),
+    "TOKENS_PER_DAY": (1, True),
+    "MAX_SESSIONS_PER_USER": (1, True),
     "TURNS_PER_USER": (1, True),
     "WAITS_PER_USER": (0, True),
     "WAITS_PER_PROCESS": (0, True),
@@ -76,6 +79,15 @@ TRACING_VARIABLES = (
 
 SCHEMA_APPS = ("django_tenants", "tenant_schemas")
 """Apps that choose a schema of PostgreSQL for each request."""
+
+IN_PROCESS_LAYERS = ("", "channels.layers.InMemoryChannelLayer")
+IN_PROCESS_CACHES = (
+    "",
+    "django.core.cache.backends.locmem.LocMemCache",
+    "django.core.cache.backends.dummy.DummyCache",
+)
+COUNTED_IN_CACHE = ("SENDS_PER_MINUTE", "READS_PER_MINUTE", "TOKENS_PER_DAY")
+"""Limits whose counts are in Django's cache."""
 
 NAMES_UNTOLD = re.compile(
     r"\bimport[\s\\]*\*|\b__getattr__\b|\b(?:globals|locals|vars|setattr|exec)\s*\("
@@ -309,7 +321,7 @@ def check_deployment(
     layer = getattr(django_settings, "CHANNEL_LAYERS", {}).get("default", {})
     backend = layer.get("BACKEND", "")
     found: list[checks.CheckMessage] = []
-    if backend in ("", "channels.layers.InMemoryChannelLayer"):
+    if backend in IN_PROCESS_LAYERS:
         message = "No channel layer is shared by several processes."
         hint = (
             "With more than one, each learns from the others only by its sweep, after up to 5 s. "
@@ -329,6 +341,7 @@ def check_deployment(
             "CHATMEMORY['VALID_LOGINS'], or silence this if no token is ever revoked."
         )
         found.append(checks.Warning(message, hint=hint, id="chatmemory.W013"))
+    found += _check_cache(has_shared_layer=backend not in IN_PROCESS_LAYERS)
     if settings.DB_THREADS == 0:
         message = "CHATMEMORY['DB_THREADS'] is 0, which is for tests."
         hint = "No lease is renewed, and nothing is swept."
@@ -355,6 +368,21 @@ def check_evidence(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
         hint = "A restored backup brings erased persons back, and nothing can erase them again."
         found.append(checks.Warning(message, hint=hint, id="chatmemory.W015"))
     return found
+
+
+def _check_cache(*, has_shared_layer: bool) -> list[checks.CheckMessage]:
+    """The cache that counts is one for all processes, where there may be several."""
+    limits = [name for name in COUNTED_IN_CACHE if getattr(settings, name) is not None]
+    backend = django_settings.CACHES.get("default", {}).get("BACKEND", "")
+    is_embedded = django_settings.DATABASES["default"].get("ENGINE", "").endswith(".sqlite3")
+    if not limits or backend not in IN_PROCESS_CACHES or (is_embedded and not has_shared_layer):
+        return []
+    message = f"CACHES['default'] is not shared by several processes: {backend}."
+    hint = (
+        f"With more than one, each counts for itself, or not at all: {', '.join(limits)}. Use a "
+        "shared cache such as Redis, or silence this if there is one process."
+    )
+    return [checks.Warning(message, hint=hint, id="chatmemory.W010")]
 
 
 def _check_retention() -> list[checks.CheckMessage]:

@@ -175,6 +175,20 @@ class Settings:
     at each `hello`, write and REST request, and may use the database. Each person reaches only
     their own sessions."""
 
+    READS_PER_MINUTE = Setting[int | None](300)
+    """How many REST reads and pages one person may ask for; None for no limit. Counted in Django's
+    cache."""
+
+    TOKENS_PER_DAY = Setting[int | None](None)
+    """After how many tokens of a day (UTC) the messages of one person are refused as
+    `rate_limited` until the day ends; None for no limit. Counted in Django's cache when a reply is
+    stored: as the model reports them, else as TOKEN_COUNTER counts the window and the reply. What
+    runs or waits meanwhile is not refused, so the limit can be passed."""
+
+    MAX_SESSIONS_PER_USER = Setting[int | None](1_000)
+    """How many sessions one person may have that are neither purged nor expired; None for no limit.
+    Operators and servers may open more for them."""
+
     TURNS_PER_USER = Setting[int | None](3)
     """In how many sessions of one person turns may run at a time; further ones wait, the oldest
     goes first. Two processes that begin turns at the same moment can pass it by one or two. Not

@@ -351,6 +351,7 @@ class Runner:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _stream(self, run: Run, request: Request) -> None:
+        run.window_tokens = request.window_tokens
         run.begin_step(0)
         gave_way = time.monotonic()
         async with aclosing(responders.find()(request)) as pieces:

@@ -21,6 +21,7 @@ from chatmemory.models import Message, Session
 from chatmemory.responders import Progress, Request
 from chatmemory.services import Claim, Ended
 from chatmemory.services.faults import durably
+from chatmemory.services.limits import count_tokens
 from chatmemory.services.pool import in_pool
 from chatmemory.services.runs import is_unanswered
 from chatmemory.window import read_question, read_window
@@ -62,6 +63,8 @@ class Run:
     """Under which the end is stored, however often that is tried."""
     events: int = 0
     """How much progress was told."""
+    window_tokens: int = 0
+    """What the model was given, as counted when it was stored."""
     chars: int = 0
     """How much was said in this step."""
     is_repaired: bool = False
@@ -141,7 +144,8 @@ def read_request(*, claim: Claim) -> Request:
         session = Session.objects.select_related("owner").filter(pk=claim.session_pk).first()
         if session is None:
             raise FenceLost
-        messages = read_window(session).messages
+        window = read_window(session)
+        messages = window.messages
         answers = read_question(session, turn_pk=claim.turn_pk, user_seq=claim.user_seq)
         # A lost fence never becomes valid again. So if it is valid now, it was valid during each
         # of these reads, and the last row is still this turn's.
@@ -149,7 +153,13 @@ def read_request(*, claim: Claim) -> Request:
             raise FenceLost
         if not messages or messages[-1]["role"] != Message.Role.USER:
             raise ModelError("There is nothing to answer.")
-        return Request(session=session, turn=claim.client_id, messages=messages, answers=answers)
+        return Request(
+            session=session,
+            turn=claim.client_id,
+            messages=messages,
+            answers=answers,
+            window_tokens=window.tokens,
+        )
 
     return durably(work, is_repeatable=True)
 
@@ -180,6 +190,7 @@ def _add_last(run: Run) -> bool:
         raise
     if not added:
         return False
+    _count_tokens(run, last)
     run.last, run.last_id = None, ""
     if step is not None:
         run.begin_step(step + 1)
@@ -211,7 +222,7 @@ def _add_end(run: Run, status: str, error: str) -> Ended | None:
     metadata = last.get("response_metadata")
     model = metadata.get("model_name") if isinstance(metadata, Mapping) else None
     usage = last.get("usage")
-    return services.finish_turn(
+    ended = services.finish_turn(
         claim=run.claim,
         status=status,
         error=error,
@@ -221,6 +232,29 @@ def _add_end(run: Run, status: str, error: str) -> Ended | None:
         usage=usage if isinstance(usage, Mapping) else None,
         batch_id=run.end_id,
     )
+    if ended is not None:
+        _count_tokens(run, last)
+    return ended
+
+
+def _count_tokens(run: Run, message: Mapping[str, object]) -> None:
+    """Count what the model used for this message: as it reports, else as the app counts."""
+    if message.get("role") != Message.Role.ASSISTANT:
+        return
+    used = _reported_tokens(message.get("usage"))
+    if used is None and message.get("content"):
+        used = run.window_tokens + codec.count_tokens(message)
+    if used:
+        count_tokens(scope=run.claim.scope, tokens=used)
+
+
+def _reported_tokens(usage: object) -> int | None:
+    numbers = usage if isinstance(usage, Mapping) else {}
+    for names in (("total_tokens",), ("input_tokens", "output_tokens")):
+        found = [number for name in names if isinstance(number := numbers.get(name), int)]
+        if found:
+            return max(0, sum(found))
+    return None
 
 
 def _text_so_far(run: Run) -> Mapping[str, object]:

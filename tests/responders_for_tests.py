@@ -262,3 +262,13 @@ async def with_history(messages: Messages, session: Session) -> AsyncGenerator[s
     before = await history.aget_messages()
     await history.aadd_messages([HumanMessage("twice"), AIMessage("twice")])
     yield f"{len(before)} messages"
+
+
+USAGE: dict[str, object] = {}
+"""What `counting` reports that it used."""
+
+
+async def counting(messages: Messages, session: Session) -> AsyncGenerator[dict[str, object], None]:
+    """Say 400 characters, and how many tokens that took."""
+    usage = {"usage": USAGE} if USAGE else {}
+    yield {"role": "assistant", "content": "word " * 80, **usage}

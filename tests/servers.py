@@ -319,6 +319,7 @@ class Server:
                     "RESPONDER": "tests.speaker.answer",
                     "SENDS_PER_MINUTE": None,
                     "CONNECTIONS_PER_USER": None,
+                    "READS_PER_MINUTE": None,
                     "TURNS_PER_USER": None,
                     "WAITS_PER_USER": None,
                     **chatmemory,

@@ -18,6 +18,7 @@ from chatmemory.checks import (
     TRACING_VARIABLES,
     _provider_packages,
     check_atomic_requests,
+    check_deployment,
     check_pool,
     check_sqlite,
 )
@@ -284,6 +285,11 @@ def test_a_database_in_memory_is_warned_of():
         assert [message.id for message in check_sqlite(None)] == ["chatmemory.W009"]
 
 
+def cached_by(backend):
+    """The settings of a project with this cache of Django's."""
+    return {"CACHES": {"default": {"BACKEND": f"django.core.cache.backends.{backend}"}}}
+
+
 SHARED = layer(hosts=[{"address": "redis://127.0.0.1", "socket_timeout": None}])
 
 
@@ -293,6 +299,29 @@ SHARED = layer(hosts=[{"address": "redis://127.0.0.1", "socket_timeout": None}])
         (SHARED, []),
         (layer(MEMORY), ["W007"]),
         ({"CHANNEL_LAYERS": {}}, ["W007"]),
+        ({**SHARED, **cached_by("locmem.LocMemCache")}, ["W010"]),
+        ({**SHARED, **cached_by("dummy.DummyCache")}, ["W010"]),
+        ({**SHARED, **cached_by("redis.RedisCache")}, []),
+        (
+            {
+                **SHARED,
+                **cached_by("locmem.LocMemCache"),
+                "CHATMEMORY": {"SENDS_PER_MINUTE": None, "READS_PER_MINUTE": None},
+            },
+            [],
+        ),
+        (
+            {
+                **SHARED,
+                **cached_by("locmem.LocMemCache"),
+                "CHATMEMORY": {
+                    "SENDS_PER_MINUTE": None,
+                    "READS_PER_MINUTE": None,
+                    "TOKENS_PER_DAY": 5,
+                },
+            },
+            ["W010"],
+        ),
         ({**SHARED, "ALLOWED_HOSTS": ["*"]}, ["W008"]),
         (
             {
@@ -315,8 +344,9 @@ SHARED = layer(hosts=[{"address": "redis://127.0.0.1", "socket_timeout": None}])
     ],
 )
 def test_what_is_for_ones_own_machine_is_named_at_deployment(given, expected):
+    usual = {"ALLOWED_HOSTS": ["example.org"], **cached_by("redis.RedisCache")}
     settings = {**EVIDENCE, **given.get("CHATMEMORY", {})}
-    given = {"ALLOWED_HOSTS": ["example.org"], **given, "CHATMEMORY": settings}
+    given = {**usual, **given, "CHATMEMORY": settings}
     assert list(found(deploy=True, **given)) == [f"chatmemory.{one}" for one in expected]
     assert found(**given) == {}
 
@@ -328,6 +358,19 @@ def test_evidence_that_would_be_lost_is_named_at_deployment(missing):
     assert missing in found(deploy=True, CHATMEMORY=given)["chatmemory.W015"]
     assert "chatmemory.W015" not in found(CHATMEMORY=given)
     assert "chatmemory.W015" not in found(deploy=True, CHATMEMORY=EVIDENCE)
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("engine", ["sqlite3", "postgresql"])
+def test_a_cache_for_each_process_is_named_where_there_may_be_several(engine):
+    given = {**layer(MEMORY), **cached_by("locmem.LocMemCache"), "ALLOWED_HOSTS": ["example.org"]}
+    database = {"default": {"ENGINE": f"django.db.backends.{engine}", "NAME": "x"}}
+    with (
+        override_settings(CHATMEMORY={}, **given),
+        patch.object(django_settings._wrapped, "DATABASES", database),
+    ):
+        ids = {message.id for message in check_deployment(None)}
+    assert ("chatmemory.W010" in ids) == (engine == "postgresql")
 
 
 @pytest.mark.regression

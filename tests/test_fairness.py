@@ -7,6 +7,7 @@ import re
 import time
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 from asgiref.sync import sync_to_async as db
@@ -15,16 +16,17 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from chatmemory import services
-from chatmemory.api import views
+from chatmemory.api import paging, views
+from chatmemory.errors import BadInput
 from chatmemory.hub import hub
 from chatmemory.models import Turn
 from chatmemory.runner import runner
-from chatmemory.services import Actor
+from chatmemory.services import Actor, user_scope
 from chatmemory.services.fairness import sessions_to_claim, sessions_to_sweep
 from chatmemory.waits import RETRY_SECONDS, waits
 from tests import responders_for_tests
 from tests.conftest import database_environment
-from tests.factories import make_session, make_user
+from tests.factories import make_session, make_user, said
 from tests.rest import request
 from tests.servers import Server, eventually, own_threads, sign_in, wait_for
 
@@ -319,3 +321,131 @@ def test_the_count_reads_live_turns_of_the_person_alone(postgresql):
         plan = "\n".join(row for (row,) in cursor.fetchall())
     assert "chatmemory_turn_live" in plan
     assert re.search(r"Index Cond: .*scope.*user:1", plan)
+
+
+# Sends, reads, tokens, sessions
+
+
+def limited(settings, **limits):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, **limits}
+
+
+@pytest.fixture
+def talker(db):
+    person = sign_in()
+    make_session(owner=person.user)
+    return person
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("address", ["/api/sessions/", "/api/sessions/talk/messages/", "/chat/"])
+def test_too_many_reads_in_a_minute_are_refused_to_that_person_alone(talker, settings, address):
+    limited(settings, READS_PER_MINUTE=3)
+    browser, other = browser_of(talker), browser_of(sign_in())
+    answers = [browser.get(address) for _ in range(8)]
+    assert {answer.status_code for answer in answers} == {200, 429}
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert 0 < int(refused["Retry-After"]) <= 60
+    assert other.get("/api/sessions/").status_code == 200
+    assert post(browser).status_code == 202
+
+
+def used(settings, talker, usage):
+    """Run a turn that used so many tokens."""
+    limited(settings, TOKENS_PER_DAY=100, RESPONDER="tests.responders_for_tests.counting")
+    responders_for_tests.USAGE = usage
+    assert post(browser_of(talker), client_id="first", wait=20).status_code == 201
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"total_tokens": 100},
+        {"input_tokens": 60, "output_tokens": 40},
+        {},  # counted: the reply has 400 characters
+    ],
+)
+def test_who_used_the_tokens_of_the_day_is_refused_until_it_ends(talker, settings, usage):
+    used(settings, talker, usage)
+    answer = post(browser_of(talker))
+    assert (answer.status_code, answer.json()["code"]) == (429, "rate_limited")
+    assert 0 < int(answer["Retry-After"]) <= 24 * 60 * 60
+    bob = sign_in()
+    make_session("bobs", owner=bob.user)
+    assert post(browser_of(bob), "bobs").status_code == 202
+
+
+def test_who_used_fewer_tokens_goes_on(talker, settings):
+    used(settings, talker, {"total_tokens": 99})
+    assert post(browser_of(talker)).status_code == 202
+
+
+@pytest.mark.regression
+@pytest.mark.database
+@pytest.mark.django_db
+def test_a_person_opens_no_more_sessions_than_the_limit(settings):
+    limited(settings, MAX_SESSIONS_PER_USER=3)
+    user = make_user()
+    ann = Actor.user(user)
+    for number in range(3):
+        admit(ann, f"talk{number}")
+    for call in (
+        lambda: services.open_session(session_key="new", by=ann),
+        lambda: admit(ann, "new"),
+    ):
+        with pytest.raises(BadInput) as refused:
+            call()
+        assert (refused.value.code, refused.value.limit) == ("too_many", 3)
+    assert services.open_session(session_key="talk0", by=ann)
+    services.open_session(session_key="new", by=Actor.server("tests"), scope=user_scope(user))
+    services.open_session(session_key="new", by=Actor.user(make_user()))
+    operator = Actor.operator(user)
+    for key in ("new", "talk1"):
+        services.purge_session(session_key=key, by=operator, scope=user_scope(user), reason="limit")
+    assert services.open_session(session_key="newest", by=ann)
+
+
+@pytest.mark.regression
+@pytest.mark.django_db
+@pytest.mark.parametrize(("size", "fits"), [(8_192, True), (8_193, False)])
+def test_metadata_has_up_to_8_kilobytes(size, fits):
+    metadata = {"a": "é" + "x" * (size - len('{"a":"é"}'.encode()))}
+    call = partial(
+        services.open_session, session_key="talk", by=Actor.user(make_user()), metadata=metadata
+    )
+    if fits:
+        assert call().metadata == metadata
+        return
+    with pytest.raises(BadInput) as refused:
+        call()
+    assert (refused.value.code, refused.value.field) == ("too_large", "metadata")
+    assert refused.value.limit == 8_192
+
+
+@pytest.mark.regression
+def test_a_page_of_long_messages_has_those_that_fit(talker, monkeypatch):
+    monkeypatch.setattr(paging, "MAX_CHARS", 100)
+    services.append_messages(**talker.talk, messages=said(*["x" * 40] * 5, "y" * 200))
+    browser = browser_of(talker)
+
+    def seqs(query=""):
+        answer = browser.get(f"/api/sessions/talk/messages/{query}").json()
+        return [message["seq"] for message in answer["messages"]]
+
+    assert seqs() == [6]
+    assert seqs("?before=6") == [4, 5]
+    assert seqs("?after=0") == [1, 2]
+    assert seqs("?after=5") == [6]
+
+
+@pytest.mark.django_db
+def test_what_may_succeed_later_says_when(talker, settings, monkeypatch):
+    browser = browser_of(talker)
+    limited(settings, QUEUE_DEPTH=1)
+    post(browser)
+    for refused in (
+        post(browser, client_id="c2"),
+        post(browser, client_id="c2", if_busy="reject"),
+    ):
+        assert (refused.status_code, refused["Retry-After"]) == (409, "2")

@@ -75,6 +75,9 @@ HTTP_ONLY: Mapping[type, tuple[int, str, str]] = {
     exceptions.UnsupportedMediaType: (415, "unsupported_media_type", "Send application/json."),
 }
 
+RETRY_SECONDS = 2
+"""For `busy`, `queue_full` and `unavailable`, of which nobody knows how long they last."""
+
 ATTRIBUTES = ("field", "limit", "turn", "retry_after")
 """What an error may tell besides code, message and retry."""
 
@@ -105,6 +108,8 @@ def _problem(error: ChatMemoryError) -> Response:
             response["WWW-Authenticate"] = "Session"
         case RateLimited():
             response["Retry-After"] = str(math.ceil(error.retry_after))
+        case Busy() | MemoryUnavailable():
+            response["Retry-After"] = str(RETRY_SECONDS)
     return response
 
 

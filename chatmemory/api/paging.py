@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 
 from django.db.models import DateTimeField, Q, Value
 from django.db.models.functions import Cast
 
 from chatmemory.errors import BadInput
-from chatmemory.models import Session, SessionQuerySet
+from chatmemory.models import Session, SessionQuerySet, StoredMessage
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_CHARS = 1_000_000
+"""Of messages in one answer, unless a single one has more."""
 MICROSECOND = timedelta(microseconds=1)
 
 
@@ -31,6 +35,12 @@ def page_of(sessions: SessionQuerySet, *, limit: int, cursor: str | None = None)
     found = list(sessions.most_recent_first()[: limit + 1])
     more = len(found) > limit
     return SessionPage(sessions=found[:limit], next=_cursor(found[limit - 1]) if more else None)
+
+
+def fitting(rows: Sequence[StoredMessage]) -> list[StoredMessage]:
+    """The first rows that fit one answer, at least one; their next page begins after them."""
+    sizes = accumulate(len(row.text) + len(row.body or "") for row in rows)
+    return [row for row, size in zip(rows, sizes, strict=True) if size <= MAX_CHARS] or [*rows[:1]]
 
 
 def _cursor(session: Session) -> str:

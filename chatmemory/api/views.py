@@ -27,7 +27,7 @@ from rest_framework.views import APIView
 
 from chatmemory import codec, services
 from chatmemory.api.errors import answer
-from chatmemory.api.paging import page_of
+from chatmemory.api.paging import fitting, page_of
 from chatmemory.api.parsers import StrictJSONParser
 from chatmemory.api.serializers import (
     MessageQuery,
@@ -95,6 +95,8 @@ class View(APIView):
             raise UnsupportedMediaType(request.content_type)
         super().initial(request, *args, **kwargs)
         services.check_reach(self.actor)
+        if request.method != "POST":
+            services.check_reads(self.actor)
 
     @property
     def actor(self) -> Actor:
@@ -151,13 +153,14 @@ class MessageList(View):
     def get(self, request: Request, key: str) -> Response:
         query = self.query(MessageQuery)
         page = services.read_page(session_key=codec.key_of_address(key), by=self.actor, **query)
+        rows = fitting(page.rows) if "after" in query else fitting(page.rows[::-1])[::-1]
         return Response(
             {
                 "epoch": page.head.epoch,
                 "first_seq": page.head.first_seq,
                 "last_seq": page.head.last_seq,
                 "superseded": services.read_superseded(head=page.head),
-                "messages": [row.public() for row in page.rows],
+                "messages": [row.public() for row in rows],
             }
         )
 
@@ -191,13 +194,14 @@ class MessageList(View):
         )
 
     def _replies(self, key: str, turn: Turn) -> Sequence[StoredMessage]:
-        """The rows of the turn after the user's; they lie together."""
+        """The rows of the turn after the user's, or the last of them that fit an answer."""
         if turn.user_seq is None:
             return []
         page = services.read_page(
             session_key=key, by=self.actor, after=turn.user_seq, limit=LONGEST_TURN
         )
-        return list(takewhile(lambda row: row.turn == turn.user_seq, page.rows))
+        replies = list(takewhile(lambda row: row.turn == turn.user_seq, page.rows))
+        return fitting(replies[::-1])[::-1]
 
 
 class MessageDetail(View):

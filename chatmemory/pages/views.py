@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -31,6 +32,7 @@ from chatmemory.errors import (
     Forbidden,
     MemoryUnavailable,
     NotFound,
+    RateLimited,
     Unauthenticated,
 )
 from chatmemory.models import Message, SessionQuerySet, StoredMessage
@@ -62,6 +64,7 @@ STATUS = {
     Unauthenticated: 401,
     Forbidden: 403,
     NotFound: 404,
+    RateLimited: 429,
     MemoryUnavailable: 503,
 }
 
@@ -131,7 +134,10 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponseBas
             return view(request, *args, **kwargs)
         except ChatMemoryError as error:
             status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
-            return render(request, "chatmemory/problem.html", {"problem": error}, status=status)
+            answer = render(request, "chatmemory/problem.html", {"problem": error}, status=status)
+            if isinstance(error, RateLimited):
+                answer["Retry-After"] = str(math.ceil(error.retry_after))
+            return answer
 
     guarded = login_required(require_safe(inner))
     return transaction.non_atomic_requests(cache_control(no_store=True)(with_policy(guarded)))
@@ -295,6 +301,7 @@ def _actor(request: HttpRequest) -> Actor:
         raise Unauthenticated
     actor = Actor.user(request.user)
     services.check_reach(actor)
+    services.check_reads(actor)
     return actor
 
 

@@ -26,6 +26,8 @@ class Request:
     """The window, as plain messages; the user's is the last."""
     answers: Asks | None = None
     """What the turn before has asked, if the user's message answers it."""
+    window_tokens: int = 0
+    """Of the stored messages in the window, as counted when they were stored."""
 
     @property
     def thread(self) -> str:

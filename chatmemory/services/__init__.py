@@ -65,7 +65,7 @@ from chatmemory.services.keeping import (
     release_session,
     unarchive_session,
 )
-from chatmemory.services.limits import acheck_rate, check_rate
+from chatmemory.services.limits import acheck_rate, acheck_reads, check_rate, check_reads
 from chatmemory.services.messages import Appended, aappend_messages, append_messages
 from chatmemory.services.redaction import aredact_message, aredact_turn, redact_message, redact_turn
 from chatmemory.services.removal import (
@@ -203,6 +203,7 @@ __all__ = [
     "acheck_login",
     "acheck_rate",
     "acheck_reach",
+    "acheck_reads",
     "aclaim_next",
     "aclear_session",
     "add_rows",
@@ -262,6 +263,7 @@ __all__ = [
     "check_login",
     "check_rate",
     "check_reach",
+    "check_reads",
     "claim_next",
     "clear_session",
     "deleting_users",

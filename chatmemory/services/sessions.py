@@ -10,12 +10,13 @@ from typing import TypeVar
 from django.utils import timezone
 from django.utils.timezone import is_naive
 
-from chatmemory.codec import check_value
+from chatmemory.codec import check_value, dump_json
 from chatmemory.errors import BadInput, HistoryCleared, MemoryUnavailable, NotFound
 from chatmemory.models import Head, Page, Session, SessionQuerySet, Turn
 from chatmemory.services.actors import NOBODYS, Actor, owner_of, scope_for
 from chatmemory.services.addresses import MAX_SEQ, check_length, check_session_key
 from chatmemory.services.faults import durably
+from chatmemory.services.limits import check_sessions
 from chatmemory.services.locks import unit
 from chatmemory.services.pool import address_lane, in_pool
 from chatmemory.services.refusals import damaged
@@ -28,6 +29,8 @@ TRIES = 3
 
 MAX_TITLE_CHARS = 200
 MAX_PAGE = 1_000
+MAX_METADATA_BYTES = 8_192
+"""As JSON. Each list of sessions has the metadata of all."""
 
 
 def sessions_of(by: Actor, scope: str | None = None) -> SessionQuerySet:
@@ -62,7 +65,8 @@ def open_session(
 
     `title`, `instructions`, `metadata` and `expires_at` (its end, an aware time, instead of
     `SESSION_TTL`) are those of a new one; an existing one keeps its own. A key is text of 1 to
-    200 characters, a title up to 200. Raises BadInput.
+    200 characters, a title up to 200; metadata has up to 8 kB as JSON. Raises BadInput, also if a
+    person has MAX_SESSIONS_PER_USER.
     """
     scope = scope_for(by, scope)
     check_session_key(session_key)
@@ -71,7 +75,7 @@ def open_session(
     check_length("title", title, 0, MAX_TITLE_CHARS)
     check_value(title, "title")
     check_value(instructions, "instructions")
-    check_value(dict(metadata or {}), "metadata")
+    _check_metadata(dict(metadata or {}))
     if expires_at is not None and (is_naive(expires_at) or expires_at <= timezone.now()):
         raise BadInput("expires_at must be to come, with a time zone.", field="expires_at")
     new = Session(
@@ -87,6 +91,7 @@ def open_session(
     def work() -> Session:
         session = Session.objects.at(scope, session_key).first()
         if session is None:
+            check_sessions(by)
             with unit():
                 purge_expired(scope, session_key)
                 Session.objects.bulk_create([new], ignore_conflicts=True)
@@ -96,6 +101,17 @@ def open_session(
         return session
 
     return durably(work, is_repeatable=True)
+
+
+def _check_metadata(metadata: dict[str, object]) -> None:
+    check_value(metadata, "metadata")
+    if len(dump_json(metadata).encode()) > MAX_METADATA_BYTES:
+        raise BadInput(
+            f"metadata has more than {MAX_METADATA_BYTES} bytes.",
+            code="too_large",
+            field="metadata",
+            limit=MAX_METADATA_BYTES,
+        )
 
 
 def write_at(
