@@ -14,7 +14,7 @@ import logging
 import random
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
@@ -115,6 +115,9 @@ class Hub:
         self._unpublished: set[Place] = set()
         self._is_serving = False
         self._is_due = asyncio.Event()
+        """Set when turns are to be swept now."""
+        self._failed = 0
+        """Overdue turns that the last sweeps could not end."""
         self._retires = ""
         self._layer = Layer(self._hear, self._has_joined, self._has_changed)
 
@@ -229,6 +232,7 @@ class Hub:
             kept.clear()
         self._is_serving = False
         self._is_due = asyncio.Event()
+        self._failed = 0
         self._retires = ""
         self._layer = Layer(self._hear, self._has_joined, self._has_changed)
 
@@ -250,7 +254,13 @@ class Hub:
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         watch_loop(loop, logger)
-        tasks = [loop.create_task(self._layer.run()), loop.create_task(self._sweep_for_ever())]
+        work = [
+            self._layer.run(),
+            self._repeat(self._sweep_heads, asyncio.Event()),
+            self._repeat(self._sweep_logins, asyncio.Event()),
+            self._repeat(self._sweep_turns, self._is_due),
+        ]
+        tasks = [loop.create_task(one) for one in work]
         loop.run_forever()
         for task in tasks:
             task.cancel()
@@ -367,20 +377,21 @@ class Hub:
 
     # The sweep.
 
-    async def _sweep_for_ever(self) -> None:
+    async def _repeat(self, sweep: Callable[[], Awaitable[float]], is_due: asyncio.Event) -> None:
+        """Call a sweep after as many seconds as it returned, or as soon as it is due."""
         pause = 0.0
         while True:
             # Not wait_for: before Python 3.12 it swallows a cancellation that meets its result.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._is_due.wait()
-            self._is_due.clear()
+                    await is_due.wait()
+            is_due.clear()
             pause = SWEEP_SECONDS
             if self._is_serving and settings.DB_THREADS:
                 try:
-                    pause = await self._sweep()
+                    pause = await sweep()
                 except Exception as error:
-                    log_error(logger, "the sweep failed; the next is in %s s", pause, error=error)
+                    log_error(logger, "a sweep failed; the next is in %s s", pause, error=error)
 
     def _all_sockets(self) -> set[Socket]:
         with self._lock:
@@ -397,26 +408,10 @@ class Hub:
             if key is not None and _login_digest(key) == login:
                 socket.expel()
 
-    async def _expel_invalid(self, sockets: Collection[Socket]) -> None:
-        """Expel the sockets whose login has ended.
+    # Each has a task of its own, so that none waits for the database on behalf of another.
 
-        If that cannot be checked, they stay for now: each write checks its login by itself.
-        """
-        try:
-            valid = await services.avalid_logins({socket.login for socket in sockets})
-        except Exception as error:  # the host's function VALID_LOGINS too
-            log_error(logger, "the sweep could not check the logins", error=error)
-            return
-        for socket in sockets:
-            if socket.login not in valid:
-                socket.expel()
-
-    async def _sweep(self) -> float:
-        """A few queries, whatever the number of sockets: heal, expel, end, begin.
-
-        Returns after how many seconds the next one is due.
-        """
-        sockets = self._all_sockets()
+    async def _sweep_heads(self) -> float:
+        """Poke the sockets of sessions that changed: a hint may have been lost."""
         heads = await _aheads(tuple(self._sockets))
         for session_pk in tuple(self._sockets):
             head = heads.get(session_pk)
@@ -427,8 +422,24 @@ class Hub:
             head = heads.get(place.session_pk)
             if head is None or (head.epoch, head.running) != (place.epoch, mirror.turn):
                 self._mirrors.pop(place, None)  # its turn ended
-        await self._expel_invalid(sockets)
-        turns = await _ahelp()  # last: it may wait for locks
+        return SWEEP_SECONDS
+
+    async def _sweep_logins(self) -> float:
+        """Expel the sockets whose login has ended.
+
+        If that cannot be checked, they stay for now: each write checks its login by itself.
+        """
+        sockets = self._all_sockets()
+        valid = await services.avalid_logins({socket.login for socket in sockets})
+        for socket in sockets:
+            if socket.login not in valid:
+                socket.expel()
+        return SWEEP_SECONDS
+
+    async def _sweep_turns(self) -> float:
+        """End overdue turns, and claim waiting ones."""
+        turns = await _ahelp(self._failed)
+        self._failed = turns.failed
         for session_pk in turns.waiting:
             if self.listener is not None:
                 self.listener.consider(session_pk)
@@ -460,6 +471,8 @@ def _unpacked(pieces: Iterable[str | list[str]]) -> list[str | Progress]:
 class _Turns:
     waiting: Collection[int]
     lease_ends_in: float | None
+    failed: int
+    """Overdue turns to skip at the next sweep."""
 
 
 def _login_digest(login_key: str) -> str:
@@ -467,12 +480,16 @@ def _login_digest(login_key: str) -> str:
     return hashlib.sha256(login_key.encode()).hexdigest()
 
 
-def _help() -> _Turns:
-    """End what is overdue; say where a turn waits, and when the next lease ends."""
-    services.end_all_overdue(limit=MAX_SWEPT_TURNS)
+def _help(skip: int = 0) -> _Turns:
+    """End overdue turns; return where a turn waits, and when the next lease ends.
+
+    `skip` are overdue turns that could not be ended before: the next ones come first.
+    """
+    ended = services.end_all_overdue(limit=MAX_SWEPT_TURNS, skip=skip)
     return _Turns(
         waiting=sessions_to_sweep(limit=MAX_SWEPT_TURNS),
         lease_ends_in=Turn.objects.seconds_to_lease_end(),
+        failed=0 if ended.is_all else skip + ended.failed,
     )
 
 

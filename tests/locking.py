@@ -92,6 +92,20 @@ async def database_stalled() -> AsyncIterator[None]:
 
 
 @contextmanager
+def table_locked(table: str) -> Iterator[None]:
+    """Another connection keeps all others from this table. PostgreSQL only."""
+    with second_connection() as other:
+        other.set_autocommit(False)
+        with other.cursor() as cursor:
+            cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '20s'")
+            cursor.execute(f"LOCK TABLE {table}")
+        try:
+            yield
+        finally:
+            other.rollback()
+
+
+@contextmanager
 def thread() -> Iterator[Callable[..., Future[Any]]]:
     """Calls go to a thread with a connection of its own."""
     with ThreadPoolExecutor(1) as executor:

@@ -117,3 +117,16 @@ def test_a_write_to_a_locked_turn_gives_up_in_time(ann, settings, write):
     with locked(turn_of(claim)), pytest.raises(MemoryUnavailable):  # not after 20 s or more
         calls[write]()
     assert calls[write]()
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("table", ["session", "turn"])
+def test_a_sweep_waits_for_no_locked_session(ann, settings, table):
+    settings.CHATMEMORY = {"LOCK_TIMEOUT": 20, "TURNS_PER_USER": None}
+    claims = [run(ann, key) for key in "abcd"]
+    Turn.objects.update(lease_until=LONG_AGO)
+    rows = [turn_of(claim) for claim in claims[1:]]
+    with locked(*(rows if table == "turn" else [turn.session for turn in rows])):
+        ended = services.end_all_overdue()  # with a wait, the locks end first, after 20 s
+        assert (ended.interrupted, ended.failed) == (1, 3)
+    assert services.end_all_overdue().interrupted == 3

@@ -30,8 +30,8 @@ from chatmemory.services import Actor
 from project.asgi import application
 from tests import responders_for_tests
 from tests.factories import make_session, said
-from tests.locking import held
-from tests.servers import Tab, greeted, own_threads, sign_in
+from tests.locking import held, table_locked, waits_for_a_lock
+from tests.servers import Tab, greeted, own_threads, sign_in, wait_for
 
 HERE = "tests.responders_for_tests"
 SPOKEN = ("one", "two", "three", "four")
@@ -1048,6 +1048,20 @@ async def test_a_sweep_expels_who_may_not_be_here_any_more(ann, bob, talk, monke
         bye, code = await tab.closed()
         assert (bye["reason"], code) == ("unauthenticated", 4401)
         assert (await other.send("hi"))["type"] == "ok"
+
+
+@pytest.mark.regression
+async def test_sweeps_that_hang_delay_no_expulsion(ann, talk, monkeypatch, postgresql):
+    monkeypatch.setattr("chatmemory.hub.SWEEP_SECONDS", 0.1)
+    async with greeted(tab := Tab(ann)):
+        lock = table_locked("chatmemory_turn")
+        await db(lock.__enter__)()
+        try:
+            await db(wait_for)(waits_for_a_lock, "no sweep waits for the table")
+            await db(type(ann.user).objects.filter(pk=ann.user.pk).update)(is_active=False)
+            assert (await tab.closed())[1] == 4401
+        finally:
+            await db(lock.__exit__)(None, None, None)
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError, Disconnected])

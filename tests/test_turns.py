@@ -992,10 +992,33 @@ def test_all_overdue_turns_are_ended_however_many_are_read_at_a_time(monkeypatch
         overdue(f"t{number}", has_begun=number > 0)
     make_session("alive")
     admit("alive", session_key="alive", owner="me")
-    assert end_all_overdue(limit=3) == Recovered(interrupted=3, given_back=0, cancelled=0, failed=0)
+    first = end_all_overdue(limit=3)
+    assert (first.interrupted, first.is_all) == (3, False)
     assert end_all_overdue() == Recovered(interrupted=1, given_back=1, cancelled=0, failed=0)
     assert end_all_overdue() == Recovered(interrupted=0, given_back=0, cancelled=0, failed=0)
     assert (state("t0"), state("t1"), state("alive")) == ("waiting", "interrupted", "running")
+
+
+@pytest.mark.regression
+def test_damaged_turns_hide_no_older_overdue_turn(monkeypatch):
+    """A turn that its session does not name cannot be ended."""
+    for number in range(5):
+        overdue(f"t{number}")
+    Session.objects.exclude(key="t0").update(running=None)
+    end_all_overdue(limit=3)
+    assert state("t0") == "interrupted"
+
+
+@commits
+@pytest.mark.regression
+def test_the_next_sweep_goes_on_behind_the_turns_that_failed():
+    for number in range(5):
+        overdue(f"t{number}")
+    Session.objects.exclude(key="t0").update(last_seq=0)  # its numbers are taken already
+    first = end_all_overdue(limit=3)
+    assert (first.failed, first.interrupted, first.is_all) == (3, 0, False)
+    second = end_all_overdue(limit=3, skip=3)
+    assert (second.failed, second.interrupted, second.is_all) == (1, 1, True)
 
 
 @commits

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from django.db.models import F
+from django.db.models import Case, F, When
 
 from chatmemory import codec
 from chatmemory.codec import Row
@@ -48,6 +48,8 @@ class Recovered:
     """Turns that had not, and were told to stop."""
     failed: int
     """Sessions whose turn could not be ended; the log says why."""
+    is_all: bool = True
+    """No overdue turn was left out because of the limit."""
 
 
 def end_overdue(session_pk: int) -> bool:
@@ -60,15 +62,15 @@ def end_overdue(session_pk: int) -> bool:
     return _end_overdue(session_pk) is not None
 
 
-def _end_overdue(session_pk: int) -> str | None:
+def _end_overdue(session_pk: int, *, nowait: bool = False) -> str | None:
     """The status that the turn has after it, or None."""
 
     def work() -> str | None:
         with unit():
-            session = lock_pk(session_pk)
+            session = lock_pk(session_pk, nowait=nowait)
             # A run's start and lease are written without the session's lock.
             turns = session.turns.overdue().filter(client_id=session.running)
-            turn = turns.select_for_update().first()
+            turn = turns.select_for_update(nowait=nowait).first()
             if turn is None:
                 return None
             return _end(session, turn)
@@ -76,56 +78,52 @@ def _end_overdue(session_pk: int) -> str | None:
     return durably(work, is_repeatable=True)
 
 
-def end_all_overdue(*, limit: int | None = None) -> Recovered:
-    """Do the same in all sessions; look at `limit` turns at most.
+def end_all_overdue(*, limit: int | None = None, skip: int = 0) -> Recovered:
+    """End the overdue turns of all sessions; look at `limit` of them at most.
 
-    The newest come first, so that those which can't be ended keep no other from its end.
-    Raises MemoryUnavailable only if the database can't even be asked.
+    The newest come first, damaged ones last; `skip` says how many to leave out, such as those that
+    failed before. Never waits for a lock: a turn of a locked session fails, for now.
+    Raises MemoryUnavailable if the overdue turns cannot be read.
     """
     found: Counter[str | None] = Counter()
-    for turn_pk, session_pk in _overdue(limit):
-        try:
-            status = _end_overdue(session_pk)
-            if status is None and _is_stray(turn_pk):
-                logger.warning(
-                    "the overdue turn of session %s can't be ended, as the session does not name "
-                    "it: chatmemory_check --fix does",
-                    session_pk,
-                )
-                status = "failed"
-            found[status] += 1
-        except (MemoryUnavailable, NotFound) as error:  # its lock is held, or it has just gone
-            logger.warning(
-                "the overdue turn of session %s is left for now: %s", session_pk, error.code
-            )
-            found["failed"] += 1
-        except Exception as error:  # one damaged session must not keep all others from their end
-            log_error(
-                logger, "the overdue turn of session %s can't be ended", session_pk, error=error
-            )
-            found["failed"] += 1
+    left = sys.maxsize if limit is None else limit
+    while page := _overdue(skip, min(left, OVERDUE)):
+        statuses = Counter(_try_to_end(*columns) for columns in page)
+        found += statuses
+        skip += statuses["failed"]  # they are the first of those that are left
+        left -= len(page)
     return Recovered(
         interrupted=found[Turn.Status.INTERRUPTED],
         given_back=found[Turn.Status.WAITING],
         cancelled=found[Turn.Status.CANCELLED],
         failed=found["failed"],
+        is_all=left > 0,
     )
 
 
-def _is_stray(turn_pk: int) -> bool:
-    """Whether it is overdue and its session doesn't name it: another didn't just end it."""
-    overdue = Turn.objects.overdue().filter(pk=turn_pk)
-    return bool(_read(overdue.exclude(client_id=F("session__running")).values_list("pk")))
+def _try_to_end(session_pk: int, is_named: bool) -> str | None:  # a row's columns
+    """The status of the turn after it; "failed" if it has not ended, None if another ended it."""
+    if not is_named:
+        logger.warning(
+            "the overdue turn of session %s can't be ended, as the session does not name "
+            "it: chatmemory_check --fix does",
+            session_pk,
+        )
+        return "failed"
+    try:
+        return _end_overdue(session_pk, nowait=True)
+    except (MemoryUnavailable, NotFound) as error:  # its lock is held, or it has just gone
+        logger.warning("the overdue turn of session %s is left for now: %s", session_pk, error.code)
+    except Exception as error:  # one damaged session must not keep all others from their end
+        log_error(logger, "the overdue turn of session %s can't be ended", session_pk, error=error)
+    return "failed"
 
 
-def _overdue(limit: int | None) -> Iterator[tuple[int, int]]:
-    """The overdue turns that there are now with their sessions, some at a time."""
-    left = sys.maxsize if limit is None else limit
-    older = Turn.objects.overdue().order_by("-pk")
-    while page := _read(older.values_list("pk", "session_id")[: min(left, OVERDUE)]):
-        yield from page
-        left -= len(page)
-        older = older.filter(pk__lt=page[-1][0])
+def _overdue(skip: int, limit: int) -> list[tuple[int, bool]]:
+    """The sessions of overdue turns, and whether the session names the turn."""
+    is_named = Case(When(client_id=F("session__running"), then=True), default=False)
+    turns = Turn.objects.overdue().annotate(is_named=is_named).order_by("-is_named", "-pk")
+    return _read(turns.values_list("session_id", "is_named")[skip : skip + limit])
 
 
 def _read(rows: Iterable[T]) -> list[T]:
