@@ -110,6 +110,7 @@ class ActionFilter(ChoiceFilter):
             ("clear", _("Cleared")),
             ("purge", _("Purged")),
             ("restore", _("Restored")),
+            ("db_restored", _("Database restored")),
             ("redact", _("Redacted")),
             ("erase_begun", _("Erasure begun")),
             ("erase", _("Erased")),

@@ -12,6 +12,11 @@ from chatmemory.services.audit import (
 )
 from chatmemory.services.claims import Claim, aclaim_next, claim_next
 from chatmemory.services.cuts import Cut
+from chatmemory.services.database_restore import (
+    RecoveredSessions,
+    arecover_restored_database,
+    recover_restored_database,
+)
 from chatmemory.services.ends import (
     Recovered,
     aend_all_overdue,
@@ -186,6 +191,7 @@ __all__ = [
     "Login",
     "Preview",
     "Recovered",
+    "RecoveredSessions",
     "Replayed",
     "Restoration",
     "Unstored",
@@ -238,6 +244,7 @@ __all__ = [
     "aread_unstored",
     "arecord_reading",
     "arecord_refusal",
+    "arecover_restored_database",
     "aredact_message",
     "aredact_turn",
     "arelease_session",
@@ -298,6 +305,7 @@ __all__ = [
     "read_unstored",
     "record_reading",
     "record_refusal",
+    "recover_restored_database",
     "redact_message",
     "redact_turn",
     "release_session",

@@ -185,11 +185,11 @@ def _end(session: Session, turn: Turn) -> str:
     if turn.stop_requested_at is not None:
         _end_idle(session, turn, Turn.Status.CANCELLED)
         return Turn.Status.CANCELLED
-    _give_back(session, turn)
+    give_back(session, turn)
     return Turn.Status.WAITING
 
 
-def _give_back(session: Session, turn: Turn) -> None:
+def give_back(session: Session, turn: Turn) -> None:
     """Needs the lock."""
     Turn.objects.filter(pk=turn.pk).update(
         status=Turn.Status.WAITING, fence=F("fence") + 1, lease_owner="", lease_until=None

@@ -60,6 +60,18 @@ def lock_pk(session_pk: int, *, nowait: bool = False) -> Session:
     return _lock(Session.objects.filter(pk=session_pk), nowait=nowait)
 
 
+def lock_all(sessions: SessionQuerySet) -> list[int]:
+    """Take the locks of several sessions in order of their primary keys; return these.
+
+    Needs a transaction. The conditions may be on columns of the session alone.
+    """
+    if not database().features.has_select_for_update:
+        sessions.update(fence=F("fence"))
+    else:
+        sessions = sessions.select_for_update(no_key=database().vendor == "postgresql")
+    return list(sessions.order_by("pk").values_list("pk", flat=True))
+
+
 def update_without_waiting(
     rows: QuerySet[Any], *, skip_locked: bool = False, **columns: Any
 ) -> int:
