@@ -19,12 +19,14 @@ from chatmemory.services import (
     admit_turn,
     append_messages,
     erase_person,
+    find_erasures,
     finish_turn,
     importing,
     open_session,
     preview_erasure,
     purge_session,
     read_history,
+    replay_erasures,
     save_partial,
     trim_session,
     user_scope,
@@ -254,7 +256,7 @@ def test_a_reason_that_can_not_be_written_down_is_refused_before_anything_goes()
 
 def told(*args: str) -> str:
     out = StringIO()
-    call_command("chatmemory_erase", *args, stdout=out)
+    call_command("chatmemory_erase", *args, "--by=olga", stdout=out)
     return out.getvalue()
 
 
@@ -266,7 +268,10 @@ def test_the_command_prints_the_receipt():
     said = told(*args)
     receipt = AuditEntry.objects.get(session_pk=None, action="erase")
     assert said == (f"6 sessions, 13 messages, 2 turns\nThe receipt is audit entry {receipt.pk}.\n")
-    assert (receipt.actor_label, receipt.reason) == ("chatmemory_erase", "asked for it")
+    assert (receipt.actor_label, receipt.reason) == (
+        "olga, chatmemory_erase",
+        "asked for it",
+    )
 
 
 def test_the_command_reaches_a_user_who_is_gone():
@@ -291,6 +296,10 @@ def test_the_command_fails_with_what_was_kept():
         (("--scope", "user:7\udc80", "--reason", "x"), "can't be kept"),
         (("--scope", "", "--reason", "x"), "--scope is empty"),
         (("--scope", SERVER, "--reason", " "), "--reason is empty"),
+        (("--scope", "usr:7", "--reason", "x"), "'usr:7' is no scope"),
+        (("--scope", "user:seven", "--reason", "x"), "'seven' is no primary key"),
+        (("--scope", "visitor:7", "--reason", "x"), "64 hex digits"),
+        (("--scope", "removed:7", "--reason", "x"), "internal scope"),
     ],
     ids=ascii,
 )
@@ -300,3 +309,99 @@ def test_what_the_command_can_not_erase_is_said(args, why):
         told(*args)
     assert Session.objects.exists()
     assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("scope", ["usr:7", "user:", "user", "visitor:x", "removed:1", "elsewhere"])
+def test_services_refuse_the_scope_of_no_person(scope):
+    with pytest.raises(BadInput):
+        erase_person(by=BY, scope=scope, reason="x")
+    with pytest.raises(BadInput):
+        find_erasures(by=BY, scope=scope)
+    assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.regression
+def test_an_erasure_that_finds_nothing_fails_and_leaves_a_receipt():
+    make_session()
+    with pytest.raises(CommandError, match="Nothing is stored under user:99999"):
+        told("--scope", "user:99999", "--reason", "x")
+    assert AuditEntry.objects.filter(action="erase").count() == 1
+    assert "0 sessions" in told("--scope", "user:99999", "--reason", "x")
+    assert Session.objects.exists()
+
+
+# Was a person erased?
+
+
+def asked(*args: str) -> str:
+    out = StringIO()
+    call_command("chatmemory_erased", *args, stdout=out)
+    return out.getvalue()
+
+
+@pytest.mark.regression
+def test_the_command_answers_whether_a_person_was_erased(settings):
+    ann = make_user("ann")
+    scope = user_scope(ann)
+    with pytest.raises(CommandError, match=f"{scope} was not erased") as refused:
+        asked("--owner", "ann")
+    assert refused.value.returncode == 1
+    make_session("talk", owner=ann)
+    kept = make_session("kept", owner=ann, held_at=timezone.now())
+    erased = erase_person(by=BY, scope=scope, reason="asked for it")
+    assert erased.entry is not None
+    ann.delete()
+    answer = asked("--scope", scope)
+    assert "erased by tests: 1 session, 0 messages, 1 session on hold kept" in answer
+    assert f"(receipt {erased.entry.pk}: asked for it)" in answer
+    assert f"1 session of {scope} stored now." in answer
+    assert kept.pk in erased.held
+
+
+@pytest.mark.regression
+def test_the_answer_survives_a_rotation_of_either_key(settings):
+    base = settings.CHATMEMORY
+    settings.CHATMEMORY = {**base, "AUDIT_KEY": "first"}
+    erase_person(by=BY, scope="user:7", reason="asked for it")
+    settings.SECRET_KEY = "another"
+    assert "erased by tests" in asked("--scope", "user:7")
+    settings.CHATMEMORY = {**base, "AUDIT_KEY": "second", "AUDIT_KEY_FALLBACKS": ["first"]}
+    assert "erased by tests" in asked("--scope", "user:7")
+    with pytest.raises(CommandError, match="user:8 was not erased"):
+        asked("--scope", "user:8")
+
+
+@pytest.mark.regression
+def test_without_the_former_key_the_answer_is_unknown(settings):
+    base = settings.CHATMEMORY
+    settings.CHATMEMORY = {**base, "AUDIT_KEY": "first"}
+    erase_person(by=BY, scope="user:7", reason="asked for it")
+    settings.CHATMEMORY = {**base, "AUDIT_KEY": "second"}
+    with pytest.raises(CommandError, match="Unknown: 1 erasure") as refused:
+        asked("--scope", "user:7")
+    assert refused.value.returncode == 2
+
+
+@pytest.mark.regression
+def test_an_interrupted_erasure_is_no_answer(monkeypatch):
+    make_session("talk", owner=make_user("ann"))
+    monkeypatch.setattr("chatmemory.services.erasure.vacuum_session", lambda _pk: 1 / 0)
+    scope = Session.objects.get().scope
+    with pytest.raises(ZeroDivisionError):
+        erase_person(by=BY, scope=scope, reason="")
+    with pytest.raises(CommandError, match="No erasure was completed"):
+        asked("--scope", scope)
+    assert find_erasures(by=BY, scope=scope).erasures[0].by == "tests"
+
+
+@pytest.mark.regression
+def test_an_erasure_of_which_only_the_list_is_left_is_found(settings, tmp_path):
+    file = tmp_path / "erasures.jsonl"
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "ERASURE_LIST": file}
+    erase_person(by=BY, scope="user:7", reason="")
+    AuditEntry.objects.all().delete()  # as a restore does
+    with pytest.raises(CommandError, match="No erasure was completed"):
+        asked("--scope", "user:7")
+    replay_erasures(by=BY)
+    assert "erased by tests" in asked("--scope", "user:7")

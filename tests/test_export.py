@@ -45,7 +45,7 @@ def run(capsys):
     """Run the command; returns what was printed, and raises what the command raises."""
 
     def run(**options: Any) -> str:
-        call_command("chatmemory_export", **options)
+        call_command("chatmemory_export", **{"by": "olga", "reason": "asked for", **options})
         return str(capsys.readouterr().out)
 
     return run
@@ -154,7 +154,8 @@ def test_the_command_writes_a_session_to_the_standard_output(run, mira):
     assert keys_in(text) == ["talk"]
     assert json.loads(text.splitlines()[1])["text"] == "hello"
     entry = AuditEntry.objects.get()
-    assert (entry.actor_kind, entry.actor_id) == ("server", "chatmemory_export")
+    assert (entry.actor_kind, entry.actor_id) == ("command", "olga")
+    assert entry.actor_label == "olga, chatmemory_export"
     assert entry.reason == "because"
 
 
@@ -201,17 +202,45 @@ def test_a_file_that_is_not_whole_has_not_its_name(run, mira, tmp_path, monkeypa
         ({"scope": ""}, "--scope is empty"),
         ({"owner": "mira", "key": "nope"}, "no such session.$"),
         ({"owner": "mira", "output": __file__}, "is there already"),
-        ({"owner": "mira", "output": "/nowhere/x"}, "No such file or directory"),
         ({"owner": "mira", "form": "pdf"}, "invalid choice"),
         ({}, "one of the arguments"),
+        ({"owner": "mira"}, "Nothing is stored under user:"),
+        ({"scope": "user:99999"}, "Nothing is stored under user:99999"),
+        ({"all": True}, "Nothing is stored."),
+        ({"scope": "usr:7"}, "'usr:7' is no scope"),
+        ({"scope": "user:seven"}, "'seven' is no primary key"),
+        ({"scope": "user:07"}, "'07' is no primary key"),
+        ({"scope": "visitor:7"}, "64 hex digits"),
+        ({"scope": "removed:7"}, "internal scope"),
+        ({"owner": "mira", "by": " "}, "--by is empty"),
+        ({"owner": "mira", "by": "\x07"}, "--by"),
+        ({"owner": "mira", "reason": ""}, "--reason is empty"),
     ],
 )
 def test_what_cannot_be_exported_is_said(run, mira, options, why):
+    options = {"by": "olga", "reason": "asked for", **options}
     arguments = [
         f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items()
     ]
     with pytest.raises(CommandError, match=why):
         call_command("chatmemory_export", *arguments)
+
+
+def test_a_file_that_cannot_be_written_is_said(run, mira):
+    talk("talk", mira, "hello")
+    with pytest.raises(CommandError, match="No such file or directory"):
+        run(owner="mira", output="/nowhere/x")
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("missing", ["by", "reason"])
+@pytest.mark.parametrize("name", ["chatmemory_export", "chatmemory_erase"])
+def test_commands_on_a_persons_data_require_who_and_why(mira, name, missing):
+    given = {"owner": "mira", "by": "olga", "reason": "asked for"}
+    del given[missing]
+    with pytest.raises(CommandError, match=f"--{missing}"):
+        call_command(name, *(f"--{option}={value}" for option, value in given.items()))
+    assert not AuditEntry.objects.exists()
 
 
 def test_the_admin_lists_an_entry_of_a_person(admin_client, mira):

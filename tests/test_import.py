@@ -38,6 +38,10 @@ def line(name: str, *texts: str, **more: Any) -> str:
     return json.dumps({"id": name, "turns": turns, **more})
 
 
+WHO = {"by": "olga", "reason": "a move"}
+"""The person who imports, and why."""
+
+
 @pytest.fixture
 def owner(db: None) -> Any:
     return make_user("mira")
@@ -51,7 +55,7 @@ def run(owner, tmp_path, capsys):
         file = tmp_path / name
         raw = [text if isinstance(text, bytes) else text.encode() for text in lines]
         file.write_bytes(b"\n".join(raw))
-        call_command("chatmemory_import", str(file), owner="mira", **options)
+        call_command("chatmemory_import", str(file), owner="mira", **{**WHO, **options})
         return str(capsys.readouterr().out).strip()
 
     return run
@@ -183,7 +187,7 @@ def test_a_line_that_is_too_long_is_passed_over(run, capsys, monkeypatch):
 def test_the_standard_input_is_a_file(owner, monkeypatch, capsys):
     stdin = io.TextIOWrapper(io.BytesIO(line("7", "hello").encode()))
     monkeypatch.setattr(sys, "stdin", stdin)
-    call_command("chatmemory_import", "-", owner="mira")
+    call_command("chatmemory_import", "-", owner="mira", **WHO)
     assert texts_of(owner, "import:7") == [("user", "hello")]
 
 
@@ -191,7 +195,7 @@ def test_the_standard_input_is_a_file(owner, monkeypatch, capsys):
 def test_any_name_of_a_file_makes_a_prefix(owner, tmp_path, name):
     file = tmp_path / name
     file.write_text(line("7", "hello"))
-    call_command("chatmemory_import", str(file), owner="mira")
+    call_command("chatmemory_import", str(file), owner="mira", **WHO)
     assert texts_of(owner, "my-talks-1-:7") == [("user", "hello")]
 
 
@@ -210,7 +214,7 @@ def test_any_name_of_a_file_makes_a_prefix(owner, tmp_path, name):
 def test_what_cannot_be_imported_is_said_at_once(owner, arguments, why):
     file = arguments.pop("file", os.devnull)
     with pytest.raises(CommandError, match=why):
-        call_command("chatmemory_import", file, **arguments)
+        call_command("chatmemory_import", file, **{**WHO, **arguments})
 
 
 @pytest.mark.slow
@@ -220,7 +224,8 @@ def test_it_is_resumed_after_a_kill_and_shows_its_progress(live_database_env, tm
     file = tmp_path / "talks.jsonl"
     total = 250
     file.write_text("\n".join(line(str(n), "hello", "hi") for n in range(total)))
-    command = [sys.executable, "manage.py", "chatmemory_import", str(file), "--owner=mira"]
+    who = ["--owner=mira", "--by=olga", "--reason=a move"]
+    command = [sys.executable, "manage.py", "chatmemory_import", str(file), *who]
     terminal, inside = pty.openpty()
     with subprocess.Popen(  # noqa: S603  # our own code
         command, cwd=django_settings.BASE_DIR, env=live_database_env, stderr=inside
@@ -236,7 +241,7 @@ def test_it_is_resumed_after_a_kill_and_shows_its_progress(live_database_env, tm
     # Not of sessions: the last one may have been made without its messages.
     before = Message.objects.values("session").distinct().count()
     assert 10 <= before < total
-    call_command("chatmemory_import", str(file), owner="mira")
+    call_command("chatmemory_import", str(file), owner="mira", **WHO)
     assert (
         f"{total} sessions, {2 * total} messages; {total - before} new" in capsys.readouterr().out
     )
@@ -633,10 +638,10 @@ def test_each_session_may_go_to_the_scope_that_the_file_names(owner, tmp_path, c
     of_nobody = [head("c", 0, scope="user:999999"), end(0), head("d", 0, scope="user:x"), end(0)]
     file.write_text("\n".join(map(json.dumps, [*of_user, *of_server, *of_nobody])))
     with pytest.raises(CommandError, match="2 bad lines"):
-        call_command("chatmemory_import", str(file), own_scopes=True, dry_run=True)
+        call_command("chatmemory_import", str(file), own_scopes=True, dry_run=True, **WHO)
     assert capsys.readouterr().err.count("There is no user of this scope.") == 2
     with pytest.raises(CommandError, match="2 bad lines"):
-        call_command("chatmemory_import", str(file), own_scopes=True)
+        call_command("chatmemory_import", str(file), own_scopes=True, **WHO)
     assert capsys.readouterr().err.splitlines() == [
         "Line 5: There is no user of this scope.",
         "Line 7: There is no user of this scope.",
@@ -649,7 +654,7 @@ def test_a_dialogue_from_elsewhere_needs_an_owner(owner, tmp_path, capsys):
     file = tmp_path / "talks.jsonl"
     file.write_text(line("7", "hello"))
     with pytest.raises(CommandError):
-        call_command("chatmemory_import", str(file), own_scopes=True)
+        call_command("chatmemory_import", str(file), own_scopes=True, **WHO)
     assert capsys.readouterr().err == "Line 1: A dialogue from elsewhere needs an owner.\n"
 
 
@@ -720,7 +725,7 @@ def test_a_conversation_that_cannot_be_taken_is_named(run, capsys, dialogue, why
     assert not Session.objects.exists()
 
 
-@pytest.mark.parametrize("scope", ["importing:server", "removed:7", "x" * 141])
+@pytest.mark.parametrize("scope", ["importing:server", "removed:7", "user:" + "x" * 136])
 def test_nothing_is_imported_into_a_scope_of_nobody(db, scope):
     lines = enumerate((line.encode() for line in session_lines()), 1)
     [outcome] = import_lines(lines, target=Target(by=BY, scope=scope))
@@ -764,7 +769,8 @@ def test_a_long_session_goes_on_after_a_kill(live_database_env, tmp_path, capsys
     file = tmp_path / "talks.jsonl"
     total = 5_000
     file.write_text("\n".join(session_lines(messages=total)))
-    command = [sys.executable, "manage.py", "chatmemory_import", str(file), "--owner=mira"]
+    who = ["--owner=mira", "--by=olga", "--reason=a move"]
+    command = [sys.executable, "manage.py", "chatmemory_import", str(file), *who]
     with subprocess.Popen(  # noqa: S603  # our own code
         command, cwd=django_settings.BASE_DIR, env=live_database_env
     ) as process:
@@ -776,7 +782,7 @@ def test_a_long_session_goes_on_after_a_kill(live_database_env, tmp_path, capsys
     assert 1_000 <= stored < total
     first = Message.stored.earliest("seq").pk
     assert Session.objects.get().scope.startswith("importing:")
-    call_command("chatmemory_import", str(file), owner="mira")
+    call_command("chatmemory_import", str(file), owner="mira", **WHO)
     assert "1 session, 5,000 messages; 1 new" in capsys.readouterr().out
     session = Session.objects.get()
     assert (session.key, session.messages.count()) == ("talk", total)

@@ -8,6 +8,7 @@ from django.core.management import CommandError
 from chatmemory import services
 from chatmemory.codec import check_value
 from chatmemory.errors import BadInput
+from chatmemory.services.actors import check_person
 
 
 def scope_of(owner: str | None, scope: str | None) -> str | None:
@@ -18,6 +19,8 @@ def scope_of(owner: str | None, scope: str | None) -> str | None:
     if owner is None:
         if scope == "":
             raise CommandError("--scope is empty.")
+        if scope is not None:
+            _check(scope)
         return scope
     users = get_user_model()
     try:
@@ -27,3 +30,10 @@ def scope_of(owner: str | None, scope: str | None) -> str | None:
         raise CommandError(str(error)) from error
     except users.DoesNotExist as error:
         raise CommandError(f"There is no user {owner[:80]!a}.") from error
+
+
+def _check(scope: str) -> None:
+    try:
+        check_person(scope)
+    except BadInput as error:
+        raise CommandError(str(error)) from error

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 
+from django.contrib.auth import get_user_model
 from django.contrib.auth.base_user import AbstractBaseUser
+from django.core.exceptions import ValidationError
 
 from chatmemory.codec import check_value
+from chatmemory.errors import BadInput
 
 SERVER = "server"
 """The scope of sessions that belong to no person."""
+
+KINDS = ("user", "visitor", "importing", "removed")
+"""How other scopes begin; the last two are internal."""
+
+FORMS = f"user:<primary key>, visitor:<hash> or {SERVER}"
+
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +49,11 @@ class Actor:
         return cls("server", name, name)
 
     @classmethod
+    def command(cls, command: str, person: str) -> Actor:
+        """A person who runs a management command, by the name that they state."""
+        return cls("command", person, f"{person}, {command}")
+
+    @classmethod
     def operator(cls, user: AbstractBaseUser) -> Actor:
         """A person who looks after other people's sessions."""
         return cls("operator", str(user.pk), user.get_username())
@@ -47,8 +63,8 @@ def scope_for(by: Actor, scope: str | None) -> str:
     """The key space in which `by` finds sessions.
 
     Raises TypeError where an operator or server code names none, or a person names another's:
-    both are mistakes of the calling code, never of the person. Raises BadInput for a scope that no
-    database can hold.
+    both are mistakes of the calling code, never of the person. Raises BadInput for a scope of an
+    unknown form.
     """
     if by.kind in ("user", "visitor"):
         own = f"{by.kind}:{by.id}"
@@ -57,8 +73,44 @@ def scope_for(by: Actor, scope: str | None) -> str:
         return own
     if not scope:
         raise TypeError(f'{by.kind}s must name the scope, such as "user:1" or "{SERVER}"')
-    check_value(scope, "scope")
+    check_scope(scope)
     return scope
+
+
+def check_scope(scope: str) -> None:
+    """Check that a scope has one of the known forms. Raises BadInput."""
+    check_value(scope, "scope")
+    kind, separator, name = scope.partition(":")
+    if scope != SERVER and not (separator and name and kind in KINDS):
+        raise BadInput(f"{scope[:80]!a} is no scope. Use {FORMS}.", field="scope")
+
+
+def person_for(by: Actor, scope: str | None) -> str:
+    """The scope of the person on whose data `by` acts. Raises as `scope_for`, and BadInput."""
+    person = scope_for(by, scope)
+    check_person(person)
+    return person
+
+
+def check_person(scope: str) -> None:
+    """Check that a scope can be that of a person, or is the server's. Raises BadInput."""
+    check_scope(scope)
+    kind, _, name = scope.partition(":")
+    if kind in ("importing", "removed"):
+        raise BadInput(f"{scope[:80]!a} is an internal scope. Use {FORMS}.", field="scope")
+    if kind == "user" and not _is_user_pk(name):
+        raise BadInput(f"{name[:80]!a} is no primary key of a user.", field="scope")
+    if kind == "visitor" and not _DIGEST.fullmatch(name):
+        raise BadInput("A visitor's scope is visitor: and 64 hex digits.", field="scope")
+
+
+def _is_user_pk(text: str) -> bool:
+    """Whether a user could have this primary key, written as the scope writes it."""
+    pk = get_user_model()._meta.pk
+    try:
+        return str(pk.to_python(text)) == text
+    except ValidationError:
+        return False
 
 
 def user_scope(user: AbstractBaseUser) -> str:

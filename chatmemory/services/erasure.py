@@ -5,18 +5,20 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from django.db.models import F, Q
 
 from chatmemory.errors import NotFound
 from chatmemory.models import AuditEntry, Session, Turn, database_now
-from chatmemory.services.actors import Actor, person_of, scope_for, spaces_of
+from chatmemory.services.actors import Actor, person_for, person_of, spaces_of
 from chatmemory.services.audit import Count, check_reason, is_erased, record, record_hashed
 from chatmemory.services.erasure_list import ListedErasure, list_erasure, listed_erasures
 from chatmemory.services.faults import database, durably
 from chatmemory.services.floor import mark_removed, move_epoch
 from chatmemory.services.keys import audit_keys, key_hash, key_hashes, key_id, keyed_hash
 from chatmemory.services.locks import lock_pk, unit
+from chatmemory.services.macs import key_id_of
 from chatmemory.services.news import tell
 from chatmemory.services.pool import in_pool
 from chatmemory.services.vacuum import vacuum_session
@@ -63,6 +65,66 @@ class Replayed:
     """Erasures whose hash was made with a key that is not given: they were not repeated."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownErasure:
+    """An erasure of a person, as the audit and the erasure list record it."""
+
+    id: str
+    begun_at: datetime
+    completed_at: datetime | None = None
+    """None if it was interrupted, or if a restore lost its receipt."""
+    by: str = ""
+    """The person who completed it, or began it; empty if only the list records it."""
+    reason: str = ""
+    sessions: int = 0
+    messages: int = 0
+    held: list[int] = field(default_factory=list)
+    """The primary keys of sessions on hold, which were kept."""
+    entry_pk: int | None = None
+    """The receipt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureRecord:
+    """The answer to "was this person erased?"."""
+
+    erasures: list[KnownErasure]
+    """The oldest first."""
+    sessions: int
+    """Sessions that are stored now."""
+    unknown_key: int
+    """Erasures, of any person, under a key that is not given: they may be of this person."""
+
+
+def find_erasures(*, by: Actor, scope: str | None = None) -> ErasureRecord:
+    """Find the erasures of a person, in the audit and on the erasure list.
+
+    Persons are recognized under `AUDIT_KEY` and its fallbacks. Raises BadInput, MemoryUnavailable.
+    """
+    person = person_for(by, scope)
+    hashes = key_hashes(person)
+    listed, _ = listed_erasures()
+    known_keys = {key_id(key) for key in audit_keys()}
+
+    def work() -> ErasureRecord:
+        acts = AuditEntry.objects.filter(session_pk__isnull=True, action__in=(BEGUN, RECEIPT))
+        found = {line.id: _of_line(line) for line in listed if line.person in hashes}
+        unknown = {line.id for line in listed if line.key_id not in known_keys}
+        for entry in acts.order_by("pk").iterator():
+            if entry.key_hash in hashes:
+                begun = found.get(entry.counts["erasure"])
+                found[entry.counts["erasure"]] = _of_entry(entry, begun)
+            elif key_id_of(entry) not in known_keys:
+                unknown.add(entry.counts["erasure"])
+        return ErasureRecord(
+            erasures=sorted(found.values(), key=lambda erasure: erasure.begun_at),
+            sessions=Session.objects.of_scopes(*spaces_of(person)).count(),
+            unknown_key=len(unknown),
+        )
+
+    return durably(work, is_repeatable=True)
+
+
 def erase_person(*, by: Actor, reason: str, scope: str | None = None) -> Erased:
     """Delete all sessions of a person, with titles, messages and turns, for good.
 
@@ -72,7 +134,7 @@ def erase_person(*, by: Actor, reason: str, scope: str | None = None) -> Erased:
     Raises BadInput, MemoryUnavailable (also if the erasure list cannot be written).
     """
     check_reason(reason)
-    return erase_sessions(scope_for(by, scope), ALL, by, reason)
+    return erase_sessions(person_for(by, scope), ALL, by, reason)
 
 
 def erase_sessions(person: str, only: Q, by: Actor, reason: str) -> Erased:
@@ -90,7 +152,7 @@ def erase_sessions(person: str, only: Q, by: Actor, reason: str) -> Erased:
 
 def preview_erasure(*, by: Actor, scope: str | None = None) -> Erased:
     """What an erasure would delete now."""
-    person = scope_for(by, scope)
+    person = person_for(by, scope)
 
     def work() -> Erased:
         sessions = messages = turns = 0
@@ -282,6 +344,27 @@ def _interrupted(hashes: list[str]) -> str | None:
     return durably(work, is_repeatable=True)
 
 
+def _of_line(line: ListedErasure) -> KnownErasure:
+    return KnownErasure(id=line.id, begun_at=line.erased_at)
+
+
+def _of_entry(entry: AuditEntry, begun: KnownErasure | None) -> KnownErasure:
+    """What the begin or the receipt states, with what is known from earlier records."""
+    is_receipt = entry.action == RECEIPT
+    counts = entry.counts
+    return KnownErasure(
+        id=counts["erasure"],
+        begun_at=begun.begun_at if begun else entry.created_at,
+        completed_at=entry.created_at if is_receipt else None,
+        by=entry.actor_label,
+        reason=entry.reason,
+        sessions=counts.get("sessions", 0),
+        messages=counts.get("messages", 0),
+        held=counts.get("held", []),
+        entry_pk=entry.pk if is_receipt else None,
+    )
+
+
 def _receipts() -> set[str]:
     """The ids of all erasures that this database has a receipt of."""
     receipts = AuditEntry.objects.filter(session_pk__isnull=True, action=RECEIPT)
@@ -313,4 +396,5 @@ def _replay(listed: ListedErasure, person: str | None, by: Actor, reason: str) -
 
 aerase_person = in_pool(erase_person)
 apreview_erasure = in_pool(preview_erasure)
+afind_erasures = in_pool(find_erasures)
 areplay_erasures = in_pool(replay_erasures)

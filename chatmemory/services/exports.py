@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from django.db.models import F, Sum
 
 from chatmemory.models import Session, SessionQuerySet
-from chatmemory.services.actors import Actor, scope_for, spaces_of
+from chatmemory.services.actors import Actor, person_for, spaces_of
 from chatmemory.services.audit import check_reason, record, record_person
 from chatmemory.services.faults import durably
 from chatmemory.services.pool import in_pool
@@ -37,7 +37,7 @@ def begin_export(
     Everything is all that is stored under the scope: archived, expired and half-imported sessions
     too, and purged ones until they are deleted. Raises NotFound, BadInput.
     """
-    scope = scope_for(by, scope)
+    scope = person_for(by, scope)
     if session_key is None:
         return _begin(Session.objects.of_scopes(*spaces_of(scope)), scope, form, by, reason)
     session = get_session(session_key=session_key, by=by, scope=scope)

@@ -69,6 +69,11 @@ class Macs:
         return Proof.GENUINE if constant_time_compare(expected, digest) else Proof.FORGED
 
 
+def key_id_of(entry: AuditEntry) -> str:
+    """The id of the key under which an entry was inserted."""
+    return entry.mac.partition(".")[0]
+
+
 def written(time: datetime) -> str:
     """A time in the same form on every database, whatever the time zone of the connection."""
     return (time if time.tzinfo is None else time.astimezone(UTC)).isoformat(

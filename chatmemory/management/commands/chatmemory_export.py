@@ -10,9 +10,10 @@ from django.core.management import BaseCommand, CommandError, CommandParser
 
 from chatmemory import services, transfer
 from chatmemory.errors import ChatMemoryError
+from chatmemory.management.acting import actor, add_actor_arguments
 from chatmemory.management.counting import counted
 from chatmemory.management.owners import scope_of
-from chatmemory.services import Actor, Export
+from chatmemory.services import Export
 
 
 class Command(BaseCommand):
@@ -35,12 +36,13 @@ class Command(BaseCommand):
         parser.add_argument(
             "--output", help="a new file, which only you can read; default: the standard output"
         )
-        parser.add_argument("--reason", default="", help="why, for the audit")
+        add_actor_arguments(parser)
 
     def handle(
         self,
         *,
         form: str,
+        by: str,
         reason: str,
         owner: str | None = None,
         scope: str | None = None,
@@ -48,7 +50,7 @@ class Command(BaseCommand):
         output: str | None = None,
         **options: object,
     ) -> None:
-        by = Actor.server("chatmemory_export")
+        person = actor("chatmemory_export", by, reason)
         scope = scope_of(owner, scope)
         if scope is None and key is not None:
             raise CommandError("--key needs --owner or --scope.")
@@ -56,13 +58,15 @@ class Command(BaseCommand):
             raise CommandError(f"{output} is there already.")
         try:
             if scope is None:
-                export = services.begin_export_of_all(form=form, by=by, reason=reason)
+                export = services.begin_export_of_all(form=form, by=person, reason=reason)
             else:
                 export = services.begin_export(
-                    form=form, by=by, reason=reason, scope=scope, session_key=key
+                    form=form, by=person, reason=reason, scope=scope, session_key=key
                 )
         except ChatMemoryError as error:
             raise CommandError(str(error)) from error
+        if not export.session_count:
+            raise CommandError(f"Nothing is stored{f' under {scope}' if scope else ''}.")
         text = transfer.write_export(export)
         try:
             if output is None:

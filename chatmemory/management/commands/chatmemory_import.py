@@ -14,8 +14,9 @@ from typing import BinaryIO
 from django.core.management import BaseCommand, CommandError, CommandParser
 from django.db import reset_queries
 
-from chatmemory import codec, services, transfer
+from chatmemory import codec, transfer
 from chatmemory.errors import BadInput, ChatMemoryError
+from chatmemory.management.acting import actor, add_actor_arguments
 from chatmemory.management.counting import counted
 from chatmemory.management.owners import scope_of
 from chatmemory.transfer import Lines, Outcome, Target
@@ -75,7 +76,7 @@ class Command(BaseCommand):
             help="keys are PREFIX:key; by default as they are in the form jsonl, in others the "
             "prefix is the file's name without suffix",
         )
-        parser.add_argument("--reason", default="", help="why, for the audit; only for jsonl")
+        add_actor_arguments(parser)
         parser.add_argument("--dry-run", action="store_true", help="store nothing")
 
     def handle(
@@ -85,12 +86,13 @@ class Command(BaseCommand):
         owner: str | None = None,
         scope: str | None = None,
         prefix: str | None,
+        by: str,
         reason: str,
         dry_run: bool,
         **options: object,
     ) -> None:
         target = Target(
-            by=services.Actor.server("chatmemory_import"),
+            by=actor("chatmemory_import", by, reason),
             scope=scope_of(owner, scope),
             prefix=prefix,
             dialogue_prefix=_stem(file),
@@ -98,7 +100,6 @@ class Command(BaseCommand):
             dry_run=dry_run,
         )
         try:
-            codec.check_value(reason, "--reason")
             if prefix is not None:
                 codec.check_key(prefix, field="--prefix")
         except BadInput as error:
