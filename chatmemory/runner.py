@@ -40,6 +40,7 @@ from chatmemory.runs import (
     asave_text,
     astore_end,
     astore_last,
+    needs_row,
     store_end,
 )
 from chatmemory.services import Claim
@@ -393,7 +394,7 @@ class Runner:
         if run.last is not None:
             await self._store_held(run)
         run.last = message
-        if message.get("tool_calls") or message.get("role") == "tool":
+        if needs_row(message):
             await self._store_held(run)
 
     async def _store_held(self, run: Run) -> None:

@@ -197,6 +197,11 @@ def _add_last(run: Run) -> bool:
     return True
 
 
+def needs_row(message: Mapping[str, object] | None) -> bool:
+    """Return whether a held message cannot be the last of its turn."""
+    return bool(message and (message.get("tool_calls") or message.get("role") == "tool"))
+
+
 def store_end(run: Run, status: str, error: str) -> bool:
     """Store the end of a run, if its fence stands; False if it must be tried again."""
     # Whose task was cancelled may still be at it, on a thread.
@@ -214,7 +219,8 @@ def store_end(run: Run, status: str, error: str) -> bool:
 
 def _add_end(run: Run, status: str, error: str) -> Ended | None:
     """Needs `storing`."""
-    if run.last_id and not _add_last(run):  # else what may be stored already would be again
+    # What may be stored already must not be stored again, and results must follow tool calls.
+    if (run.last_id or needs_row(run.last)) and not _add_last(run):
         return None
     last = run.last if run.last is not None else _text_so_far(run)
     if status != COMPLETE:  # what was stopped waits for no answer

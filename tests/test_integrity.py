@@ -355,6 +355,16 @@ def test_a_torn_pair_is_found(messages, expected):
     assert not any(pair.is_fixable for pair in pairs)
 
 
+@pytest.mark.regression
+@pytest.mark.parametrize("status", ["interrupted", "failed"])
+def test_a_call_in_a_message_that_broke_off_needs_no_result(status):
+    make_session()
+    claim = run()
+    finish_turn(claim=claim, status=status, message=calls("x"))
+    append(*said("next"))
+    assert found() == []
+
+
 def test_a_call_that_an_ended_turn_left_open_is_found():
     make_session()
     claim = run()

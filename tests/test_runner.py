@@ -615,6 +615,19 @@ def test_a_tool_call_that_was_not_answered_gets_a_result_that_says_so(ann, setti
     assert "unknown" in rows()[2][1]
 
 
+@pytest.mark.regression
+def test_a_stop_stores_a_held_tool_call_with_a_result(ann):
+    claim = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="p1").claim
+    services.start_turn(claim=claim)
+    run = Run(claim, LiveText("c1", 0))
+    call = {"id": "call1", "name": "look", "args": {}}
+    run.last = {"role": "assistant", "content": "", "tool_calls": [call]}
+    assert runs.store_end(run, "interrupted", "")
+    assert [row[0] for row in rows()] == ["user", "assistant", "tool", "assistant"]
+    assert turn().status == "interrupted"
+    assert list(services.check_integrity()) == []
+
+
 def test_what_is_being_stored_at_a_stop_is_stored_once(ann, settings, monkeypatch):
     add_rows, is_stored = services.add_rows, threading.Event()
 

@@ -29,6 +29,7 @@ class _Row(NamedTuple):
     body: str | None
     redacted: bool
     quarantined: bool
+    status: str
 
     def plain(self) -> dict[str, object]:
         return codec.decode(self.role, "", self.body)
@@ -70,8 +71,10 @@ class _Segment:
         # What stood in a row that can't be read, or in a redacted one, nobody can tell.
         self.is_clear = self.is_clear and not row.redacted and "quarantined" not in plain
         self.called.update(codec.call_ids(plain))
-        # An invalid call may stay without a result.
-        self.unanswered.update(dict.fromkeys(codec.call_ids(plain, "tool_calls"), row.seq))
+        # An invalid call may stay without a result, and so may one of a message that broke off:
+        # no row can be added behind it later, and the window gives the model a result.
+        if row.status == Message.Status.COMPLETE:
+            self.unanswered.update(dict.fromkeys(codec.call_ids(plain, "tool_calls"), row.seq))
         answered = codec.answered_call(plain)
         if answered is None:
             return
