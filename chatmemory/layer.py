@@ -6,10 +6,10 @@ Each call is bounded, and nobody waits for one: a layer that is down or frozen h
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from channels.exceptions import InvalidChannelLayerError
@@ -22,8 +22,14 @@ CALL_SECONDS = 0.5
 RETRY_SECONDS = 1.0
 RUNNERS = "chatmemory.runners"
 """The group of all processes that can run turns; each that has sockets is one."""
+MAX_CALLS = 32
+"""Calls that are made at the same time, each for another group."""
 MAX_HINTS = 10_000
 """Hints kept for a layer that can't be reached; then the oldest go."""
+
+
+Hint = tuple[str, str, object]
+"""A group, the kind of the event, and what it is about. Sent several times, it is one."""
 
 
 def group_of(session_pk: int) -> str:
@@ -32,7 +38,7 @@ def group_of(session_pk: int) -> str:
 
 
 class Layer:
-    """Groups to be joined, hints to be sent; one task does both."""
+    """Groups to join and events to send; one task makes the calls."""
 
     def __init__(
         self,
@@ -45,10 +51,12 @@ class Layer:
         self._has_changed = has_changed
         self._wanted: set[str] = set()
         self._joined: set[str] = set()
-        self._outbox: dict[tuple[str, str, object], tuple[str, dict[str, Any]]] = {}
+        self._outbox: dict[Hint, dict[str, Any]] = {}
         self._texts: list[tuple[str, dict[str, Any]]] = []
         self._wake: asyncio.Event | None = None
         self._channel = ""
+        self._unreachable: dict[str, None] = {}
+        """Groups whose last call failed."""
         self.is_failing = False
         self._failed_at = 0.0
 
@@ -87,7 +95,7 @@ class Layer:
             del self._texts[:-1000]
         else:
             about = next(iter(fields.values()))
-            self._outbox[group, kind, about] = (group, event)
+            self._outbox[group, kind, about] = event
             if len(self._outbox) > MAX_HINTS:
                 del self._outbox[next(iter(self._outbox))]
         self._stir()
@@ -104,43 +112,92 @@ class Layer:
         layer = get_channel_layer()
         self._wake = asyncio.Event()
         self._wake.set()
-        receiver = asyncio.ensure_future(self._receive_for_ever(layer))
+        tasks = [
+            asyncio.ensure_future(self._receive_for_ever(layer)),
+            asyncio.ensure_future(self._probe_for_ever(layer)),
+        ]
         try:
             while True:
-                # Not wait_for: before Python 3.12 it swallows a cancellation that meets its result.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(RETRY_SECONDS):
-                        await self._wake.wait()
+                await self._wake.wait()
                 self._wake.clear()
                 if self._channel:
                     await self._work_off(layer)
         finally:
-            receiver.cancel()
-            await asyncio.gather(receiver, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _work_off(self, layer: Any) -> None:
-        for group in self._wanted - self._joined:
+        """Make the calls that are due, of different groups at the same time.
+
+        The layer may have several hosts, of which one is down. So a group whose call failed is left
+        out until a probe reaches it, and delays no other group.
+        """
+        hints: defaultdict[str, list[Hint]] = defaultdict(list)
+        for hint in self._outbox:
+            hints[hint[0]].append(hint)
+        texts: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        for group, event in self._texts:
+            texts[group].append(event)
+        self._texts.clear()
+        groups = {*(self._wanted ^ self._joined), *hints, *texts} - self._unreachable.keys()
+        room = asyncio.Semaphore(MAX_CALLS)
+
+        async def serve(group: str) -> None:
+            async with room:
+                if not (
+                    await self._subscribe(layer, group)
+                    and await self._send_hints(layer, hints[group])
+                    and await self._send_texts(layer, group, texts[group])
+                ):
+                    self._unreachable[group] = None
+
+        await asyncio.gather(*(serve(group) for group in groups))
+
+    async def _subscribe(self, layer: Any, group: str) -> bool:
+        """Join or leave the group if needed; return whether that is done."""
+        if group in self._wanted and group not in self._joined:
             if not await self._bounded(layer.group_add(group, self._channel)):
-                return
+                return False
             self._joined.add(group)
             if group != RUNNERS:
                 self._has_joined(int(group.rpartition(".")[2]))
-        for group in self._joined - self._wanted:
+        elif group in self._joined and group not in self._wanted:
             if not await self._bounded(layer.group_discard(group, self._channel)):
-                return
+                return False
             self._joined.discard(group)
-        while self._outbox:
-            hint = next(iter(self._outbox))
-            group, event = self._outbox.pop(hint)
+        return True
+
+    async def _send_hints(self, layer: Any, hints: Iterable[Hint]) -> bool:
+        for hint in hints:
+            if hint not in self._outbox:
+                continue  # there were too many
+            event = self._outbox.pop(hint)
+            if not await self._send(layer, hint[0], event):
+                self._outbox.setdefault(hint, event)  # unless there is a newer one
+                return False
+        return True
+
+    async def _send_texts(
+        self, layer: Any, group: str, texts: Iterable[Mapping[str, object]]
+    ) -> bool:
+        for event in texts:
             if not await self._send(layer, group, event):
-                self._outbox.setdefault(hint, (group, event))  # behind those that were not tried
-                return
-        texts, self._texts = self._texts, []
-        for group, event in texts:
-            if not await self._send(layer, group, event):
-                return  # what is missing is asked for
-        if self.is_failing:  # is it still, if there is nothing to say?
-            await self._send(layer, RUNNERS, {"type": "chatmemory.probe"})
+                return False  # who misses the rest asks for it
+        return True
+
+    async def _probe_for_ever(self, layer: Any) -> None:
+        """While calls fail, find out when they work again."""
+        while True:
+            await asyncio.sleep(RETRY_SECONDS)
+            if not self.is_failing or not self._channel:
+                continue
+            group = next(iter(self._unreachable), RUNNERS)
+            if await self._send(layer, group, {"type": "chatmemory.probe"}):
+                self._unreachable.clear()  # groups of other hosts fail again if those are down
+                self._stir()
+            elif group in self._unreachable:
+                self._unreachable[group] = self._unreachable.pop(group)  # next time another
 
     async def _send(self, layer: Any, group: str, event: Mapping[str, object]) -> bool:
         return await self._bounded(layer.group_send(group, {**event, "origin": self._channel}))
@@ -162,7 +219,12 @@ class Layer:
             self._failed_at = now
         if error is not None and not self.is_failing:
             logger.warning("the channel layer fails: %s", type(error).__name__)
-        elif error is None and self.is_failing and now - self._failed_at >= RETRY_SECONDS:
+        elif (
+            error is None
+            and self.is_failing
+            and not self._unreachable
+            and now - self._failed_at >= RETRY_SECONDS
+        ):
             logger.info("the channel layer works again")
         else:
             return
