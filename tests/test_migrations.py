@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.core.checks import run_checks
 from django.core.management import call_command
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
@@ -75,3 +76,26 @@ def test_the_foreign_keys_of_messages_and_turns_have_no_index_of_their_own():
         for table in ("chatmemory_message", "chatmemory_turn"):
             found = connection.introspection.get_constraints(cursor, table).values()
             assert [c for c in found if c["index"] and c["columns"] == ["session_id"]] == []
+
+
+@pytest.mark.regression
+@pytest.mark.database
+def test_checks_pass_without_a_warning_on_each_database():
+    messages = [m for m in run_checks(databases=["default"]) if m.id.startswith("models.")]
+    assert messages == []
+
+
+@pytest.mark.database
+@pytest.mark.django_db
+def test_the_index_of_live_turns_holds_no_others_where_the_database_can_do_that():
+    with connection.cursor() as cursor:
+        found = connection.introspection.get_constraints(cursor, "chatmemory_turn")
+    assert found["chatmemory_turn_live"]["columns"] == ["status", "scope"]
+    definition = {
+        "sqlite": "SELECT sql FROM sqlite_master WHERE name = 'chatmemory_turn_live'",
+        "postgresql": "SELECT indexdef FROM pg_indexes WHERE indexname = 'chatmemory_turn_live'",
+    }
+    if connection.vendor in definition:
+        with connection.cursor() as cursor:
+            cursor.execute(definition[connection.vendor])
+            assert "WHERE" in cursor.fetchone()[0]

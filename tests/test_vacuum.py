@@ -31,7 +31,7 @@ from chatmemory.services import (
     trim_session,
     vacuum,
 )
-from chatmemory.services.vacuum import vacuum_session
+from chatmemory.services.vacuum import _turns_below, vacuum_session
 from tests.factories import BY, TALK, age_audit, make_session, said
 from tests.locking import at_once, held
 
@@ -337,6 +337,21 @@ def test_the_command_seals_the_audit_unless_it_is_a_dry_run():
     assert not AuditSeal.objects.exists()
     told()
     assert AuditSeal.objects.count() == 1
+
+
+@pytest.mark.regression
+def test_the_turns_of_a_chunk_are_found_by_an_index():
+    """Not by a scan of all turns of the session, for each chunk and under its lock."""
+    session = make_session()
+    Turn.objects.bulk_create(
+        Turn(session=session, client_id=str(n), status="complete", user_seq=n, epoch=1)
+        for n in range(1, 2_001)
+    )
+    with connection.cursor() as cursor:
+        table = "TABLE " if connection.vendor == "mysql" else ""
+        cursor.execute(f"ANALYZE {table}chatmemory_turn")
+    chunk = _turns_below(session, 20)
+    assert "chatmemory_turn_user_seq" in chunk.explain()
 
 
 @pytest.mark.parametrize(

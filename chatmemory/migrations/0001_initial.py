@@ -1,4 +1,5 @@
 import chatmemory.models.fields
+import chatmemory.models.indexes
 import chatmemory.models.sessions
 import django.db.models.deletion
 import django.db.models.expressions
@@ -226,11 +227,15 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='turn',
-            index=models.Index(condition=models.Q(('status__in', ['waiting', 'running'])), fields=['status', 'scope'], name='chatmemory_turn_live'),
+            index=chatmemory.models.indexes.PartialIndex(fields=['status', 'scope'], name='chatmemory_turn_live', where=models.Q(('status__in', ['waiting', 'running']))),
         ),
         migrations.AddIndex(
             model_name='turn',
-            index=models.Index(condition=models.Q(('replaces_to__isnull', False)), fields=['session', 'replaces_to'], name='chatmemory_turn_replaces'),
+            index=models.Index(fields=['session', 'user_seq'], name='chatmemory_turn_user_seq'),
+        ),
+        migrations.AddIndex(
+            model_name='turn',
+            index=chatmemory.models.indexes.PartialIndex(fields=['session', 'replaces_to'], name='chatmemory_turn_replaces', where=models.Q(('replaces_to__isnull', False))),
         ),
         migrations.AddConstraint(
             model_name='turn',

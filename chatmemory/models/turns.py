@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory import codec
 from chatmemory.models.fields import DatabaseNow, KeyField
+from chatmemory.models.indexes import PartialIndex
 from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.sessions import Session
 
@@ -143,15 +144,17 @@ class Turn(models.Model):
         )
         indexes = (
             # For the sweep and for the count of a person's turns: live turns are few among all that
-            # ever ran. MariaDB ignores the condition and indexes them all.
-            models.Index(
+            # ever ran.
+            PartialIndex(
                 fields=["status", "scope"],
-                condition=Q(status__in=["waiting", "running"]),
+                where=Q(status__in=["waiting", "running"]),
                 name="chatmemory_turn_live",
             ),
-            models.Index(
+            # For the vacuum, which looks for the turns of the rows that it deletes, under the lock.
+            models.Index(fields=["session", "user_seq"], name="chatmemory_turn_user_seq"),
+            PartialIndex(
                 fields=["session", "replaces_to"],
-                condition=Q(replaces_to__isnull=False),
+                where=Q(replaces_to__isnull=False),
                 name="chatmemory_turn_replaces",
             ),
         )
