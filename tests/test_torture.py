@@ -25,6 +25,7 @@ from tests.torture.history import Event, History, read_history
 from tests.torture.plans import PLANS
 from tests.torture.plans.crowds import isolation, readers, storm, stuck
 from tests.torture.plans.dying import kill, pause, rolling, unfenced
+from tests.torture.plans.greedy import greedy
 from tests.torture.plans.links import commits, loss, redis
 from tests.torture.verdict import Figure, Outcome, Verdict, summary
 from tests.torture.world import Redis, World
@@ -291,6 +292,15 @@ async def test_a_session_whose_lock_is_held_keeps_nobody_from_another(there):
         pytest.skip("SQLite has one lock for all sessions")
     outcome = await stuck(there, 1, seconds=1.0)
     assert outcome.violations == []
+
+
+@pytest.mark.regression
+@pytest.mark.slow
+async def test_a_person_who_exhausts_every_limit_causes_no_error_elsewhere(alone):
+    outcome = await greedy(alone, 4)
+    assert outcome.violations == []
+    [errors] = [figure.value for figure in outcome.figures if figure.name == "errors of others"]
+    assert errors == 0
 
 
 def test_every_plan_is_in_the_schedule():

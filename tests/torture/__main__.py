@@ -60,6 +60,7 @@ SCHEDULE = (
     Stage("isolation", 1_000_000, layer="core"),
     Stage("stuck", 3),
     Stage("stuck", 3, database="mariadb"),
+    Stage("greedy", 30),
 )
 
 

@@ -16,7 +16,8 @@ BLOCK = 16_384
 
 def pieces_of(text: str) -> Iterator[str]:
     """The reply to a text: `count 30` counts, `say 1000 word` repeats the word, `fill 64` is so
-    many blocks of 16 KB; whatever follows is for the reader. Anything else is said again."""
+    many blocks of 16 KB, `table 9 99` has so many columns and rows; whatever follows is for the
+    reader. Anything else is said again."""
     match text.split():
         case ["count", end, *_]:
             for number in range(1, int(end) + 1):
@@ -27,6 +28,9 @@ def pieces_of(text: str) -> Iterator[str]:
         case ["fill", blocks, *_]:
             for _ in range(int(blocks)):
                 yield "x" * BLOCK
+        case ["table", columns, rows, *_]:
+            yield "|".join("a" * int(columns)) + "\n" + "|".join("-" * int(columns)) + "\n"
+            yield "a\n" * int(rows)
         case words:
             for word in words:
                 yield f"{word} "

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.torture.plans.crowds import isolation, readers, storm, stuck
 from tests.torture.plans.dying import kill, pause, rolling, unfenced
+from tests.torture.plans.greedy import greedy
 from tests.torture.plans.links import commits, loss, redis
 from tests.torture.world import Outcome, World
 
@@ -24,5 +25,6 @@ PLANS: dict[str, Plan] = {
     "storm": storm,
     "isolation": isolation,
     "stuck": stuck,
+    "greedy": greedy,
 }
 """By name; the number is how often the fault is tried."""
