@@ -225,8 +225,8 @@ def test_what_is_no_page_is_said_in_words_that_move_no_cursor(answer, why):
 
         speaker = threading.Thread(target=speak)
         speaker.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
         with pytest.raises(CommandError, match=why):
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
             call_command("chatmemory_chat", url, "--wait=0")
         speaker.join()
 

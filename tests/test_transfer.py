@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import tracemalloc
+import unicodedata
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -503,8 +504,6 @@ def test_a_secret_of_langchains_stays_plain_data(mira, monkeypatch):
         "-1",
         "@SUM",
         "\t=1",
-        "\r=1",
-        "\n=1",
         "\tx",
         "\rx",
         "\nx",
@@ -525,7 +524,43 @@ def test_no_cell_is_a_formula(text):
     assert (cell, other) == (f"'{text}", "a=1")
 
 
-@pytest.mark.parametrize("text", ["", " ", "x", "1", "'=1", "a\t=1", " x=1", "\u200b"])
+@pytest.mark.parametrize("text", ["\r=1", "\n=1"])
+def test_neither_a_cell_nor_its_second_line_is_a_formula(text):
+    assert csv_row(text) == f"\"'{text[0]}'=1\"\r\n"
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"{ignored}=1+1" for ignored in "\u00ad\u061c\u034f\u180e\u202e\u2061\ufe0f\x00\x1f"),
+        "\u22121",
+        " \u00ad\u22121",
+        *(f"{sign}1" for sign in "\u207a\u208b\ufe62\ufb29\u2a75"),
+    ],
+)
+def test_no_cell_is_a_formula_behind_characters_that_a_spreadsheet_ignores(text):
+    assert csv_row(text) == f'"\'{text}"\r\n'
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("between", [";", "; ", ";\u00ad", "\n", "\r", "\r\n", "\n "])
+def test_no_part_of_a_cell_is_a_formula_where_semicolons_separate_cells(between):
+    begin, rest = between.rstrip(" \u00ad"), between[len(between.rstrip(" \u00ad")) :]
+    assert csv_row(f"a{between}=1") == f'"a{begin}\'{rest}=1"\r\n'
+
+
+def test_each_character_that_a_spreadsheet_may_read_as_a_sign_is_known():
+    for char in map(chr, range(0x80, 0x110000)):
+        if unicodedata.normalize("NFKC", char)[0] in "=+-@":
+            assert csv_row(f"{char}1").startswith("\"'"), ascii(char)
+        elif unicodedata.category(char) in ("Cf", "Mn", "Me", "Zs", "Cc"):
+            assert csv_row(f"{char}=1").startswith("\"'"), ascii(char)
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "x", "1", "'=1", "a\t=1", " x=1", "\u200b", "a;b=1", "\u00e9=1", "a\n1=1"]
+)
 def test_a_cell_that_is_no_formula_stays_as_it_is(text):
     assert next(csv.reader(io.StringIO(csv_row(text), newline=""))) == [text]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,8 +30,16 @@ HEADER = (
     "data",
 )
 
-_FORMULA = frozenset("=+-@\t\r\n")
-_BLANKS = re.compile(r"\A(?:[^\S\t\r\n]|[\u200b-\u200f\u2060\ufeff])+")
+_SIGNS = (
+    "=+@\u207a-\u207c\u208a-\u208c\u2212\u2a75\u2a76\ufb29\ufe62\ufe63\ufe66\ufe6b"
+    "\uff0b\uff0d\uff1d\uff20-"
+)
+"""Characters whose compatibility form (NFKC) begins with one of =+-@, and the minus sign."""
+_UNSEEN = r"[^\w!-~\t\r\n]*"
+"""Blanks, and marks and controls that a spreadsheet may ignore."""
+_FORMULA = re.compile(rf"\A(?={_UNSEEN}[\t\r\n{_SIGNS}])|(?<=[;\r\n])(?={_UNSEEN}[{_SIGNS}])")
+"""Where a formula may begin: also behind a semicolon or a line break in the text. A spreadsheet in
+whose country semicolons separate cells ignores the quotes, which follow commas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +104,8 @@ def csv_row(*cells: object) -> str:
 
 
 def _harmless(text: str) -> str:
-    """A text that no spreadsheet takes for a formula: with an apostrophe, if it begins like one.
-
-    Also after blanks, and in the wide forms that spreadsheets read alike.
-    """
-    begin = unicodedata.normalize("NFKC", _BLANKS.sub("", text, count=1)[:1])
-    return f"'{text}" if begin in _FORMULA else text
+    """A text that no spreadsheet takes for a formula: with an apostrophe where one may begin."""
+    return _FORMULA.sub("'", text)
 
 
 def _everything(reading: Reading) -> Iterator[Said]:
