@@ -17,6 +17,7 @@ from channels.testing import WebsocketCommunicator
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
+from django.urls import reverse
 
 from chatmemory.models import Message, Session
 from project import environment
@@ -126,11 +127,21 @@ def test_seeding_twice_adds_nothing():
 
 
 @pytest.mark.django_db
-def test_each_start_has_a_fresh_password():
-    _, first = demo.set_up_user()
-    user, second = demo.set_up_user()
-    assert not user.check_password(first)
-    assert user.check_password(second)
+@pytest.mark.regression
+def test_a_second_start_signs_nobody_out(client):
+    user, first = demo.set_up_user()
+    client.force_login(user)
+    again, second = demo.set_up_user()
+    assert second == first
+    assert again.check_password(second)
+    assert client.get(reverse("home")).wsgi_request.user == user
+
+
+@pytest.mark.django_db
+def test_the_passwords_differ_between_users_and_projects(settings):
+    (_, user), (_, operator) = demo.set_up_user(), demo.set_up_operator()
+    settings.SECRET_KEY = "another"
+    assert len({user, operator, demo.set_up_user()[1]}) == 3
 
 
 @pytest.mark.django_db

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 from argparse import ArgumentParser
 from contextlib import suppress
@@ -12,6 +11,7 @@ from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.core.management import BaseCommand, CommandError, call_command
 from django.urls import reverse
+from django.utils.crypto import salted_hmac
 
 from chatmemory import services
 from chatmemory.errors import Archived, Conflict, HistoryCleared
@@ -48,29 +48,31 @@ class Command(BaseCommand):
                 f"         user {user}, password {password}\n\n"
                 f"  Admin  {address}{reverse('admin:index')}\n"
                 f"         user {operator}, password {operator_password}\n\n"
-                "The passwords are new at each start.\nCtrl-C ends the demo.\n"
+                "Ctrl-C ends the demo.\n"
             )
             self.stdout.flush()  # a log is no terminal, and would hold it back
             Server(application, endpoints=[f"fd:fileno={listener.fileno()}"]).run()
 
 
 def set_up_user() -> tuple[User, str]:
-    """The person who chats, with a fresh password."""
-    return _with_fresh_password("mira", is_staff=False)
+    """The person who chats, and the password."""
+    return _with_password("mira", is_staff=False)
 
 
 def set_up_operator() -> tuple[User, str]:
-    """The person who looks after conversations, with every permission of the app."""
-    operator, password = _with_fresh_password("operator", is_staff=True)
+    """The person who manages conversations, with every permission of the app, and the password."""
+    operator, password = _with_password("operator", is_staff=True)
     operator.user_permissions.set(Permission.objects.filter(content_type__app_label="chatmemory"))
     return operator, password
 
 
-def _with_fresh_password(username: str, *, is_staff: bool) -> tuple[User, str]:
-    password = secrets.token_hex(6)
+def _with_password(username: str, *, is_staff: bool) -> tuple[User, str]:
+    # The same at each start: a new password would sign the user out.
+    password = salted_hmac("project.demo", username, algorithm="sha256").hexdigest()[:12]
     user, _ = User.objects.get_or_create(username=username)
     user.is_staff, user.is_active = is_staff, True
-    user.set_password(password)
+    if not user.check_password(password):
+        user.set_password(password)
     user.save()
     return user, password
 
