@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from django.core.management import BaseCommand, CommandError, CommandParser
+from django.core.management import CommandError, CommandParser
 
 from chatmemory.errors import BadInput, MemoryUnavailable
+from chatmemory.management.interruptible import InterruptibleCommand
 from chatmemory.management.sealing import verify_and_seal
 
 
-class Command(BaseCommand):
+class Command(InterruptibleCommand):
     """Prints a line for each finding, then what isn't sealed yet and the head of the chain."""
 
     help = (

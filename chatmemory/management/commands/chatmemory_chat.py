@@ -8,8 +8,9 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from django.core.management import BaseCommand, CommandError, CommandParser
+from django.core.management import CommandError, CommandParser
 
+from chatmemory.management.interruptible import InterruptibleCommand
 from chatmemory.management.signing_in import CannotSignIn, Door, find_door
 
 NO_CHAT = 2
@@ -17,7 +18,7 @@ NO_CHAT = 2
 WAIT_SECONDS = 30.0
 
 
-class Command(BaseCommand):
+class Command(InterruptibleCommand):
     """Needs neither the database nor the settings of the server; only its address."""
 
     help = (

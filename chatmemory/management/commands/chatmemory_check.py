@@ -6,17 +6,18 @@ import json
 from collections import Counter
 from dataclasses import asdict
 
-from django.core.management import BaseCommand, CommandError, CommandParser
+from django.core.management import CommandError, CommandParser
 
 from chatmemory import services
 from chatmemory.errors import BadInput, NotFound
 from chatmemory.management.counting import counted
+from chatmemory.management.interruptible import InterruptibleCommand
 from chatmemory.management.owners import scope_of
 
 _ACTOR = services.Actor.server("chatmemory_check")
 
 
-class Command(BaseCommand):
+class Command(InterruptibleCommand):
     """Prints a line for each finding, then how many there were of each kind."""
 
     help = (

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from django.core.management import BaseCommand, CommandError, CommandParser
+from django.core.management import CommandError, CommandParser
 
 from chatmemory import services
 from chatmemory.errors import ChatMemoryError
 from chatmemory.management.acting import actor, add_actor_arguments
 from chatmemory.management.counting import counted
+from chatmemory.management.interruptible import InterruptibleCommand
 from chatmemory.management.owners import scope_of
 
 
-class Command(BaseCommand):
+class Command(InterruptibleCommand):
     """Run it again if it was interrupted; the receipt then counts everything."""
 
     help = (

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from django.core.management import BaseCommand, CommandError, CommandParser
+from django.core.management import CommandError, CommandParser
 
 from chatmemory import services
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.management.counting import counted
+from chatmemory.management.interruptible import InterruptibleCommand
 
 
-class Command(BaseCommand):
+class Command(InterruptibleCommand):
     """Session by session; it can be stopped at any moment and run again."""
 
     help = (

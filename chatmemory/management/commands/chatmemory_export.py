@@ -6,17 +6,18 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from django.core.management import BaseCommand, CommandError, CommandParser
+from django.core.management import CommandError, CommandParser
 
 from chatmemory import services, transfer
 from chatmemory.errors import ChatMemoryError
 from chatmemory.management.acting import actor, add_actor_arguments
 from chatmemory.management.counting import counted
+from chatmemory.management.interruptible import InterruptibleCommand
 from chatmemory.management.owners import scope_of
 from chatmemory.services import Export
 
 
-class Command(BaseCommand):
+class Command(InterruptibleCommand):
     """An audit entry says who exports what and why, before the first word is written."""
 
     help = (

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from django.core.management import BaseCommand, CommandError, CommandParser
+from django.core.management import CommandError, CommandParser
 from django.db import reset_queries
 
 from chatmemory import codec, transfer
 from chatmemory.errors import BadInput, ChatMemoryError
 from chatmemory.management.acting import actor, add_actor_arguments
 from chatmemory.management.counting import counted
+from chatmemory.management.interruptible import InterruptibleCommand
 from chatmemory.management.owners import scope_of
 from chatmemory.transfer import Lines, Outcome, Target
 
@@ -52,7 +53,7 @@ class Counts:
         )
 
 
-class Command(BaseCommand):
+class Command(InterruptibleCommand):
     """Each session is stored whole or not at all; one that is there is left alone."""
 
     help = (
@@ -129,7 +130,7 @@ class Command(BaseCommand):
 class Bar:
     """The progress on a terminal; elsewhere it shows nothing."""
 
-    def __init__(self, command: BaseCommand, stream: BinaryIO) -> None:
+    def __init__(self, command: InterruptibleCommand, stream: BinaryIO) -> None:
         self.out = command.stderr
         self.stream = stream
         self.size = stream.seek(0, 2) if stream.seekable() else 0

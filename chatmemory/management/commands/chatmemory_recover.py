@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from django.core.management import BaseCommand, CommandError
+from django.core.management import CommandError
 
 from chatmemory import services
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.management.counting import counted
+from chatmemory.management.interruptible import InterruptibleCommand
 
 
-class Command(BaseCommand):
+class Command(InterruptibleCommand):
     """Every process with sockets does the same by itself."""
 
     help = (

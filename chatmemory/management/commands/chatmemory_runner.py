@@ -5,14 +5,15 @@ from __future__ import annotations
 import signal
 from queue import SimpleQueue
 
-from django.core.management import BaseCommand, CommandError
+from django.core.management import CommandError
 
 from chatmemory.conf import settings
 from chatmemory.drain import drain
+from chatmemory.management.interruptible import InterruptibleCommand
 from chatmemory.runner import runner
 
 
-class Command(BaseCommand):
+class Command(InterruptibleCommand):
     """Hears of work over the channel layer, or else finds it at each sweep."""
 
     help = (

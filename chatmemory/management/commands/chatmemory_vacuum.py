@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 
-from django.core.management import BaseCommand, CommandError, CommandParser
+from django.core.management import CommandError, CommandParser
 
 from chatmemory import services
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.management.counting import counted
+from chatmemory.management.interruptible import InterruptibleCommand
 from chatmemory.management.sealing import verify_and_seal
 from chatmemory.services.vacuum import CHUNK
 
 
-class Command(BaseCommand):
+class Command(InterruptibleCommand):
     """In chunks, while appends go on; it can be stopped at any moment and run again."""
 
     help = (
