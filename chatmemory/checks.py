@@ -427,8 +427,9 @@ def _check_responder() -> list[checks.CheckMessage]:
         return []
     if isinstance(name, str) and ":" in name:
         return _check_model(name)
-    is_path = isinstance(name, str) and "." in name.strip(".")
-    hint = _missing_hint(*name.rpartition(".")[::2]) if is_path else RESPONDER_HINT
+    hint: str | None = RESPONDER_HINT
+    if isinstance(name, str) and "." in name.strip("."):
+        hint = _missing_hint(*name.rpartition(".")[::2])
     return [] if hint is None else [_no_responder(name, hint)]
 
 
@@ -601,15 +602,15 @@ def check_tenants(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[che
 @checks.register
 def check_tracing(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
     """LangSmith is not given what users write."""
+    on = [name for name in TRACING_VARIABLES if os.environ.get(name, "").lower() == "true"]
     return [
         checks.Warning(
             f"{name} is set: LangChain sends prompts and replies to LangSmith.",
             hint="If that is not intended, remove it from the environment; else silence this.",
             id="chatmemory.W017",
         )
-        for name in TRACING_VARIABLES
-        if os.environ.get(name, "").lower() == "true"
-    ][:1]
+        for name in on[:1]
+    ]
 
 
 @checks.register

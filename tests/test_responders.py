@@ -556,7 +556,7 @@ async def test_the_status_of_a_provider_has_a_class(provider, settings, status, 
 )
 async def test_each_of_langchains_errors_has_a_class(settings, name, error):
     async def fail(messages: Any) -> AsyncIterator[Any]:
-        yield AIMessageChunk("So far")
+        yield AIMessageChunk(content="So far")
         raise getattr(langchain_exceptions, name)("secret")
 
     with pytest.raises(error):

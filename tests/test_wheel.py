@@ -24,7 +24,7 @@ from pathlib import Path
 SECRET_KEY = "of a test"
 DEBUG = True
 ALLOWED_HOSTS = ["127.0.0.1"]
-ROOT_URLCONF = "urls"
+ROOT_URLCONF = "mysite.urls"
 STATIC_URL = "static/"
 USE_TZ = True
 DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": {name!r},
@@ -70,12 +70,17 @@ def installed(tmp_path_factory):
 def empty_project(installed, tmp_path):
     """A new project with the README's lines, and the environment to run it in."""
     parts = [SETTINGS.format(name=str(tmp_path / "db.sqlite3")), readme_block("# settings.py")]
-    (tmp_path / "settings.py").write_text("".join(parts))
-    (tmp_path / "urls.py").write_text(readme_block("# urls.py"))
-    (tmp_path / "asgi.py").write_text(readme_block("# asgi.py"))
+    (tmp_path / "mysite").mkdir()
+    (tmp_path / "mysite" / "settings.py").write_text("".join(parts))
+    (tmp_path / "mysite" / "urls.py").write_text(readme_block("# urls.py"))
+    (tmp_path / "mysite" / "asgi.py").write_text(readme_block("# asgi.py"))
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
     path = os.pathsep.join([str(tmp_path), str(installed)])
-    return tmp_path, {**environment, "PYTHONPATH": path, "DJANGO_SETTINGS_MODULE": "settings"}
+    return tmp_path, {
+        **environment,
+        "PYTHONPATH": path,
+        "DJANGO_SETTINGS_MODULE": "mysite.settings",
+    }
 
 
 def manage(project, *arguments: str) -> str:
@@ -92,7 +97,7 @@ def served(project):
     """The project under Daphne; its address."""
     folder, environment = project
     port, log = free_port(), folder / "server.log"
-    command = [sys.executable, "-m", "daphne", "-p", str(port), "asgi:application"]
+    command = [sys.executable, "-m", "daphne", "-p", str(port), "mysite.asgi:application"]
     with (
         log.open("wb") as out,
         subprocess.Popen(  # noqa: S603  # our own command line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence, Set
 from contextlib import aclosing
 from functools import cache
 from typing import Any
@@ -28,7 +28,7 @@ from chatmemory.responders.generators import from_generator
 from chatmemory.responders.values import Finished, Request, Responder, Step
 
 # By name, since each provider has its own classes, and none of them is imported here.
-_CLASSES: Sequence[tuple[type[ModelError], Collection[str]]] = (
+_CLASSES: Sequence[tuple[type[ModelError], Set[str]]] = (
     (ModelTimeout, {"ModelTimeoutError", "APITimeoutError", "TimeoutError", "TimeoutException"}),
     (
         ModelUnavailable,
