@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from django.core.management import BaseCommand, CommandError, CommandParser
+from django.core.management import CommandError, CommandParser
 
 from chatmemory import services
 from chatmemory.errors import ChatMemoryError
 from chatmemory.management.counting import counted
+from chatmemory.management.interruptible import InterruptibleCommand
 from chatmemory.management.owners import scope_of
 from chatmemory.services import Actor, KnownErasure
 
@@ -16,7 +17,7 @@ UNKNOWN = 2
 """The exit status if keys are missing."""
 
 
-class Command(BaseCommand):
+class Command(InterruptibleCommand):
     """Prints a line for each erasure of the person."""
 
     help = (

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from django.core.management import BaseCommand, CommandError, CommandParser
+from django.core.management import CommandError, CommandParser
 
 from chatmemory import services
 from chatmemory.errors import ChatMemoryError
 from chatmemory.management.counting import counted
+from chatmemory.management.interruptible import InterruptibleCommand
 
 _ACTOR = services.Actor.server("chatmemory_restored")
 
 
-class Command(BaseCommand):
+class Command(InterruptibleCommand):
     """To run after a restore, and after a failover to an asynchronous standby."""
 
     help = (
