@@ -15,8 +15,10 @@ from chatmemory.services import (
     append_messages,
     preview_trim,
     read_history,
+    restore_session,
     trim_session,
 )
+from chatmemory.services.cuts import find_older, floor_after
 from tests.factories import TALK, make_session, said
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -159,3 +161,43 @@ def test_a_cut_takes_no_more_statements_in_a_longer_session(cut):
             preview_trim(session, **cut)
         counts.append(len(queries))
     assert counts[0] == counts[1] <= 3
+
+
+@pytest.mark.regression
+def test_a_trim_by_time_reads_no_old_row_under_the_lock():
+    make_turns()
+    with CaptureQueriesContext(connection) as queries:
+        trim_session(**TALK, reason="", before=hour(4))
+    by_time = [q["sql"] for q in queries if "created_at" in q["sql"] and ">=" in q["sql"]]
+    searches = [sql for sql in by_time if "ORDER BY" in sql]
+    [floor] = Session.objects.values_list("first_seq", flat=True)
+    assert len(searches) == 2
+    assert f">= {floor}" in searches[1]  # from the found row on, the lock is held
+    assert f">= {floor}" not in searches[0]
+
+
+def test_what_was_searched_holds_for_rows_that_were_written_since():
+    session = make_turns()
+    older = find_older(session, {"before": hour(99)})
+    append_messages(**TALK, messages=said("new"))
+    session.refresh_from_db()
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    assert floor_after(session, {"before": tomorrow}, older) == session.last_seq + 1
+    assert floor_after(session, {"before": hour(99)}, older) == older.below_seq
+
+
+def test_what_was_searched_is_not_used_for_rows_that_were_restored_since():
+    session = make_turns()
+    entry = trim_session(**TALK, reason="", keep_turns=1)
+    session.refresh_from_db()
+    older = find_older(session, {"before": hour(99)})
+    assert older.known_below(session) == older.below_seq
+    restore_session(entry_pk=entry.pk, by=TALK["by"], scope=TALK["scope"], reason="")
+    session.refresh_from_db()
+    assert older.known_below(session) == 0
+
+
+def test_what_was_searched_is_not_used_for_another_session():
+    session = make_turns()
+    older = find_older(session, {"before": hour(99)})
+    assert older.known_below(make_session("other")) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypedDict
 
@@ -53,19 +54,55 @@ def check_cut(cut: Cut) -> None:
         raise BadInput(f"{name} must be 0 or more.", field=name, limit=0)
 
 
-def floor_after(session: Session, cut: Cut) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Older:
+    """Rows that a search without the session's lock found to be older than a time.
+
+    A search by time reads all older rows; under the lock only the later ones are left to it.
+    """
+
+    session_pk: int = 0
+    from_seq: int = 0
+    below_seq: int = 0
+
+    def known_below(self, session: Session) -> int:
+        """Rows from the floor to below this number are older, whatever was written since."""
+        is_same = session.pk == self.session_pk and session.first_seq >= self.from_seq
+        return self.below_seq if is_same else 0
+
+
+UNKNOWN = Older()
+
+
+def find_older(session: Session, cut: Cut) -> Older:
+    """Search for the rows that a cut hides. Needs no lock."""
+    return _older(session, floor_after(session, cut))
+
+
+def find_older_by_age(session: Session, age: timedelta) -> Older:
+    """Search for the rows that are older than this by the database's clock. Needs no lock."""
+    return _older(session, floor_by_age(session, age))
+
+
+def _older(session: Session, floor: int) -> Older:
+    return Older(session_pk=session.pk, from_seq=session.first_seq, below_seq=floor)
+
+
+def floor_after(session: Session, cut: Cut, older: Older = UNKNOWN) -> int:
     """The number at which a trim would put the floor, at least where it is.
 
     It goes back to the first row of the turn that it meets, and never past that of a turn that
     runs.
     """
     ((name, value),) = cut.items()
+    if name == "before":
+        return _before_turn(session, _of_time(session, value, older))
     return _before_turn(session, _FINDERS[name](session, value))
 
 
-def floor_by_age(session: Session, age: timedelta) -> int:
+def floor_by_age(session: Session, age: timedelta, older: Older = UNKNOWN) -> int:
     """The same where all older messages go, by the database's clock."""
-    return _before_turn(session, _of_time(session, DatabaseNow() - age))
+    return _before_turn(session, _of_time(session, DatabaseNow() - age, older))
 
 
 def _before_turn(session: Session, wished: int) -> int:
@@ -108,8 +145,11 @@ def _of_tokens(session: Session, keep: int) -> int:
     return floor
 
 
-def _of_time(session: Session, moment: datetime | CombinedExpression) -> int:
-    kept = _above(session).filter(created_at__gte=moment).order_by("seq")
+def _of_time(
+    session: Session, moment: datetime | CombinedExpression, older: Older = UNKNOWN
+) -> int:
+    unknown = _above(session).filter(seq__gte=older.known_below(session))
+    kept = unknown.filter(created_at__gte=moment).order_by("seq")
     return next(iter(kept.values_list("seq", flat=True)[:1]), session.last_seq + 1)
 
 

@@ -9,9 +9,9 @@ from django.db.models import F
 
 from chatmemory.errors import NotFound
 from chatmemory.models import AuditEntry, Session
-from chatmemory.services.actors import Actor
+from chatmemory.services.actors import Actor, scope_for
 from chatmemory.services.audit import check_reason
-from chatmemory.services.cuts import Cut, check_cut, floor_after
+from chatmemory.services.cuts import UNKNOWN, Cut, check_cut, find_older, floor_after
 from chatmemory.services.faults import durably
 from chatmemory.services.floor import check_held, mark_removed, move_epoch, move_floor
 from chatmemory.services.locks import lock, lock_stored, unit
@@ -57,10 +57,14 @@ def trim_session(
     check_reason(reason)
 
     def work() -> AuditEntry | None:
+        older = UNKNOWN
+        if "before" in cut:
+            for found in Session.objects.at(scope_for(by, scope), session_key):
+                older = find_older(found, cut)
         with unit():
             session = lock(session_key, by, scope, session_pk)
             check_held(session)
-            floor = floor_after(session, cut)
+            floor = floor_after(session, cut, older)
             if floor == session.first_seq:
                 return None
             return move_floor(session, floor, "trim", by, reason)

@@ -26,7 +26,7 @@ from chatmemory.models import (
 )
 from chatmemory.services.actors import Actor, spaces_of, user_scope
 from chatmemory.services.audit import actor_of, record_person
-from chatmemory.services.cuts import floor_after, floor_by_age
+from chatmemory.services.cuts import UNKNOWN, Older, find_older_by_age, floor_after, floor_by_age
 from chatmemory.services.erasure import erase_person, erase_sessions
 from chatmemory.services.faults import database, durably
 from chatmemory.services.floor import move_floor
@@ -104,12 +104,18 @@ class Rule:
         last |= Q(last_message_at__isnull=True, created_at__lte=since)
         return last & Q(running__isnull=True, waiting=0, expires_at__isnull=True)
 
-    def floor(self, session: Session, limit: str) -> int:
+    def older(self, session: Session) -> Older:
+        """Search for the rows that `max_age` hides. Needs no lock."""
+        if self.max_age is None:
+            return UNKNOWN
+        return find_older_by_age(session, timedelta(seconds=self.max_age))
+
+    def floor(self, session: Session, limit: str, older: Older) -> int:
         """Where the floor goes by `max_age` or `max_messages`."""
         if limit == "max_messages" and self.max_messages is not None:
             return floor_after(session, {"keep_last": self.max_messages})
         if limit == "max_age" and self.max_age is not None:
-            return floor_by_age(session, timedelta(seconds=self.max_age))
+            return floor_by_age(session, timedelta(seconds=self.max_age), older)
         return session.first_seq
 
 
@@ -303,13 +309,16 @@ def _concerned(plan: Sequence[Rule]) -> SessionQuerySet:
 
 def _settle(session_pk: int, plan: Sequence[Rule], is_dry: bool) -> _Due | None:
     """Remove what is due of a session; return what that is."""
+    found = Session.objects.filter(pk=session_pk).first()
+    if found is None:
+        return None
+    older = _rule(found, plan).older(found)
     if is_dry:
-        found = Session.objects.filter(pk=session_pk).first()
-        return None if found is None else _due(found, plan)
+        return _due(found, plan, older)
     try:
         with unit():
             session = lock_pk(session_pk)
-            due = _due(session, plan)
+            due = _due(session, plan, older)
             if due is None:
                 return None
             by = _deleted_by(session.scope) if due.reason == OWNER_DELETED else ACTOR
@@ -330,19 +339,24 @@ def _is_erasure(due: _Due) -> bool:
     return due.reason == OWNER_DELETED and settings.USER_DELETED == "erase"
 
 
-def _due(session: Session, plan: Sequence[Rule]) -> _Due | None:
+def _rule(session: Session, plan: Sequence[Rule]) -> Rule:
+    """The first rule that applies to a session."""
+    tags = tags_of(session) if any(rule.tag is not None for rule in plan) else ()
+    return next((rule for rule in plan if rule.applies_to(tags)), Rule())
+
+
+def _due(session: Session, plan: Sequence[Rule], older: Older) -> _Due | None:
     if session.held_at is not None or session.removed_at is not None:
         return None
     same = Session.objects.filter(pk=session.pk)
-    tags = tags_of(session) if any(rule.tag is not None for rule in plan) else ()
-    rule = next((rule for rule in plan if rule.applies_to(tags)), Rule())
+    rule = _rule(session, plan)
     ends = {EXPIRED: ~unexpired(), "max_idle": rule.is_idle()}
     if settings.USER_DELETED != "keep":
         ends[OWNER_DELETED] = OWNERLESS
     for reason, has_ended in ends.items():
         if same.filter(has_ended).exists():
             return _Due(reason=reason, messages=session.message_count)
-    floors = {name: rule.floor(session, name) for name in ("max_age", "max_messages")}
+    floors = {name: rule.floor(session, name, older) for name in ("max_age", "max_messages")}
     reason = max(floors, key=floors.__getitem__)
     messages = floors[reason] - session.first_seq
     return _Due(reason=reason, messages=messages, floor=floors[reason]) if messages else None
