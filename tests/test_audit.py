@@ -6,14 +6,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 
-from chatmemory.models import AuditEntry, Session
+from chatmemory.models import AuditEntry, Reading, Session
 from chatmemory.services import (
     SERVER,
     Actor,
     append_messages,
     check_integrity,
     clear_session,
+    close_readings,
     open_session,
     purge_session,
     record_reading,
@@ -23,7 +25,8 @@ from chatmemory.services import (
     verify_audit,
 )
 from chatmemory.services.keys import key_hash
-from tests.factories import make_session, make_user, said
+from tests.factories import age_audit, make_session, make_user, said
+from tests.locking import at_once
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
@@ -87,6 +90,69 @@ def test_a_reading_more_than_an_hour_later_is_written_down_again():
     AuditEntry.objects.update(created_at=datetime.now(UTC) - timedelta(minutes=61))
     record_reading(session=session, by=olga)
     assert AuditEntry.objects.count() == 2
+
+
+def pages(session: Session, by: Actor, *ranges: tuple[int, int]) -> None:
+    for from_seq, to_seq in ranges:
+        record_reading(session=session, by=by, from_seq=from_seq, to_seq=to_seq)
+
+
+def readings() -> list[Any]:
+    """The entries of readings: from, to and all ranges."""
+    entries = AuditEntry.objects.filter(action="read").order_by("pk")
+    return [(entry.from_seq, entry.to_seq, entry.counts.get("ranges")) for entry in entries]
+
+
+@pytest.mark.regression
+def test_the_messages_that_were_read_within_the_hour_are_recorded_in_one_more_entry():
+    session, olga = make_session(), Actor.operator(make_user("olga"))
+    pages(session, olga, (451, 500), (401, 450), (1, 50), (430, 460), (1, 50))
+    assert readings() == [(451, 500, None)]
+    assert close_readings() == 0
+    age_audit(timedelta(minutes=61))
+    assert close_readings() == 1
+    assert readings() == [(451, 500, None), (1, 500, [[1, 50], [401, 500]])]
+    first, last = AuditEntry.objects.order_by("pk")
+    assert last.counts["first_entry"] == first.pk
+    assert (last.actor_id, last.actor_label, last.key_hash) == (olga.id, "olga", first.key_hash)
+    assert close_readings() == 0
+    assert list(verify_audit()) == []
+
+
+@pytest.mark.regression
+def test_the_next_reading_records_the_ranges_of_the_hour_before():
+    session, olga = make_session(), Actor.operator(make_user())
+    pages(session, olga, (51, 100), (1, 50))
+    age_audit(timedelta(minutes=61))
+    pages(session, olga, (51, 100))
+    assert readings() == [(51, 100, None), (1, 100, [[1, 100]]), (51, 100, None)]
+
+
+@pytest.mark.regression
+def test_a_single_page_is_one_entry():
+    session, olga = make_session(), Actor.operator(make_user())
+    pages(session, olga, (1, 50), (1, 50), (10, 20))
+    age_audit(timedelta(minutes=61))
+    assert close_readings() == 1
+    assert readings() == [(1, 50, None)]
+
+
+@pytest.mark.regression
+def test_sealing_records_the_ranges_first(capsys):
+    session, olga = make_session(), Actor.operator(make_user())
+    pages(session, olga, (51, 100), (1, 50))
+    age_audit(timedelta(minutes=61))
+    call_command("chatmemory_audit_verify")
+    assert "2 sealed now" in capsys.readouterr().out
+
+
+@pytest.mark.regression
+@pytest.mark.django_db(transaction=True)
+def test_pages_read_at_the_same_time_are_one_reading():
+    session, olga = make_session(), Actor.operator(make_user())
+    at_once(*(lambda n=n: pages(session, olga, (n, n)) for n in (1, 3, 5, 7)))
+    assert len(readings()) == 1
+    assert Reading.objects.get().ranges == [[1, 1], [3, 3], [5, 5], [7, 7]]
 
 
 ACTS = {

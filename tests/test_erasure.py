@@ -322,6 +322,12 @@ def test_services_refuse_the_scope_of_no_person(scope):
 
 
 @pytest.mark.regression
+def test_no_session_is_opened_under_a_scope_of_an_unknown_form():
+    with pytest.raises(BadInput):
+        open_session(session_key="talk", by=BY, scope="usr:7")
+
+
+@pytest.mark.regression
 def test_an_erasure_that_finds_nothing_fails_and_leaves_a_receipt():
     make_session()
     with pytest.raises(CommandError, match="Nothing is stored under user:99999"):

@@ -65,10 +65,12 @@ class Reading(SessionPage):
     def page(self, *, limit: int = ROWS, **where: int | None) -> Page:
         """Return rows of the session, and record that the operator read them. Raises Http404."""
         [session] = self.permitted()
-        services.record_reading(session=session, by=operator(self.request))
         page = Session.objects.filter(pk=session.pk).page(limit=limit, **where)
         if page is None:
             raise Http404
+        seqs = [row.seq for row in page.rows]
+        span = {"from_seq": seqs[0], "to_seq": seqs[-1]} if seqs else {}
+        services.record_reading(session=session, by=operator(self.request), **span)
         return page
 
     def answer(self, template: str, head: Head, **context: object) -> HttpResponse:

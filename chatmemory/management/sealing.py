@@ -28,6 +28,8 @@ def verify_and_seal(
     Return what is wrong, or an empty text. Entries that have waited for a seal too long count as
     wrong unless `seals_old` is set: they may have had one. Raises BadInput, MemoryUnavailable.
     """
+    if seals:
+        services.close_readings()
     found = 0
     for finding in services.verify_audit(head=head, former_keys=former_keys):
         out.write(finding.sentence)

@@ -42,6 +42,22 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='Reading',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('session_pk', models.BigIntegerField()),
+                ('actor_kind', models.CharField(max_length=16)),
+                ('actor_id', models.CharField(max_length=150)),
+                ('entry_pk', models.BigIntegerField()),
+                ('ranges', models.JSONField()),
+            ],
+            options={
+                'verbose_name': 'reading',
+                'verbose_name_plural': 'readings',
+                'constraints': [models.UniqueConstraint(fields=('session_pk', 'actor_kind', 'actor_id'), name='chatmemory_reading_actor')],
+            },
+        ),
+        migrations.CreateModel(
             name='Ticket',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),

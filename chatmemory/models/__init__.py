@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chatmemory.models.audit import AuditEntry, AuditSeal
+from chatmemory.models.audit import AuditEntry, AuditSeal, Reading
 from chatmemory.models.fields import (
     CLOCK,
     TODAY,
@@ -32,6 +32,7 @@ __all__ = [
     "Message",
     "MessageQuerySet",
     "Page",
+    "Reading",
     "Session",
     "SessionQuerySet",
     "SessionTag",

@@ -42,6 +42,28 @@ class AuditEntry(models.Model):
         return f"{self.action}{of} by {self.actor_label}"
 
 
+class Reading(models.Model):
+    """What an operator reads of a session within an hour, until an audit entry states it."""
+
+    session_pk = models.BigIntegerField()
+    actor_kind = models.CharField(max_length=16)
+    actor_id = models.CharField(max_length=150)
+    entry_pk = models.BigIntegerField()  # the entry of the first page, whose time counts
+    ranges = models.JSONField()  # [[from, to], …] of seqs, ascending, never adjacent
+
+    class Meta:
+        verbose_name = _("reading")
+        verbose_name_plural = _("readings")
+        constraints = (
+            models.UniqueConstraint(
+                fields=["session_pk", "actor_kind", "actor_id"], name="chatmemory_reading_actor"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.actor_kind} {self.actor_id} reads session {self.session_pk}"
+
+
 class AuditSeal(models.Model):
     """A link of the chain over the entries: whoever changes one breaks all that come after."""
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from chatmemory.services.actors import SERVER, Actor, importing, scope_for, user_scope
 from chatmemory.services.admission import BUSY_POLICIES, Admitted, aadmit_turn, admit_turn
 from chatmemory.services.audit import (
-    arecord_reading,
     arecord_refusal,
-    record_reading,
     record_refusal,
 )
 from chatmemory.services.claims import Claim, aclaim_next, claim_next
@@ -76,6 +74,12 @@ from chatmemory.services.keeping import (
 )
 from chatmemory.services.limits import acheck_rate, acheck_reads, check_rate, check_reads
 from chatmemory.services.messages import Appended, aappend_messages, append_messages
+from chatmemory.services.readings import (
+    aclose_readings,
+    arecord_reading,
+    close_readings,
+    record_reading,
+)
 from chatmemory.services.redaction import aredact_message, aredact_turn, redact_message, redact_turn
 from chatmemory.services.removal import (
     Preview,
@@ -218,6 +222,7 @@ __all__ = [
     "acheck_reads",
     "aclaim_next",
     "aclear_session",
+    "aclose_readings",
     "add_rows",
     "adiscard_import",
     "admit_turn",
@@ -280,6 +285,7 @@ __all__ = [
     "check_reads",
     "claim_next",
     "clear_session",
+    "close_readings",
     "deleting_users",
     "discard_import",
     "end_all_overdue",

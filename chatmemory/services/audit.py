@@ -14,7 +14,7 @@ from chatmemory.services.macs import mac_of
 from chatmemory.services.news import tell_act
 from chatmemory.services.pool import in_pool
 
-Count = int | str | list[int]
+Count = int | str | list[int] | list[list[int]]
 """A number of the act, or a word or list of primary keys that belongs to it."""
 
 MAX_REASON_CHARS = 500
@@ -36,6 +36,15 @@ def record(
     """Write down an act, in the transaction of the act. A long reason is cut."""
     of = {"session_pk": session.pk, "key_hash": key_hash(session.key)}
     return _record(action, by, reason, counts, from_seq=from_seq, to_seq=to_seq, **of)
+
+
+def record_ranges(
+    session_pk: int, key_hash: str, by: Actor, ranges: list[list[int]], *, first_entry: int
+) -> AuditEntry:
+    """Record which messages an operator read, after the entry of the first page."""
+    of = {"session_pk": session_pk, "key_hash": key_hash}
+    counts: dict[str, Count] = {"ranges": ranges, "first_entry": first_entry}
+    return _record("read", by, "", counts, from_seq=ranges[0][0], to_seq=ranges[-1][1], **of)
 
 
 def record_person(scope: str, action: str, by: Actor, reason: str, **counts: Count) -> AuditEntry:
@@ -89,19 +98,6 @@ def is_erased(session_pk: int) -> bool:
     return AuditEntry.objects.filter(session_pk=session_pk, action="erase").exists()
 
 
-def record_reading(*, session: Session, by: Actor) -> None:
-    """Write down that an operator read a transcript; once an hour for the same session."""
-    recently = AuditEntry.objects.filter(
-        session_pk=session.pk,
-        action="read",
-        actor_kind=by.kind,
-        actor_id=by.id,
-        created_at__gt=DatabaseNow() - COUNTS_FOR,
-    )
-    if not recently.exists():
-        record(session, "read", by, "")
-
-
 def record_refusal(*, by: Actor, permission: str, session: Session | None = None) -> None:
     """Record that an operator lacks a permission: once an hour for each permission.
 
@@ -123,5 +119,4 @@ def record_refusal(*, by: Actor, permission: str, session: Session | None = None
         record(session, "refused", by, permission)
 
 
-arecord_reading = in_pool(record_reading)
 arecord_refusal = in_pool(record_refusal)
