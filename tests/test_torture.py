@@ -27,6 +27,8 @@ from tests.torture.plans.crowds import isolation, readers, storm, stuck
 from tests.torture.plans.dying import kill, pause, rolling, unfenced
 from tests.torture.plans.greedy import greedy
 from tests.torture.plans.links import commits, loss, redis
+from tests.torture.plans.restores import restore
+from tests.torture.plans.zombies import zombie
 from tests.torture.verdict import Figure, Outcome, Verdict, summary
 from tests.torture.world import Redis, World
 
@@ -301,6 +303,23 @@ async def test_a_person_who_exhausts_every_limit_causes_no_error_elsewhere(alone
     assert outcome.violations == []
     [errors] = [figure.value for figure in outcome.figures if figure.name == "errors of others"]
     assert errors == 0
+
+
+@pytest.mark.slow
+@pytest.mark.regression
+async def test_a_restore_shows_nobody_foreign_rows_and_reports_each_loss(there):
+    if connection.vendor != "postgresql":
+        pytest.skip("the plan restores dumps of PostgreSQL alone")
+    outcome = await restore(there, 2)
+    assert outcome.violations == []
+    assert not [figure for figure in outcome.figures if figure.is_out_of_bounds]
+
+
+@pytest.mark.slow
+@pytest.mark.regression
+async def test_a_run_that_stalled_is_not_given_the_next_turns_words(there):
+    outcome = await zombie(there, 1, last=6)
+    assert outcome.violations == []
 
 
 def test_every_plan_is_in_the_schedule():

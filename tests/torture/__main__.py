@@ -61,6 +61,10 @@ SCHEDULE = (
     Stage("stuck", 3),
     Stage("stuck", 3, database="mariadb"),
     Stage("greedy", 30),
+    Stage("restore", 20),
+    Stage("zombie", 2),
+    Stage("zombie", 2, database="mariadb"),
+    Stage("zombie", 2, database="sqlite", layer="none"),
 )
 
 

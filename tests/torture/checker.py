@@ -25,6 +25,7 @@ Wrong = Literal[
     "false",
     "foreign",
     "overrun",
+    "mistaken",
     "no fault",
 ]
 

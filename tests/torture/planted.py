@@ -5,19 +5,30 @@ All is there from the start, and asleep until a file in the folder `TORTURE` wak
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import random
+import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+
+from chatmemory.codec import text_of
 from chatmemory.hub import hub
 from chatmemory.runner import Runner
 from chatmemory.services.alongside import EndedTurn, NewTurn
+from chatmemory.services.runs import _run_of
 from tests.torture import steps
 
 SHARE_LOST = 0.5
+STALLS, STALLED, CALLS = "stalls", "stalled", "calls"
+"""The folder of the stalls, the file that reports one, and the prefix of the files of calls."""
 
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -118,3 +129,48 @@ def plant_a_gap_in_the_fence() -> None:
     put_everywhere("_standing", standing)
     put_everywhere("save_partial", saving)
     Runner._drop = dropping  # type: ignore[assignment, method-assign]
+
+
+def plant_stalls() -> None:
+    """Stop this process before the statement of a run that a file in `stalls` names by its number.
+
+    The statements of each run are counted from 1. The file moves to `stalled`.
+    """
+    place = steps.folder()
+    assert place is not None
+    runs: dict[int, object] = {}  # kept, so that no later run has the id of one
+    reached: Counter[int] = Counter()
+
+    def stall(execute: Callable[..., Any], *statement: Any) -> Any:
+        run = _run_of.get()
+        if run is not None:
+            runs[id(run)] = run
+            reached[id(run)] += 1
+            with contextlib.suppress(FileNotFoundError):
+                (place / STALLS / str(reached[id(run)])).rename(place / STALLED)
+                os.kill(os.getpid(), signal.SIGSTOP)
+        return execute(*statement)
+
+    def plant(connection: BaseDatabaseWrapper, **_: object) -> None:
+        if stall not in connection.execute_wrappers:
+            connection.execute_wrappers.append(stall)
+
+    connection_created.connect(plant, weak=False)
+
+
+def plant_a_record_of_model_calls() -> None:
+    """Write the turn and the last message of each request down, in a file of this process."""
+    place = steps.folder()
+    assert place is not None
+
+    def reading(read: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def wrapper(**given: Any) -> Any:
+            request = await read(**given)
+            call = {"turn": request.turn, "text": text_of(request.messages[-1]["content"])}
+            with (place / f"{CALLS}.{os.getpid()}").open("a") as file:
+                file.write(json.dumps(call) + "\n")
+            return request
+
+        return wrapper
+
+    put_everywhere("aread_request", reading)

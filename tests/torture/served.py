@@ -14,6 +14,8 @@ from tests.torture import planted, steps
 planted.plant_kill_points()
 planted.plant_losses()
 planted.plant_a_gap_in_the_fence()
+planted.plant_stalls()
+planted.plant_a_record_of_model_calls()
 
 
 async def application(

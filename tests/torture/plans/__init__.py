@@ -9,6 +9,8 @@ from tests.torture.plans.crowds import isolation, readers, storm, stuck
 from tests.torture.plans.dying import kill, pause, rolling, unfenced
 from tests.torture.plans.greedy import greedy
 from tests.torture.plans.links import commits, loss, redis
+from tests.torture.plans.restores import restore
+from tests.torture.plans.zombies import zombie
 from tests.torture.world import Outcome, World
 
 Plan = Callable[[World, int], Coroutine[Any, Any, Outcome]]
@@ -26,5 +28,7 @@ PLANS: dict[str, Plan] = {
     "isolation": isolation,
     "stuck": stuck,
     "greedy": greedy,
+    "restore": restore,
+    "zombie": zombie,
 }
 """By name; the number is how often the fault is tried."""

@@ -126,7 +126,7 @@ async def redis(world: World, rounds: int) -> Outcome:
                 took[how].append(await turn(disturb))
                 redis.signal(signal.SIGCONT)
                 await asyncio.to_thread(redis.start)
-        wrong = await _differences(world, [watching])
+        wrong = await differences(world, [watching])
     await talker.close()
     found = await world.check(faults={"Redis killed": rounds, "Redis frozen": rounds})
     usual = statistics.median(took["left alone"])
@@ -154,7 +154,7 @@ async def loss(world: World, rounds: int, *, talking: int = 3) -> Outcome:
             for talker in people:
                 await _act(world, talker.key, Actor.user(talker.person.user))
             began = now()
-            wrong += await _differences(world, screens)
+            wrong += await differences(world, screens)
             waited.append(now() - began)
         await asyncio.gather(*(screen.__aexit__() for screen in screens))
     finally:
@@ -184,7 +184,7 @@ async def _act(world: World, key: str, by: Actor) -> None:
             await db(services.clear_session)(**at, reason="torture")
 
 
-async def _differences(world: World, screens: list[Screen]) -> list[Violation]:
+async def differences(world: World, screens: list[Screen]) -> list[Violation]:
     """The screens that don't come to show what a fresh one is shown, in time."""
     wrong = []
     for screen in screens:

@@ -1,0 +1,87 @@
+"""Runs that stall for longer than their lease, and go on while the next turn runs elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from tests.servers import DEADLINE, Server
+from tests.torture.checker import Violation
+from tests.torture.planted import CALLS, STALLED, STALLS
+from tests.torture.talker import Talker, close_all, talkers
+from tests.torture.world import LEASE, Figure, Outcome, World
+
+WORDS = 30
+"""Of the reply during which the stalled run goes on."""
+TAKEN_OVER = 4 * LEASE
+"""Seconds by which another server has ended the turn, unless the stalled run holds its lock."""
+STALL = "stalled"
+
+
+async def zombie(world: World, rounds: int, *, last: int | None = None) -> Outcome:
+    """Stop a server before each statement of a run in turn; another one runs the next turn."""
+    if not world.servers:
+        await world.start(2)
+    stalled, other = world.servers[:2]
+    (world.folder / STALLS).mkdir(exist_ok=True)
+    [talker] = await talkers(world, 1, lambda: stalled)
+    for _ in range(rounds):
+        statement = 1
+        while await _stall_at(statement, world, talker, stalled, other) and statement != last:
+            statement += 1
+    await world.settle()
+    await close_all([talker])
+    found = await world.check(faults={STALL: rounds * (last or 6)})
+    calls = _calls(world, talker.key)
+    mistaken = [
+        Violation("mistaken", talker.key, f"the model was given {text!r} for {turn}")
+        for turn, text in calls
+        if not text.endswith(turn)
+    ]
+    figures = [
+        Figure("stalls", world.history.faults()[STALL]),
+        Figure("model calls", len(calls), at_least=1),
+        Figure("model calls with another turn's words", len(mistaken), at_most=0),
+    ]
+    return Outcome([*found, *mistaken], figures)
+
+
+async def _stall_at(
+    statement: int, world: World, talker: Talker, stalled: Server, other: Server
+) -> bool:
+    """Stall a run before this statement; False if it has fewer."""
+    file, sign = world.folder / STALLS / str(statement), world.folder / STALLED
+    file.touch()
+    talker.choose = lambda: stalled
+    talker.leave()
+    saying = asyncio.ensure_future(talker.say("count 3"))
+    while not sign.exists():
+        if saying.done():
+            file.unlink()
+            return False
+        await asyncio.sleep(0.01)
+    sign.unlink()
+    world.fault(STALL)
+    answering = None
+    try:
+        talker.choose = lambda: other
+        talker.leave()
+        await asyncio.wait({saying}, timeout=TAKEN_OVER)
+        if saying.done():
+            answering = asyncio.ensure_future(talker.say(f"count {WORDS}"))
+            async with asyncio.timeout(DEADLINE):
+                await talker.is_streaming.wait()
+    finally:
+        world.resume(stalled)
+    await saying
+    if answering is not None:
+        await answering
+    return True
+
+
+def _calls(world: World, key: str) -> list[tuple[str, str]]:
+    """The turn and the last message of each model call in this session, of all servers."""
+    files = world.folder.glob(f"{CALLS}.*")
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    calls = [(call["turn"], call["text"]) for call in map(json.loads, lines)]
+    return [call for call in calls if call[0].startswith(f"{key}.")]
