@@ -57,7 +57,7 @@ def _sentence(erasure: KnownErasure) -> str:
     if not erasure.by:
         return (
             f"{_time(erasure.begun_at)}: on the erasure list, without a receipt in this database; "
-            "replay_erasures repeats it"
+            "chatmemory_restored repeats it"
         )
     if erasure.completed_at is None:
         return f"{_time(erasure.begun_at)}: begun by {erasure.by}, not completed; repeat it"
