@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from chatmemory.errors import BadInput
-from chatmemory.models import AuditEntry, Message, Session, Turn
+from chatmemory.models import AuditEntry, Message, Session, SessionTag, Turn
 from chatmemory.services import (
     SERVER,
     Actor,
@@ -181,6 +181,8 @@ def test_a_run_that_was_under_way_writes_nothing_back():
 def test_what_was_cut_short_is_hidden_and_goes_at_the_next_vacuum(monkeypatch):
     ann = make_user("ann")
     fill(ann)
+    for session in Session.objects.all():
+        SessionTag.objects.create(session=session, tag="contract")
     monkeypatch.setattr("chatmemory.services.erasure.vacuum_session", lambda _pk: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         erase_person(by=BY, scope=user_scope(ann), reason="")
@@ -188,6 +190,7 @@ def test_what_was_cut_short_is_hidden_and_goes_at_the_next_vacuum(monkeypatch):
     begun = AuditEntry.objects.get(action="erase")
     row = Session.objects.get(pk=begun.session_pk)
     assert (row.title, row.instructions, row.metadata, row.message_count) == ("", "", {}, 0)
+    assert not row.tags.exists()
     vacuum()
     assert not Session.objects.filter(pk=begun.session_pk).exists()
     erased = erase_person(by=BY, scope=user_scope(ann), reason="")
