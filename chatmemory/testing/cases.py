@@ -14,15 +14,20 @@ from chatmemory.conf import Settings
 from chatmemory.hub import hub
 from chatmemory.runner import runner
 
-TEST_SETTINGS = {"DB_THREADS": 0, "SENDS_PER_MINUTE": None}
-"""Django's own thread sees a test's transaction. The cache, which counts sends, outlives a test."""
+TEST_SETTINGS = {
+    "DB_THREADS": 0,
+    "READS_PER_MINUTE": None,
+    "SENDS_PER_MINUTE": None,
+    "TOKENS_PER_DAY": None,
+}
+"""Django's own thread sees a test's transaction. The cache, which keeps counts, outlives a test."""
 
 
 class ChatMemoryTestMixin(unittest.TestCase):
     """Put before Django's TestCase or TransactionTestCase: chatmemory then sees the test's data.
 
-    Sets `DB_THREADS` to 0 and `SENDS_PER_MINUTE` to None, unless a test sets them itself, and ends
-    chatmemory's threads after each test.
+    Applies `TEST_SETTINGS`, unless a test sets them itself; ends chatmemory's threads after each
+    test.
     """
 
     @classmethod
