@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import subprocess
@@ -216,3 +217,35 @@ def test_the_end_of_a_process_waits_for_what_is_under_way_but_not_for_ever(hangs
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (0, printed), ended.stderr
+
+
+@pytest.mark.regression
+@override_settings(CHATMEMORY={"DB_THREADS": 3})
+@pytest.mark.parametrize("lane", [None, lambda **_: ("lane",)])
+def test_the_error_of_a_cancelled_call_is_logged_and_not_reported_as_unread(caplog, lane):
+    begun, go_on = threading.Event(), threading.Event()
+    reported = []
+
+    def fail():
+        begun.set()
+        go_on.wait(DEADLINE)
+        raise LookupError
+
+    async def cancel():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: reported.append(context["message"]))
+        call = asyncio.create_task(in_pool(fail, lane=lane)())
+        await asyncio.to_thread(begun.wait, DEADLINE)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        del call
+        go_on.set()
+        async with asyncio.timeout(DEADLINE):
+            while "a call failed after its caller was cancelled" not in caplog.text:  # noqa: ASYNC110  # a log
+                await asyncio.sleep(0.01)
+        gc.collect()
+        await asyncio.sleep(0)
+
+    asyncio.run(cancel())
+    assert reported == []

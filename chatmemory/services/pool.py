@@ -17,6 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections, connections, reset_queries
 
 from chatmemory.conf import settings
+from chatmemory.logs import log_error
 from chatmemory.services.actors import Actor
 from chatmemory.services.faults import database
 from chatmemory.services.rollback import (
@@ -72,15 +73,26 @@ def in_pool(
             _with_fresh_connection, thread_sensitive=False, executor=_executor(threads)
         )
         lock = _lock_of(lane(*args, **kwargs)) if lane else None
-        if lock is None:
-            return await asyncio.shield(call(function, *args, **kwargs))
-        await lock.acquire()
+        if lock is not None:
+            await lock.acquire()
         running = asyncio.ensure_future(call(function, *args, **kwargs))
-        # Not when the caller is cancelled: the thread works on the session until it is done.
-        running.add_done_callback(lambda _: lock.release())
-        return await asyncio.shield(running)
+        if lock is not None:
+            # Not when the caller is cancelled: the thread works on the session until it is done.
+            running.add_done_callback(lambda _: lock.release())
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            running.add_done_callback(_log_unread)
+            raise
 
     return twin
+
+
+def _log_unread(running: asyncio.Future[Any]) -> None:
+    """Log the error of a call whose caller was cancelled; asyncio would report it as unread."""
+    error = None if running.cancelled() else running.exception()
+    if error is not None:
+        log_error(logger, "a call failed after its caller was cancelled", error=error)
 
 
 async def require_test_data() -> None:
