@@ -164,10 +164,11 @@ def encode(
     """Turn a plain message into its columns: the one place where text is made fit for databases.
 
     NUL and lone surrogates are refused in a user's message; elsewhere they become U+FFFD, and
-    `repaired` names where. Text of other roles than user is cut at MAX_REPLY_CHARS, and `cut` is
-    its full length. Blocks of unknown type stay and are named in `unknown_blocks`.
-    What JSON can't say is refused, or with `lenient` (what comes out of a run) written as text,
-    NaN and infinities as null, and named in `repaired`. `field` goes before the paths.
+    `repaired` names where. Blocks of unknown type stay and are named in `unknown_blocks`.
+    Text of other roles than user above MAX_REPLY_CHARS is refused, or with `lenient` (what comes
+    out of a run) cut, and `cut` is its full length. What JSON can't say is refused, or with
+    `lenient` written as text, NaN and infinities as null, and named in `repaired`. `field` goes
+    before the paths.
     Raises BadInput.
     """
     role = message.get("role")
@@ -178,7 +179,7 @@ def encode(
     walk = _Walk(refused=_UNSTORABLE, repairs=role != "user", lenient=lenient, root=field)
     clean = walk.message(message)
     if role != "user":
-        _cut(clean, settings.MAX_REPLY_CHARS)
+        _bound(clean, settings.MAX_REPLY_CHARS, lenient, field)
     text = text_of(clean["content"])
     plain = isinstance(clean["content"], str) and list(clean) == ["role", "content"]
     return Row(
@@ -615,12 +616,15 @@ def _text_blocks(content: Iterable[object]) -> Iterator[tuple[int, str]]:
                 yield index, text
 
 
-def _cut(message: dict[str, object], limit: int) -> None:
-    """Keep the first `limit` characters of a message's text, and mark it if there were more."""
+def _bound(message: dict[str, object], limit: int, lenient: bool, field: str) -> None:
+    """Refuse a text of more than `limit` characters, or keep its first ones and mark it."""
     content = message["content"]
     length = len(text_of(content))
     if length <= limit:
         return
+    if not lenient:
+        text = f"The message has {length:,} characters; the limit is {limit:,}."
+        raise BadInput(text, code="too_large", field=_path(field, "content"), limit=limit)
     message["cut"] = length
     if not isinstance(content, list):
         message["content"] = text_of(content)[:limit]

@@ -89,8 +89,9 @@ class Settings:
     """Longest message taken from a person, in characters."""
 
     MAX_REPLY_CHARS = Setting(1_000_000)
-    """Longest text kept of what a model or tool sends, in characters; the rest is cut, and
-    the message says so. A reply that streams more is not listened to any longer."""
+    """Maximum length of a text of a model or tool, in characters. A run cuts a longer one, and
+    the message says so; a reply that streams more is not read any further. Server code that
+    stores a longer one gets `too_large`, unless it is `lenient`."""
 
     BUSY_POLICY = Setting("queue")
     """What becomes of a message that is sent while another is answered, unless the sender says:

@@ -458,13 +458,13 @@ def test_names_an_image_that_is_neither_on_the_web_nor_inline():
 
 def test_cuts_a_reply_at_the_limit_and_says_how_long_it_was(settings):
     settings.CHATMEMORY = {"MAX_REPLY_CHARS": 4}
-    assert kept({"role": "assistant", "content": "12345678"}) == {
+    assert kept({"role": "assistant", "content": "12345678"}, lenient=True) == {
         "role": "assistant",
         "content": "1234",
         "cut": 8,
     }
     blocks = ["123", {"type": "text", "text": "456", "id": 1}, IMAGE, "7"]
-    assert kept({"role": "tool", "content": blocks}) == {
+    assert kept({"role": "tool", "content": blocks}, lenient=True) == {
         "role": "tool",
         "content": ["123", {"type": "text", "text": "4", "id": 1}, IMAGE, ""],
         "cut": 7,
@@ -472,6 +472,16 @@ def test_cuts_a_reply_at_the_limit_and_says_how_long_it_was(settings):
     assert encode({"role": "user", "content": "12345678"}).text == "12345678"
     fits = encode({"role": "assistant", "content": "1234"})
     assert (fits.text, fits.body) == ("1234", None)
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("role", ["assistant", "tool", "system"])
+def test_a_text_above_the_limit_is_refused_unless_lenient(settings, role):
+    settings.CHATMEMORY = {"MAX_REPLY_CHARS": 4}
+    with pytest.raises(BadInput, match="5 characters; the limit is 4") as caught:
+        encode({"role": role, "content": "12345"}, field="messages[3]")
+    assert (caught.value.code, caught.value.limit) == ("too_large", 4)
+    assert caught.value.field == "messages[3].content"
 
 
 @pytest.mark.parametrize(
@@ -489,7 +499,7 @@ def test_only_a_tools_message_answers_a_call(message, answered):
 
 
 def test_cuts_an_answer_of_five_megabytes():
-    row = encode({"role": "assistant", "content": "x" * 5_000_000})
+    row = encode({"role": "assistant", "content": "x" * 5_000_000}, lenient=True)
     assert len(row.text) == 1_000_000
     assert decode(row.role, row.text, row.body)["cut"] == 5_000_000
 

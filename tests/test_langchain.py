@@ -449,11 +449,13 @@ class TestAdding:
             way.add(open_history(), [HumanMessage(["look", block])])
         assert said() == []
 
-    def test_a_long_answer_is_cut_with_a_mark(self, way, settings):
+    @pytest.mark.regression
+    def test_a_long_answer_is_refused_and_nothing_stored(self, way, settings):
         settings.CHATMEMORY = {**settings.CHATMEMORY, "MAX_REPLY_CHARS": 5}
-        way.add(open_history(), [AIMessage("1234567")])
-        (message,) = way.read(open_history())
-        assert (message.content, message.cut) == ("12345", 7)
+        with pytest.raises(BadInput) as caught:
+            way.add(open_history(), [HumanMessage("a"), AIMessage("1234567")])
+        assert caught.value.code == "too_large"
+        assert said() == []
 
     def test_the_same_ids_again_are_stored_once(self, way):
         own = open_history()
