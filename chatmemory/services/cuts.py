@@ -94,9 +94,9 @@ def floor_after(session: Session, cut: Cut, older: Older = UNKNOWN) -> int:
     It goes back to the first row of the turn that it meets, and never past that of a turn that
     runs.
     """
+    if "before" in cut:
+        return _before_turn(session, _of_time(session, cut["before"], older))
     ((name, value),) = cut.items()
-    if name == "before":
-        return _before_turn(session, _of_time(session, value, older))
     return _before_turn(session, _FINDERS[name](session, value))
 
 
