@@ -196,6 +196,21 @@ def test_a_receiver_that_fails_is_logged_and_stops_nobody(caplog):
     assert "a mistake of the host's" not in caplog.text
 
 
+@pytest.mark.regression
+def test_a_log_filter_that_fails_does_not_fail_a_committed_turn(caplog):
+    def fail(_):
+        raise RuntimeError("a mistake of the host's")
+
+    make_session()
+    with caplog.at_level(logging.INFO, "chatmemory.turns"):
+        news.turns_log.addFilter(fail)
+        try:
+            assert answer(begin()) is not None
+        finally:
+            news.turns_log.removeFilter(fail)
+    assert Turn.objects.get().status == "complete"
+
+
 def add(claim):
     return services.add_rows(claim=claim, messages=[said("hi", "there")[1]], step=0)
 

@@ -198,4 +198,7 @@ def _leave_no_transaction() -> None:
 
 
 def _call_after_commit(call: Callable[[], object]) -> None:
-    transaction.on_commit(call, using=database().alias, robust=True)
+    def hook() -> None:  # Django logs a failed hook by its __qualname__, which a partial lacks
+        call()
+
+    transaction.on_commit(hook, using=database().alias, robust=True)
