@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any
@@ -29,6 +30,10 @@ BYE_SECONDS = 2.0
 """How long sockets may take to close."""
 HINT_SECONDS = 0.5
 """How long the last hints to other processes may take, and the last signals to the host."""
+EXIT_SECONDS = 10.0
+"""How long after `DRAIN` a process exits that the database keeps from exiting."""
+LIFESPAN_SECONDS = 5.0
+"""How long a server may take from the signal to the end of the lifespan; Hypercorn takes 3 s."""
 LOOK_SECONDS = 0.02
 AGAIN_SECONDS = 0.5
 TRIES = 20
@@ -87,10 +92,18 @@ class Drain:
 
     def _wait(self) -> None:
         signum = self._asked.get()
+        deadline = time.monotonic() + settings.DRAIN + EXIT_SECONDS
+        is_complete = False
         try:
-            asyncio.run(_drain())
+            is_complete = asyncio.run(_drain())
         except Exception as error:
             log_error(logger, "the process ends, but not in order", error=error)
+        self._hand_over(signum)
+        if not is_complete:
+            _exit_at(deadline, signum)
+
+    def _hand_over(self, signum: int) -> None:
+        """Call the old handler, in the main thread."""
         for _ in range(TRIES):
             if self._is_handed_over:
                 return
@@ -99,14 +112,52 @@ class Drain:
             signal.pthread_kill(threading.main_thread().ident or 0, signum)
             time.sleep(AGAIN_SECONDS)
 
+    async def lifespan(
+        self,
+        scope: Mapping[str, Any],
+        receive: Callable[[], Awaitable[Mapping[str, Any]]],
+        send: Callable[[Mapping[str, Any]], Awaitable[None]],
+    ) -> None:
+        """Drain at the end of the ASGI lifespan, for servers whose signals `watch` cannot chain.
 
-async def _drain() -> None:
+        Does nothing where a signal has started to drain before.
+        """
+        await receive()  # lifespan.startup
+        await send({"type": "lifespan.startup.complete"})
+        await receive()  # lifespan.shutdown
+        if not self._has_begun:
+            self._has_begun = True
+            deadline = time.monotonic() + settings.DRAIN + EXIT_SECONDS - LIFESPAN_SECONDS
+            if not await _drain():
+                arguments = (deadline, signal.SIGTERM)
+                threading.Thread(target=_exit_at, args=arguments, daemon=True).start()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+async def _drain() -> bool:
+    """End turns and sockets in order; return whether the database stored everything.
+
+    Takes at most `DRAIN` and 7.5 s.
+    """
     logger.info("this process ends: its turns have %s s", settings.DRAIN)
-    await runner.drain(settings.DRAIN)
+    is_complete = await runner.drain(settings.DRAIN)
     hub.retire("shutting_down")
     await _until(lambda: hub.is_empty, BYE_SECONDS)
-    await runner.give_back()  # what a socket claimed while the drain began
+    # A socket may have claimed a turn while the drain began.
+    is_complete = is_complete and await runner.give_back()
     await _until(lambda: hub.has_told_all and has_told_all(), HINT_SECONDS)
+    return is_complete
+
+
+def _exit_at(deadline: float, signum: int) -> None:
+    """Exit if the process still runs then.
+
+    Servers wait for their requests, and Python for the threads of Django: while the database hangs,
+    neither ends.
+    """
+    time.sleep(max(0.0, deadline - time.monotonic()))
+    logger.warning("The database hangs, so this process exits without waiting for it.")
+    os._exit(128 + signum)
 
 
 async def _until(is_so: Callable[[], bool], seconds: float) -> None:

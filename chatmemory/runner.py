@@ -62,10 +62,10 @@ RESPONDER_THREADS = min(32, (os.cpu_count() or 1) + 4)
 FINISH_AGAIN_SECONDS = 1.0
 LOOK_SECONDS = 0.05
 """How often a process that ends looks whether its runs have."""
-GIVE_BACK_SECONDS = 2.0
-"""How long it tries to give back what it claimed."""
-END_SECONDS = 5.0
-"""How long it tries to store the ends of runs that it interrupted."""
+GIVE_BACK_SECONDS = 1.0
+"""How long a process that ends tries to give back its claims."""
+END_SECONDS = 3.0
+"""How long it tries to store the ends of the runs that it interrupts."""
 
 
 class Runner:
@@ -174,13 +174,14 @@ class Runner:
         # responder that blocks would stop its sockets.
         return asyncio.run_coroutine_threadsafe(_logged(self._run(claim)), self._running_loop())
 
-    async def drain(self, seconds: float) -> None:
-        """Claim no more, and end what runs here: by itself within `seconds`, then with its text.
+    async def drain(self, seconds: float) -> bool:
+        """Claim no more turns, let those that run end within `seconds`, and interrupt the rest.
 
-        What was claimed and is not begun is given back; what waits is left to others.
+        Claims of turns that have not started are given back. Returns whether all of this is stored:
+        a database that hangs delays it by at most `GIVE_BACK_SECONDS` and `END_SECONDS`.
         """
         self._is_draining = True
-        await self.give_back()
+        is_given_back = await self.give_back()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._runs:  # noqa: ASYNC110  # they end on other threads
@@ -188,15 +189,21 @@ class Runner:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_SECONDS):
                 await self._interrupt_all()
+        return is_given_back and not self._runs
 
-    async def give_back(self) -> None:
-        """Let other processes run what was claimed here and has not begun."""
+    async def give_back(self) -> bool:
+        """Let other processes run the turns claimed here that have not started.
+
+        Returns False if the database did not do it within `GIVE_BACK_SECONDS`.
+        """
         try:
             # Not wait_for: before Python 3.12 it swallows a cancellation that meets its result.
             async with asyncio.timeout(GIVE_BACK_SECONDS):
                 await services.agive_back_claims(owner=self.name)
         except (MemoryUnavailable, TimeoutError):
-            logger.warning("claims can't be given back; their lease ends")
+            logger.warning("Claims could not be given back; their leases will expire.")
+            return False
+        return True
 
     def shut_down(self) -> None:
         """End the threads. Turns that run here are left to the sweeps of others: `drain` first.

@@ -15,6 +15,7 @@ from django.urls import re_path
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
 http = get_asgi_application()
 
+from chatmemory.drain import drain  # noqa: E402  # as above
 from chatmemory.routing import websocket_urlpatterns  # noqa: E402  # models need django.setup()
 
 
@@ -30,6 +31,7 @@ unknown = re_path("", not_found)  # type: ignore[arg-type]  # Channels routes to
 application = ProtocolTypeRouter(
     {
         "http": ASGIStaticFilesHandler(http) if settings.DEBUG else http,
+        "lifespan": drain.lifespan,
         "websocket": AuthMiddlewareStack(URLRouter([*websocket_urlpatterns, unknown])),
     }
 )

@@ -35,11 +35,15 @@ DEADLINE = 20
 """Seconds after which what a test waits for will not come."""
 
 SERVERS = {
-    "uvicorn": [
-        *("-m", "uvicorn", "--log-level", "warning", "--ws-max-size", "1048576", "--port"),
-    ],
-    "daphne": ["-m", "daphne", "-v", "0", "-p"],
+    "uvicorn": "uvicorn --log-level warning --ws-max-size 1048576 --port {port} {application}",
+    "daphne": "daphne -v 0 -p {port} {application}",
+    "gunicorn": "gunicorn --log-level warning --worker-class uvicorn_worker.UvicornWorker "
+    "--bind 127.0.0.1:{port} {application}",
+    "hypercorn": "hypercorn --bind 127.0.0.1:{port} {application}",
+    "granian": "granian --interface asgi --no-access-log --log-level warning --port {port} "
+    "{application}",
 }
+"""Modules to run, with their arguments."""
 
 Frame = dict[str, Any]
 
@@ -261,6 +265,8 @@ class Connection(Chat):
         """With `protocols` it has no origin, as no page has opened it."""
         super().__init__(person, key)
         self.server = server
+        self.deadline: float = DEADLINE
+        """Seconds after which the next frame will not come."""
         self.protocols = [websockets.Subprotocol(name) for name in protocols]
 
     async def __aenter__(self) -> Self:
@@ -283,7 +289,7 @@ class Connection(Chat):
 
     async def get(self) -> str:
         try:
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(self.deadline):
                 return str(await self.socket.recv())
         except websockets.ConnectionClosed as error:
             raise Closed(error.rcvd.code if error.rcvd else 1006) from None
@@ -333,9 +339,10 @@ class Server:
         """Start it, if it doesn't run."""
         if self.is_running:
             return self
+        command = SERVERS[self.program].format(port=self.port, application=self.application)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603  # our own command line
-                [sys.executable, *SERVERS[self.program], str(self.port), self.application],
+                [sys.executable, "-m", *command.split()],
                 cwd=settings.BASE_DIR,
                 env=self.env,
                 stdout=log,
@@ -374,8 +381,10 @@ def started(folder: Path) -> Iterator[Callable[..., list[Server]]]:
     """A function that starts servers, which are killed at the end."""
     begun: list[Server] = []
 
-    def start(number: int = 1, **options: Any) -> list[Server]:
-        env = database_environment()
+    def start(
+        number: int = 1, *, env: Mapping[str, str] | None = None, **options: Any
+    ) -> list[Server]:
+        env = {**database_environment(), **(env or {})}
         found = [Server(env, folder / f"{len(begun) + n}.log", **options) for n in range(number)]
         begun.extend(found)
         return [server.start() for server in found]

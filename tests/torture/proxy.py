@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
+from urllib.parse import urlsplit
 
 CHUNK = 65_536
 APPEND = (b"WITH bounded AS",)
@@ -74,6 +75,13 @@ class Proxy:
         self.flows.set()
         self._links: set[Link] = set()
         self._meetings: set[asyncio.Task[None]] = set()
+
+    def led_through(self, url: str) -> dict[str, str]:
+        """The environment of a process that reaches this database through the proxy."""
+        place = urlsplit(url)
+        user = place.netloc.rpartition("@")[0]
+        netloc = f"{user}@127.0.0.1:{self.port}" if user else f"127.0.0.1:{self.port}"
+        return {"DATABASE_URL": place._replace(netloc=netloc).geturl(), "PGSSLMODE": "disable"}
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._begin, "127.0.0.1", 0)

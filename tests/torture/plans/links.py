@@ -40,9 +40,7 @@ async def commits(world: World, rounds: int) -> Outcome:
     there = place.hostname or "127.0.0.1", place.port or 5432
     note, chance = world.fault, world.chance
     async with CommitCutter(*there, chance=chance, share=CUT_SHARE, note=note) as cutter:
-        user = place.netloc.rpartition("@")[0]
-        netloc = f"{user}@127.0.0.1:{cutter.port}" if user else f"127.0.0.1:{cutter.port}"
-        proxied = {"DATABASE_URL": place._replace(netloc=netloc).geturl(), "PGSSLMODE": "disable"}
+        proxied = cutter.led_through(world.env["DATABASE_URL"])
         [server] = await world.start(1, env={**world.env, **proxied})
         people = await talkers(world, 3, lambda: server)
         writer = Appender(world, {**world.env, **proxied})
