@@ -9,6 +9,7 @@ from asgiref.sync import sync_to_async as db
 from django.db import connection
 
 from chatmemory.models import Message
+from tests import limits
 from tests.factories import make_session
 from tests.locking import database_stalled
 from tests.servers import Connection, greeted, sign_in, started
@@ -19,15 +20,8 @@ pytestmark = [
     pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has no lock of a table"),
 ]
 
-LIMITS = {
-    "chatmemory.consumers.chat.HELLO_SECONDS": 2.0,
-    "chatmemory.consumers.chat.SEND_SECONDS": 3.0,
-    "chatmemory.consumers.chat.ANSWER_SECONDS": 1.0,
-    "chatmemory.consumers.credit.SILENCE_SECONDS": 1.5,
-    "chatmemory.consumers.credit.PONG_SECONDS": 3.0,
-}
 STALL_SECONDS = 8.0
-"""Longer than each of the limits."""
+"""Longer than each of `limits.SHORT`."""
 
 
 @pytest.fixture
@@ -57,7 +51,7 @@ async def listen(tab, seconds):
 @pytest.mark.regression
 @pytest.mark.parametrize("program", ["daphne", "uvicorn"])
 async def test_no_healthy_socket_is_closed_because_the_database_is_slow(ann, serve, program):
-    [server] = await db(serve)(program=program, limits=LIMITS)
+    [server] = await db(serve)(program=program, limits=limits.SHORT)
     others = [Connection(server, ann) for _ in range(6)]  # more than the pool has threads
     greeting = Connection(server, ann)
     async with greeted(tab := Connection(server, ann), *others), greeting:
@@ -80,7 +74,7 @@ async def test_no_healthy_socket_is_closed_because_the_database_is_slow(ann, ser
 
 @pytest.mark.regression
 async def test_a_client_that_confirms_nothing_is_closed_while_the_database_is_slow(ann, serve):
-    [server] = await db(serve)(limits=LIMITS)
+    [server] = await db(serve)(limits=limits.SHORT)
     async with Connection(server, ann) as tab, database_stalled():
         tab.confirms = False
         await tab.say("hello", v=1)
@@ -90,7 +84,7 @@ async def test_a_client_that_confirms_nothing_is_closed_while_the_database_is_sl
 
 @pytest.mark.regression
 async def test_a_turn_that_was_admitted_too_late_for_its_answer_still_runs(ann, serve):
-    [server] = await db(serve)(limits=LIMITS, LEASE=60)
+    [server] = await db(serve)(limits=limits.SHORT, LEASE=60)
     async with greeted(tab := Connection(server, ann)):
         async with database_stalled():
             answer = await tab.send("hi")

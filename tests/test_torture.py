@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from tests import limits
 from tests.conftest import database_environment, missing
 from tests.torture.__main__ import SCHEDULE
 from tests.torture.checker import (
@@ -28,6 +29,7 @@ from tests.torture.plans.dying import kill, pause, rolling, unfenced
 from tests.torture.plans.greedy import greedy
 from tests.torture.plans.links import commits, loss, redis
 from tests.torture.plans.restores import restore
+from tests.torture.plans.slow import slow
 from tests.torture.plans.zombies import zombie
 from tests.torture.verdict import Figure, Outcome, Verdict, summary
 from tests.torture.world import Redis, World
@@ -320,6 +322,17 @@ async def test_a_restore_shows_nobody_foreign_rows_and_reports_each_loss(there):
 async def test_a_run_that_stalled_is_not_given_the_next_turns_words(there):
     outcome = await zombie(there, 1, last=6)
     assert outcome.violations == []
+
+
+@pytest.mark.slow
+async def test_a_database_that_stalls_closes_no_socket_and_loses_nothing(alone):
+    if connection.vendor == "sqlite":
+        pytest.skip("SQLite has no lock of a table")
+    await alone.start(2, limits=limits.SHORT)
+    outcome = await slow(alone, 1, seconds=8.0, talking=2, listening=6)
+    assert outcome.violations == []
+    [closed] = [figure.value for figure in outcome.figures if "closed" in figure.name]
+    assert closed == 0
 
 
 def test_every_plan_is_in_the_schedule():

@@ -65,6 +65,8 @@ SCHEDULE = (
     Stage("zombie", 2),
     Stage("zombie", 2, database="mariadb"),
     Stage("zombie", 2, database="sqlite", layer="none"),
+    Stage("slow", 1),
+    Stage("slow", 1, program="daphne", database="mariadb"),
 )
 
 

@@ -9,8 +9,10 @@ from project.asgi import application as project  # sets Django up
 
 # isort: split
 
+from tests.limits import apply_limits
 from tests.torture import planted, steps
 
+apply_limits()
 planted.plant_kill_points()
 planted.plant_losses()
 planted.plant_a_gap_in_the_fence()

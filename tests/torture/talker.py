@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import websockets
 
-from tests.servers import Closed, Connection, Frame, Person, Server
+from tests.servers import DEADLINE, Closed, Connection, Frame, Person, Server
 from tests.torture.history import GIVEN_UP, Event, History, Kind
 from tests.torture.world import World, now
 
@@ -33,6 +33,7 @@ class Talker:
         self.current = ""
         """The client_id of what she said last."""
         self.longest_wait = 0.0
+        self.patience = PATIENCE
         self.is_streaming = asyncio.Event()
         """Text of the reply has come."""
         self._world = world
@@ -51,7 +52,7 @@ class Talker:
         self._note("invoke", id=client_id, text=words)
         pauses = 0
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self.patience):
                 while client_id not in self._done or client_id not in self._acked:
                     try:
                         await self._try(client_id, words)
@@ -69,6 +70,7 @@ class Talker:
         """An open socket that has caught up."""
         if self.tab is None:
             tab = Connection(self.choose(), self.person, self.key)
+            tab.deadline = max(DEADLINE, self.patience / 2)
             async with asyncio.timeout(5):
                 await tab.__aenter__()
             self.tab = tab

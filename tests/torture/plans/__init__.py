@@ -10,6 +10,7 @@ from tests.torture.plans.dying import kill, pause, rolling, unfenced
 from tests.torture.plans.greedy import greedy
 from tests.torture.plans.links import commits, loss, redis
 from tests.torture.plans.restores import restore
+from tests.torture.plans.slow import slow
 from tests.torture.plans.zombies import zombie
 from tests.torture.world import Outcome, World
 
@@ -30,5 +31,6 @@ PLANS: dict[str, Plan] = {
     "greedy": greedy,
     "restore": restore,
     "zombie": zombie,
+    "slow": slow,
 }
 """By name; the number is how often the fault is tried."""
