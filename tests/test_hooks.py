@@ -205,7 +205,7 @@ def test_a_log_filter_that_fails_does_not_fail_a_committed_turn(caplog):
     with caplog.at_level(logging.INFO, "chatmemory.turns"):
         news.turns_log.addFilter(fail)
         try:
-            assert answer(begin()) is not None
+            answer(begin())
         finally:
             news.turns_log.removeFilter(fail)
     assert Turn.objects.get().status == "complete"
