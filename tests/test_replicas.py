@@ -96,6 +96,13 @@ def test_no_service_for_operators_reads_from_a_replica():
             entry_pk=entry.pk, by=Actor.server("x"), scope=session.scope, reason=""
         )
         services.redact_message(**talk, seq=1, reason="")
+        operator = Actor.operator(ann)
+        services.tag_session(
+            session_key="talk", scope=session.scope, tag="kept", by=operator, reason=""
+        )
+        services.record_reading(session=session, by=operator, from_seq=1, to_seq=2)
+        services.record_reading(session=session, by=operator, from_seq=3, to_seq=4)
+        services.close_readings()
         list(services.check_integrity())
         assert "".join(*map(write_markdown, read_sessions(Session.objects.all())))
         services.end_all_overdue()

@@ -54,6 +54,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'reading',
                 'verbose_name_plural': 'readings',
+                'base_manager_name': 'objects',
                 'constraints': [models.UniqueConstraint(fields=('session_pk', 'actor_kind', 'actor_id'), name='chatmemory_reading_actor')],
             },
         ),
@@ -178,6 +179,7 @@ class Migration(migrations.Migration):
                 'verbose_name': 'session tag',
                 'verbose_name_plural': 'session tags',
                 'default_permissions': (),
+                'base_manager_name': 'objects',
             },
         ),
         migrations.CreateModel(

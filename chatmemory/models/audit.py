@@ -51,7 +51,10 @@ class Reading(models.Model):
     entry_pk = models.BigIntegerField()  # the entry of the first page, whose time counts
     ranges = models.JSONField()  # [[from, to], …] of seqs, ascending, never adjacent
 
+    objects = PrimaryManager()
+
     class Meta:
+        base_manager_name = "objects"
         verbose_name = _("reading")
         verbose_name_plural = _("readings")
         constraints = (

@@ -6,6 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory.models.fields import DatabaseNow, KeyField
+from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.sessions import Session
 
 MAX_TAG_CHARS = 100
@@ -20,7 +21,10 @@ class SessionTag(models.Model):
     tag = KeyField(_("tag"), max_length=MAX_TAG_CHARS)
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
 
+    objects = PrimaryManager()
+
     class Meta:
+        base_manager_name = "objects"
         verbose_name = _("session tag")
         verbose_name_plural = _("session tags")
         default_permissions = ()
