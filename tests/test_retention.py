@@ -36,6 +36,7 @@ from chatmemory.services import (
     user_scope,
     vacuum,
 )
+from chatmemory.services.locks import lock_pk
 from tests.factories import BY, TALK, make_session, make_user, said
 from tests.locking import held
 
@@ -335,6 +336,22 @@ def test_the_condition_is_looked_at_again_under_the_lock(late, monkeypatch):
     with retention({"tag": "kept"}, {"max_idle": HOUR}) if late == "tagged" else ttl():
         assert expire_sessions() == NOTHING
     assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.regression
+def test_a_session_that_is_tagged_before_it_is_locked_is_trimmed_by_its_new_rule(monkeypatch):
+    session = make_session()
+    append(*"ab")
+    let_pass(HOUR * 2)
+
+    def tag_and_lock(session_pk: int) -> Session:
+        SessionTag.objects.create(session=session, tag="contract")
+        return lock_pk(session_pk)
+
+    monkeypatch.setattr("chatmemory.services.retention.lock_pk", tag_and_lock)
+    with retention({"tag": "contract", "max_age": DAY}, {"max_age": HOUR}):
+        assert expire_sessions() == NOTHING
+    assert left() == [1, 2]
 
 
 def test_a_wrong_rule_removes_nothing():

@@ -312,13 +312,14 @@ def _settle(session_pk: int, plan: Sequence[Rule], is_dry: bool) -> _Due | None:
     found = Session.objects.filter(pk=session_pk).first()
     if found is None:
         return None
-    older = _rule(found, plan).older(found)
+    rule = _rule(found, plan)
+    searched = {rule: rule.older(found)}
     if is_dry:
-        return _due(found, plan, older)
+        return _due(found, plan, searched)
     try:
         with unit():
             session = lock_pk(session_pk)
-            due = _due(session, plan, older)
+            due = _due(session, plan, searched)
             if due is None:
                 return None
             by = _deleted_by(session.scope) if due.reason == OWNER_DELETED else ACTOR
@@ -345,7 +346,8 @@ def _rule(session: Session, plan: Sequence[Rule]) -> Rule:
     return next((rule for rule in plan if rule.applies_to(tags)), Rule())
 
 
-def _due(session: Session, plan: Sequence[Rule], older: Older) -> _Due | None:
+def _due(session: Session, plan: Sequence[Rule], searched: Mapping[Rule, Older]) -> _Due | None:
+    """Return what is due now. `searched` is without the lock: the rule may be another one since."""
     if session.held_at is not None or session.removed_at is not None:
         return None
     same = Session.objects.filter(pk=session.pk)
@@ -356,6 +358,7 @@ def _due(session: Session, plan: Sequence[Rule], older: Older) -> _Due | None:
     for reason, has_ended in ends.items():
         if same.filter(has_ended).exists():
             return _Due(reason=reason, messages=session.message_count)
+    older = searched.get(rule, UNKNOWN)
     floors = {name: rule.floor(session, name, older) for name in ("max_age", "max_messages")}
     reason = max(floors, key=floors.__getitem__)
     messages = floors[reason] - session.first_seq
