@@ -43,9 +43,13 @@ Handler = Callable[[int, FrameType | None], Any]
 
 
 class Drain:
-    """Stands before the handler of a signal, which is called when the process may go."""
+    """Runs before the handler of a signal, and calls it at the end.
 
-    def __init__(self) -> None:
+    A process that has not exited `EXIT_SECONDS` after `DRAIN` is ended by `exit_process`.
+    """
+
+    def __init__(self, exit_process: Callable[[int], object] = os._exit) -> None:
+        self._exit_process = exit_process
         self._handlers: dict[int, Handler | int] = {}
         # What a handler may use: no lock of it can be held by the code that was interrupted.
         self._asked: SimpleQueue[int] = SimpleQueue()
@@ -100,7 +104,7 @@ class Drain:
             log_error(logger, "the process ends, but not in order", error=error)
         self._hand_over(signum)
         if not is_complete:
-            _exit_at(deadline, signum)
+            self._exit_at(deadline, signum)
 
     def _hand_over(self, signum: int) -> None:
         """Call the old handler, in the main thread."""
@@ -130,8 +134,18 @@ class Drain:
             deadline = time.monotonic() + settings.DRAIN + EXIT_SECONDS - LIFESPAN_SECONDS
             if not await _drain():
                 arguments = (deadline, signal.SIGTERM)
-                threading.Thread(target=_exit_at, args=arguments, daemon=True).start()
+                threading.Thread(target=self._exit_at, args=arguments, daemon=True).start()
         await send({"type": "lifespan.shutdown.complete"})
+
+    def _exit_at(self, deadline: float, signum: int) -> None:
+        """Exit if the process still runs then.
+
+        Servers wait for their requests, and Python for the threads of Django: while the database
+        hangs, neither ends.
+        """
+        time.sleep(max(0.0, deadline - time.monotonic()))
+        logger.warning("The process did not end in time; it exits without waiting for anything.")
+        self._exit_process(128 + signum)
 
 
 async def _drain() -> bool:
@@ -147,17 +161,6 @@ async def _drain() -> bool:
     is_complete = is_complete and await runner.give_back()
     await _until(lambda: hub.has_told_all and has_told_all(), HINT_SECONDS)
     return is_complete
-
-
-def _exit_at(deadline: float, signum: int) -> None:
-    """Exit if the process still runs then.
-
-    Servers wait for their requests, and Python for the threads of Django: while the database hangs,
-    neither ends.
-    """
-    time.sleep(max(0.0, deadline - time.monotonic()))
-    logger.warning("The database hangs, so this process exits without waiting for it.")
-    os._exit(128 + signum)
 
 
 async def _until(is_so: Callable[[], bool], seconds: float) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 from contextlib import contextmanager
+from queue import SimpleQueue
 
 import pytest
 
@@ -195,7 +196,7 @@ def test_the_old_handler_is_called_when_all_has_ended(ann):
 
     begin(ann)
     with handled(old):
-        Drain().watch(signal.SIGUSR1)
+        Drain(SimpleQueue().put).watch(signal.SIGUSR1)
         signal.raise_signal(signal.SIGUSR1)
         assert over.wait(DEADLINE)
     assert states == [(signal.SIGUSR1, "interrupted", threading.main_thread())]
@@ -207,7 +208,7 @@ def test_the_second_signal_ends_at_once(ann, settings):
     begin(ann)
     with handled(lambda *_: heard.append(turn().status)):
         before = set(threading.enumerate())
-        Drain().watch(signal.SIGUSR1)
+        Drain(SimpleQueue().put).watch(signal.SIGUSR1)
         begun = set(threading.enumerate()) - before
         signal.raise_signal(signal.SIGUSR1)
         assert heard == []
@@ -218,23 +219,26 @@ def test_the_second_signal_ends_at_once(ann, settings):
     assert heard == ["running"]
 
 
-def test_a_drain_that_fails_lets_the_process_go(monkeypatch, caplog):
-    over = threading.Event()
+def test_a_process_exits_although_its_drain_fails(monkeypatch, settings, caplog):
+    over, exits = threading.Event(), SimpleQueue()
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "DRAIN": 0}
 
     async def fail():
         raise RuntimeError
 
     monkeypatch.setattr(drain_module, "_drain", fail)
+    monkeypatch.setattr(drain_module, "EXIT_SECONDS", 0)
     with handled(lambda *_: over.set()):
-        Drain().watch(signal.SIGUSR1)
+        Drain(exits.put).watch(signal.SIGUSR1)
         signal.raise_signal(signal.SIGUSR1)
         assert over.wait(DEADLINE)
+        assert exits.get(timeout=DEADLINE) == 128 + signal.SIGUSR1
     assert "not in order" in caplog.text
 
 
 def test_what_can_not_be_chained_is_left_alone():
     with handled(signal.SIG_IGN):
-        Drain().watch(signal.SIGUSR1)
+        Drain(SimpleQueue().put).watch(signal.SIGUSR1)
         assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
     with handled(print):
         thread = threading.Thread(target=Drain().watch, args=(signal.SIGUSR1,))
