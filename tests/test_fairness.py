@@ -154,15 +154,16 @@ def test_a_request_that_waits_is_woken_by_the_end_of_its_turn(ann, monkeypatch):
 # Turns at a time
 
 
-def admit(person, key, *, owner="", client_id="c1"):
+def admit(person, key, *, owner="", client_id="c1", if_busy="queue"):
     return services.admit_turn(
         session_key=key,
         by=person,
-        scope=None if person.kind == "user" else f"{person.kind}:x",
+        scope=None if person.kind == "user" else services.SERVER,
         client_id=client_id,
         content="hi",
         create=True,
         owner=owner,
+        if_busy=if_busy,
     )
 
 
@@ -219,6 +220,36 @@ def test_the_longest_waiting_session_of_a_person_goes_first():
     assert admit(ann, "newest", owner="me").claim is None
     assert claim(older)
     assert claim(newer) is None
+
+
+@pytest.mark.regression
+@pytest.mark.database
+@pytest.mark.django_db
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_message_that_goes_before_others_blocks_no_session(settings, limit):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "TURNS_PER_USER": limit}
+    ann = Actor.user(make_user())
+    begun = busy(ann, limit)
+    for number in range(limit):
+        admit(ann, f"busy{number}", client_id="c2")
+    others = [admit(ann, f"other{number}") for number in range(limit)]
+    for number in range(limit):
+        admit(ann, f"busy{number}", client_id="c3", if_busy="interrupt")
+    for ended in begun:
+        end(ended)
+    order = [
+        *((ended.session_pk, "c3") for ended in begun),
+        *((ended.session_pk, "c2") for ended in begun),
+        *((other.session_pk, "c1") for other in others),
+    ]
+    claimed = []
+    while pks := sessions_to_claim(scope=begun[0].scope):
+        round_of = [services.claim_next(session_pk=pk, owner="me") for pk in pks]
+        assert any(round_of), "every session waits for another"
+        claimed += [(claim.session_pk, claim.client_id) for claim in round_of if claim]
+        for claim in filter(None, round_of):
+            end(claim)
+    assert claimed == order
 
 
 @pytest.mark.database

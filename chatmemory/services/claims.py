@@ -73,7 +73,9 @@ def claim_next(*, session_pk: int, owner: str) -> Claim | None:
     """
 
     def work() -> Claim | None:
-        ready = Turn.objects.filter(session=session_pk).claimable().order_by("place", "pk")
+        # The oldest stands for its session, whatever was put before it: two sessions that each
+        # counted the other as older would wait forever.
+        ready = Turn.objects.filter(session=session_pk).claimable().order_by("pk")
         # Without the lock: most of the processes that are told of a turn find it claimed.
         for turn_pk, scope in ready.values_list("pk", "scope")[:1]:
             if not may_chat(scope):
