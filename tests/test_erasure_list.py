@@ -23,6 +23,7 @@ from chatmemory.services import (
     append_messages,
     erase_person,
     expire_sessions,
+    find_erasures,
     importing,
     purge_session,
     replay_erasures,
@@ -217,6 +218,41 @@ def test_a_line_after_a_torn_one_is_whole(file, ann):
     erase_person(by=BY, scope=user_scope(ann), reason="")
     assert file.read_text().count("\n{") == 1
     assert replay_erasures(by=BY).unreadable == 1
+
+
+DAMAGE = {
+    "too deep": lambda line: "[" * 100_000,
+    "no time zone": lambda line: json.dumps({**line, "erased_at": "2026-01-01T00:00:00"}),
+    "a date": lambda line: json.dumps({**line, "erased_at": "2026-01-01"}),
+    "no day": lambda line: json.dumps({**line, "erased_at": "2026-02-30T00:00:00+00:00"}),
+    "before all calendars": lambda line: json.dumps(
+        {**line, "erased_at": "0001-01-01T00:00:00+14:00"}
+    ),
+    "NUL in the id": lambda line: json.dumps({**line, "id": f"{line['id'][1:]}\0"}),
+    "half a character in the id": lambda line: json.dumps({**line, "id": "\ud800"}),
+    "long id": lambda line: json.dumps({**line, "id": "a" * 100_000}),
+    "NUL in the hash": lambda line: json.dumps({**line, "person": "\0"}),
+    "long hash": lambda line: json.dumps({**line, "person": "a" * 1_000}),
+    "endless number": lambda line: f'{{"version": {"1" * 10_000}}}',
+    "no JSON": lambda line: "\0\xff",
+    "another version": lambda line: json.dumps({**line, "version": 2}),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_line_keeps_no_other_erasure_from_its_replay(file, ann, damage):
+    talk_of(ann)
+    backup = Backup()
+    erase_person(by=BY, scope=user_scope(ann), reason="")
+    (line,) = lines(file)
+    with file.open("a", encoding="utf-8") as opened:
+        opened.write(DAMAGE[damage]({**line, "id": "0" * 32}) + "\n")
+    backup.restore()
+    done, expected = replay(erasures=1, sessions=1, messages=2, unreadable=1)
+    assert done == expected
+    assert len(find_erasures(by=BY, scope=user_scope(ann)).erasures) == 1
+    done, expected = replay(known=1, unreadable=1)
+    assert done == expected
 
 
 def test_persons_are_found_after_a_rotation_while_the_former_key_is_known(file, ann, settings):

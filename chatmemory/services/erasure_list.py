@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 from django.utils.dateparse import parse_datetime
 from django.utils.module_loading import import_string
 
+from chatmemory import codec
 from chatmemory.conf import settings
-from chatmemory.errors import MemoryUnavailable
+from chatmemory.errors import BadInput, MemoryUnavailable
 from chatmemory.services.keys import audit_keys, key_hash, key_id
 
 VERSION = 1
+
+_ID = re.compile("[0-9a-f]{32}")
+_HASH = re.compile("[0-9a-f]{64}")
 
 
 class ErasureList(Protocol):
@@ -124,7 +129,7 @@ def listed_erasures() -> tuple[list[ListedErasure], int]:
     except Exception as error:  # of the host's code, or of the file system
         raise MemoryUnavailable(f"ERASURE_LIST cannot be read ({type(error).__name__}).") from error
     for line in lines:
-        if not line.strip():
+        if isinstance(line, str) and not line.strip():
             continue
         erasure = _parse(line)
         if erasure is None:
@@ -134,22 +139,30 @@ def listed_erasures() -> tuple[list[ListedErasure], int]:
     return found, unreadable
 
 
-def _parse(line: str) -> ListedErasure | None:
+def _parse(line: object) -> ListedErasure | None:
     """None for a line that an interrupted write cut off, or that is none of ours."""
+    if not isinstance(line, str):
+        return None
     try:
-        match json.loads(line):
+        match codec.parse_json(line):
             case {
                 "version": 1,
                 "id": str(erasure_id),
                 "person": str(person),
                 "key_id": str(key),
                 "erased_at": str(time),
-            }:
-                erased_at = parse_datetime(time)
+            } if _ID.fullmatch(erasure_id) and _HASH.fullmatch(person):
+                erased_at = _aware(time)
             case _:
                 return None
-    except ValueError:
+    except (BadInput, ValueError, OverflowError):
         return None
     if erased_at is None:
         return None
     return ListedErasure(id=erasure_id, person=person, key_id=key, erased_at=erased_at)
+
+
+def _aware(time: str) -> datetime | None:
+    """A time in UTC; None without a time zone. Raises ValueError, OverflowError."""
+    parsed = parse_datetime(time)
+    return None if parsed is None or parsed.tzinfo is None else parsed.astimezone(UTC)
