@@ -57,7 +57,7 @@ def locked(*rows: Model) -> Iterator[None]:
                 # So that a wait without a limit fails the test and does not stop it.
                 cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '20s'")
             for row in rows:
-                table, column = row._meta.db_table, row._meta.pk.column  # type: ignore[union-attr]  # a row has one
+                table, column = row._meta.db_table, row._meta.pk.column
                 cursor.execute(
                     f"SELECT 1 FROM {table} WHERE {column} = %s FOR UPDATE",  # noqa: S608  # names only
                     [row.pk],

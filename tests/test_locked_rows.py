@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -11,12 +13,14 @@ from django.db import connection
 from chatmemory import runner as runner_module
 from chatmemory import services
 from chatmemory.errors import MemoryUnavailable
-from chatmemory.models import Turn
+from chatmemory.models import Ticket, Turn
 from chatmemory.runner import runner
 from chatmemory.services import Actor
+from chatmemory.services.audit import record
+from chatmemory.services.tickets import MAX_DELETED, MAX_TICKETS
 from tests import responders_for_tests
 from tests.factories import make_session, make_user
-from tests.locking import locked
+from tests.locking import locked, second_connection
 from tests.servers import own_threads, wait_for
 
 pytestmark = [
@@ -130,3 +134,84 @@ def test_a_sweep_waits_for_no_locked_session(ann, settings, table):
         ended = services.end_all_overdue()  # with a wait, the locks end first, after 20 s
         assert (ended.interrupted, ended.failed) == (1, 3)
     assert services.end_all_overdue().interrupted == 3
+
+
+def expired_tickets(number):
+    """Store tickets that have expired, with as many users."""
+    rows = [
+        Ticket(digest=str(n), user_pk=f"gone {n}", proof="", login="", expires_at=LONG_AGO)
+        for n in range(number)
+    ]
+    Ticket.objects.bulk_create(rows)
+    return Ticket.objects.order_by("pk")
+
+
+@pytest.mark.regression
+def test_a_locked_ticket_that_expired_delays_no_other_ticket(ann, settings):
+    settings.CHATMEMORY = {"LOCK_TIMEOUT": 20}
+    stuck = expired_tickets(3)[1]
+    began = time.monotonic()
+    with locked(stuck):
+        ticket = services.issue_ticket(by=Actor.user(ann))
+        assert services.use_ticket(ticket=ticket).actor.id == str(ann.pk)
+    assert time.monotonic() - began < 10  # with a wait, the lock ends first, after 20 s
+    assert list(Ticket.objects.all()) == [stuck]
+
+
+def test_a_ticket_is_issued_where_no_locked_row_can_be_skipped(ann, monkeypatch):
+    monkeypatch.setattr(connection.features, "has_select_for_update_skip_locked", False)
+    stuck = expired_tickets(3)[1]
+    with locked(stuck):
+        assert services.issue_ticket(by=Actor.user(ann))
+    assert Ticket.objects.filter(expires_at=LONG_AGO).count() == 3
+
+
+@pytest.mark.regression
+def test_a_ticket_that_is_locked_is_used_later(ann, settings):
+    settings.CHATMEMORY = {"LOCK_TIMEOUT": 1}
+    ticket = services.issue_ticket(by=Actor.user(ann))
+    with locked(Ticket.objects.get()), pytest.raises(MemoryUnavailable):  # not after 20 s or more
+        services.use_ticket(ticket=ticket)
+    assert services.use_ticket(ticket=ticket)
+
+
+def test_one_issue_deletes_a_bounded_number_of_expired_tickets(ann):
+    expired_tickets(MAX_DELETED + 5)
+    services.issue_ticket(by=Actor.user(ann))
+    assert Ticket.objects.filter(expires_at=LONG_AGO).count() == 5
+
+
+def test_expired_tickets_do_not_count_as_unused(ann):
+    Ticket.objects.bulk_create(
+        Ticket(digest=str(n), user_pk=ann.pk, proof="", login="", expires_at=LONG_AGO)
+        for n in range(MAX_TICKETS)
+    )
+    with locked(*Ticket.objects.all()):
+        assert services.issue_ticket(by=Actor.user(ann))
+
+
+@contextmanager
+def uncommitted_seal(number):
+    """Another process has inserted a seal with this number and not yet committed."""
+    with second_connection() as other, other.cursor() as cursor:
+        other.set_autocommit(False)
+        if other.vendor == "postgresql":
+            cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '20s'")
+        cursor.execute(
+            "INSERT INTO chatmemory_auditseal (number, entry_pk, digest, created_at) "
+            "VALUES (%s, 0, '', now())",
+            [number],
+        )
+        try:
+            yield
+        finally:
+            other.rollback()
+
+
+@pytest.mark.regression
+def test_sealing_gives_up_while_another_seal_of_that_number_is_not_committed(ann, settings):
+    settings.CHATMEMORY = {"LOCK_TIMEOUT": 1}
+    record(make_session(owner=ann), "hold", Actor.server("test"), "")
+    with uncommitted_seal(1), pytest.raises(MemoryUnavailable):  # not after 20 s or more
+        services.seal_audit()
+    assert services.seal_audit() == 1

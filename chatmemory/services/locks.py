@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, QuerySet
 
@@ -15,17 +15,18 @@ from chatmemory.errors import NotFound
 from chatmemory.models import Session, SessionQuerySet
 from chatmemory.services.actors import Actor, scope_for
 from chatmemory.services.addresses import check_session_key
-from chatmemory.services.faults import database
+from chatmemory.services.faults import Fault, database, fault_of
 
 
 @contextmanager
-def unit() -> Iterator[None]:
+def unit(*, durable: bool = False) -> Iterator[None]:
     """A transaction, or a savepoint in the caller's, whose lock waits end after `LOCK_TIMEOUT`.
 
-    A longer wait raises what `Fault.WAITED` stands for.
+    A longer wait raises what `Fault.WAITED` stands for. With `durable` a caller's transaction is
+    refused, as by Django's `atomic`.
     """
     connection = database()
-    with transaction.atomic(using=connection.alias), _bounded_waits(connection):
+    with transaction.atomic(using=connection.alias, durable=durable), _bounded_waits(connection):
         yield
 
 
@@ -87,6 +88,23 @@ def update_without_waiting(
         pks = list(free.values_list("pk", flat=True))
         updated: int = rows.model._default_manager.filter(pk__in=pks).update(**columns)
         return updated
+
+
+def delete_without_waiting(rows: QuerySet[Any], *, at_most: int) -> None:
+    """Delete up to so many rows, and leave out those that another has locked."""
+    features = database().features
+    if features.has_select_for_update_skip_locked:
+        rows = rows.select_for_update(skip_locked=True)
+    elif features.has_select_for_update:  # MariaDB 10.5: one locked row prevents the deletion
+        rows = rows.select_for_update(nowait=True)
+    try:
+        with unit():
+            pks = list(rows.values_list("pk", flat=True)[:at_most])
+            if pks:
+                rows.model._default_manager.filter(pk__in=pks).delete()
+    except OperationalError as error:
+        if fault_of(error) is not Fault.WAITED:
+            raise
 
 
 def _lock(sessions: SessionQuerySet, *, nowait: bool = False) -> Session:

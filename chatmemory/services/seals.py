@@ -14,14 +14,15 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet
 from django.utils.crypto import constant_time_compare, salted_hmac
 
 from chatmemory.errors import BadInput
 from chatmemory.models import AuditEntry, AuditSeal, DatabaseNow
-from chatmemory.services.faults import Fault, database, durably, fault_of
+from chatmemory.services.faults import Fault, durably, fault_of
 from chatmemory.services.keys import Key, audit_keys
+from chatmemory.services.locks import unit
 from chatmemory.services.macs import Macs, Proof, written
 from chatmemory.services.pool import in_pool
 
@@ -125,7 +126,7 @@ def _seal_chunk(after: int, macs: Macs) -> _Chunk | None:
         return _Chunk(0, looked_at[-1])
     seals = _seals_after(last, found)
     try:
-        with transaction.atomic(using=database().alias, durable=True):
+        with unit(durable=True):
             AuditSeal.objects.bulk_create(seals)
     except IntegrityError as error:
         if fault_of(error) is not Fault.DUPLICATE:

@@ -17,12 +17,16 @@ from chatmemory.errors import RateLimited, Unauthenticated
 from chatmemory.models import DatabaseNow, Ticket, on_primary
 from chatmemory.services.actors import Actor
 from chatmemory.services.faults import durably
+from chatmemory.services.locks import delete_without_waiting, unit
 from chatmemory.services.pool import in_pool
 from chatmemory.services.rights import Login, proofs_of, valid_logins
 
 TICKET_SECONDS = 30
 MAX_TICKETS = 10
 """Tickets that one person may have unused."""
+
+MAX_DELETED = 100
+"""Expired tickets that one call deletes."""
 
 
 def issue_ticket(*, by: Actor, key: str | None = None, credential: str | None = None) -> str:
@@ -40,18 +44,22 @@ def issue_ticket(*, by: Actor, key: str | None = None, credential: str | None = 
         proof = proofs_of({by.id}).get(by.id)
         if proof is None:
             raise Unauthenticated
-        Ticket.objects.filter(expires_at__lte=DatabaseNow()).delete()
-        if Ticket.objects.filter(user_pk=by.id).count() >= MAX_TICKETS:
-            raise RateLimited("Use the tickets that you have.", retry_after=TICKET_SECONDS)
-        Ticket.objects.get_or_create(
-            digest=_digest(ticket),
-            defaults={
-                "user_pk": by.id,
-                "proof": _digest(proof),
-                "login": _encrypted(ticket, json.dumps([key, credential]).encode()).hex(),
-                "expires_at": DatabaseNow() + timedelta(seconds=TICKET_SECONDS),
-            },
+        delete_without_waiting(
+            Ticket.objects.filter(expires_at__lte=DatabaseNow()), at_most=MAX_DELETED
         )
+        unused = Ticket.objects.filter(user_pk=by.id, expires_at__gt=DatabaseNow())
+        if unused.count() >= MAX_TICKETS:
+            raise RateLimited("Use the tickets that you have.", retry_after=TICKET_SECONDS)
+        with unit():
+            Ticket.objects.get_or_create(
+                digest=_digest(ticket),
+                defaults={
+                    "user_pk": by.id,
+                    "proof": _digest(proof),
+                    "login": _encrypted(ticket, json.dumps([key, credential]).encode()).hex(),
+                    "expires_at": DatabaseNow() + timedelta(seconds=TICKET_SECONDS),
+                },
+            )
 
     durably(work, is_repeatable=True)
     return ticket
@@ -68,7 +76,11 @@ def use_ticket(*, ticket: str) -> Login:
     def work() -> Login:
         found = Ticket.objects.filter(digest=_digest(ticket), expires_at__gt=DatabaseNow())
         row = found.first()
-        if row is None or not found.delete()[0]:
+        if row is None:
+            raise Unauthenticated
+        with unit():
+            deleted, _ = found.delete()
+        if not deleted:
             raise Unauthenticated
         key, credential = json.loads(_encrypted(ticket, bytes.fromhex(row.login)))
         for user in on_primary(get_user_model()).filter(pk=row.user_pk):
