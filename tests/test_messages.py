@@ -9,6 +9,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from chatmemory import signals
 from chatmemory.conf import settings
@@ -32,6 +33,7 @@ from chatmemory.services import (
     clear_session,
     purge_session,
     read_history,
+    read_page,
     start_turn,
     trim_session,
 )
@@ -82,13 +84,47 @@ def test_a_batch_of_any_size_keeps_its_order(size):
     assert stored(session) == list(enumerate(texts, 1))
 
 
-@pytest.mark.parametrize(("size", "code"), [(0, "empty"), (1_001, "too_many")])
-def test_a_batch_has_one_to_a_thousand_messages(size, code):
+def test_a_batch_of_more_than_a_thousand_messages_is_refused():
     session = make_session()
     with pytest.raises(BadInput) as caught:
-        append(*["x"] * size)
-    assert caught.value.code == code
+        append(*["x"] * 1_001)
+    assert caught.value.code == "too_many"
     assert stored(session) == []
+
+
+@pytest.mark.regression
+def test_an_empty_batch_stores_nothing_and_uses_no_seq():
+    session = make_session()
+    append("a")
+    empty = append(client_id="one")
+    assert (empty.session_pk, empty.epoch) == (session.pk, session.epoch)
+    assert (empty.first_seq, empty.last_seq, empty.is_duplicate) == (2, 1, False)
+    append("b", client_id="one")
+    assert stored(session) == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.regression
+def test_an_empty_batch_is_nothing_to_a_session_that_is_archived_or_busy():
+    make_session(archived_at=timezone.now(), running="c1")
+    assert append().last_seq == 0
+
+
+@pytest.mark.regression
+def test_an_empty_batch_needs_a_session_and_its_epoch():
+    with pytest.raises(NotFound):
+        append()
+    made = append_messages(**TALK, messages=[], create=True)
+    assert Session.objects.get().pk == made.session_pk
+    with pytest.raises(HistoryCleared):
+        append_messages(**TALK, messages=[], epoch=made.epoch + 1)
+
+
+def test_a_missing_session_is_an_error_and_not_an_empty_one():
+    for call in (read_page, read_history):
+        with pytest.raises(NotFound):
+            call(**TALK)
+    with pytest.raises(NotFound):
+        trim_session(**TALK, reason="test", keep_last=1)
 
 
 def test_of_a_batch_with_one_bad_message_nothing_is_stored():

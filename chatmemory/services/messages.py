@@ -10,7 +10,8 @@ from django.db import IntegrityError
 
 from chatmemory import codec
 from chatmemory.codec import Row
-from chatmemory.errors import BadInput, Busy
+from chatmemory.errors import BadInput, Busy, HistoryCleared, NotFound
+from chatmemory.models import Session
 from chatmemory.services.actors import Actor, scope_for
 from chatmemory.services.addresses import check_session_key
 from chatmemory.services.ends import end_overdue
@@ -26,7 +27,7 @@ MAX_BATCH = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """Where a batch lies."""
+    """Where a batch is stored."""
 
     session_pk: int
     epoch: int
@@ -47,7 +48,10 @@ def append_messages(
     create: bool = False,
     lenient: bool = False,
 ) -> Appended:
-    """Store a batch of 1 to 1,000 plain messages, all or none, under consecutive numbers.
+    """Store a batch of up to 1,000 plain messages, all or none, under consecutive numbers.
+
+    An empty batch stores nothing, whatever the session's state, and not its `client_id`; its
+    `first_seq` is the next number, one above `last_seq`.
 
     The same `client_id` again stores nothing and returns where the first batch lies. With an
     `epoch`, nothing is stored after a clear or purge. `create` makes the session if there is
@@ -61,9 +65,8 @@ def append_messages(
     """
     scope = scope_for(by, scope)
     check_session_key(session_key)
-    if not 1 <= len(messages) <= MAX_BATCH:
-        code = "too_many" if messages else "empty"
-        raise BadInput("A batch has 1 to 1,000 messages.", code=code, limit=MAX_BATCH)
+    if len(messages) > MAX_BATCH:
+        raise BadInput("A batch has up to 1,000 messages.", code="too_many", limit=MAX_BATCH)
     client_id = uuid.uuid4().hex if client_id is None else codec.check_client_id(client_id)
     rows = [
         codec.encode(message, lenient=lenient, field=f"messages[{place}]")
@@ -71,7 +74,11 @@ def append_messages(
     ]
 
     return write_at(
-        lambda: _append(scope, session_key, rows, client_id, epoch),
+        lambda: (
+            _append(scope, session_key, rows, client_id, epoch)
+            if rows
+            else _append_nothing(scope, session_key, epoch)
+        ),
         session_key=session_key,
         by=by,
         scope=scope,
@@ -120,6 +127,21 @@ def _append(
     if found.running is not None and not (found.is_overdue and end_overdue(found.session_pk)):
         raise Busy(turn=found.running)
     return None
+
+
+def _append_nothing(scope: str, key: str, epoch: int | None) -> Appended:
+    session = Session.objects.at(scope, key).first()
+    if session is None:
+        raise NotFound
+    if epoch not in (None, session.epoch):
+        raise HistoryCleared
+    return Appended(
+        session_pk=session.pk,
+        epoch=session.epoch,
+        first_seq=session.last_seq + 1,
+        last_seq=session.last_seq,
+        is_duplicate=False,
+    )
 
 
 aappend_messages = in_pool(append_messages, lane=address_lane)

@@ -51,6 +51,7 @@ def trim_session(
     The cut is one of `keep_last` (messages), `keep_turns`, `keep_tokens`, `before` (an aware
     time) and `before_seq`. It is never made inside a turn, nor into one that runs, so a few more
     may stay. With a `session_pk` it is not done to a newer session under the same key.
+    A missing session is NotFound, not None: an operator must not take a wrong key for success.
     Raises BadInput, NotFound, Held, MemoryUnavailable.
     """
     check_cut(cut)

@@ -162,7 +162,8 @@ def read_page(
     """A session's head and some of its rows, in order of seq, as of one moment.
 
     `after` gives the oldest rows above that number, `before` the newest below it, neither the
-    newest of all; 1 to 1,000 of them. Raises BadInput, NotFound.
+    newest of all; 1 to 1,000 of them. A missing session is NotFound, never an empty page: a wrong
+    key or scope must not look like a new chat. Raises BadInput, NotFound.
     """
     if not 1 <= limit <= MAX_PAGE:
         raise BadInput("A page has 1 to 1,000 messages.", field="limit", limit=MAX_PAGE)
@@ -177,8 +178,8 @@ def read_history(
 ) -> Page:
     """A session's head and all of its rows from the floor on, in order of seq.
 
-    Without `superseded` those are left out that a later turn superseded. Raises BadInput,
-    NotFound.
+    Without `superseded` those are left out that a later turn superseded. A missing session is
+    NotFound, as for `read_page`. Raises BadInput, NotFound.
     """
     page = _page(session_key, by, scope, after=0, before=None, limit=None)
     return page if superseded else _without_superseded(page)
