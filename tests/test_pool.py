@@ -14,13 +14,16 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import override_settings
 
 from chatmemory import services
-from chatmemory.models import Message
-from chatmemory.services import aappend_messages, aread_history
+from chatmemory.memory import ChatMemory
+from chatmemory.models import Message, Session
+from chatmemory.services import Actor, aappend_messages, aread_history
+from chatmemory.services.faults import durably
 from chatmemory.services.pool import TenantSchemasUnsupported, in_pool
 from tests.factories import TALK, make_session, said
 from tests.servers import DEADLINE
@@ -249,3 +252,25 @@ def test_the_error_of_a_cancelled_call_is_logged_and_not_reported_as_unread(capl
 
     asyncio.run(cancel())
     assert reported == []
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    "name", ["append_messages", "open_session", "read_page", "clear_session", "expire_sessions"]
+)
+async def test_in_an_event_loop_a_service_names_its_twin(db, name):
+    more = {"append_messages": {"messages": said("a")}, "clear_session": {"reason": "test"}}
+    arguments = {} if name == "expire_sessions" else {**TALK, **more.get(name, {})}
+    with pytest.raises(SynchronousOnlyOperation, match=rf"`await a{name}\("):
+        getattr(services, name)(**arguments)
+
+
+async def test_in_an_event_loop_the_outermost_function_names_its_twin(db):
+    memory = ChatMemory("talk", by=Actor.server("test"), scope="server")
+    with pytest.raises(SynchronousOnlyOperation, match=r"`await asave_context\("):
+        memory.save_context("a", "b")
+
+
+async def test_in_an_event_loop_work_without_a_twin_is_sent_to_a_thread(db):
+    with pytest.raises(SynchronousOnlyOperation, match="call this in a thread"):
+        durably(Session.objects.exists, is_repeatable=True)

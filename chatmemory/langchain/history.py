@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any
 
 from django.contrib.auth.base_user import AbstractBaseUser
-from django.core.exceptions import SynchronousOnlyOperation
 from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import BaseMessage
 
@@ -20,6 +19,7 @@ from chatmemory.errors import ChatMemoryError, MemoryUnavailable, NotFound
 from chatmemory.langchain.messages import to_langchain, to_plain
 from chatmemory.models import Page
 from chatmemory.services.addresses import check_session_key
+from chatmemory.services.faults import has_twin
 
 logger = logging.getLogger(__name__)
 
@@ -52,13 +52,14 @@ class DjangoChatMessageHistory(BaseChatMessageHistory):
         self._failure: Exception | None = None
 
     @property
+    @has_twin("aget_messages")
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]  # there, an attribute
         """What this object sees of the session, in order."""
         if self._is_left_to_the_runner():
             return []
         if self._view is None:
             page = None
-            with _hint_at("aget_messages"), suppress(NotFound):
+            with suppress(NotFound):
                 page = services.read_history(**self._address, superseded=False)
             self._see(page)
         return list(self._view or ())
@@ -73,6 +74,7 @@ class DjangoChatMessageHistory(BaseChatMessageHistory):
             self._see(page)
         return list(self._view or ())
 
+    @has_twin("aadd_messages")
     def add_messages(self, messages: Sequence[BaseMessage], *, lenient: bool = False) -> None:
         """Store messages, all or none; with the same ids again, only once.
 
@@ -81,7 +83,7 @@ class DjangoChatMessageHistory(BaseChatMessageHistory):
         """
         if self._is_left_to_the_runner() or not messages:
             return
-        with self._saving(), _hint_at("aadd_messages"):
+        with self._saving():
             batch = self._batch(messages, lenient)
             self._saved(batch, services.append_messages(**batch))
 
@@ -94,6 +96,7 @@ class DjangoChatMessageHistory(BaseChatMessageHistory):
             batch = self._batch(messages, lenient)
             self._saved(batch, await services.aappend_messages(**batch))
 
+    @has_twin("aclear")
     def clear(self) -> None:
         """Hide all messages of the session; an operator can restore them.
 
@@ -101,7 +104,7 @@ class DjangoChatMessageHistory(BaseChatMessageHistory):
         """
         if self._is_left_to_the_runner():
             return
-        with _hint_at("aclear"), suppress(NotFound):
+        with suppress(NotFound):
             services.clear_session(**self._address, reason=REASON)
         self._view = self._epoch = None
 
@@ -169,16 +172,6 @@ def _check_address(session_id: object, owner: object) -> None:
         said = type(owner).__name__
         raise TypeError(f"owner must be a saved user, or None for the server, not {said}")
     check_session_key(session_id)
-
-
-@contextmanager
-def _hint_at(name: str) -> Iterator[None]:
-    """Say which method an event loop needs."""
-    try:
-        yield
-    except SynchronousOnlyOperation as error:
-        message = f"An event loop is running: use `await history.{name}(…)` instead."
-        raise SynchronousOnlyOperation(message) from error
 
 
 @cache

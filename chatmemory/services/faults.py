@@ -8,11 +8,14 @@ from __future__ import annotations
 import logging
 import random
 import time
+import traceback
 from collections.abc import Callable
 from enum import Enum, auto
 from itertools import count
-from typing import TypeVar
+from types import CodeType
+from typing import Any, TypeVar
 
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import (
     DatabaseError,
     InterfaceError,
@@ -31,6 +34,7 @@ from chatmemory.models import Session
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., Any])
 
 DEADLINE = 8.0
 """How long one call goes on trying, in seconds."""
@@ -156,7 +160,8 @@ def durably(work: Callable[[], T], *, is_repeatable: bool) -> T:
     After a failover a pool may hold connections to the former primary, which now only reads. Each
     is discarded and the next one tried.
 
-    Raises MemoryUnavailable after 8 seconds, or at once where trying again is in vain.
+    Raises MemoryUnavailable after 8 seconds, or at once where trying again is in vain; and
+    SynchronousOnlyOperation in an event loop, with the name of the coroutine function to use.
     """
     connection = database()
     deadline = time.monotonic() + DEADLINE
@@ -166,6 +171,8 @@ def durably(work: Callable[[], T], *, is_repeatable: bool) -> T:
             return work()
         except (ProgrammingError, NotSupportedError):
             raise  # a mistake in the code or a missing migration, no trouble of the database's
+        except SynchronousOnlyOperation as error:
+            raise SynchronousOnlyOperation(_twin_hint()) from error
         except (DatabaseError, InterfaceError) as error:
             fault = fault_of(error)
             waits += fault is Fault.WAITED
@@ -186,6 +193,27 @@ def durably(work: Callable[[], T], *, is_repeatable: bool) -> T:
                 raise MemoryUnavailable from error
             time.sleep(pause)
     raise AssertionError("unreachable")
+
+
+def has_twin(name: str) -> Callable[[C], C]:
+    """Decorate a function with the name of its async twin, for the error in an event loop."""
+
+    def note(function: C) -> C:
+        _twins[function.__code__] = name
+        return function
+
+    return note
+
+
+_twins: dict[CodeType, str] = {}
+
+
+def _twin_hint() -> str:
+    """Name the twin of the outermost function on the stack that has one: the caller's."""
+    codes = [frame.f_code for frame, _ in traceback.walk_stack(None)]
+    name = next((_twins[code] for code in reversed(codes) if code in _twins), None)
+    use = f"use `await {name}(…)` instead" if name else "call this in a thread"
+    return f"An event loop is running: {use}."
 
 
 def discard_connection_after(error: DatabaseError | InterfaceError) -> None:

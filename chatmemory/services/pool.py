@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -19,7 +20,7 @@ from django.db import close_old_connections, connections, reset_queries
 from chatmemory.conf import settings
 from chatmemory.logs import log_error
 from chatmemory.services.actors import Actor
-from chatmemory.services.faults import database
+from chatmemory.services.faults import database, has_twin
 from chatmemory.services.rollback import (
     as_if_committed,
     is_test_running,
@@ -63,6 +64,9 @@ def in_pool(
     arguments, what only one of them may work on at a time. A cancelled call still ends what it
     began.
     """
+
+    if isinstance(function, FunctionType):
+        has_twin(f"a{function.__name__}")(function)
 
     @functools.wraps(function)
     async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
