@@ -44,7 +44,7 @@ LONGEST_RETRY_SECONDS = 10.0
 LONGEST_AFTER_MS = 10 * 60 * 1000
 """Longest pause that a server can ask for."""
 FIRST_CONNECTION_SECONDS = 30.0
-"""How long the first connection is retried: a server that a deploy starts may need so long."""
+"""How long the first connection is retried: a server that a deploy starts may need that long."""
 FIRST_LONGEST_RETRY_SECONDS = 2.0
 FIRST_RETRIED = frozenset({1001, 1006, 1012, 1013, 502, 503, 504})
 """Closes, and HTTP statuses of proxies, after which the first connection is retried."""

@@ -184,7 +184,7 @@ class Settings:
     """After how many tokens of a day (UTC) the messages of one person are refused as
     `rate_limited` until the day ends; None for no limit. Counted in Django's cache when a reply is
     stored: as the model reports them, else as TOKEN_COUNTER counts the window and the reply. What
-    runs or waits meanwhile is not refused, so the limit can be passed."""
+    runs or waits meanwhile is not refused, so the limit can be exceeded."""
 
     MAX_SESSIONS_PER_USER = Setting[int | None](1_000)
     """How many sessions one person may have that are neither purged nor expired; None for no limit.
@@ -192,7 +192,7 @@ class Settings:
 
     TURNS_PER_USER = Setting[int | None](3)
     """In how many sessions of one person turns may run at a time; further ones wait, the oldest
-    goes first. Two processes that begin turns at the same moment can pass it by one or two. Not
+    goes first. Two processes that begin turns at the same moment can exceed it by one or two. Not
     for sessions of the scope `server`. None for no limit."""
 
     WAITS_PER_USER = Setting[int | None](5)

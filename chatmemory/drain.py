@@ -101,7 +101,7 @@ class Drain:
         try:
             is_complete = asyncio.run(_drain())
         except Exception as error:
-            log_error(logger, "the process ends, but not in order", error=error)
+            log_error(logger, "the drain failed; the process exits without it", error=error)
         self._hand_over(signum)
         if not is_complete:
             self._exit_at(deadline, signum)

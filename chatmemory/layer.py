@@ -183,7 +183,7 @@ class Layer:
     ) -> bool:
         for event in texts:
             if not await self._send(layer, group, event):
-                return False  # who misses the rest asks for it
+                return False  # a mirror that misses the rest requests it
         return True
 
     async def _probe_for_ever(self, layer: Any) -> None:

@@ -231,8 +231,8 @@ def dump_error(error: ChatMemoryError, *, id: FrameId | None = None, ref: str = 
 class Cursor:
     """A client's position in a session; opaque to it.
 
-    The epoch identifies the session. The primary key only tells a session that got another epoch
-    from a new session under the same key.
+    The epoch identifies the session. The primary key only distinguishes a session that got
+    another epoch from a new session under the same key.
     """
 
     session_pk: int

@@ -11,7 +11,7 @@ from chatmemory.conf import settings
 from chatmemory.errors import RateLimited
 
 RETRY_SECONDS = 5.0
-"""When a client whose wait was refused may try again: nobody knows how long a turn takes."""
+"""When a client whose wait was refused may try again; how long a turn takes is unknown."""
 
 
 class Waits:

@@ -58,7 +58,10 @@ def test_an_application_that_has_or_may_have_a_chat_socket_passes(name):
 @pytest.mark.regression
 @pytest.mark.parametrize(
     ("apps", "word"),
-    [(APPS, "runserver does not serve"), ([*APPS, "daphne"], "behind django.contrib.staticfiles")],
+    [
+        (APPS, "runserver does not serve"),
+        ([*APPS, "daphne"], "comes after django.contrib.staticfiles"),
+    ],
 )
 def test_a_runserver_without_websockets_is_warned_of(apps, word):
     assert word in warnings(INSTALLED_APPS=apps, DEBUG=True)["chatmemory.W018"]

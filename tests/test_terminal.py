@@ -327,9 +327,9 @@ async def test_a_stream_that_begins_anew_is_not_said_twice():
     assert "".join(screen) == (
         "So far\n[connection lost (lost\ufffd), again in 0.5 s]\n[connected]\n"
         "So far, so\n[weather started]\n[thinking ended]\n"
-        "So far, so good.\n[failed model_error]\n> [the history begins anew: cleared]\n"
-        "[the history begins anew: ahead; messages lost: 2]\n"
-        "[the history begins anew: diverged; messages lost: unknown number]\n"
+        "So far, so good.\n[failed model_error]\n> [the history is loaded again: cleared]\n"
+        "[the history is loaded again: ahead; messages lost: 2]\n"
+        "[the history is loaded again: diverged; messages lost: unknown number]\n"
     )
 
 

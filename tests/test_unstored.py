@@ -84,7 +84,7 @@ def test_the_admin_shows_what_a_removal_ends(ann, admin_client):
     page = reverse("admin:chatmemory_session_purge")
     answer = admin_client.get(page, {"session": Session.objects.get().pk}).content.decode()
     assert "1 waiting message" in answer
-    assert f"a reply of {len(PARTIAL)} characters so far" in answer
+    assert f"an unfinished reply of {len(PARTIAL)} characters" in answer
 
 
 @pytest.mark.regression

@@ -1,4 +1,4 @@
-"""What all pages about sessions share: they ask the registered ModelAdmin who may see what."""
+"""The base of all pages about sessions, which check permissions with the registered ModelAdmin."""
 
 from __future__ import annotations
 

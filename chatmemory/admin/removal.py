@@ -92,8 +92,8 @@ class Doomed:
         if self.preview.ends_run:
             chars = self.preview.partial_chars
             note = ngettext(
-                "a reply of %(count)s character so far",
-                "a reply of %(count)s characters so far",
+                "an unfinished reply of %(count)s character",
+                "an unfinished reply of %(count)s characters",
                 chars,
             )
             notes.append(note % {"count": chars})

@@ -70,17 +70,17 @@ def _described(forgetting: services.Forgetting) -> Iterable[Any]:
 
 def _named(sessions: Mapping[int, int]) -> Iterable[str | Promise]:
     for pk, messages in islice(sessions.items(), MAX_LISTED):
-        told = ngettext(
+        line = ngettext(
             "Session %(pk)s: one message", "Session %(pk)s: %(messages)s messages", messages
         )
-        yield told % {"pk": pk, "messages": messages}
+        yield line % {"pk": pk, "messages": messages}
     if len(sessions) > MAX_LISTED:
         yield _("And %(n)s more") % {"n": len(sessions) - MAX_LISTED}
 
 
 @checks.register
 def check_user_admin(app_configs: Any, **_: Any) -> list[checks.CheckMessage]:
-    """Each admin of the user model tells what a deletion does to the user's sessions."""
+    """Each admin of the user model lists the sessions that a deletion removes."""
     user_model = get_user_model()
     users = [model for model in apps.get_models() if issubclass(model, user_model)]
     admins = [

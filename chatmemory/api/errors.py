@@ -76,7 +76,7 @@ HTTP_ONLY: Mapping[type, tuple[int, str, str]] = {
 }
 
 RETRY_SECONDS = 2
-"""For `busy`, `queue_full` and `unavailable`, of which nobody knows how long they last."""
+"""For `busy`, `queue_full` and `unavailable`, whose duration is unknown."""
 
 ATTRIBUTES = ("field", "limit", "turn", "retry_after")
 """What an error may tell besides code, message and retry."""

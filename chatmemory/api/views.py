@@ -47,8 +47,8 @@ from chatmemory.waits import waits
 
 FIRST_LOOK_SECONDS = 0.1
 LAST_LOOK_SECONDS = 1.0
-"""How soon, and at the latest, a request looks again at a turn that another process runs; what this
-process commits wakes it."""
+"""The first and the longest pause before a request rereads a turn that another process runs. A
+commit of this process wakes it."""
 
 NO_MESSAGE = "There is no such message."
 

@@ -592,7 +592,7 @@ class Client:
 
 
 async def _in_time(call: Awaitable[T]) -> T:
-    """Wait for a call of the database, which goes on if it takes longer than the client waits.
+    """Wait `ANSWER_SECONDS` for a database call, which continues if it takes longer.
 
     Raises MemoryUnavailable, and what the call raises.
     """

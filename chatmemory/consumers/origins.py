@@ -36,7 +36,7 @@ def is_allowed_origin(scope: Mapping[str, Any], *, may_be_missing: bool = False)
 
 
 def origin_problem(scope: Mapping[str, Any], *, may_be_missing: bool = False) -> str | None:
-    """Why the page that opens a socket may not: its origin is not allowed, or the host not ours.
+    """Why the page must not open a socket: its origin, or the host, is not allowed; None if it may.
 
     The origin must equal one of `ALLOWED_ORIGINS`, or the socket's own address, in scheme, host and
     port. If it `may_be_missing`, a client without one is no page, which always has one. Browsers

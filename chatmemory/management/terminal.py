@@ -309,7 +309,7 @@ class Screen:
     def _note_reset(self, reason: str, lost: int | None) -> None:
         number = "unknown number" if lost is None else lost
         loss = "" if lost == 0 else f"; messages lost: {number}"
-        self.note(f"the history begins anew: {reason}{loss}")
+        self.note(f"the history is loaded again: {reason}{loss}")
 
     def note(self, text: str) -> None:
         self._say(f"[{shown(text)}]")

@@ -41,7 +41,7 @@ def check_websockets(
         )
         message = "The chat page needs websockets, which Django's runserver does not serve."
         if apps.is_installed("daphne"):
-            message = "'daphne' is behind django.contrib.staticfiles, whose runserver is used."
+            message = "'daphne' comes after django.contrib.staticfiles, whose runserver is used."
         found.append(checks.Warning(message, hint=hint, id="chatmemory.W018"))
     return found
 

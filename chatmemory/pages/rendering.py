@@ -44,7 +44,7 @@ ENTRY_CHARS = 200
 """What a cached text costs besides its HTML."""
 
 CHECK_EVERY = 64
-"""Parser steps between two looks at the clock, which is a system call."""
+"""Parser steps between two reads of the clock, which are system calls."""
 
 TAGS = {
     *("a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr"),

@@ -82,7 +82,7 @@ def check_scope(scope: str) -> None:
     check_value(scope, "scope")
     kind, separator, name = scope.partition(":")
     if scope != SERVER and not (separator and name and kind in KINDS):
-        raise BadInput(f"{scope[:80]!a} is no scope. Use {FORMS}.", field="scope")
+        raise BadInput(f"{scope[:80]!a} is not a scope. Use {FORMS}.", field="scope")
 
 
 def person_for(by: Actor, scope: str | None) -> str:
@@ -99,7 +99,7 @@ def check_person(scope: str) -> None:
     if kind in ("importing", "removed"):
         raise BadInput(f"{scope[:80]!a} is an internal scope. Use {FORMS}.", field="scope")
     if kind == "user" and not _is_user_pk(name):
-        raise BadInput(f"{name[:80]!a} is no primary key of a user.", field="scope")
+        raise BadInput(f"{name[:80]!a} is not a primary key of a user.", field="scope")
     if kind == "visitor" and not _DIGEST.fullmatch(name):
         raise BadInput("A visitor's scope is visitor: and 64 hex digits.", field="scope")
 
@@ -143,7 +143,7 @@ def spaces_of(scope: str) -> tuple[str, str]:
 
 
 def person_of(scope: str) -> str:
-    """The scope of the person whose half-imported or usual sessions this one contains."""
+    """The scope of the person whose sessions, half-imported or not, are in this scope."""
     return scope.removeprefix(importing(""))
 
 

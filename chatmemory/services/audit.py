@@ -15,7 +15,7 @@ from chatmemory.services.news import tell_act
 from chatmemory.services.pool import in_pool
 
 Count = int | str | list[int] | list[list[int]]
-"""A number of the act, or a word or list of primary keys that belongs to it."""
+"""A number that describes the act, or a text or a list of numbers."""
 
 MAX_REASON_CHARS = 500
 MAX_ACTOR_CHARS = 150

@@ -73,10 +73,10 @@ def claim_next(*, session_pk: int, owner: str) -> Claim | None:
     """
 
     def work() -> Claim | None:
-        # The oldest stands for its session, whatever was put before it: two sessions that each
+        # The oldest represents its session, whatever was put before it: two sessions that each
         # counted the other as older would wait forever.
         ready = Turn.objects.filter(session=session_pk).claimable().order_by("pk")
-        # Without the lock: most of the processes that are told of a turn find it claimed.
+        # Without the lock: most processes that are notified of a turn find it claimed.
         for turn_pk, scope in ready.values_list("pk", "scope")[:1]:
             if not may_chat(scope):
                 cancel_all(session_pk)

@@ -72,7 +72,7 @@ class _Segment:
         self.is_clear = self.is_clear and not row.redacted and "quarantined" not in plain
         self.called.update(codec.call_ids(plain))
         # An invalid call may stay without a result, and so may one of a message that broke off:
-        # no row can be added behind it later, and the window gives the model a result.
+        # no row can be added after it later, and the window gives the model a result.
         if row.status == Message.Status.COMPLETE:
             self.unanswered.update(dict.fromkeys(codec.call_ids(plain, "tool_calls"), row.seq))
         answered = codec.answered_call(plain)

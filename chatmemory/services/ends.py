@@ -79,9 +79,9 @@ def _end_overdue(session_pk: int, *, nowait: bool = False) -> str | None:
 
 
 def end_all_overdue(*, limit: int | None = None, skip: int = 0) -> Recovered:
-    """End the overdue turns of all sessions; look at `limit` of them at most.
+    """End the overdue turns of all sessions, at most `limit` of them.
 
-    The newest come first, damaged ones last; `skip` says how many to leave out, such as those that
+    The newest come first, damaged ones last; `skip` is the number to leave out, such as those that
     failed before. Never waits for a lock: a turn of a locked session fails, for now.
     Raises MemoryUnavailable if the overdue turns cannot be read.
     """

@@ -140,7 +140,7 @@ def listed_erasures() -> tuple[list[ListedErasure], int]:
 
 
 def _parse(line: object) -> ListedErasure | None:
-    """None for a line that an interrupted write cut off, or that is none of ours."""
+    """None for a line of another form, such as one that an interrupted write cut off."""
     if not isinstance(line, str):
         return None
     try:

@@ -1,6 +1,6 @@
 """How many turns of one person run at a time, and whose are next.
 
-The counts are read before the session's lock, so two processes can pass the limit by a turn or two
+The counts are read before the session's lock, so two processes can exceed the limit by one or two
 at the same moment. A count under a lock would make all sessions of a person wait for each other.
 """
 
@@ -36,7 +36,7 @@ def sessions_to_claim(*, scope: str) -> list[int]:
 
 
 def sessions_to_sweep(*, limit: int) -> set[int]:
-    """Sessions in which a turn could begin; none of a person who has no turn free."""
+    """Sessions in which a turn could begin; none of a person with TURNS_PER_USER running."""
     ready = Turn.objects.claimable()
     if settings.TURNS_PER_USER is not None:
         ready = ready.within(settings.TURNS_PER_USER)

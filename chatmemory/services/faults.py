@@ -217,7 +217,7 @@ def _twin_hint() -> str:
 
 
 def discard_connection_after(error: DatabaseError | InterfaceError) -> None:
-    """Close this thread's connection after an error that says that it leads nowhere.
+    """Close this thread's connection after an error that makes it useless.
 
     Closes the driver's connection first: Django returns an open one to its pool, which would lend
     the connection to a server that is now a standby again and again.

@@ -52,9 +52,9 @@ def count_tokens(*, scope: str, tokens: int) -> None:
 
 
 def check_sessions(by: Actor) -> None:
-    """See that a person may open one more session. Raises BadInput with code `too_many`.
+    """Check that a person may open one more session. Raises BadInput with code `too_many`.
 
-    Read without a lock: requests at the same moment can pass the limit by a few.
+    Read without a lock: requests at the same moment can exceed the limit by a few.
     """
     limit = settings.MAX_SESSIONS_PER_USER
     if limit is None or not is_person(_scope(by)):
@@ -95,8 +95,8 @@ def _add(what: str, scope: str, window: int, amount: int) -> int:
 
 
 def _name(what: str, scope: str, window: int) -> str:
-    who = hashlib.sha256(scope.encode()).hexdigest()
-    return f"chatmemory.{what}.{who}.{int(time.time() // window)}"
+    person = hashlib.sha256(scope.encode()).hexdigest()
+    return f"chatmemory.{what}.{person}.{int(time.time() // window)}"
 
 
 def _tried(call: Callable[[], int]) -> int:

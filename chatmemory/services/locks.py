@@ -22,8 +22,8 @@ from chatmemory.services.faults import Fault, database, fault_of
 def unit(*, durable: bool = False) -> Iterator[None]:
     """A transaction, or a savepoint in the caller's, whose lock waits end after `LOCK_TIMEOUT`.
 
-    A longer wait raises what `Fault.WAITED` stands for. With `durable` a caller's transaction is
-    refused, as by Django's `atomic`.
+    A longer wait raises the database error that `fault_of` maps to `Fault.WAITED`. With `durable` a
+    caller's transaction is refused, as by Django's `atomic`.
     """
     connection = database()
     with transaction.atomic(using=connection.alias, durable=durable), _bounded_waits(connection):
@@ -56,7 +56,7 @@ def lock_stored(session_pk: int, by: Actor, scope: str | None) -> Session:
 def lock_pk(session_pk: int, *, nowait: bool = False) -> Session:
     """Take the lock of a session, removed or not. Needs a transaction. Raises NotFound.
 
-    With `nowait` a lock that another holds raises what `Fault.WAITED` stands for.
+    With `nowait` a held lock raises an error as in `unit`.
     """
     return _lock(Session.objects.filter(pk=session_pk), nowait=nowait)
 
@@ -78,7 +78,7 @@ def update_without_waiting(
 ) -> int:
     """Update rows and return how many, without a wait for a row that another has locked.
 
-    Such a row is left out with `skip_locked`, and otherwise raises what `Fault.WAITED` stands for.
+    Such a row is left out with `skip_locked`, and otherwise raises an error as in `unit`.
     """
     if not database().features.has_select_for_update:  # SQLite, which must begin with the write
         return rows.update(**columns)

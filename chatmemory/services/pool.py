@@ -86,17 +86,18 @@ def in_pool(
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            running.add_done_callback(_log_unread)
+            message = "a call failed after its caller was cancelled"
+            running.add_done_callback(functools.partial(_log_failure, message))
             raise
 
     return twin
 
 
-def _log_unread(running: asyncio.Future[Any]) -> None:
-    """Log the error of a call whose caller was cancelled; asyncio would report it as unread."""
-    error = None if running.cancelled() else running.exception()
+def _log_failure(message: str, call: asyncio.Future[Any] | Future[Any]) -> None:
+    """Log the error of a call that no caller waits for any longer."""
+    error = None if call.cancelled() else call.exception()
     if error is not None:
-        log_error(logger, "a call failed after its caller was cancelled", error=error)
+        log_error(logger, message, error=error)
 
 
 async def require_test_data() -> None:
@@ -106,22 +107,16 @@ async def require_test_data() -> None:
 
 
 def call_soon(function: Callable[[], object]) -> None:
-    """Call a function on a thread of the pool, without waiting; with no pool, here and now.
+    """Call a function on a thread of the pool, without waiting; without a pool, on this one.
 
-    An error is logged by its class: no caller is left to raise it to.
+    On a thread of the pool an error is logged.
     """
     threads = settings.DB_THREADS
     if not threads:
         function()
         return
     future = _executor(threads).submit(_with_fresh_connection, function)
-    future.add_done_callback(_log_failure)
-
-
-def _log_failure(future: Future[Any]) -> None:
-    error = future.exception()
-    if error is not None:
-        logger.error("background work failed: %s", type(error).__name__)
+    future.add_done_callback(functools.partial(_log_failure, "background work failed"))
 
 
 def address_lane(*, session_key: str, by: Actor, scope: str | None = None, **_: object) -> Lane:

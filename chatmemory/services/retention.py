@@ -195,7 +195,7 @@ def deleting_users(*, by: Actor, in_background: bool = False) -> Iterator[None]:
 
 
 def forget_user(user: AbstractBaseUser, *, using: str) -> None:
-    """Record that an account is being deleted, and after the commit do what `USER_DELETED` says.
+    """Record that an account is being deleted, and apply `USER_DELETED` after the commit.
 
     The entry is in the transaction of the deletion, so the sessions that `expire_sessions` removes
     after a crash are still removed in the name of the person who deleted the account.
@@ -278,7 +278,7 @@ def preview_forgetting(*, scopes: Sequence[str]) -> Forgetting:
 
 
 def _deleted_by(scope: str) -> Actor:
-    """The person who deleted the account of this scope, as far as it is known."""
+    """The person who deleted the account of this scope, or `ACTOR` if that is unknown."""
     entries = AuditEntry.objects.filter(
         session_pk__isnull=True, action=ACCOUNT_DELETED, key_hash__in=key_hashes(scope)
     )

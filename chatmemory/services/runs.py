@@ -72,7 +72,7 @@ def is_unanswered(claim: Claim) -> bool:
 
 
 def save_partial(*, claim: Claim, text: str, step: int) -> bool:
-    """Save the text so far, in case this process dies; return False if the fence is lost.
+    """Save the partial text, in case this process dies; return False if the fence is lost.
 
     Does not wait for a locked turn: the next save comes soon. Raises MemoryUnavailable.
     """

@@ -17,7 +17,7 @@ class Unstored:
     """An ended turn with text that is in no message."""
 
     turn: Turn
-    """`asked` is the user's message if it waited, `partial` the text so far if it ran."""
+    """`asked` is the user's message if it waited, `partial` the streamed text if it ran."""
     is_hidden: bool
     """A clear or purge that was not undone hides it."""
 

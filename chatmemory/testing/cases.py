@@ -1,4 +1,4 @@
-"""For the tests of your project: one thread for all database work, and none left behind."""
+"""For the tests of your project: one thread for all database work, and none left running."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _SIGNS = (
 _UNSEEN = r"[^\w!-~\t\r\n]*"
 """Blanks, and marks and controls that a spreadsheet may ignore."""
 _FORMULA = re.compile(rf"\A(?={_UNSEEN}[\t\r\n{_SIGNS}])|(?<=[;\r\n])(?={_UNSEEN}[{_SIGNS}])")
-"""Where a formula may begin: also behind a semicolon or a line break in the text. A spreadsheet in
+"""Where a formula may begin: also after a semicolon or a line break in the text. A spreadsheet in
 whose country semicolons separate cells ignores the quotes, which follow commas."""
 
 

@@ -2,7 +2,8 @@
 //
 // Optional: `page`, the address of the session's page (Markdown and long messages come from there;
 // without it replies stay plain text); `person`, who writes (unsent messages are kept apart);
-// `create`, to make a session that is new; `details`, to name what an operator has to fix. Rows that stand in the element are taken over.
+// `create`, to make a session that is new; `details`, to name what an operator has to fix. Rows that
+// are in the element already are kept.
 //
 // What people and models say goes into the page as text. Only what the server rendered and cleaned
 // goes in as HTML.

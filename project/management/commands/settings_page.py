@@ -13,7 +13,7 @@ from chatmemory import conf
 INTRO = """# The settings
 
 One dictionary, `CHATMEMORY`, each key optional; durations are in seconds or a `timedelta`.
-`manage.py check` tells of wrong values and unknown keys. Made by `manage.py settings_page`.
+`manage.py check` reports wrong values and unknown keys. Made by `manage.py settings_page`.
 """
 
 
