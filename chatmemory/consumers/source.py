@@ -27,12 +27,12 @@ class FrameSource:
 
         Raises what the feed raises.
         """
-        if self._frames is None:
-            self._frames = self._feed.frames(self._credit)
-            self._may_read = self._feed.has_news
-        if not self._may_read:  # only text: spare the task
-            return await self._next()
         if self._coming is None:
+            if self._frames is None:
+                self._frames = self._feed.frames(self._credit)
+                self._may_read = self._feed.has_news
+            if not self._may_read:  # only text: spare the task
+                return await self._next()
             self._coming = asyncio.ensure_future(self._next())
             await asyncio.sleep(0)  # it may be ready after its first step
         if not self._coming.done():
