@@ -179,7 +179,9 @@ def test_the_command_recovers_and_repeats_the_listed_erasures(tmp_path, capsys):
         Session.objects.all().delete()
         for row in backup:
             row.save(force_insert=True)
-        call_command("chatmemory_restored", reason="disk failure")
+        call_command("chatmemory_restored", by="olga", reason="disk failure")
+    labels = AuditEntry.objects.filter(action="db_restored").values_list("actor_label", flat=True)
+    assert list(labels) == ["olga, chatmemory_restored"]
     out = capsys.readouterr().out
     assert "2 sessions with a new epoch" in out
     assert "1 erasure repeated, 0 known: 1 session, 1 message" in out
@@ -188,6 +190,8 @@ def test_the_command_recovers_and_repeats_the_listed_erasures(tmp_path, capsys):
     assert not Session.objects.filter(pk=hers.pk).exists()
 
 
-def test_the_command_needs_a_reason():
-    with pytest.raises(CommandError, match="--reason is empty"):
-        call_command("chatmemory_restored", reason=" ")
+@pytest.mark.parametrize("option", ["by", "reason"])
+def test_the_command_needs_who_acts_and_why(option):
+    given = {"by": "olga", "reason": "disk failure", option: " "}
+    with pytest.raises(CommandError, match=f"--{option} is empty"):
+        call_command("chatmemory_restored", **given)

@@ -6,10 +6,9 @@ from django.core.management import CommandError, CommandParser
 
 from chatmemory import services
 from chatmemory.errors import ChatMemoryError
+from chatmemory.management.acting import actor, add_actor_arguments
 from chatmemory.management.counting import counted
 from chatmemory.management.interruptible import InterruptibleCommand
-
-_ACTOR = services.Actor.server("chatmemory_restored")
 
 
 class Command(InterruptibleCommand):
@@ -23,17 +22,16 @@ class Command(InterruptibleCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--reason", required=True, help="recorded in the audit")
+        add_actor_arguments(parser)
         parser.add_argument(
             "--keep-waiting", action="store_true", help="run the waiting turns instead"
         )
 
-    def handle(self, *, reason: str, keep_waiting: bool, **options: object) -> None:
-        if not reason.strip():
-            raise CommandError("--reason is empty.")
+    def handle(self, *, by: str, reason: str, keep_waiting: bool, **options: object) -> None:
+        person = actor("chatmemory_restored", by, reason)
         try:
             done = services.recover_restored_database(
-                by=_ACTOR, reason=reason, keep_waiting=keep_waiting
+                by=person, reason=reason, keep_waiting=keep_waiting
             )
         except ChatMemoryError as error:
             raise CommandError(str(error)) from error

@@ -113,7 +113,7 @@ async def _restore_one(
                     world.fault(REASSIGNED)
                 if is_recovered:
                     await db(call_command)(
-                        "chatmemory_restored", reason="torture", stdout=StringIO()
+                        "chatmemory_restored", by="torture", reason="torture", stdout=StringIO()
                     )
                 heir = Talker(world, person, key, lambda: there)
                 await heir.say(f"count {WORDS} canary-{key}")
