@@ -11,7 +11,7 @@ from chatmemory.services.actors import Actor
 from chatmemory.services.audit import check_reason, record
 from chatmemory.services.faults import durably
 from chatmemory.services.floor import cancel_waiting
-from chatmemory.services.locks import lock, lock_stored, unit
+from chatmemory.services.locks import lock_any, unit
 from chatmemory.services.news import tell
 from chatmemory.services.pool import address_lane, in_pool
 
@@ -76,10 +76,7 @@ def _set(
 
     def work() -> AuditEntry | None:
         with unit():
-            if session_pk is None:
-                session = lock(session_key, by, scope)
-            else:
-                session = lock_stored(session_pk, by, scope)
+            session = lock_any(session_key, by, scope, session_pk)
             if (getattr(session, column) is None) == (value is None):
                 return None
             if action == "archive":

@@ -53,6 +53,16 @@ def lock_stored(session_pk: int, by: Actor, scope: str | None) -> Session:
     return _lock(Session.objects.of_scopes(scope_for(by, scope)).filter(pk=session_pk))
 
 
+def lock_any(session_key: str, by: Actor, scope: str | None, session_pk: int | None) -> Session:
+    """Take the lock of a living session; with a `session_pk` that one's, even expired or purged.
+
+    Needs a transaction. Raises NotFound, BadInput.
+    """
+    if session_pk is None:
+        return lock(session_key, by, scope)
+    return lock_stored(session_pk, by, scope)
+
+
 def lock_pk(session_pk: int, *, nowait: bool = False) -> Session:
     """Take the lock of a session, removed or not. Needs a transaction. Raises NotFound.
 

@@ -31,6 +31,7 @@ COVERED = (
     "counts",
     "created_at",
 )
+"""The columns that a MAC covers. Another set would break all MACs and seals there are."""
 
 
 class Proof(Enum):

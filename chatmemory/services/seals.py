@@ -23,7 +23,7 @@ from chatmemory.models import AuditEntry, AuditSeal, DatabaseNow
 from chatmemory.services.faults import Fault, durably, fault_of
 from chatmemory.services.keys import Key, audit_keys
 from chatmemory.services.locks import unit
-from chatmemory.services.macs import Macs, Proof, written
+from chatmemory.services.macs import COVERED, Macs, Proof, written
 from chatmemory.services.pool import in_pool
 
 CHUNK = 500
@@ -38,21 +38,7 @@ MAX_UNSEALED_AGE = timedelta(days=3)
 NAMED = 10
 """How many entries a finding names."""
 
-SEALED = (
-    "id",
-    "actor_kind",
-    "actor_id",
-    "actor_label",
-    "action",
-    "session_pk",
-    "key_hash",
-    "reason",
-    "from_seq",
-    "to_seq",
-    "counts",
-    "created_at",
-    "mac",
-)
+SEALED = ("id", *COVERED, "mac")
 """The columns of an entry that its seal covers. One more would break all seals there are."""
 
 _HEAD = re.compile(r"([1-9][0-9]{0,17}):([0-9a-f]{64})")

@@ -10,7 +10,7 @@ from chatmemory.services.actors import Actor
 from chatmemory.services.addresses import check_length
 from chatmemory.services.audit import check_reason, record
 from chatmemory.services.faults import durably
-from chatmemory.services.locks import lock, lock_stored, unit
+from chatmemory.services.locks import lock_any, unit
 from chatmemory.services.pool import address_lane, in_pool
 
 
@@ -78,10 +78,7 @@ def _set(
 
     def work() -> AuditEntry | None:
         with unit():
-            if session_pk is None:
-                session = lock(session_key, by, scope)
-            else:
-                session = lock_stored(session_pk, by, scope)
+            session = lock_any(session_key, by, scope, session_pk)
             if (tag in tags_of(session)) == (action == "tag"):
                 return None
             if action == "tag":
