@@ -442,7 +442,7 @@ class Runner:
             self._look.clear()
             self._ask()
             try:
-                self._look_after(list(self._runs.values()))
+                self._supervise(list(self._runs.values()))
             except (DatabaseError, InterfaceError) as error:
                 logger.warning("the keeper can't reach the database: %s", type(error).__name__)
                 discard_connection_after(error)
@@ -452,12 +452,12 @@ class Runner:
             finally:
                 close_old_connections()
 
-    def _look_after(self, runs: list[Run]) -> None:
+    def _supervise(self, runs: list[Run]) -> None:
         started = [run for run in runs if run.is_started]
         for first in range(0, len(started), KEEPER_BATCH):
-            self._look_after_batch(started[first : first + KEEPER_BATCH])
+            self._supervise_batch(started[first : first + KEEPER_BATCH])
 
-    def _look_after_batch(self, runs: Sequence[Run]) -> None:
+    def _supervise_batch(self, runs: Sequence[Run]) -> None:
         claims = [run.claim for run in runs]
         services.renew_leases(claims=claims)
         turns = claimed_turns(claims)

@@ -138,7 +138,10 @@ def erase_person(*, by: Actor, reason: str, scope: str | None = None) -> Erased:
 
 
 def erase_sessions(person: str, only: Q, by: Actor, reason: str) -> Erased:
-    """Erase the sessions of a scope that meet a condition, with a receipt."""
+    """Erase the sessions of a scope that meet a condition, with a receipt.
+
+    Raises MemoryUnavailable.
+    """
     hashes = key_hashes(person)
     erasure = _Erasure(_interrupted(hashes) or uuid.uuid4().hex, hashes[0], by, reason)
     newest = durably(Session.objects.order_by("-pk").first, is_repeatable=True)
@@ -151,7 +154,7 @@ def erase_sessions(person: str, only: Q, by: Actor, reason: str) -> Erased:
 
 
 def preview_erasure(*, by: Actor, scope: str | None = None) -> Erased:
-    """What an erasure would delete now."""
+    """What an erasure would delete now. Raises BadInput, MemoryUnavailable."""
     person = person_for(by, scope)
 
     def work() -> Erased:

@@ -29,7 +29,7 @@ def is_turn_free(scope: str, *, turn_pk: int | None = None, session_pk: int | No
 def sessions_to_claim(*, scope: str) -> list[int]:
     """The sessions of a person in which a turn could begin, the longest waiting first.
 
-    No more than TURNS_PER_USER: no more can begin.
+    No more than TURNS_PER_USER: no more can begin. Raises MemoryUnavailable.
     """
     ready = Turn.objects.filter(scope=scope).claimable().sessions()
     return durably(lambda: list(ready[: settings.TURNS_PER_USER]), is_repeatable=True)

@@ -136,7 +136,7 @@ def preview_trim(session: Session, **cut: Unpack[Cut]) -> Preview:
 
 
 def preview_removal(session: Session) -> Preview:
-    """What a clear or a purge would hide and end now."""
+    """What a clear or a purge would hide and end now. Raises MemoryUnavailable."""
     running = session.turns.filter(client_id=session.running or "")
     partial = durably(running.values_list("partial", flat=True).first, is_repeatable=True)
     return Preview(

@@ -256,7 +256,7 @@ class Forgetting:
 
 
 def preview_forgetting(*, scopes: Sequence[str]) -> Forgetting:
-    """What the deletion of the users with these scopes would do now."""
+    """What the deletion of the users with these scopes would do now. Raises MemoryUnavailable."""
 
     def work() -> Forgetting:
         found = Forgetting(removed={}, held={}, kept={})

@@ -48,7 +48,10 @@ class Ended:
 
 
 def start_turn(*, claim: Claim) -> bool:
-    """Record the start of a run; False if its fence is lost or it was started before."""
+    """Record the start of a run; False if its fence is lost or it was started before.
+
+    Raises MemoryUnavailable.
+    """
     turn = claimed_turns([claim]).filter(started_at__isnull=True)
 
     def work() -> bool:
@@ -64,7 +67,10 @@ def start_turn(*, claim: Claim) -> bool:
 
 
 def is_unanswered(claim: Claim) -> bool:
-    """Return whether the fence of a run is valid and the user's message is still the last row."""
+    """Return whether the fence of a run is valid and the user's message is still the last row.
+
+    Raises MemoryUnavailable.
+    """
     session = Session.objects.filter(
         pk=claim.session_pk, last_seq=claim.user_seq, **_standing(claim)
     )
