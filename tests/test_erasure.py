@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from io import StringIO
 from typing import Any
 
@@ -10,7 +11,7 @@ from django.apps import apps
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from chatmemory.errors import BadInput
+from chatmemory.errors import BadInput, NotFound
 from chatmemory.models import AuditEntry, Message, Session, SessionTag, Turn
 from chatmemory.services import (
     SERVER,
@@ -21,6 +22,7 @@ from chatmemory.services import (
     erase_person,
     find_erasures,
     finish_turn,
+    hold_session,
     importing,
     open_session,
     preview_erasure,
@@ -28,6 +30,7 @@ from chatmemory.services import (
     read_history,
     replay_erasures,
     save_partial,
+    tag_session,
     trim_session,
     user_scope,
     vacuum,
@@ -214,6 +217,27 @@ def test_a_run_writes_nothing_into_what_is_being_erased(monkeypatch):
     erase_person(by=BY, scope=user_scope(ann), reason="")
     assert AuditEntry.objects.filter(action="erase", session_pk__isnull=False).count() == 1
     assert not Message.stored.exists()
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("act", [hold_session, partial(tag_session, tag=CANARY)])
+def test_what_is_being_erased_can_be_neither_held_nor_tagged(monkeypatch, act):
+    """Else the receipt would state that messages are deleted which a hold keeps."""
+    ann = make_user()
+    talk = make_session(owner=ann)
+    append_messages(session_key="talk", by=Actor.user(ann), messages=said("hello"))
+    refused = []
+
+    def meanwhile(session_pk):
+        with pytest.raises(NotFound):
+            act(session_key="talk", session_pk=session_pk, by=BY, scope=user_scope(ann), reason="")
+        refused.append(session_pk)
+        return vacuum_session(session_pk)
+
+    monkeypatch.setattr("chatmemory.services.erasure.vacuum_session", meanwhile)
+    assert erase_person(by=BY, scope=user_scope(ann), reason="").messages == 1
+    assert refused == [talk.pk]
+    assert not Session.objects.filter(pk=talk.pk).exists()
 
 
 def test_who_goes_on_opening_sessions_is_erased_up_to_now():

@@ -129,7 +129,7 @@ def listed_erasures() -> tuple[list[ListedErasure], int]:
     except Exception as error:  # of the host's code, or of the file system
         raise MemoryUnavailable(f"ERASURE_LIST cannot be read ({type(error).__name__}).") from error
     for line in lines:
-        if isinstance(line, str) and not line.strip():
+        if not line.strip():
             continue
         erasure = _parse(line)
         if erasure is None:
@@ -139,10 +139,8 @@ def listed_erasures() -> tuple[list[ListedErasure], int]:
     return found, unreadable
 
 
-def _parse(line: object) -> ListedErasure | None:
+def _parse(line: str) -> ListedErasure | None:
     """None for a line of another form, such as one that an interrupted write cut off."""
-    if not isinstance(line, str):
-        return None
     try:
         match codec.parse_json(line):
             case {

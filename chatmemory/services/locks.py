@@ -15,6 +15,7 @@ from chatmemory.errors import NotFound
 from chatmemory.models import Session, SessionQuerySet
 from chatmemory.services.actors import Actor, scope_for
 from chatmemory.services.addresses import check_session_key
+from chatmemory.services.audit import is_erased
 from chatmemory.services.faults import Fault, database, fault_of
 
 
@@ -56,11 +57,15 @@ def lock_stored(session_pk: int, by: Actor, scope: str | None) -> Session:
 def lock_any(session_key: str, by: Actor, scope: str | None, session_pk: int | None) -> Session:
     """Take the lock of a living session; with a `session_pk` that one's, even expired or purged.
 
+    But not of one that is being erased: a hold would keep its messages.
     Needs a transaction. Raises NotFound, BadInput.
     """
     if session_pk is None:
         return lock(session_key, by, scope)
-    return lock_stored(session_pk, by, scope)
+    session = lock_stored(session_pk, by, scope)
+    if session.removed_at is not None and is_erased(session_pk):
+        raise NotFound
+    return session
 
 
 def lock_pk(session_pk: int, *, nowait: bool = False) -> Session:
