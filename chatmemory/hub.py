@@ -427,13 +427,13 @@ class Hub:
     async def _sweep_logins(self) -> float:
         """Expel the sockets whose login has ended.
 
-        If that cannot be checked, they stay for now: each write checks its login by itself.
+        If that cannot be checked, they stay for now: each write checks its login by itself. A
+        function of the host that fails or hangs keeps only those that it alone can end.
         """
         sockets = self._all_sockets()
-        valid = await services.avalid_logins({socket.login for socket in sockets})
-        for socket in sockets:
-            if socket.login not in valid:
-                socket.expel()
+        standing = await services.astanding_logins({socket.login for socket in sockets})
+        _expel_others(sockets, standing)
+        _expel_others(sockets, await services.aallowed_logins(standing))
         return SWEEP_SECONDS
 
     async def _sweep_turns(self) -> float:
@@ -450,6 +450,12 @@ class Hub:
             spread = random.uniform(0.02, LEASE_END_SPREAD)  # noqa: S311  # no secret
             pause = min(pause, turns.lease_ends_in + spread)
         return pause
+
+
+def _expel_others(sockets: Iterable[Socket], logins: Collection[Login]) -> None:
+    for socket in sockets:
+        if socket.login not in logins:
+            socket.expel()
 
 
 def _packed(pieces: Iterable[str | Progress]) -> list[str | list[str]]:

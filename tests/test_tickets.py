@@ -458,6 +458,21 @@ async def test_a_host_that_cannot_tell_which_logins_are_valid_gets_no_writes(
 
 
 @pytest.mark.regression
+async def test_a_failing_host_keeps_no_socket_open_that_ended_without_it(
+    ann, tokens, settings, monkeypatch
+):
+    monkeypatch.setattr("chatmemory.hub.SWEEP_SECONDS", 0.1)
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "VALID_LOGINS": f"{HERE}.no_answer"}
+    bob = await db(sign_in)()
+    await db(make_session)(owner=bob.user)
+    gone = Tab(None, headers={"x-token": bob.user.username})
+    async with greeted(stays := Tab(None, headers={"x-token": ann.user.username}), gone):
+        await db(User.objects.filter(pk=bob.user.pk).update)(is_active=False)
+        assert (await gone.closed())[1] == 4401
+        assert stays.is_quiet()
+
+
+@pytest.mark.regression
 def test_logins_by_a_session_are_not_the_hosts_business(ann, tokens):
     services.check_login(Login.of(ann.user, ann.cookie))
     assert ASKED == []

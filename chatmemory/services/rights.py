@@ -54,22 +54,27 @@ def check_login(login: Login) -> None:
 
 
 def valid_logins(logins: Collection[Login]) -> set[Login]:
-    """Return those that are still valid, in a few queries however many there are.
+    """Return those that are still valid, in a few queries however many there are."""
+    return allowed_logins(standing_logins(logins))
 
-    The account is active and its password the same; the Django session still exists; the function
-    `VALID_LOGINS` agrees to a login without one.
-    """
+
+def standing_logins(logins: Collection[Login]) -> set[Login]:
+    """Return those whose account is active, with the same password and the same Django session."""
     proofs = proofs_of({login.actor.id for login in logins})
     keys = living_logins({login.key for login in logins if login.key is not None})
-    valid = {
+    return {
         login
         for login in logins
         if proofs.get(login.actor.id) == login.proof and (login.key is None or login.key in keys)
     }
-    of_host = {login for login in valid if login.key is None}
+
+
+def allowed_logins(standing: set[Login]) -> set[Login]:
+    """Return all by a Django session, and of the others those to which `VALID_LOGINS` agrees."""
+    of_host = {login for login in standing if login.key is None}
     if not of_host or settings.VALID_LOGINS is None:
-        return valid
-    return valid - of_host.difference(import_string(settings.VALID_LOGINS)(list(of_host)))
+        return standing
+    return standing - of_host.difference(import_string(settings.VALID_LOGINS)(list(of_host)))
 
 
 def check_reach(by: Actor) -> None:
@@ -117,5 +122,6 @@ def living_logins(keys: Collection[str]) -> set[str]:
 
 
 acheck_login = in_pool(check_login)
-avalid_logins = in_pool(valid_logins)
+astanding_logins = in_pool(standing_logins)
+aallowed_logins = in_pool(allowed_logins)
 acheck_reach = in_pool(check_reach)
