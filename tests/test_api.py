@@ -643,6 +643,17 @@ def test_a_post_needs_the_token(ann, talk, address):
     assert not talk.turns.exists()
 
 
+def test_a_post_without_the_csrf_token_gets_the_reason(ann, talk):
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(ann)
+    assert post(client, MESSAGES, {}).json()["message"] == "CSRF Failed: CSRF cookie not set."
+    client.cookies["csrftoken"] = "a" * 32
+    assert post(client, MESSAGES, {}).json()["message"] == "CSRF Failed: CSRF token missing."
+    headers = {"x-csrftoken": "a" * 32, "origin": "https://shop.example"}
+    answer = client.post(MESSAGES, {}, content_type=JSON, headers=headers)
+    assert "https://shop.example does not match any trusted origins" in answer.json()["message"]
+
+
 @pytest.mark.parametrize(
     ("address", "body", "expected"),
     [(SESSIONS, {}, 201), (MESSAGES, {"client_id": "c1", "text": "hi"}, 202)],

@@ -16,7 +16,7 @@ from django.db import transaction
 from django.utils.decorators import method_decorator
 from django.views.decorators.cache import cache_control
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
-from rest_framework.exceptions import UnsupportedMediaType
+from rest_framework.exceptions import PermissionDenied, UnsupportedMediaType
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.renderers import JSONRenderer
@@ -38,7 +38,7 @@ from chatmemory.api.serializers import (
     session_fields,
 )
 from chatmemory.drain import drain
-from chatmemory.errors import BadInput, NotFound, Unauthenticated
+from chatmemory.errors import BadInput, Forbidden, NotFound, Unauthenticated
 from chatmemory.models import Session, StoredMessage, Turn
 from chatmemory.runner import runner
 from chatmemory.services import Actor, Admitted
@@ -61,7 +61,10 @@ class SessionLogin(SessionAuthentication):
 
     def enforce_csrf(self, request: Request) -> None:
         # Of Django's request: REST framework's would read the body as a form, and leave none.
-        super().enforce_csrf(request._request)  # type: ignore[arg-type]  # noqa: SLF001  # it is what Django checks
+        try:
+            super().enforce_csrf(request._request)  # type: ignore[arg-type]  # noqa: SLF001  # it is what Django checks
+        except PermissionDenied as error:
+            raise Forbidden(str(error.detail)) from error
 
 
 class Negotiation(DefaultContentNegotiation):
