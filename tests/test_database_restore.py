@@ -21,6 +21,7 @@ from chatmemory.services import (
     end_overdue,
     erase_person,
     finish_turn,
+    hold_session,
     purge_session,
     recover_restored_database,
     save_partial,
@@ -195,3 +196,28 @@ def test_the_command_needs_who_acts_and_why(option):
     given = {"by": "olga", "reason": "disk failure", option: " "}
     with pytest.raises(CommandError, match=f"--{option} is empty"):
         call_command("chatmemory_restored", **given)
+
+
+def test_the_command_names_what_was_not_erased_again(tmp_path):
+    ann = make_user("ann")
+    by = Actor.user(ann)
+    append_messages(session_key="hers", by=by, messages=said("hi"), create=True)
+    record = str(tmp_path / "erasures.jsonl")
+    listed = {"ERASURE_LIST": record, "AUDIT_KEY": "new" * 10, "AUDIT_KEY_FALLBACKS": ["old" * 10]}
+    with override_settings(CHATMEMORY=listed | {"AUDIT_KEY": "old" * 10}):
+        hold_session(session_key="hers", by=BY, reason="dispute", scope=user_scope(ann))
+        erase_person(by=BY, reason="request", scope=user_scope(ann))
+    AuditEntry.objects.all().delete()
+
+    with (
+        override_settings(CHATMEMORY=listed | {"AUDIT_KEY_FALLBACKS": []}),
+        pytest.raises(CommandError, match=r"1 erasure recorded .* Add it to AUDIT_KEY_FALLBACKS"),
+    ):
+        call_command("chatmemory_restored", by="olga", reason="disk failure")
+
+    pk = Session.objects.get(key="hers").pk
+    kept = f"^On hold, and kept: session {pk} of erased persons\\.$"
+    with override_settings(CHATMEMORY=listed), pytest.raises(CommandError, match=kept):
+        call_command("chatmemory_restored", by="olga", reason="disk failure")
+    with override_settings(CHATMEMORY=listed):
+        call_command("chatmemory_restored", by="olga", reason="disk failure")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from django.core.management import CommandError, CommandParser
 
 from chatmemory import services
@@ -45,11 +47,22 @@ class Command(InterruptibleCommand):
             f"{counted(erasures.erasures, 'erasure')} repeated, {erasures.known} known: "
             f"{counted(erasures.sessions, 'session')}, {counted(erasures.messages, 'message')}"
         )
-        problems = [
-            (done.failed, "sessions stayed locked: run it again"),
-            (erasures.unreadable, "lines of the erasure list are unreadable"),
-            (erasures.unknown_key, "erasures were listed under an unknown audit key"),
-            (len(erasures.held), "sessions of erased persons are on hold and were kept"),
-        ]
-        if found := [f"{number} {about}" for number, about in problems if number]:
-            raise CommandError("; ".join(found) + ".")
+        if problems := list(_problems(done)):
+            raise CommandError(" ".join(problems))
+
+
+def _problems(done: services.RecoveredSessions) -> Iterator[str]:
+    erasures = done.erasures
+    if done.failed:
+        yield f"Locked, and not recovered: {counted(done.failed, 'session')}. Run this again."
+    if erasures.unreadable:
+        yield f"Unreadable: {counted(erasures.unreadable, 'line')} of the erasure list."
+    if erasures.unknown_key:
+        listed = counted(erasures.unknown_key, "erasure")
+        yield (
+            f"Not repeated: {listed} recorded under a key that is not given. "
+            "Add it to AUDIT_KEY_FALLBACKS, and run this again."
+        )
+    if erasures.held:
+        noun = "session" if len(erasures.held) == 1 else "sessions"
+        yield f"On hold, and kept: {noun} {', '.join(map(str, erasures.held))} of erased persons."
