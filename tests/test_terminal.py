@@ -161,7 +161,7 @@ async def test_the_way_in_is_that_of_a_browser(mira):
         with pytest.raises(CannotSignIn, match=f"^{address}/chat/nope/: 404"):
             await enter(f"{address}/chat/nope/")
         for url, why in (
-            (f"{address}/chat/talk/", "no such user name and password"),
+            (f"{address}/chat/talk/", "did not accept this user name and password"),
             (f"{address}/nowhere/", "Not Found"),
             (f"{address}/", "There is no chat"),
             ("ftp://example.org/", "no address of a page"),

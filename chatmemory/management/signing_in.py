@@ -57,7 +57,7 @@ def find_door(
         name, password = sign_in()
         page = browser.post(page, {"username": name, "password": password})
         if page.form is not None:
-            raise CannotSignIn("The login page takes no such user name and password.")
+            raise CannotSignIn("The login page did not accept this user name and password.")
     if page.socket is None and page.new is not None:
         page = browser.get(page.new)
     if page.socket is None:
