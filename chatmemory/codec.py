@@ -5,7 +5,7 @@ The *plain message* is the form between all parts of the app: a dict that JSON c
 the role doesn't tell LangChain's class), `id`, `name`, `tool_calls`, `invalid_tool_calls`,
 `usage`, `tool_call_id`, `artifact`, `tool_status`, `additional_kwargs`, `response_metadata`,
 `asks` (see `Asks`).
-Unknown keys are kept. `encode` may add `repaired`, `cut` and `unknown_blocks`.
+Unknown keys are kept. `encode` may add `repaired`, `cut`, `cut_calls` and `unknown_blocks`.
 """
 
 from __future__ import annotations
@@ -49,6 +49,9 @@ MAX_INPUT_DEPTH = 32
 
 MAX_DEPTH = 64
 """How deep a stored message may be nested."""
+
+MAX_CALLS = 1_000
+"""Tool calls of one message, valid and invalid together: each may need a row when a turn ends."""
 
 MAX_SAFE_INTEGER = 2**53
 """The largest integer that browsers don't round."""
@@ -166,7 +169,8 @@ def encode(
     NUL and lone surrogates are refused in a user's message; elsewhere they become U+FFFD, and
     `repaired` names where. Blocks of unknown type stay and are named in `unknown_blocks`.
     Text of other roles than user above MAX_REPLY_CHARS is refused, or with `lenient` (what comes
-    out of a run) cut, and `cut` is its full length. What JSON can't say is refused, or with
+    out of a run) cut, and `cut` is its full length; in the same way calls above MAX_CALLS, and
+    `cut_calls` is how many there were. What JSON can't say is refused, or with
     `lenient` written as text, NaN and infinities as null, and named in `repaired`. `field` goes
     before the paths.
     Raises BadInput.
@@ -180,6 +184,7 @@ def encode(
     clean = walk.message(message)
     if role != "user":
         _bound(clean, settings.MAX_REPLY_CHARS, lenient, field)
+    _bound_calls(clean, lenient, field)
     text = text_of(clean["content"])
     plain = isinstance(clean["content"], str) and list(clean) == ["role", "content"]
     return Row(
@@ -634,6 +639,23 @@ def _bound(message: dict[str, object], limit: int, lenient: bool, field: str) ->
         limit -= len(kept)
         block = content[index]
         content[index] = {**block, "text": kept} if isinstance(block, dict) else kept
+
+
+def _bound_calls(message: dict[str, object], lenient: bool, field: str) -> None:
+    """Refuse more than MAX_CALLS tool calls, or keep the first ones and mark the message."""
+    calls = {key: value for key in CALLS if isinstance(value := message.get(key), list)}
+    count = sum(map(len, calls.values()))
+    if count <= MAX_CALLS:
+        return
+    if not lenient:
+        text = f"The message has {count:,} tool calls; the limit is {MAX_CALLS:,}."
+        at = _path(field, next(iter(calls)))
+        raise BadInput(text, code="too_many", field=at, limit=MAX_CALLS)
+    message["cut_calls"] = count
+    left = MAX_CALLS
+    for key, value in calls.items():
+        message[key] = value[:left]
+        left -= len(value[:left])
 
 
 def _unknown_type(block: object) -> str | None:

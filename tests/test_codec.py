@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from chatmemory import codec
 from chatmemory.codec import (
+    MAX_CALLS,
     check_client_id,
     check_key,
     check_storable,
@@ -502,6 +503,32 @@ def test_cuts_an_answer_of_five_megabytes():
     row = encode({"role": "assistant", "content": "x" * 5_000_000}, lenient=True)
     assert len(row.text) == 1_000_000
     assert decode(row.role, row.text, row.body)["cut"] == 5_000_000
+
+
+def tool_calls(number):
+    return [{"name": "weather", "args": {}, "id": f"call {n}"} for n in range(number)]
+
+
+@pytest.mark.regression
+def test_more_tool_calls_than_the_limit_are_refused_unless_lenient():
+    message = {"role": "assistant", "content": "", "tool_calls": tool_calls(MAX_CALLS + 1)}
+    with pytest.raises(BadInput, match="1,001 tool calls; the limit is 1,000") as caught:
+        encode(message, field="messages[3]")
+    assert (caught.value.code, caught.value.limit) == ("too_many", MAX_CALLS)
+    assert caught.value.field == "messages[3].tool_calls"
+    row = encode(message, lenient=True)
+    plain = decode(row.role, row.text, row.body)
+    assert (plain["tool_calls"], plain["cut_calls"]) == (tool_calls(MAX_CALLS), MAX_CALLS + 1)
+    at_limit = encode({**message, "tool_calls": tool_calls(MAX_CALLS)})
+    assert "cut_calls" not in decode(at_limit.role, at_limit.text, at_limit.body)
+
+
+def test_valid_and_invalid_tool_calls_count_together():
+    calls = {"tool_calls": tool_calls(600), "invalid_tool_calls": tool_calls(600)}
+    row = encode({"role": "assistant", "content": "", **calls}, lenient=True)
+    plain = decode(row.role, row.text, row.body)
+    assert [len(plain[name]) for name in calls] == [600, 400]
+    assert plain["cut_calls"] == 1_200
 
 
 def test_makes_the_name_of_the_model_fit_its_column():

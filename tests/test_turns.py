@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 )
 
 from chatmemory import signals
+from chatmemory.codec import MAX_CALLS
 from chatmemory.errors import (
     Archived,
     BadInput,
@@ -884,6 +885,22 @@ def test_open_calls_that_can_be_named_get_a_result_invalid_ones_too():
     end_overdue(session.pk)
     results = [row.plain().get("tool_call_id") for row in Message.objects.filter(role="tool")]
     assert results == ["c1", "c2", "c3"]
+    assert list(check_integrity()) == []
+
+
+@pytest.mark.regression
+def test_the_most_open_calls_end_in_a_bounded_number_of_statements():
+    session = make_session()
+    counts = []
+    for number, name in ((1, "one"), (10 * MAX_CALLS, "most")):
+        calls = [{"name": "f", "args": {}, "id": f"{name} {n}"} for n in range(number)]
+        run({"role": "assistant", "content": "", "tool_calls": calls}, client_id=name)
+        let_the_lease_end()
+        with CaptureQueriesContext(connection) as queries:
+            assert end_overdue(session.pk)
+        counts.append(len(queries))
+    assert counts[1] <= counts[0]
+    assert Message.objects.filter(role="tool").count() == 1 + MAX_CALLS
     assert list(check_integrity()) == []
 
 

@@ -194,6 +194,6 @@ def _notes(row: StoredMessage, plain: dict[str, object]) -> list[str]:
         notes.append(_("redacted"))
     if row.quarantined or plain.get("quarantined"):
         notes.append(_("can't be read; shown is its text"))
-    if plain.get("cut"):
+    if plain.get("cut") or plain.get("cut_calls"):
         notes.append(_("cut when it was stored"))
     return notes
