@@ -28,6 +28,7 @@ from tests.torture.plans.crowds import isolation, readers, storm, stuck
 from tests.torture.plans.dying import kill, pause, rolling, unfenced
 from tests.torture.plans.greedy import greedy
 from tests.torture.plans.links import commits, loss, redis
+from tests.torture.plans.locks import locks
 from tests.torture.plans.restores import restore
 from tests.torture.plans.slow import slow
 from tests.torture.plans.zombies import zombie
@@ -333,6 +334,15 @@ async def test_a_database_that_stalls_closes_no_socket_and_loses_nothing(alone):
     assert outcome.violations == []
     [closed] = [figure.value for figure in outcome.figures if "closed" in figure.name]
     assert closed == 0
+
+
+@pytest.mark.regression
+@pytest.mark.slow
+async def test_a_locked_row_delays_its_own_session_alone(alone):
+    if connection.vendor == "sqlite":
+        pytest.skip("SQLite locks no rows")
+    outcome = await locks(alone, 1, rows=("session", "turn", "ticket", "user"))
+    assert outcome.violations == []
 
 
 def test_every_plan_is_in_the_schedule():

@@ -67,6 +67,8 @@ SCHEDULE = (
     Stage("zombie", 2, database="sqlite", layer="none"),
     Stage("slow", 1),
     Stage("slow", 1, program="daphne", database="mariadb"),
+    Stage("locks", 1),
+    Stage("locks", 1, database="mariadb"),
 )
 
 

@@ -26,6 +26,7 @@ Wrong = Literal[
     "foreign",
     "overrun",
     "mistaken",
+    "waited",
     "no fault",
 ]
 

@@ -9,6 +9,7 @@ from tests.torture.plans.crowds import isolation, readers, storm, stuck
 from tests.torture.plans.dying import kill, pause, rolling, unfenced
 from tests.torture.plans.greedy import greedy
 from tests.torture.plans.links import commits, loss, redis
+from tests.torture.plans.locks import locks
 from tests.torture.plans.restores import restore
 from tests.torture.plans.slow import slow
 from tests.torture.plans.zombies import zombie
@@ -32,5 +33,6 @@ PLANS: dict[str, Plan] = {
     "restore": restore,
     "zombie": zombie,
     "slow": slow,
+    "locks": locks,
 }
 """By name; the number is how often the fault is tried."""
