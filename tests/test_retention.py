@@ -24,9 +24,11 @@ from chatmemory.services import (
     append_messages,
     clear_session,
     expire_sessions,
+    find_erasures,
     finish_turn,
     hold_session,
     open_session,
+    purge_session,
     read_history,
     redact_message,
     restore_session,
@@ -449,6 +451,25 @@ def test_what_the_deletion_of_a_user_left_the_job_does(what, settings, monkeypat
     assert expire_sessions().went == {"owner deleted": Went(sessions=1, messages=1)}
     vacuum()
     assert Message.stored.count() == (what == "purge")
+
+
+@pytest.mark.regression
+@pytest.mark.django_db(transaction=True)
+def test_the_job_completes_an_interrupted_erasure_of_an_account(settings, monkeypatch):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "USER_DELETED": "erase"}
+    monkeypatch.setattr("chatmemory.services.erasure.walk", lambda _sessions: 1 / 0)
+    ann = make_user("ann")
+    for key in ("talk", "purged"):
+        make_session(key, owner=ann)
+    make_session("own end", owner=ann, expires_at=timezone.now() + DAY)
+    purge_session(session_key="purged", by=Actor.user(ann), reason="")
+    scope = user_scope(ann)
+    ann.delete()
+    monkeypatch.undo()
+    later = make_session("later", scope=scope, expires_at=timezone.now() + DAY)
+    assert expire_sessions().went == {"owner deleted": Went(sessions=3, messages=0)}
+    assert Session.objects.get() == later
+    assert find_erasures(by=BY, scope=scope).erasures[0].completed_at is not None
 
 
 @pytest.mark.django_db(transaction=True)

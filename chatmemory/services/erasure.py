@@ -140,10 +140,16 @@ def erase_person(*, by: Actor, reason: str, scope: str | None = None) -> Erased:
 def erase_sessions(person: str, only: Q, by: Actor, reason: str) -> Erased:
     """Erase the sessions of a scope that meet a condition, with a receipt.
 
+    Continues an interrupted erasure. If that was of all sessions, those that existed then are
+    erased too: else the receipt would state that it was completed.
     Raises MemoryUnavailable.
     """
     hashes = key_hashes(person)
-    erasure = _Erasure(_interrupted(hashes) or uuid.uuid4().hex, hashes[0], by, reason)
+    begun = _interrupted(hashes)
+    erasure_id = begun.counts["erasure"] if begun else uuid.uuid4().hex
+    erasure = _Erasure(erasure_id, hashes[0], by, reason, is_of_all=only == ALL)
+    if only != ALL and begun and begun.counts.get("of") == "all":
+        only |= Q(created_at__lte=begun.created_at)
     newest = durably(Session.objects.order_by("-pk").first, is_repeatable=True)
     # After the newest session was read, so that none of those erased was created later.
     erased_at = durably(lambda: database_now(database()), is_repeatable=True)
@@ -219,13 +225,16 @@ class _Erasure:
     """The keyed hash of the person's scope."""
     by: Actor
     reason: str
+    is_of_all: bool = False
+    """Whether it erases all sessions of the person."""
 
     def open(self) -> None:
         """Record the begin, unless an interrupted call did."""
 
         def work() -> None:
             if self._begun() is None:
-                record_hashed(self.person, BEGUN, self.by, self.reason, erasure=self.id)
+                of = {"of": "all"} if self.is_of_all else {}
+                record_hashed(self.person, BEGUN, self.by, self.reason, erasure=self.id, **of)
 
         durably(work, is_repeatable=True)
 
@@ -332,17 +341,16 @@ def begin_erasure(session: Session, by: Actor, reason: str, erasure_id: str) -> 
     tell(session.pk)
 
 
-def _interrupted(hashes: list[str]) -> str | None:
-    """The id of the last erasure of this person if it has no receipt."""
+def _interrupted(hashes: list[str]) -> AuditEntry | None:
+    """The begin of the last erasure of this person if it has no receipt."""
 
-    def work() -> str | None:
+    def work() -> AuditEntry | None:
         of_person = AuditEntry.objects.filter(session_pk__isnull=True, key_hash__in=hashes)
         begun = of_person.filter(action=BEGUN).order_by("-pk").first()
         if begun is None:
             return None
-        erasure_id: str = begun.counts["erasure"]
-        receipts = of_person.filter(action=RECEIPT, counts__erasure=erasure_id)
-        return None if receipts.exists() else erasure_id
+        receipts = of_person.filter(action=RECEIPT, counts__erasure=begun.counts["erasure"])
+        return None if receipts.exists() else begun
 
     return durably(work, is_repeatable=True)
 
