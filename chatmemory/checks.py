@@ -366,7 +366,7 @@ def check_evidence(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
     if settings.ERASURE_LIST is None:
         message = "CHATMEMORY['ERASURE_LIST'] is not set."
         hint = "A restored backup brings erased persons back, and nothing can erase them again."
-        found.append(checks.Warning(message, hint=hint, id="chatmemory.W015"))
+        found.append(checks.Warning(message, hint=hint, id="chatmemory.W020"))
     return found
 
 

@@ -486,7 +486,7 @@ def test_an_unknown_field_is_named(api, talk, name):
     assert problem(send(api, **{name: 1})) == (400, "unknown_field", name[:80])
 
 
-BAD_TEXTS = {
+BAD_TEXTS: dict[str, tuple[object, str]] = {
     "null": (None, "bad_field"),
     "number": (5, "bad_field"),
     "bool": (True, "bad_field"),

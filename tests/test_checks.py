@@ -352,12 +352,13 @@ def test_what_is_for_ones_own_machine_is_named_at_deployment(given, expected):
 
 
 @pytest.mark.regression
-@pytest.mark.parametrize("missing", EVIDENCE)
-def test_evidence_that_would_be_lost_is_named_at_deployment(missing):
-    given = {name: value for name, value in EVIDENCE.items() if name != missing}
-    assert missing in found(deploy=True, CHATMEMORY=given)["chatmemory.W015"]
-    assert "chatmemory.W015" not in found(CHATMEMORY=given)
-    assert "chatmemory.W015" not in found(deploy=True, CHATMEMORY=EVIDENCE)
+@pytest.mark.parametrize(("missing", "warning"), [("AUDIT_KEY", "W015"), ("ERASURE_LIST", "W020")])
+def test_evidence_that_would_be_lost_is_named_at_deployment(missing, warning):
+    name = f"chatmemory.{warning}"
+    given = {key: value for key, value in EVIDENCE.items() if key != missing}
+    assert missing in found(deploy=True, CHATMEMORY=given)[name]
+    assert name not in found(CHATMEMORY=given)
+    assert name not in found(deploy=True, CHATMEMORY=EVIDENCE)
 
 
 @pytest.mark.regression
