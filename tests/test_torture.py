@@ -19,6 +19,7 @@ from tests.torture.checker import (
     StoredRow,
     StoredTalk,
     StoredTurn,
+    Violation,
     strangers,
     violations,
 )
@@ -156,6 +157,7 @@ def test_a_history_is_read_as_it_was_written(tmp_path):
 
 
 SLOW = Figure("s", 3.0, time_limit=2.0)
+LOST = Violation("lost", "talk", "message 1")
 BOUND = Figure("MB", 65, at_most=64)
 
 
@@ -164,7 +166,7 @@ BOUND = Figure("MB", 65, at_most=64)
     [
         (Outcome([], [Figure("s", 2.0, time_limit=2.0)]), Verdict.GOOD, "0 time limits exceeded"),
         (Outcome([], [SLOW]), Verdict.SLOW, "0 violations; 0 figures out of bounds; 1 time limit"),
-        (Outcome(["lost"], [SLOW]), Verdict.VIOLATED, "1 violation; 0 figures"),
+        (Outcome([LOST], [SLOW]), Verdict.VIOLATED, "1 violation; 0 figures"),
         (Outcome([], [BOUND]), Verdict.VIOLATED, "1 figure out of bounds"),
         (Outcome([], [Figure("faults", 1, at_least=2)]), Verdict.VIOLATED, "1 figure out"),
     ],

@@ -157,10 +157,16 @@ async def _sweep(world: World) -> None:
 
 
 def _abandoned(person: Person, key: str) -> TurnQuerySet:
-    at = {"session_key": key, "by": Actor.user(person.user)}
-    admitted = services.admit_turn(**at, client_id=f"{key}.1", content="hi", owner="gone")
-    assert services.start_turn(claim=admitted.claim)
-    turn = Turn.objects.filter(pk=admitted.claim.turn_pk, status="running")
+    claim = services.admit_turn(
+        session_key=key,
+        by=Actor.user(person.user),
+        client_id=f"{key}.1",
+        content="hi",
+        owner="gone",
+    ).claim
+    assert claim is not None
+    assert services.start_turn(claim=claim)
+    turn = Turn.objects.filter(pk=claim.turn_pk, status="running")
     turn.update(lease_until=DatabaseNow())
     return turn
 
