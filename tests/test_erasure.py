@@ -110,7 +110,9 @@ def test_the_receipt_says_who_when_why_and_how_much():
     assert begun.pk < receipt.pk
     assert begun.key_hash == receipt.key_hash
     counts = {"sessions": 6, "messages": 13, "turns": 2, "held": []}
-    assert receipt.counts == counts | {"erasure": begun.counts["erasure"]}
+    about = {name: receipt.counts[name] for name in ("erasure", "erased_at")}
+    assert receipt.counts == counts | about
+    assert about["erasure"] == begun.counts["erasure"]
     assert AuditEntry.objects.filter(action="erase", session_pk__isnull=False).count() == 6
 
 

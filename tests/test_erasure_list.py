@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from chatmemory.services import (
     Replayed,
     append_messages,
     erase_person,
+    erasure,
     expire_sessions,
     find_erasures,
     importing,
@@ -218,6 +219,38 @@ def test_a_line_after_a_torn_one_is_whole(file, ann):
     erase_person(by=BY, scope=user_scope(ann), reason="")
     assert file.read_text().count("\n{") == 1
     assert replay_erasures(by=BY).unreadable == 1
+
+
+def test_a_receipt_proves_only_what_was_erased_before_its_time(file, ann, monkeypatch):
+    """A second call continues the erasure of the first, which ends before the second one lists."""
+    talk_of(ann, "first")
+    list_erasure = erasure.list_erasure
+    backups = []
+
+    def listed(*line: Any) -> None:
+        monkeypatch.setattr(erasure, "list_erasure", list_erasure)
+        list_erasure(*line)
+        erasure._Erasure(line[0], key_hash(line[1]), BY, "").open()
+        monkeypatch.setattr(erasure, "list_erasure", listed_late)
+        erase_person(by=BY, scope=user_scope(ann), reason="")
+
+    def listed_late(*line: Any) -> None:
+        monkeypatch.setattr(erasure, "list_erasure", list_erasure)
+        assert line[0] == lines(file)[0]["id"]
+        first = erasure._Erasure(line[0], key_hash(line[1]), BY, "")
+        first.close([], datetime.fromisoformat(lines(file)[0]["erased_at"]))
+        backups.append(Backup())
+        list_erasure(*line)
+
+    monkeypatch.setattr(erasure, "list_erasure", listed)
+    erase_person(by=BY, scope=user_scope(ann), reason="")
+    assert not Session.objects.exists()
+    backups[0].restore()
+    assert Session.objects.exists()
+    done, expected = replay(erasures=1, sessions=1, messages=2)
+    assert done == expected
+    done, expected = replay(known=1)
+    assert done == expected
 
 
 DAMAGE = {

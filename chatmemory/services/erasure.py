@@ -12,13 +12,13 @@ from django.db.models import F, Q
 from chatmemory.errors import NotFound
 from chatmemory.models import AuditEntry, Session, Turn, database_now
 from chatmemory.services.actors import Actor, person_for, person_of, spaces_of
-from chatmemory.services.audit import Count, check_reason, is_erased, record, record_hashed
+from chatmemory.services.audit import check_reason, is_erased, record, record_hashed
 from chatmemory.services.erasure_list import ListedErasure, list_erasure, listed_erasures
 from chatmemory.services.faults import database, durably
 from chatmemory.services.floor import mark_removed, move_epoch
 from chatmemory.services.keys import audit_keys, key_hash, key_hashes, key_id, keyed_hash
 from chatmemory.services.locks import lock_pk, unit
-from chatmemory.services.macs import key_id_of
+from chatmemory.services.macs import key_id_of, written
 from chatmemory.services.news import tell
 from chatmemory.services.pool import in_pool
 from chatmemory.services.vacuum import vacuum_session
@@ -156,7 +156,7 @@ def erase_sessions(person: str, only: Q, by: Actor, reason: str) -> Erased:
     list_erasure(erasure.id, person, erased_at)
     erasure.open()
     held = erasure.erase(person, only & Q(pk__lte=newest.pk if newest else 0))
-    return erasure.close(held)
+    return erasure.close(held, erased_at)
 
 
 def preview_erasure(*, by: Actor, scope: str | None = None) -> Erased:
@@ -190,10 +190,12 @@ def replay_erasures(*, by: Actor, reason: str = "replayed after a restore") -> R
     check_reason(reason)
     listed, unreadable = listed_erasures()
     receipts = durably(_receipts, is_repeatable=True)
-    missing = {  # of repeated lines the last, which covers the most
-        erasure.id: erasure
-        for erasure in sorted(listed, key=lambda erasure: erasure.erased_at)
-        if erasure.id not in receipts
+    by_time = sorted(listed, key=lambda erasure: erasure.erased_at)
+    newest = {erasure.id: erasure for erasure in by_time}  # of repeated lines the last
+    missing = {
+        erasure_id: erasure
+        for erasure_id, erasure in newest.items()
+        if receipts.get(erasure_id, "") < written(erasure.erased_at)
     }
     known_keys = {key_id(key) for key in audit_keys()}
     due = [erasure for erasure in missing.values() if erasure.key_id in known_keys]
@@ -201,7 +203,7 @@ def replay_erasures(*, by: Actor, reason: str = "replayed after a restore") -> R
     done = [_replay(erasure, scopes.get(erasure.person), by, reason) for erasure in due]
     return Replayed(
         erasures=len(due),
-        known=len({erasure.id for erasure in listed} & receipts),
+        known=len(newest) - len(missing),
         sessions=sum(erased.sessions for erased in done),
         messages=sum(erased.messages for erased in done),
         turns=sum(erased.turns for erased in done),
@@ -243,8 +245,8 @@ class _Erasure:
         sessions = Session.objects.of_scopes(*spaces_of(person)).filter(only)
         return [pk for pk in walk(sessions) if not self._erase_session(pk, only)]
 
-    def close(self, held: list[int], **about: Count) -> Erased:
-        """Record the receipt."""
+    def close(self, held: list[int], erased_at: datetime) -> Erased:
+        """Record the receipt, with the time up to which sessions were erased."""
 
         def work() -> Erased:
             counts = self._totals()
@@ -256,7 +258,7 @@ class _Erasure:
                 **counts,
                 held=held,
                 erasure=self.id,
-                **about,
+                erased_at=written(erased_at),
             )
             return Erased(**counts, held=held, entry=entry)
 
@@ -376,10 +378,15 @@ def _of_entry(entry: AuditEntry, begun: KnownErasure | None) -> KnownErasure:
     )
 
 
-def _receipts() -> set[str]:
-    """The ids of all erasures that this database has a receipt of."""
+def _receipts() -> dict[str, str]:
+    """Up to when each erasure erased sessions, as its last receipt in this database states.
+
+    Two calls at the same moment continue the same interrupted erasure. The receipt of the first
+    does not prove what the second one erased.
+    """
     receipts = AuditEntry.objects.filter(session_pk__isnull=True, action=RECEIPT)
-    return set(receipts.values_list("counts__erasure", flat=True))
+    counts = receipts.values_list("counts__erasure", "counts__erased_at")
+    return dict(sorted(counts.iterator(), key=lambda found: found[1]))
 
 
 def _scopes_by_hash(listed: Iterable[ListedErasure]) -> dict[str, str]:
@@ -402,7 +409,7 @@ def _replay(listed: ListedErasure, person: str | None, by: Actor, reason: str) -
     erasure = _Erasure(listed.id, key_hash(person) if person else listed.person, by, reason)
     erasure.open()
     held = erasure.erase(person, Q(created_at__lte=listed.erased_at)) if person else []
-    return erasure.close(held, erased_at=listed.erased_at.isoformat(timespec="microseconds"))
+    return erasure.close(held, listed.erased_at)
 
 
 aerase_person = in_pool(erase_person)
