@@ -41,7 +41,7 @@ def warnings(**changed):
     [
         (None, "ASGI_APPLICATION is not set"),
         ("nowhere.application", "ModuleNotFoundError"),
-        (f"{__name__}.http", "takes no websockets"),
+        (f"{__name__}.http", "does not accept websockets"),
         (f"{__name__}.none", "no route for websockets"),
         (f"{__name__}.elsewhere", "none to chatmemory"),
     ],

@@ -56,7 +56,7 @@ def _application_problem() -> str | None:
     except Exception as error:  # of the project's own module
         return f"ASGI_APPLICATION {path!r} can't be imported: {type(error).__name__}."
     if isinstance(application, ASGIHandler):
-        return f"ASGI_APPLICATION {path!r} is Django's own, which takes no websockets."
+        return f"ASGI_APPLICATION {path!r} is Django's own, which does not accept websockets."
     if not isinstance(application, ProtocolTypeRouter):
         return None
     websocket = application.application_mapping.get("websocket")

@@ -148,10 +148,10 @@ def _with_an_end(responder: Responder) -> Responder:
             raise  # its raiser knows best
         except Exception as error:
             names = set(_names(error))
-            ours = next((kind for kind, known in _CLASSES if names & known), None)
-            if ours is None:
+            known = next((kind for kind, given in _CLASSES if names & given), None)
+            if known is None:
                 raise
-            raise ours from error
+            raise known from error
         if last.get("role") != "assistant" or last.get("tool_calls"):
             yield Finished({"role": "assistant", "content": ""})
 

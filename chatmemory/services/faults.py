@@ -160,7 +160,7 @@ def durably(work: Callable[[], T], *, is_repeatable: bool) -> T:
     After a failover a pool may hold connections to the former primary, which now only reads. Each
     is discarded and the next one tried.
 
-    Raises MemoryUnavailable after 8 seconds, or at once where trying again is in vain; and
+    Raises MemoryUnavailable after 8 seconds, or immediately if a retry is useless; and
     SynchronousOnlyOperation in an event loop, with the name of the coroutine function to use.
     """
     connection = database()
