@@ -7,6 +7,8 @@ from typing import Any
 from django.apps import AppConfig, apps
 from django.contrib.auth import get_user_model
 from django.contrib.auth.signals import user_logged_out
+from django.core.handlers.asgi import ASGIHandler
+from django.core.signals import request_started
 from django.db import transaction
 from django.db.models import Model
 from django.db.models.signals import class_prepared, post_delete, post_save
@@ -26,6 +28,7 @@ class ChatMemoryConfig(AppConfig):
         from chatmemory.hub import hub
         from chatmemory.pages import checks as page_checks  # noqa: F401  # registers them
         from chatmemory.runner import runner
+        from chatmemory.services.rollback import is_test_running
         from chatmemory.waits import waits
 
         hub.listener = runner
@@ -55,6 +58,12 @@ class ChatMemoryConfig(AppConfig):
                 pk = str(instance.pk)
                 transaction.on_commit(lambda: hub.expel_user(pk), using=using, robust=True)
 
+        # After a crash of all servers no socket may come for a long time, but people look at pages.
+        def sweep(sender: type, **_: object) -> None:
+            if issubclass(sender, ASGIHandler) and not is_test_running():
+                hub.begin_sweeps()
+
+        request_started.connect(sweep, weak=False, dispatch_uid="chatmemory.sweep")
         signals.session_changed.connect(poke, weak=False, dispatch_uid="chatmemory.poke")
         signals.turn_waiting.connect(begin, weak=False, dispatch_uid="chatmemory.begin")
         signals.stop_requested.connect(stop, weak=False, dispatch_uid="chatmemory.stop")

@@ -183,6 +183,11 @@ class Hub:
         self._call(self._layer.join, RUNNERS)
         self._call(self._is_due.set)
 
+    def begin_sweeps(self) -> None:
+        """End overdue turns from now on, even if this process runs none. Idempotent."""
+        if not self._is_serving:
+            self.serve()
+
     def begin_text(self, place: Place, turn: str, step: int) -> LiveText:
         """Start the text of a step of a run in this process."""
         text = self._texts[place] = LiveText(turn, step)

@@ -11,6 +11,8 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
+import threading
 import urllib.request
 import uuid
 from functools import cache, partial
@@ -20,11 +22,14 @@ from pathlib import Path
 import pytest
 import websockets
 from asgiref.sync import sync_to_async as db
+from django.conf import settings
+from django.test import AsyncClient, Client
 
 from chatmemory import services
-from chatmemory.models import Message, Turn
-from tests.conftest import missing
+from chatmemory.models import DatabaseNow, Message, Turn
+from tests.conftest import database_environment, missing
 from tests.factories import make_session
+from tests.rest import request
 from tests.servers import (
     DEADLINE,
     Closed,
@@ -33,6 +38,7 @@ from tests.servers import (
     eventually,
     free_port,
     greeted,
+    serving,
     sign_in,
     started,
     wait_for,
@@ -481,3 +487,53 @@ async def test_a_new_session_is_made_and_nobody_else_can_reach_it(ann, kept):
         await tab.until("synced")
         assert tab.texts() == []
     assert await db(services.sessions_of(ann.talk["by"]).filter(key=key).count)() == 1
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    ("program", "path"),
+    [("uvicorn", "/api/sessions/"), ("daphne", "/chat/"), ("uvicorn", "/admin/login/")],
+)
+async def test_after_a_crash_of_all_servers_a_look_ends_the_turns(ann, serve, program, path):
+    claim = await db(services.admit_turn)(**ann.talk, client_id="c1", content="hi", owner="gone")
+    await db(services.start_turn)(claim=claim.claim)
+    await db(Turn.objects.update)(lease_until=DatabaseNow())
+    [server] = serve(1, program=program)
+    answer = await request(server, ann, path)
+    assert answer.status == 200
+    interrupted = Turn.objects.filter(status="interrupted")
+    await eventually(interrupted.exists, "it runs on")
+
+
+WSGI = """
+import threading
+from wsgiref.util import setup_testing_defaults
+
+from django.core.wsgi import get_wsgi_application
+
+environ = {"HTTP_HOST": "127.0.0.1"}
+setup_testing_defaults(environ)
+application = get_wsgi_application()
+b"".join(application(environ, lambda *_: None))
+print([thread.name for thread in threading.enumerate()])
+"""
+
+
+def test_a_wsgi_server_does_not_sweep():
+    done = subprocess.run(  # noqa: S603  # our own code
+        [sys.executable, "-c", WSGI],
+        cwd=settings.BASE_DIR,
+        env=database_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "['MainThread']"
+
+
+async def test_the_requests_of_tests_start_no_sweep(ann):
+    await AsyncClient().get("/chat/")
+    await db(Client().get)("/chat/")
+    async with serving() as address:
+        await asyncio.to_thread(urllib.request.urlopen, f"{address}/admin/login/")
+    assert "chatmemory-hub" not in {thread.name for thread in threading.enumerate()}
