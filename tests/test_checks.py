@@ -93,6 +93,8 @@ def test_right_settings_pass(right):
         ({"RETENTION": [{"max_age": "soon"}]}, "E009", "[0]"),
         ({"RETENTION": [{"max_idle": -5}]}, "E009", "above 0"),
         ({"RETENTION": [{"max_idle": 0}]}, "E009", "above 0"),
+        ({"RETENTION": [{"max_age": float("nan")}]}, "E009", "above 0"),
+        ({"RETENTION": [{"max_idle": 1e300}]}, "E009", "100 years"),
         ({"RETENTION": [{"max_messages": 0}]}, "E009", "max_messages"),
         ({"RETENTION": [{"tag": ["a"]}]}, "E009", "tag"),
         ({"RETENTION": [{"max_age": 5}, {"tag": "kept"}]}, "E009", "[1] never applies"),

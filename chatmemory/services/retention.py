@@ -49,6 +49,9 @@ _deletion: ContextVar[tuple[Actor, bool] | None] = ContextVar("_deletion", defau
 
 NOBODY = Q(pk__in=())
 
+MAX_AGE_SECONDS = 100 * 365 * 24 * 60 * 60
+"""The longest age in a rule: databases cannot compute with any."""
+
 OWNERLESS = Q(owner__isnull=True, scope__startswith="user:", expires_at__isnull=True)
 """Its user's account was deleted, and nobody has restored it since."""
 
@@ -76,8 +79,8 @@ class Rule:
         if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
             raise ValueError("max_messages must be a whole number from 1 on")
         ages = {name: seconds(given[name]) for name in ("max_age", "max_idle") if name in given}
-        if any(age <= 0 for age in ages.values()):
-            raise ValueError("an age must be above 0")
+        if not all(0 < age <= MAX_AGE_SECONDS for age in ages.values()):  # NaN is neither
+            raise ValueError("an age must be above 0, and at most 100 years")
         return cls(tag=tag, max_messages=most, **ages)
 
     def applies_to(self, tags: Collection[str]) -> bool:
