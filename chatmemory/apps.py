@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.apps import AppConfig, apps
@@ -9,7 +10,6 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.signals import user_logged_out
 from django.core.handlers.asgi import ASGIHandler
 from django.core.signals import request_started
-from django.db import transaction
 from django.db.models import Model
 from django.db.models.signals import class_prepared, post_delete, post_save
 from django.utils.translation import gettext_lazy as _
@@ -28,6 +28,7 @@ class ChatMemoryConfig(AppConfig):
         from chatmemory.hub import hub
         from chatmemory.pages import checks as page_checks  # noqa: F401  # registers them
         from chatmemory.runner import runner
+        from chatmemory.services.news import call_after_commit
         from chatmemory.services.rollback import is_test_running
         from chatmemory.waits import waits
 
@@ -51,12 +52,11 @@ class ChatMemoryConfig(AppConfig):
         def close(request: Any, **_: object) -> None:
             login = getattr(getattr(request, "session", None), "session_key", None)
             if login:
-                transaction.on_commit(lambda: hub.expel_login(login), robust=True)
+                call_after_commit(partial(hub.expel_login, login))
 
         def expel(instance: Any, using: str, **about: object) -> None:
             if about["signal"] is post_delete or not getattr(instance, "is_active", True):
-                pk = str(instance.pk)
-                transaction.on_commit(lambda: hub.expel_user(pk), using=using, robust=True)
+                call_after_commit(partial(hub.expel_user, str(instance.pk)), using=using)
 
         # After a crash of all servers no socket may come for a long time, but people look at pages.
         def sweep(sender: type, **_: object) -> None:

@@ -418,7 +418,12 @@ class Runner:
 
     async def _pass_on_others(self, scope: str) -> None:
         """Begin what a person's other sessions have waiting for the end of a turn."""
-        for session_pk in await asessions_to_claim(scope=scope):
+        try:
+            sessions = await asessions_to_claim(scope=scope)
+        except ChatMemoryError as error:
+            logger.warning("the sweep claims a person's next turn: %s", error.code)
+            return
+        for session_pk in sessions:
             if not self.owner:
                 hub.call_runners(session_pk)
             elif claim := await self._claim(session_pk):  # one by one: the oldest goes first

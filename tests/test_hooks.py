@@ -209,6 +209,8 @@ def test_a_log_filter_that_fails_does_not_fail_a_committed_turn(caplog):
         finally:
             news.turns_log.removeFilter(fail)
     assert Turn.objects.get().status == "complete"
+    assert "a hook failed after the commit: builtins.RuntimeError" in caplog.text
+    assert "a mistake of the host's" not in caplog.text
 
 
 def add(claim):

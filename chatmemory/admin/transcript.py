@@ -122,8 +122,11 @@ class MessageView(Reading):
 
 def _unstored(head: Head) -> list[UnstoredText]:
     """Return the text of ended turns that no message holds, without what a removal hides."""
-    found = []
-    for unstored in services.read_unstored(session=Session.objects.get(pk=head.pk)):
+    found: list[UnstoredText] = []
+    session = Session.objects.filter(pk=head.pk).first()
+    if session is None:  # vacuumed since the head was read
+        return found
+    for unstored in services.read_unstored(session=session):
         turn = unstored.turn
         if unstored.is_hidden:
             continue

@@ -198,7 +198,19 @@ def _leave_no_transaction() -> None:
 
 
 def _call_after_commit(call: Callable[[], object]) -> None:
-    def hook() -> None:  # Django logs a failed hook by its __qualname__, which a partial lacks
-        call()
+    call_after_commit(call, using=database().alias)
 
-    transaction.on_commit(hook, using=database().alias, robust=True)
+
+def call_after_commit(call: Callable[[], object], *, using: str | None = None) -> None:
+    """Call it after the commit; its error is logged without the text and reaches no caller.
+
+    Django's own log of a failed hook has the text, and fails for a partial, which has no name.
+    """
+
+    def hook() -> None:
+        try:
+            call()
+        except Exception as error:
+            log_error(logger, "a hook failed after the commit", error=error)
+
+    transaction.on_commit(hook, using=using)

@@ -11,7 +11,6 @@ from functools import partial
 from itertools import chain
 
 from django.contrib.auth.base_user import AbstractBaseUser
-from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 
 from chatmemory.conf import seconds, settings
@@ -32,6 +31,7 @@ from chatmemory.services.faults import database, durably
 from chatmemory.services.floor import move_floor
 from chatmemory.services.keys import key_hashes
 from chatmemory.services.locks import lock_pk, unit
+from chatmemory.services.news import call_after_commit
 from chatmemory.services.pool import call_soon, in_pool
 from chatmemory.services.removal import EXPIRED, purge
 from chatmemory.services.tags import tags_of
@@ -208,7 +208,6 @@ def forget_user(user: AbstractBaseUser, *, using: str) -> None:
     scope = user_scope(user)
     by, in_background = _deletion.get() or (ACTOR, False)
 
-    # Django logs the name of a hook that fails, which a partial does not have.
     def forget() -> None:
         forget_person(scope=scope)
 
@@ -221,8 +220,8 @@ def forget_user(user: AbstractBaseUser, *, using: str) -> None:
     if using == database().alias:
         depart()
     else:
-        transaction.on_commit(depart, using=using, robust=True)
-    transaction.on_commit(forget_soon if in_background else forget, using=using, robust=True)
+        call_after_commit(depart, using=using)
+    call_after_commit(forget_soon if in_background else forget, using=using)
 
 
 def _record_departure(scope: str, by: Actor) -> None:

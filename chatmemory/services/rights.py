@@ -103,7 +103,7 @@ def proofs_of(user_pks: Collection[str]) -> Mapping[str, str]:
     """Return the proofs of the active users among these, by primary key."""
     # Not a condition of the query: a user model may have is_active as an attribute alone.
     users = on_primary(get_user_model()).filter(pk__in=user_pks)
-    return {str(user.pk): proof_of(user) for user in users if user.is_active}
+    return {str(user.pk): proof_of(user) for user in users if getattr(user, "is_active", True)}
 
 
 def living_logins(keys: Collection[str]) -> set[str]:
