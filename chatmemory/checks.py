@@ -501,6 +501,8 @@ def _missing_hint(module: str, name: str) -> str | None:
             return f"{module}.{name} is a module; name the responder in it."
         if name in vars(loaded) or "__getattr__" in vars(loaded):
             return None
+        if PathFinder.find_spec(f"{module}.{name}", getattr(loaded, "__path__", ())):
+            return f"{module}.{name} is a module; name the responder in it."
         return f"{module} has no {name!r}.{_did_you_mean(name, vars(loaded))}"
     try:
         spec = find_spec(module)

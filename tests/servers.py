@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -40,8 +42,6 @@ SERVERS = {
     "gunicorn": "gunicorn --log-level warning --worker-class uvicorn_worker.UvicornWorker "
     "--bind 127.0.0.1:{port} {application}",
     "hypercorn": "hypercorn --bind 127.0.0.1:{port} {application}",
-    "granian": "granian --interface asgi --no-access-log --log-level warning --port {port} "
-    "{application}",
 }
 """Modules to run, with their arguments."""
 
@@ -334,6 +334,8 @@ class Server:
         }
         self.log = log
         self.process: subprocess.Popen[bytes] | None = None
+        self.group: int | None = None
+        """The process group, which workers of Gunicorn do not leave when their parent is killed."""
 
     def start(self) -> Self:
         """Start it, if it doesn't run."""
@@ -347,7 +349,9 @@ class Server:
                 env=self.env,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,
             )
+        self.group = self.process.pid
         wait_for(lambda: answers(self.port), f"{self.program} does not start", self.log)
         return self
 
@@ -361,9 +365,12 @@ class Server:
         return self.process.pid
 
     def kill(self) -> None:
-        """End it by SIGKILL, which it does not hear of."""
+        """End it and its workers by SIGKILL, which they cannot handle."""
+        if self.group is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.group, signal.SIGKILL)
+            self.group = None
         if self.process is not None:
-            self.process.kill()
             self.process.wait()
             self.process = None
 

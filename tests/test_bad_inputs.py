@@ -98,7 +98,10 @@ def _constants(module: ast.Module, node: ast.expr) -> Iterator[str]:
         case ast.Name(id=name):
             for statement in module.body:
                 match statement:
-                    case ast.Assign(targets=[ast.Name(id=known)], value=value) if known == name:
+                    case (
+                        ast.Assign(targets=[ast.Name(id=known)], value=value)
+                        | ast.AnnAssign(target=ast.Name(id=known), value=ast.expr() as value)
+                    ) if known == name:
                         yield from _constants(module, value)
         case ast.List(elts=nodes) | ast.Tuple(elts=nodes) | ast.Dict(keys=nodes):
             yield from (str(each.value) for each in nodes if isinstance(each, ast.Constant))

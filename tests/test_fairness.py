@@ -21,7 +21,7 @@ from chatmemory.errors import BadInput
 from chatmemory.hub import hub
 from chatmemory.models import Turn
 from chatmemory.runner import runner
-from chatmemory.services import Actor, user_scope
+from chatmemory.services import SERVER, Actor, user_scope
 from chatmemory.services.fairness import sessions_to_claim, sessions_to_sweep
 from chatmemory.waits import RETRY_SECONDS, waits
 from tests import responders_for_tests
@@ -334,7 +334,7 @@ def test_the_limit_costs_a_send_one_statement_and_a_server_none(postgresql):
     ann, server = Actor.user(make_user()), Actor.server("tests")
     for person in (ann, server):
         services.open_session(
-            session_key="talk", by=person, scope=None if person is ann else "server:x"
+            session_key="talk", by=person, scope=None if person is ann else SERVER
         )
     assert statements(lambda: admit(ann, "talk", owner="me")) == 2
     assert statements(lambda: admit(server, "talk", owner="me")) == 1

@@ -10,7 +10,7 @@ from channels_redis.pubsub import RedisPubSubChannelLayer
 from channels_redis.utils import _consistent_hash
 
 from chatmemory import layer as layer_module
-from chatmemory.hub import Hub
+from chatmemory.hub import Hub, Place
 from chatmemory.layer import group_of
 from tests.layers import Ear
 from tests.servers import wait_for
@@ -19,6 +19,7 @@ from tests.torture.world import Redis
 pytestmark = pytest.mark.slow
 
 SESSIONS = range(1, 41)
+EPOCH = 1
 LIVE_SECONDS = 5.0
 """By when sessions are live again after their host has returned."""
 
@@ -58,20 +59,21 @@ class Conversations:
         self.here, self.there = here, there
         self.texts = {}
         for number in SESSIONS:
-            there.join(number, Ear())
-            self.texts[number] = here.begin_text(number, f"c{number}", 0)
+            there.join(Place(number, EPOCH), Ear())
+            self.texts[number] = here.begin_text(Place(number, EPOCH), f"c{number}", 0)
 
     def grow(self, numbers):
         for number in numbers:
             self.texts[number].pieces.append("word ")
-            self.here.grew(number)
+            self.here.grew(Place(number, EPOCH))
 
     def lag(self, numbers):
         """The sessions of these whose text is not the same in both processes."""
         return [
             number
             for number in numbers
-            if (seen := self.there.text_of(number)) is None or seen.text != self.texts[number].text
+            if (seen := self.there.text_of(Place(number, EPOCH))) is None
+            or seen.text != self.texts[number].text
         ]
 
     def follow(self, numbers, otherwise):

@@ -803,6 +803,7 @@ def test_archiving_and_expiry_do_not_stop_a_running_turn():
 def test_no_step_of_a_turn_waits_for_a_lock_without_bound():
     session, idle = make_session(), make_session("idle")
     claim = run()
+    admit("waiting", session_key="idle")
     if connection.vendor == "sqlite":
         pytest.skip("the host's timeout")
     steps = (

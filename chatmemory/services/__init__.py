@@ -125,7 +125,6 @@ from chatmemory.services.rights import (
     check_login,
     check_reach,
     standing_logins,
-    valid_logins,
 )
 from chatmemory.services.runs import (
     Ended,
@@ -347,6 +346,5 @@ __all__ = [
     "use_ticket",
     "user_scope",
     "vacuum",
-    "valid_logins",
     "verify_audit",
 ]
