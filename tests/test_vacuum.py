@@ -340,6 +340,7 @@ def test_the_command_seals_the_audit_unless_it_is_a_dry_run():
 
 
 @pytest.mark.regression
+@pytest.mark.django_db(transaction=True)  # ANALYZE commits on MariaDB
 def test_the_turns_of_a_chunk_are_found_by_an_index():
     """Not by a scan of all turns of the session, for each chunk and under its lock."""
     session = make_session()
