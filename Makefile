@@ -1,23 +1,28 @@
 # make demo: a chat in the browser. make test: the tests.
-# Python 3.11 or newer is all they need; what they install goes to .venv.
+# They need only Python 3.11 or newer, and install everything else in .venv.
 
 BIN := .venv/bin
 LOCK := .ci/constraints.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
 
-.PHONY: help demo test test-fast torture lint types check peers audit lock ci clean
+.PHONY: help demo test test-fast test-long test-django torture recall lint types js check docs peers audit lock ci clean
 
 help:
 	@echo "make demo    run the demo on http://127.0.0.1:8000/"
-	@echo "make test    run the tests; ARGS='-k name' selects some"
+	@echo "make test    run all tests but the long ones; ARGS='-k name' selects some"
 	@echo "make test-fast run the tests that take less than a second each"
+	@echo "make test-long run the tests that take several seconds each: kills, shutdowns, whole projects"
+	@echo "make test-django DJANGO=6.1 PYTHON=python3.13 run the fast tests with another Django"
 	@echo "make torture kill, pause, cut and flood real servers; ARGS='--plan kill --seed 7' selects"
+	@echo "make recall  count the facts that reach the model after a kill; ARGS=FILE names the dialogues"
 	@echo "make lint    check format, style and imports"
 	@echo "make types   check the types"
+	@echo "make js      check and test the JavaScript; needs Node.js 20.19 or newer with npm"
 	@echo "make check   check the project and its migrations"
+	@echo "make docs    generate the pages and diagrams in docs/ that are made from the code"
 	@echo "make peers   run our contract against other memories; ARGS=--write writes docs/peers.md"
-	@echo "make audit   look the locked versions up among known vulnerabilities; needs the network"
+	@echo "make audit   check the locked versions for known vulnerabilities; needs the network"
 	@echo "make lock    lock the newest versions that pyproject.toml allows"
 	@echo "make ci      everything, on PostgreSQL, MariaDB, SQLite and Redis"
 	@echo "make clean   remove .venv and the demo's data"
@@ -26,13 +31,28 @@ demo: .venv/demo
 	@DJANGO_SETTINGS_MODULE=project.settings DATABASE_URL= REDIS_URL= DEBUG=1 $(BIN)/python manage.py demo
 
 test: .venv/dev
-	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" $(ARGS)
 
+# With cached bytecode, the collection takes half of the time, in each of the two processes.
 test-fast: .venv/dev
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal \
+	    -m "not slow and not long" --hypothesis-profile=fast $(ARGS)
+
+test-long: .venv/dev
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m long $(ARGS)
+
+test-django:
+	@$(or $(PYTHON),python3) -m venv .venv/django-$(DJANGO)
+	@grep -iv '^django==' $(LOCK) > .venv/django-$(DJANGO)/constraints.txt
+	@.venv/django-$(DJANGO)/bin/python -m pip --disable-pip-version-check --quiet install \
+	    -c .venv/django-$(DJANGO)/constraints.txt "Django~=$(DJANGO).0" -e '.[dev]'
+	@.venv/django-$(DJANGO)/bin/python -m pytest -n 2 --dist worksteal -m "not slow and not long" $(ARGS)
 
 torture: .venv/dev .venv/mariadb
 	@$(BIN)/python -m tests.torture $(ARGS)
+
+recall: .venv/dev
+	@$(BIN)/python -m tests.benchmarks.recall $(ARGS)
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .
@@ -40,11 +60,17 @@ lint: .venv/dev
 	$(BIN)/lint-imports
 
 types: .venv/dev
-	$(BIN)/mypy chatmemory project tests
+	$(BIN)/mypy chatmemory project tests docs/generate
+
+js: tests/js/node_modules/.made
+	@cd tests/js && npm run --silent lint && npm run --silent types && npm test
 
 check: .venv/dev
 	$(BIN)/python manage.py check
 	$(BIN)/python manage.py makemigrations --check --dry-run
+
+docs: .venv/dev
+	@for script in docs/generate/*.py; do $(BIN)/python $$script || exit; done
 
 peers: .venv/dev .venv/mariadb
 	@$(BIN)/python -m tests.peers $(ARGS)
@@ -64,7 +90,7 @@ ci:
 	@bash .ci/run
 
 clean:
-	rm -rf .venv var
+	rm -rf .venv var tests/js/node_modules
 
 .venv/demo: requirements.txt pyproject.toml $(LOCK) .venv/made
 	@echo "Installing what the demo needs into .venv; this happens once."
@@ -80,6 +106,10 @@ clean:
 	@$(PIP) install -c $(LOCK) -e '.[mariadb]'
 	@touch $@
 
+tests/js/node_modules/.made: tests/js/package.json
+	@cd tests/js && npm install
+	@touch $@
+
 .venv/made:
 	@for python in $(PYTHONS); do \
 	    "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
@@ -90,6 +120,6 @@ clean:
 	if [ -n "$$recent" ]; then \
 	    echo "$$recent has no venv module. On Debian and Ubuntu: apt install python3-venv"; \
 	else \
-	    echo "No Python 3.11 or newer was found. Where it is elsewhere: make PYTHON=/path/to/python3"; \
+	    echo "No Python 3.11 or newer was found. Pass its path: make PYTHON=/path/to/python3"; \
 	fi >&2; \
 	exit 1

@@ -1,1 +1,1 @@
-"""Chat memory for Django that cannot forget."""
+"""Durable chat memory for Django."""

@@ -32,7 +32,10 @@ class Setting(Generic[T]):
 
 
 def seconds(value: object) -> float:
-    """A duration in seconds, given as a number or a `timedelta`. Raises ValueError."""
+    """Convert a number of seconds or a `timedelta` to seconds. Raises ValueError."""
+    if isinstance(value, str):
+        message = f"{value!r} is a string; use a number of seconds or a timedelta"
+        raise ValueError(message)  # noqa: TRY004  # a wrong setting
     return value.total_seconds() if isinstance(value, timedelta) else float(str(value))
 
 
@@ -51,7 +54,7 @@ class Duration(Setting[float]):
 
 
 class OptionalDuration(Setting[float | None]):
-    """The same, or None."""
+    """A duration that may be None."""
 
     @overload
     def __get__(self, instance: None, owner: type[Settings]) -> Setting[float | None]: ...
@@ -67,159 +70,168 @@ class OptionalDuration(Setting[float | None]):
 
 
 class Settings:
-    """What can be set, with its default."""
+    """All settings with their defaults."""
 
     RESPONDER = Setting("demo")
-    """Who answers: `demo` (offline), a model string for `init_chat_model` such as
-    `openai:gpt-5`, or a dotted path to a Runnable, to a factory `f(session)` that returns
-    one, or to an async generator function `f(messages, session)`."""
+    """The source of replies: `demo` (offline), a model string for `init_chat_model` such as
+    `openai:gpt-5`, or a dotted path to a Runnable, to a factory `f(session)` that returns one, or
+    to an async generator function `f(messages, session)`."""
 
     WINDOW_TOKENS = Setting[int | None](8_000)
-    """How much history the model is given, in tokens; None for no limit."""
+    """Maximum size of the window in tokens; None for no limit."""
 
     WINDOW_MESSAGES = Setting[int | None](None)
-    """How much history the model is given, in messages; None for no limit."""
+    """Maximum size of the window in messages; None for no limit."""
 
     TOKEN_COUNTER = Setting("approximate")
-    """How a message's tokens are counted when it is stored: `approximate` (four characters
-    each, three more for each message), or a dotted path to a function from the text that the
-    model is given to a number."""
+    """Counts a message's tokens when it is stored: `approximate` (one token for four characters,
+    and three for each message), or a dotted path to a function from the text that the model
+    receives to a number."""
 
     MAX_MESSAGE_CHARS = Setting(32_000)
-    """Longest message taken from a person, in characters."""
+    """Maximum length of a user's message, in characters."""
 
     MAX_REPLY_CHARS = Setting(1_000_000)
-    """Maximum length of a text of a model or tool, in characters. A run cuts a longer one, and
-    the message says so; a reply that streams more is not read any further. Server code that
-    stores a longer one gets `too_large`, unless it is `lenient`."""
+    """Maximum length of a text of a model or tool, in characters. A run truncates a longer one and
+    marks the message, and stops reading the stream of a longer reply. Server code that stores a
+    longer one gets `too_large`, unless it is `lenient`."""
 
     BUSY_POLICY = Setting("queue")
-    """What becomes of a message that is sent while another is answered, unless the sender says:
-    `queue` (it waits its turn), `reject` (it is refused, as `busy`) or `interrupt` (it goes
-    before all that wait, and the reply that is under way ends with what was said so far).
-    The chat page keeps a message that this setting refused, and sends it when a turn has ended."""
+    """Policy for a message that is sent during a turn, unless the sender chooses one: `queue` (it
+    waits), `reject` (it is rejected as `busy`) or `interrupt` (it goes to the front of the queue,
+    and the running turn stops and keeps its partial text). The chat page keeps a message that this
+    setting rejected, and sends it when a turn has ended."""
 
     QUEUE_DEPTH = Setting(5)
-    """How many messages may wait in one session; more are refused, as `queue_full`."""
+    """Maximum waiting messages in one session; more are rejected as `queue_full`."""
 
     TURN_TIMEOUT = Duration(300)
-    """How long a run may take, in seconds; then it ends as failed, by `model_timeout`, with what
-    was said so far."""
+    """Maximum duration of a run, in seconds. A longer one ends as failed with `model_timeout`, and
+    keeps its partial text."""
 
     LEASE = Duration(15)
-    """How long a process owns a run without renewing, in seconds. After it, a dead process's
-    run is ended by the next that looks."""
+    """How long a process owns a run without renewal, in seconds. After that, another process ends
+    the run of a dead process."""
 
     DRAIN = Duration(8)
-    """How long the turns of a process may go on after SIGTERM, in seconds; then they end as
-    interrupted, with what was said so far. Storing that and closing sockets takes up to 12 s more,
-    within the time that whoever sends the signal must give."""
+    """How long the turns of a process may continue after SIGTERM, in seconds. Then they end as
+    interrupted, and keep their partial text. Storing it and closing the sockets takes up to 12 s
+    more: the process manager must allow that time before it kills the process."""
 
     SESSION_TTL = OptionalDuration(None)
-    """How long after its last message a session expires, in seconds; None for never. It doesn't
-    while a turn waits or runs, nor on hold; one with an `expires_at` of its own expires then
-    instead."""
+    """Time from a session's last message until it expires, in seconds; None for never. A session
+    does not expire while a turn waits or runs, nor on hold. An `expires_at` of its own takes
+    precedence."""
 
     RETENTION = Setting[list[dict[str, object]]]([])
-    """What `chatmemory_expire` removes by age: a list of rules. The first rule that applies to a
-    session decides. A rule is a dict with any of `tag` (it applies only to sessions with this tag,
-    which `tag_session` or an operator adds), `max_age` (older messages are trimmed), `max_idle`
-    (sessions without a message for so long are purged), both in seconds, and `max_messages` (the
-    oldest above this number are trimmed). A rule with a tag alone exempts its sessions. A rule
-    without a tag applies to all, and must be the last. Nothing on hold is removed."""
+    """Rules by which `chatmemory_expire` removes by age. The first rule that applies to a session
+    decides. A rule is a dict with any of `tag` (it applies only to sessions with this tag, which
+    `tag_session` or an operator adds), `max_age` (older messages are trimmed), `max_idle` (sessions
+    without a message for that time are purged), both in seconds, and `max_messages` (the oldest
+    above this number are trimmed). A rule with a tag alone exempts its sessions. A rule without a
+    tag applies to all sessions, and must be the last. Held sessions are exempt."""
 
     UNDO_DAYS = Setting(30)
-    """For how many days what was removed can be restored; then `chatmemory_vacuum` deletes
-    it."""
+    """How many days a removal can be restored; after that, `chatmemory_vacuum` deletes the rows. At
+    most 36,500."""
 
     USER_DELETED = Setting("purge")
-    """What becomes of a user's sessions when the account is deleted: `purge` (they can be
-    restored for `UNDO_DAYS`), `erase` (at once, for good) or `keep`. Those on hold are kept."""
+    """What happens to a user's sessions when the account is deleted: `purge` (they can be restored
+    for `UNDO_DAYS`), `erase` (immediately and permanently) or `keep`. Held sessions are kept."""
 
     AUDIT_KEY = Setting("")
-    """The secret of the audit's seals and hashes. Empty is Django's `SECRET_KEY`: that is for
-    development, since rotating it would cut off the audit. Keep it as long as the audit."""
+    """The secret key of the audit's seals and hashes. Empty uses Django's `SECRET_KEY`, for
+    development only: its rotation would make the audit unverifiable. Keep the key as long as the
+    audit."""
 
     AUDIT_KEY_FALLBACKS = Setting[list[str]]([])
-    """Earlier values of `AUDIT_KEY`, which still verify what they sealed and recognize whom they
-    hashed. If the audit was begun without an `AUDIT_KEY`, add the `SECRET_KEY` of that time."""
+    """Earlier values of `AUDIT_KEY`, which still verify old seals and identify persons in old
+    hashes. If the audit began without an `AUDIT_KEY`, add the `SECRET_KEY` of that time."""
 
     ERASURE_LIST = Setting[str | Path | None](None)
-    """Where each erasure is recorded outside the database, so that it can be repeated after a
-    backup is restored: the absolute path of a file of JSON lines, or the dotted path of a
-    callable that returns an object with `append(line)` and `lines()`. A line is durable before
-    the first delete; if it cannot be written, nothing is erased. Keep each line as long as the
-    oldest backup."""
+    """Storage outside the database for a record of each erasure, so that erasures can be repeated
+    after a backup is restored: the absolute path of a file of JSON lines, or the dotted path of a
+    callable that returns an object with `append(line)` and `lines()`. A line is durable before the
+    first delete; if it cannot be written, nothing is erased. Keep each line as long as the oldest
+    backup."""
 
     ALLOWED_ORIGINS = Setting[list[str] | None](None)
-    """Origins that may open a websocket, each `scheme://host[:port]`. None is the page's own
-    host, with the scheme and port that the server sees. The host must be one of Django's
-    ALLOWED_HOSTS in either case."""
+    """Origins that may open a websocket, each `scheme://host[:port]`. None allows only the page's
+    own host, with the scheme and port that the server sees. In either case the host must be one of
+    Django's ALLOWED_HOSTS."""
 
     SOCKET_AUTH = Setting[str | None](None)
-    """Who opens a websocket: the dotted path of a function, sync or async, from its ASGI scope to
-    None, a user, or a pair of a user and a text that identifies the credential, such as a token
-    (see `VALID_LOGINS`). For clients that neither have Django's login nor get a ticket over REST.
-    None is Django's login, as `AuthMiddlewareStack` found it. A ticket is accepted in any case."""
+    """Authenticates websockets: the dotted path of a function, sync or async, from the ASGI scope
+    to None, a user, or a pair of a user and a string that identifies the credential, such as a
+    token (see `VALID_LOGINS`). For clients that have neither Django's login nor a ticket from REST.
+    None uses Django's login: the user that a middleware such as Channels' `AuthMiddlewareStack` has
+    put into the scope, else that of the session's cookie. Tickets are always accepted."""
 
     VALID_LOGINS = Setting[str | None](None)
-    """Which logins are still valid: the dotted path of a function from a list of
-    `chatmemory.services.Login` to those of them that are. A login has `actor` and `credential`: the
-    text that `SOCKET_AUTH` returned, or that of REST framework's `request.auth` that asked for a
-    ticket. The function runs before each write, and every 5 s for the open sockets; it may use the
-    database. Logins by a Django session are not passed to it: they end with their session. With
-    None the others end with the account or its password alone."""
+    """Finds revoked logins: the dotted path of a function from a list of
+    `chatmemory.services.Login` to those that are still valid. A login has `actor` and `credential`:
+    the string that `SOCKET_AUTH` returned, or that of REST framework's `request.auth` that
+    requested a ticket. The function is called before each write, and every 5 s for the open
+    sockets; it may query the database. It never receives logins by a Django session, which end with
+    the session. With None, other logins end only with the account or its password."""
 
     REACH = Setting[str | None](None)
-    """Who may chat: the dotted path of a function from the person, a
-    `chatmemory.services.Actor`, to true or false; None is everybody who is signed in. It is asked
-    at each `hello`, write and REST request, and may use the database. Each person reaches only
-    their own sessions."""
+    """Decides who may chat: the dotted path of a function from a `chatmemory.services.Actor` to
+    true or false. None allows everyone who is signed in. The function is called at each `hello`,
+    write and REST request, and may query the database. Each person reaches only their own
+    sessions."""
 
     READS_PER_MINUTE = Setting[int | None](300)
-    """How many REST reads and pages one person may ask for; None for no limit. Counted in Django's
-    cache."""
+    """Maximum REST reads, renames and pages of one person per minute; None for no limit. Counted in
+    Django's cache."""
 
     TOKENS_PER_DAY = Setting[int | None](None)
-    """After how many tokens of a day (UTC) the messages of one person are refused as
-    `rate_limited` until the day ends; None for no limit. Counted in Django's cache when a reply is
-    stored: as the model reports them, else as TOKEN_COUNTER counts the window and the reply. What
-    runs or waits meanwhile is not refused, so the limit can be exceeded."""
+    """Maximum tokens of one person per day (UTC); after that, messages are rejected as
+    `rate_limited` until the day ends. None for no limit. Counted in Django's cache when a reply is
+    stored: as the model reports them, else as TOKEN_COUNTER counts the window and the reply. Turns
+    that run or wait meanwhile are not rejected, so the limit can be exceeded."""
 
     MAX_SESSIONS_PER_USER = Setting[int | None](1_000)
-    """How many sessions one person may have that are neither purged nor expired; None for no limit.
-    Operators and servers may open more for them."""
+    """Maximum sessions of one person that are neither purged nor expired; None for no limit.
+    Operators and server code may open more for them."""
 
     TURNS_PER_USER = Setting[int | None](3)
-    """In how many sessions of one person turns may run at a time; further ones wait, the oldest
-    goes first. Two processes that begin turns at the same moment can exceed it by one or two. Not
+    """Maximum running turns of one person, over all sessions; further turns wait, and the oldest
+    starts first. Two processes that start turns at the same moment can exceed it by one or two. Not
     for sessions of the scope `server`. None for no limit."""
 
     WAITS_PER_USER = Setting[int | None](5)
-    """How many REST requests of one person may wait for a reply in one process; one more is
-    refused as `rate_limited`. None for no limit."""
+    """Maximum REST requests of one person in one process that wait for a reply; more are rejected
+    as `rate_limited`. None for no limit."""
 
     WAITS_PER_PROCESS = Setting[int | None](100)
-    """How many REST requests of all people may wait for a reply in one process. Each holds a thread
-    and no database connection. Set it below the threads of a WSGI server. None for no limit."""
+    """Maximum REST requests in one process that wait for a reply. Each occupies a thread, but no
+    database connection. Set it below the threads of a WSGI server. None for no limit."""
 
     CONNECTIONS_PER_USER = Setting[int | None](5)
-    """How many websockets one person may have open in a process; with one more the oldest is
-    closed. None for no limit."""
+    """Maximum open websockets of one person in one process; another one closes the oldest. None for
+    no limit."""
 
     CONNECTION_AGE = Duration(12 * 60 * 60)
-    """How long a websocket stays open at most, in seconds; its client is told to come again."""
+    """Maximum age of a websocket, in seconds; then the server closes it, and its client
+    reconnects."""
 
     DB_THREADS = Setting(4)
-    """Threads for the database work of sockets and runs, as many as the connection pool has
-    connections. 0 is Django's own thread, for tests that roll back."""
+    """Threads for the database work of sockets and runs; as many as the connection pool has
+    connections. 0 uses Django's own thread, for tests that roll back."""
+
+    PREPARED_STATEMENTS = Setting[bool | None](None)
+    """Whether psycopg prepares the app's statements. None prepares them if no pooler, such as
+    PgBouncer, is between this process and PostgreSQL. True prepares them behind a pooler too: only
+    for one that supports it, such as PgBouncer 1.22 with `max_prepared_statements`, and with
+    libpq 17. Other databases ignore it."""
 
     LOCK_TIMEOUT = Duration(2)
-    """How long a write waits for another of the same session, in seconds. SQLite waits as
-    long as the `timeout` of its `DATABASES` entry says."""
+    """How long a write waits for another write of the same session, in seconds. SQLite uses the
+    `timeout` of its `DATABASES` entry instead."""
 
     SENDS_PER_MINUTE = Setting[int | None](30)
-    """How many messages one person may send over websockets and REST; None for no limit.
+    """Maximum messages of one person per minute, over websockets and REST; None for no limit.
     Counted in Django's cache."""
 
 

@@ -1,7 +1,7 @@
-"""The errors of the app: one class for each code, the codes being stable.
+"""Error classes: one for each stable code, except that all codes of bad input share `BadInput`.
 
-An error knows nothing of HTTP or websockets; each entry point has one table for that. The first
-line of a docstring is the default sentence for people.
+Errors know neither HTTP nor websockets: each entry point maps classes to answers in one table. The
+first line of a class's docstring is its default text for people.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import ClassVar
 
 
 class ChatMemoryError(Exception):
-    """Something went wrong."""
+    """An internal error occurred."""
 
     code: str = "internal"
     retry: ClassVar[bool] = False
-    """Whether the same call may succeed a little later."""
+    """Whether the unchanged call may succeed later."""
 
     def __init__(self, message: str = "") -> None:
         documented = next(cls.__doc__ for cls in type(self).__mro__ if cls.__doc__)
@@ -22,11 +22,12 @@ class ChatMemoryError(Exception):
 
 
 class BadInput(ChatMemoryError):
-    """This input can't be taken.
+    """The input is invalid.
 
     `code` is one of bad_json, bad_shape, too_deep, bad_number, bad_field, unknown_field,
     bad_text, empty, too_many, too_large, bad_frame, unknown_type, not_ready or
-    unsupported_version; `field` names what is wrong; `limit` is the bound that was passed.
+    unsupported_version. `field` is the path of the invalid value, empty for the whole input.
+    `limit` is the limit that the input exceeds.
     """
 
     code = "bad_field"
@@ -46,63 +47,63 @@ class BadInput(ChatMemoryError):
 
 
 class Unauthenticated(ChatMemoryError):
-    """Sign in first."""
+    """Authentication is required. Sign in first."""
 
     code = "unauthenticated"
 
 
 class Forbidden(ChatMemoryError):
-    """You may not do this."""
+    """You do not have permission to do this."""
 
     code = "forbidden"
 
 
 class RoleForbidden(Forbidden):
-    """People write only as user."""
+    """Clients may write only messages with the role user."""
 
     code = "role_forbidden"
 
 
 class NotFound(ChatMemoryError):
-    """There is no such session."""
+    """Session not found."""
 
     code = "not_found"
 
 
 class UnknownTurn(NotFound):
-    """There is no such turn in this session."""
+    """Turn not found in this session."""
 
     code = "unknown_turn"
 
 
 class Conflict(ChatMemoryError):
-    """This client_id was used for another message."""
+    """This client_id was already used for a different message."""
 
     code = "conflict"
 
 
 class HistoryCleared(ChatMemoryError):
-    """The history was cleared in the meantime."""
+    """The history was cleared after this operation started. Reload the session."""
 
     code = "history_cleared"
 
 
 class Archived(ChatMemoryError):
-    """The session is archived and takes no more messages."""
+    """The session is archived and accepts no new messages."""
 
     code = "archived"
 
 
 class Held(ChatMemoryError):
-    """The session is on hold; nothing may remove its messages."""
+    """The session is on hold, so its messages cannot be removed."""
 
     code = "held"
 
 
 class Busy(ChatMemoryError):
-    """A reply is under way.
+    """A turn is running or waiting in this session. Retry after it ends.
 
-    `turn` is the client_id of the turn that runs or waits.
+    `turn` is that turn's client_id.
     """
 
     code = "busy"
@@ -114,15 +115,15 @@ class Busy(ChatMemoryError):
 
 
 class QueueFull(Busy):
-    """Too many messages wait already."""
+    """The queue of this session is full. Retry after a turn ends."""
 
     code = "queue_full"
 
 
 class RateLimited(ChatMemoryError):
-    """Too many messages in a short time.
+    """Too many requests. Retry later.
 
-    `retry_after` is in seconds.
+    `retry_after` is the delay in seconds.
     """
 
     code = "rate_limited"
@@ -134,7 +135,7 @@ class RateLimited(ChatMemoryError):
 
 
 class MemoryUnavailable(ChatMemoryError):
-    """The memory can't be reached just now; nothing was acknowledged."""
+    """The memory is unavailable, and nothing was acknowledged. Retry later."""
 
     code = "unavailable"
     retry = True
@@ -147,15 +148,15 @@ class ModelError(ChatMemoryError):
 
 
 class ModelUnavailable(ModelError):
-    """The model can't be reached."""
+    """The model is unavailable."""
 
     code = "model_unavailable"
 
 
 class ModelRateLimited(ModelError):
-    """The model gets too many requests; try again in a moment.
+    """The model received too many requests. Retry later.
 
-    HTTP 429 of a provider.
+    For HTTP status 429 of a provider.
     """
 
     code = "model_rate_limited"
@@ -163,36 +164,36 @@ class ModelRateLimited(ModelError):
 
 
 class ModelAccessDenied(ModelError):
-    """The model denies access; an operator has to fix it.
+    """The model provider denied access. An operator must check the API key and quota.
 
-    HTTP 401 or 403 of a provider, or a used-up quota.
+    For HTTP status 401 or 403 of a provider, and for an exhausted quota.
     """
 
     code = "model_access_denied"
 
 
 class ModelNotFound(ModelError):
-    """The provider has no such model; an operator has to fix it.
+    """The provider has no such model. An operator must check the model's name.
 
-    HTTP 404 of a provider.
+    For HTTP status 404 of a provider.
     """
 
     code = "model_not_found"
 
 
 class ContextTooLong(ModelError):
-    """The window has more tokens than the model takes."""
+    """The input exceeds the model's token limit."""
 
     code = "context_too_long"
 
 
 class NoCheckpointer(ModelError):
-    """The graph asked the user something, and has no checkpointer that would keep its place."""
+    """The graph interrupted for user input, but has no checkpointer to resume from."""
 
     code = "no_checkpointer"
 
 
 class ModelTimeout(ModelError):
-    """The model took too long."""
+    """The model did not finish in time."""
 
     code = "model_timeout"

@@ -1,4 +1,4 @@
-"""Errors in the log, without their texts: these may hold messages of users, keys and passwords."""
+"""Log errors without their texts, which may contain users' messages, keys and passwords."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 MAX_FRAMES = 30
+"""Frames of one error in the log: the last ones, where the error was raised."""
 MAX_ERRORS = 10
+"""Errors in one log entry: the error, its causes, and the members of groups."""
 
 
 def log_error(
@@ -20,45 +22,45 @@ def log_error(
     error: BaseException,
     level: int = logging.ERROR,
 ) -> None:
-    """Log a message, then the classes and frames of an error and of those that caused it."""
+    """Log a message, then the classes and frames of an error and its causes."""
     with_error = f"{message}: %s"
     logger.log(level, with_error, *args, describe(error), stacklevel=2)
 
 
 def describe(error: BaseException) -> str:
-    """The classes, HTTP statuses and frames of an error and of its causes; never their texts."""
-    return "\n".join(line for one in _chain(error) for line in _lines(one))
+    """Format the classes, HTTP statuses and frames of an error and its causes, without texts."""
+    return "\n".join(line for each in _chain(error) for line in _lines(each))
 
 
 def log_loop_error(logger: logging.Logger, context: Mapping[str, Any]) -> None:
-    """Log what an event loop gives to its exception handler."""
+    """Log the context that an event loop passes to its exception handler."""
     error = context.get("exception")
     if isinstance(error, BaseException):
-        log_error(logger, "an error in a background task", error=error)
+        log_error(logger, "error in a background task", error=error)
     else:
-        logger.error("asyncio reports %s", context.get("message"))
+        logger.error("asyncio reported: %s", context.get("message"))
 
 
 def watch_loop(loop: asyncio.AbstractEventLoop, logger: logging.Logger) -> None:
-    """Have the loop log its errors without their texts."""
+    """Make the loop log its errors without their texts."""
     loop.set_exception_handler(lambda _, context: log_loop_error(logger, context))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, then those that caused it or that it groups, each once."""
+    """Yield an error, then its causes and the members of groups, without repetition."""
     waiting, seen = [error], set[int]()
     while waiting and len(seen) < MAX_ERRORS:
-        one = waiting.pop(0)
-        if id(one) in seen:
+        current = waiting.pop(0)
+        if id(current) in seen:  # errors can be the cause of each other
             continue
-        seen.add(id(one))
-        yield one
-        if isinstance(one, BaseExceptionGroup):
-            waiting += one.exceptions
-        if one.__cause__ is not None:
-            waiting.append(one.__cause__)
-        elif one.__context__ is not None and not one.__suppress_context__:
-            waiting.append(one.__context__)
+        seen.add(id(current))
+        yield current
+        if isinstance(current, BaseExceptionGroup):
+            waiting += current.exceptions
+        if current.__cause__ is not None:
+            waiting.append(current.__cause__)
+        elif current.__context__ is not None and not current.__suppress_context__:
+            waiting.append(current.__context__)
 
 
 def _lines(error: BaseException) -> Iterator[str]:
@@ -70,6 +72,6 @@ def _lines(error: BaseException) -> Iterator[str]:
 
 
 def _status(error: BaseException) -> str:
-    """The HTTP status that a provider's error carries."""
+    """Return the HTTP status of a provider's error, formatted."""
     status = getattr(error, "status_code", None)
     return f" (status {status:d})" if isinstance(status, int) else ""

@@ -1,4 +1,4 @@
-"""The interface of the classic memory classes: save what was said, load what the model is given."""
+"""The interface of LangChain's classic memory classes: save a turn, load the window."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from contextlib import suppress
 from typing import Any
 
 from chatmemory import services
+from chatmemory.access import actors
+from chatmemory.access.addresses import address_lane, check_session_key
+from chatmemory.database.pool import Lane, in_pool
+from chatmemory.database.retries import retried
 from chatmemory.errors import BadInput, NotFound
+from chatmemory.models import Session
 from chatmemory.services import Actor
-from chatmemory.services.addresses import check_session_key
-from chatmemory.services.faults import durably
-from chatmemory.services.pool import Lane, address_lane, in_pool
 from chatmemory.window import read_window
 
 REASON = "cleared by a ChatMemory"
 
-Said = str | Mapping[str, object]
-"""A text, or a dict that has it as its only value or under the key named."""
+TextOrDict = str | Mapping[str, object]
+"""A text, or a dict that contains it as its only value or under the configured key."""
 
 
 class ChatMemory:
-    """The memory of one session. What was said is in the database, nothing of it in this object.
+    """The memory of one session. It keeps no messages outside the database.
 
-    Once it has loaded, it saves nothing after a clear or purge by somebody else (HistoryCleared);
-    load again to go on. The session is made when something is first saved. While a turn of the
-    session runs, its runner stores what is said: saving is Busy then.
+    The first save creates the session. If another user or process clears or purges the session
+    after a load, saving raises HistoryCleared until the next load. While a turn of the session
+    runs, saving raises Busy, because only the runner stores messages.
     """
 
     def __init__(
@@ -37,30 +39,32 @@ class ChatMemory:
         input_key: str | None = None,
         output_key: str | None = None,
     ) -> None:
-        """`by` and `scope` say for whom, as in the services; server code must name a scope.
+        """`by` and `scope` are as in the services: server code must name a scope.
 
-        `input_key` and `output_key` name the text in a dict of several values.
+        `input_key` and `output_key` are the keys of the text in dicts with several values.
         """
         check_session_key(session_key)
-        scope = services.scope_for(by, scope)
+        scope = actors.scope_for(by, scope)
         self._address: dict[str, Any] = {"session_key": session_key, "by": by, "scope": scope}
         self._input_key = input_key
         self._output_key = output_key
         self._epoch: int | None = None
 
-    def save_context(self, inputs: Said, outputs: Said, *, client_id: str | None = None) -> None:
-        """Store what a user said and what was answered, both or neither.
+    def save_context(
+        self, inputs: TextOrDict, outputs: TextOrDict, *, client_id: str | None = None
+    ) -> None:
+        """Store a user message and its reply, both or neither.
 
-        The same `client_id` again stores nothing. Raises BadInput, Conflict, HistoryCleared,
-        Archived, Busy, MemoryUnavailable.
+        A repeated `client_id` stores nothing. Raises BadInput, Conflict, HistoryCleared, Archived,
+        Busy, MemoryUnavailable.
         """
-        asked = _text(inputs, self._input_key, "inputs")
-        answered = _text(outputs, self._output_key, "outputs")
+        question = _text(inputs, self._input_key, "inputs")
+        reply = _text(outputs, self._output_key, "outputs")
         services.append_messages(
             **self._address,
             messages=[
-                {"role": "user", "content": asked},
-                {"role": "assistant", "content": answered},
+                {"role": "user", "content": question},
+                {"role": "assistant", "content": reply},
             ],
             client_id=client_id,
             epoch=self._epoch,
@@ -68,7 +72,7 @@ class ChatMemory:
         )
 
     def load_memory(self) -> list[dict[str, object]]:
-        """The window: plain messages in order; none if there is no session.
+        """Return the window as plain messages, oldest first; empty if there is no session.
 
         Raises MemoryUnavailable.
         """
@@ -78,7 +82,7 @@ class ChatMemory:
         except NotFound:
             return []
         self._epoch = session.epoch
-        return durably(lambda: read_window(session).messages, is_repeatable=True)
+        return _read_window(session)
 
     def clear(self) -> None:
         """Hide all messages of the session; an operator can restore them.
@@ -97,12 +101,18 @@ class ChatMemory:
     aclear = in_pool(clear, lane=_lane)
 
 
+@retried(is_repeatable=True)
+def _read_window(session: Session) -> list[dict[str, object]]:
+    return read_window(session).messages
+
+
 def _text(value: object, key: str | None, field: str) -> str:
     if isinstance(value, Mapping):
         if key is None and len(value) != 1:
-            raise BadInput(f"{field} has {len(value)} values; name one with a key.", field=field)
+            message = f"{field} has {len(value)} values. Set {field[:-1]}_key to the text's key."
+            raise BadInput(message, field=field)
         value = value.get(key) if key is not None else next(iter(value.values()))
     if not isinstance(value, str):
-        of_key = "" if key is None else f" under {key!a}"
-        raise BadInput(f"{field} must have a text{of_key}.", field=field)
+        where = "" if key is None else f" under the key {key!a}"
+        raise BadInput(f"{field} must contain a string{where}.", field=field)
     return value

@@ -1,4 +1,4 @@
-"""The address of the chat socket, to mount in a project's websocket router."""
+"""The route of the chat socket, for a project's websocket router."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from django.urls import re_path
 
 from chatmemory.consumers import ChatConsumer
 
-# Any key is taken: what can't be one is answered like one that isn't there.
+# Any key matches: an invalid one gets the same answer as an unknown one.
 websocket_urlpatterns = [re_path(r"^ws/chat/(?P<key>(?s:.+))/$", ChatConsumer.as_asgi())]

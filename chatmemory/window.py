@@ -1,68 +1,78 @@
-"""The window: what of a session's history the model is given."""
+"""The window: the messages of a session that the model receives."""
 
 from __future__ import annotations
 
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from django.db import connections
-
 from chatmemory import codec
 from chatmemory.codec import Asks
 from chatmemory.conf import settings
+from chatmemory.database.faults import write_connection
+from chatmemory.database.sql import Values
+from chatmemory.database.statements import prepared_cursor
 from chatmemory.models import Message, Session, Turn
 
 logger = logging.getLogger(__name__)
 
 REDACTED = "[redacted]"
-"""Stands in for what was redacted: providers refuse an empty text."""
+"""Replaces redacted content, since providers reject an empty text."""
 
-MOST_AT_FIRST = 200
-"""Rows read at first, at most, whatever the session's mean says."""
+MAX_FIRST_ROWS = 200
+"""Maximum rows of the first read, whatever the session's mean predicts."""
 
-MOST = 1_000
-"""Rows read at a time, at most."""
+MAX_ROWS = 1_000
+"""Maximum rows of one read."""
 
 _HIDDEN = re.compile(f"[{codec.HIDDEN}]")
-"""Where instructions hide."""
+"""Matches characters in which instructions can be hidden."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What the model is given."""
+    """The model's input."""
 
     messages: list[dict[str, object]]
-    """Plain messages in order, the session's instructions before them as one of the system's."""
+    """Plain messages in order, after a system message with the session's instructions."""
     tokens: int
-    """What those stored count, as counted when they were; instructions and repairs don't."""
+    """The sum of the stored token counts; without instructions and added results."""
     is_over: bool
-    """The last turn alone is over the limits."""
+    """Whether the last turn alone exceeds the limits."""
+    is_checked: bool
+    """Whether one statement read all of it, and `only_if` was true for it."""
+    may_answer: bool
+    """Whether the message before the last one can contain a question; see `read_question`."""
 
 
-def read_window(session: Session) -> Window:
-    """The newest messages within `WINDOW_TOKENS` and `WINDOW_MESSAGES`.
+def read_window(session: Session, *, only_if: Mapping[str, object] | None = None) -> Window:
+    """Read the newest messages within `WINDOW_TOKENS` and `WINDOW_MESSAGES`.
 
-    It begins where a turn does, so no tool call is torn from its result; where the whole history
-    fits, system messages before its first turn stay before it. A last turn that alone is over the
-    limits is given whole, and logged once for each session. A history in which no user speaks is
-    cut anywhere.
+    `only_if` are columns of the session and their required values: without them there are no rows.
 
-    Left out are superseded and quarantined rows, empty replies, and results of no call. What was
-    redacted is given as `[redacted]`, and a tool call without a result one that says so. The same
-    rows give the same list.
+    The window begins with a turn, so no tool call is separated from its result. If the whole
+    history fits, system messages before its first turn are included. A last turn that alone exceeds
+    the limits is included whole, with one warning for each session. A history without messages of a
+    user is cut at any row.
+
+    Excludes superseded and quarantined rows, empty replies, and results without a call. Redacted
+    content becomes `[redacted]`, and a tool call without a result gets one that states this. Equal
+    rows give equal windows.
     """
     limits = _limits()
-    rows = _within(limits, session)
+    reader = _Reader(session, only_if or {})
+    rows = _within(limits, reader)
     tokens = sum(row[2] for row in rows)
     window = Window(
-        messages=_instructions(session) + _paired(reversed(rows)),
+        messages=_instructions(session) + _with_results(reversed(rows)),
         tokens=tokens,
         is_over=tokens > limits.tokens or len(rows) > limits.messages,
+        is_checked=reader.count == 1 and reader.has_rows,
+        may_answer=reader.may_answer,
     )
     if window.is_over:
         _warn_once(session.pk)
@@ -70,10 +80,10 @@ def read_window(session: Session) -> Window:
 
 
 def read_question(session: Session, *, turn_pk: int, user_seq: int) -> Asks | None:
-    """What the message right before this turn's asks, if this turn's user can have meant that.
+    """Return the question in the message before this turn, if the turn can be its answer.
 
-    An answer was sent after the question was stored, and does not replace it. What asks on the
-    thread of another session was copied from there.
+    An answer was sent after the question was stored, and does not replace it. A question with the
+    thread of another session was copied from there, and cannot be answered.
     """
     before = Message.objects.filter(
         session=session,
@@ -97,9 +107,27 @@ class _Limits(NamedTuple):
     messages: float
 
 
-_Given = tuple[int, bool, int, dict[str, object], Sequence[str]]
-"""A row that is given: its number, whether a turn begins there, its tokens, the plain message, the
-ids of the tool calls in it. Plain tuples: there are many."""
+_Candidate = tuple[int, bool, int, dict[str, object], Sequence[str]]
+"""A row that can be in the window: its seq, whether a turn begins there, its tokens, the plain
+message, the ids of its tool calls. A tuple for speed: there are many."""
+
+# Raw SQL, since the ORM takes longer to build a statement than the database to run this one. Seqs
+# have no gaps, so the range limits the rows read under any query plan; ORDER BY and LIMIT make
+# PostgreSQL use the index (see docs/decisions/0003-window.md).
+_READ_ROWS = """\
+SELECT seq, role, text, body, tokens, redacted, quarantined,
+    role = 'user' AND (turn IS NULL OR turn = seq),
+    (SELECT superseded_to FROM {sessions} WHERE id = %(session_pk)s)
+FROM {messages}
+WHERE session_id = %(session_pk)s
+    AND seq >= (
+        SELECT CASE WHEN first_seq > {low} THEN first_seq ELSE {low} END
+        FROM {sessions}
+        WHERE {conditions}
+    )
+    {only_older}
+ORDER BY seq DESC
+LIMIT %(limit)s"""
 
 
 def _limits() -> _Limits:
@@ -109,45 +137,39 @@ def _limits() -> _Limits:
     )
 
 
-def _within(limits: _Limits, session: Session) -> list[_Given]:
-    """What is given, newest first: whole turns, at least one."""
-    given: list[_Given] = []
-    total = whole = 0
+def _within(limits: _Limits, reader: _Reader) -> list[_Candidate]:
+    """Select whole turns within the limits, at least one, newest row first."""
+    selected: list[_Candidate] = []
+    total_tokens = 0
+    turn_rows = 0  # the number of selected rows that form whole turns
     has_turn: bool | None = None
-    for row in _givable(limits, session):
+    for row in _candidates(limits, reader):
         seq, begins_turn, tokens, _, _ = row
-        total += tokens
-        if (total > limits.tokens or len(given) >= limits.messages) and given:
-            if not whole and has_turn is None:
-                has_turn = begins_turn or _has_turn(session, seq)
-            if whole or not has_turn:
-                return given[: whole or None]
-        given.append(row)
+        total_tokens += tokens
+        if (total_tokens > limits.tokens or len(selected) >= limits.messages) and selected:
+            # Above the limits, select the rest of the last turn, unless the history has no turn.
+            if not turn_rows and has_turn is None:
+                has_turn = begins_turn or reader.has_turn(seq)
+            if turn_rows or not has_turn:
+                return selected[: turn_rows or None]
+        selected.append(row)
         if begins_turn:
-            whole = len(given)
-    if not whole:
-        return given
-    return given[:whole] + [row for row in given[whole:] if row[3]["role"] == "system"]
+            turn_rows = len(selected)
+    if not turn_rows:
+        return selected
+    before = selected[turn_rows:]
+    return selected[:turn_rows] + [row for row in before if row[3]["role"] == "system"]
 
 
-def _has_turn(session: Session, before: int) -> bool:
-    """Whether a user spoke before this row: not where only server code writes."""
-    spoken = Message.objects.filter(
-        session=session, seq__lt=before, role=Message.Role.USER, quarantined=False
-    )
-    return spoken.exists()
-
-
-def _givable(limits: _Limits, session: Session) -> Iterator[_Given]:
-    """Rows that are neither superseded, quarantined nor empty, from the newest back."""
+def _candidates(limits: _Limits, reader: _Reader) -> Iterator[_Candidate]:
+    """Yield rows that are neither superseded, quarantined nor empty, newest first."""
     newest = 0
-    for rows in _chunks(session, _likely_enough(limits, session)):
+    for rows in reader.chunks(_estimated_rows(limits, reader.session)):
         newest = newest or (rows[0][0] if rows else 0)
         superseded: list[tuple[int, int]] = []
         if rows and rows[-1][0] <= rows[-1][-1]:
-            # What began after the newest row was read supersedes nothing here.
-            turns = Turn.objects.filter(session=session, user_seq__lte=newest)
-            superseded = turns.superseded(rows[-1][0])
+            # Turns that began after this read of the newest row supersede none of these rows.
+            superseded = reader.superseded(rows[-1][0], newest)
         for seq, role, text, body, tokens, redacted, quarantined, begins_turn, _ in rows:
             if quarantined or (superseded and any(a <= seq <= b for a, b in superseded)):
                 continue
@@ -156,73 +178,98 @@ def _givable(limits: _Limits, session: Session) -> Iterator[_Given]:
                 continue
             if redacted:
                 plain["content"] = REDACTED
-            plain.pop("asks", None)  # the text says it
+            plain.pop("asks", None)  # the text contains the question
             call_ids: Sequence[str] = ()
             if role == "assistant":
                 call_ids = _named_calls(plain) if body is not None else ()
-                if not call_ids and _says_nothing(plain["content"]):
+                if not call_ids and _is_empty(plain["content"]):
                     continue
             elif role != "system":
                 plain["content"] = _without_hidden(plain["content"])
             yield seq, begins_turn, tokens, plain, call_ids
 
 
-def _chunks(session: Session, limit: int) -> Iterator[list[tuple[Any, ...]]]:
-    """A session's rows from the newest back: `limit` of them at first, then ever more at a time."""
-    before: int | None = None
-    while True:
-        rows = _read(session, before, limit)
-        yield rows
-        if len(rows) < limit:
-            return
-        before = rows[-1][0]
-        limit = min(4 * limit, MOST)
-
-
-def _likely_enough(limits: _Limits, session: Session) -> int:
-    """How many rows are likely to fill the limits, by the mean of all messages of the session."""
+def _estimated_rows(limits: _Limits, session: Session) -> int:
+    """Estimate how many rows fill the limits, from the mean tokens of the session's messages."""
     mean = max(session.tokens, 1) / max(session.last_seq, 1)
     likely = min(limits.tokens / mean, limits.messages)
-    return int(min(1.125 * likely + 2, MOST_AT_FIRST))
+    return int(min(1.125 * likely + 2, MAX_FIRST_ROWS))
 
 
-def _read(session: Session, before: int | None, limit: int) -> list[tuple[Any, ...]]:
-    # Not through the ORM, which takes longer to make a statement than the database to run this one.
-    # The numbers have no holes: the range bounds what is read however the database goes about it,
-    # ORDER BY and LIMIT lead PostgreSQL to the index (see docs/decisions/0003-window.md).
-    connection = connections[Message.stored.all().db]
-    quote = connection.ops.quote_name
-    message, sessions = (quote(m._meta.db_table) for m in (Message, Session))
-    if before is None:
-        low, bound, high, highest = "last_seq + 1 - %s", limit, "", []
-    else:
-        low, bound, high, highest = "%s", before - limit, "AND seq < %s", [before]
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT seq, role, text, body, tokens, redacted, quarantined, "  # noqa: S608  # names only
-            "role = 'user' AND (turn IS NULL OR turn = seq), "
-            f"(SELECT superseded_to FROM {sessions} WHERE id = %s) "
-            f"FROM {message} WHERE session_id = %s AND seq >= "
-            f"(SELECT CASE WHEN first_seq > {low} THEN first_seq ELSE {low} END "
-            f"FROM {sessions} WHERE id = %s) {high} ORDER BY seq DESC LIMIT %s",
-            [session.pk, session.pk, bound, bound, session.pk, *highest, limit],
+class _Reader:
+    """Reads the rows of a session, and counts its reads."""
+
+    def __init__(self, session: Session, only_if: Mapping[str, object]) -> None:
+        self.session = session
+        self._only_if = only_if
+        self.count = 0
+        self.has_rows = False
+        self.may_answer = False
+
+    def chunks(self, limit: int) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the rows, newest first: `limit` at first, then increasingly more at a time."""
+        before: int | None = None
+        while True:
+            rows = self._read(before, limit)
+            self.has_rows |= bool(rows)
+            if before is None and len(rows) > 1:
+                _, role, _, body, *_ = rows[1]
+                # Most replies of models have a body, so its text is searched: `encode` wrote it.
+                self.may_answer = role == Message.Role.ASSISTANT and '"asks":' in (body or "")
+            yield rows
+            if len(rows) < limit:
+                return
+            before = rows[-1][0]
+            limit = min(4 * limit, MAX_ROWS)
+
+    def has_turn(self, before: int) -> bool:
+        """Whether a user's message precedes this row. Sessions of server code alone have none."""
+        self.count += 1
+        user_rows = Message.objects.filter(
+            session=self.session, seq__lt=before, role=Message.Role.USER, quarantined=False
         )
-        return list(cursor.fetchall())
+        return user_rows.exists()
+
+    def superseded(self, low: int, newest: int) -> list[tuple[int, int]]:
+        """Return the ranges from `low` on that turns up to `newest` supersede."""
+        self.count += 1
+        return Turn.objects.filter(session=self.session, user_seq__lte=newest).superseded(low)
+
+    def _read(self, before: int | None, limit: int) -> list[tuple[Any, ...]]:
+        """Read up to `limit` rows below the seq `before`, or the newest, newest first."""
+        self.count += 1
+        connection = write_connection()
+        conditions = {"id": self.session.pk, **self._only_if}
+        values = Values(connection, {f"is_{name}": value for name, value in conditions.items()})
+        sql = _READ_ROWS.format(
+            messages=values.quote(Message._meta.db_table),
+            sessions=values.quote(Session._meta.db_table),
+            conditions=values.equals(conditions),
+            low="last_seq + 1 - %(limit)s" if before is None else "%(low)s",
+            only_older="" if before is None else "AND seq < %(before)s",
+        )
+        parameters = {"session_pk": self.session.pk, "limit": limit, **values.parameters}
+        if before is not None:
+            parameters |= {"low": before - limit, "before": before}
+        with prepared_cursor(connection) as cursor:
+            cursor.execute(sql, parameters)
+            rows: list[tuple[Any, ...]] = list(cursor.fetchall())
+        return rows
 
 
 def _instructions(session: Session) -> list[dict[str, object]]:
     return [{"role": "system", "content": session.instructions}] if session.instructions else []
 
 
-def _paired(given: Iterable[_Given]) -> list[dict[str, object]]:
-    """The messages with exactly one result right behind each tool call, as providers insist.
+def _with_results(selected: Iterable[_Candidate]) -> list[dict[str, object]]:
+    """Place exactly one result directly after each tool call, as providers require.
 
-    A result belongs to the call of its id in the same turn that stands before it and has none; so
-    what is added later changes no message that was given before.
+    A result belongs to the earlier unanswered call with its id in the same turn, so rows that
+    are added later never change the messages of an earlier window.
     """
     messages: list[dict[str, object]] = []
     awaited: dict[str, int] = {}
-    for _, begins_turn, _, plain, call_ids in given:
+    for _, begins_turn, _, plain, call_ids in selected:
         if begins_turn:
             awaited.clear()
         if plain["role"] == "tool" and plain.get("kind") != "function":
@@ -238,9 +285,9 @@ def _paired(given: Iterable[_Given]) -> list[dict[str, object]]:
 
 
 def _named_calls(plain: dict[str, object]) -> list[str]:
-    """Leave out the calls that no result can name, and return the ids of the others.
+    """Remove calls that no result can name, and return the ids of the others.
 
-    Those are the calls without an id, and those with the id of another.
+    These are calls without an id, and calls with the id of an earlier one.
     """
     ids: list[str] = []
     for key in codec.CALLS:
@@ -257,12 +304,12 @@ def _named_calls(plain: dict[str, object]) -> list[str]:
     return ids
 
 
-def _says_nothing(content: object) -> bool:
+def _is_empty(content: object) -> bool:
     match content:
         case str():
             return not content.strip()
         case list():
-            return all(map(_says_nothing, content))
+            return all(map(_is_empty, content))
         case {"type": "text", "text": str(text)}:
             return not text.strip()
         case _:
@@ -270,7 +317,7 @@ def _says_nothing(content: object) -> bool:
 
 
 def _without_hidden(content: object) -> object:
-    """A content without characters in which a person's or a tool's text hides instructions."""
+    """Remove characters in which a person's or a tool's text can hide instructions."""
     match content:
         case str():
             return content if content.isascii() else _HIDDEN.sub("", content)
@@ -285,7 +332,7 @@ def _without_hidden(content: object) -> object:
 @lru_cache(maxsize=10_000)
 def _warn_once(session_pk: int) -> None:
     logger.warning(
-        "The last turn of session %s alone is over WINDOW_TOKENS or WINDOW_MESSAGES; "
-        "the model is given it whole.",
+        "The last turn of session %s alone exceeds WINDOW_TOKENS or WINDOW_MESSAGES; "
+        "the model receives it whole.",
         session_pk,
     )

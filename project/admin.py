@@ -1,4 +1,4 @@
-"""The admin of the demo: users are deleted with their chat sessions in view."""
+"""The demo's admin, which lists a user's chat sessions before it deletes the user."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ admin.site.unregister(User)
 
 @admin.register(User)
 class DemoUserAdmin(ChatMemoryUserAdminMixin, UserAdmin):  # type: ignore[type-arg]  # has no runtime generics
-    """Lists the sessions of users who are to be deleted."""
+    """The user admin with the mixin of chatmemory."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, Scope, WebSocketCloseEvent
-from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.conf import settings
 from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
@@ -15,23 +14,24 @@ from django.urls import re_path
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
 http = get_asgi_application()
 
-from chatmemory.drain import drain  # noqa: E402  # as above
-from chatmemory.routing import websocket_urlpatterns  # noqa: E402  # models need django.setup()
+from chatmemory.live.drain import drain  # noqa: E402  # models need django.setup()
+from chatmemory.routing import websocket_urlpatterns  # noqa: E402
 
 
 async def not_found(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-    """Refuse a websocket at an unknown address, where `URLRouter` raises."""
+    """Close a websocket at an unknown address, for which `URLRouter` would raise."""
     await receive()
     await send(WebSocketCloseEvent(type="websocket.close", code=4404, reason=None))
 
 
 unknown = re_path("", not_found)  # type: ignore[arg-type]  # Channels routes to ASGI applications
 
-# Who may connect from where is the consumer's own check (`CHATMEMORY["ALLOWED_ORIGINS"]`).
+# No AllowedHostsOriginValidator: the consumer checks the Origin (`CHATMEMORY["ALLOWED_ORIGINS"]`).
+# No AuthMiddlewareStack: without one, the consumer reads the user of the session's cookie itself.
 application = ProtocolTypeRouter(
     {
         "http": ASGIStaticFilesHandler(http) if settings.DEBUG else http,
         "lifespan": drain.lifespan,
-        "websocket": AuthMiddlewareStack(URLRouter([*websocket_urlpatterns, unknown])),
+        "websocket": URLRouter([*websocket_urlpatterns, unknown]),
     }
 )

@@ -1,4 +1,4 @@
-"""From the environment to Django's settings: a database, a cache and a channel layer by URL."""
+"""Build Django settings from URLs: a database, a cache and a channel layer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from django.core.exceptions import ImproperlyConfigured
 SQLITE: dict[str, Any] = {
     "ENGINE": "django.db.backends.sqlite3",
     "OPTIONS": {
-        # Without IMMEDIATE, writers that meet fail at once, whatever the timeout says.
+        # Without IMMEDIATE, a transaction that reads and then writes beside another writer fails
+        # immediately, without waiting for the timeout.
         "transaction_mode": "IMMEDIATE",
         "init_command": "PRAGMA journal_mode=WAL",
         "timeout": 20,
@@ -42,14 +43,15 @@ BACKENDS = {
 def database(url: str, var: Path) -> dict[str, Any]:
     """Return the entry of `DATABASES` for `scheme://user:password@host:port/name`.
 
-    No URL is a SQLite file in `var`; `sqlite:///name` is relative, `sqlite:////name` absolute.
+    An empty URL selects a SQLite file in `var`. `sqlite:///name` is a relative path,
+    `sqlite:////name` an absolute one. Raises ImproperlyConfigured for an unknown scheme.
     """
     parts = urlsplit(url or f"sqlite:///{var / 'db.sqlite3'}")
     if parts.scheme not in BACKENDS:
-        raise ImproperlyConfigured(f"DATABASE_URL: no database is known as {parts.scheme!r}.")
+        raise ImproperlyConfigured(f"DATABASE_URL has the unknown scheme {parts.scheme!r}.")
     name = unquote(parts.path.removeprefix("/"))
     if parts.scheme == "sqlite":
-        # Tests open it from threads and other processes, so it isn't in memory.
+        # A file, not memory: tests open the database from threads and other processes.
         return deepcopy(SQLITE) | {"NAME": name, "TEST": {"NAME": str(var / "test.sqlite3")}}
     return deepcopy(BACKENDS[parts.scheme]) | {
         "NAME": name,
@@ -61,10 +63,10 @@ def database(url: str, var: Path) -> dict[str, Any]:
 
 
 def channel_layers(url: str) -> dict[str, Any]:
-    """Return `CHANNEL_LAYERS`: Redis at `url`, or without one a layer for a single process."""
+    """Return `CHANNEL_LAYERS`: Redis at `url`; if it is empty, a layer for a single process."""
     if not url:
         return {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
-    # redis-py 8 gives up reading after 5 s by default: an idle subscription would die of it
+    # redis-py 8 has a read timeout of 5 s by default, which would end an idle subscription
     # (https://github.com/django/channels_redis/issues/422).
     host = {"address": url, "socket_timeout": None}
     return {
@@ -76,7 +78,7 @@ def channel_layers(url: str) -> dict[str, Any]:
 
 
 def caches(url: str) -> dict[str, Any]:
-    """Return `CACHES`: Redis at `url`, or without one this process's memory."""
+    """Return `CACHES`: Redis at `url`; if it is empty, the memory of this process."""
     if not url:
         return {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
     return {
@@ -89,14 +91,14 @@ def caches(url: str) -> dict[str, Any]:
 
 
 def secret_key(var: Path) -> str:
-    """Return the key kept in `var`, made at the first call."""
+    """Return the secret key that is stored in `var`; the first call creates it."""
     file = var / "secret_key"
     if not file.exists():
         draft = var / f"secret_key.{secrets.token_hex(8)}"
         draft.touch(mode=0o600)
         draft.write_text(secrets.token_urlsafe(48))
         try:
-            os.link(draft, file)  # of two processes that start at once, one wins, whole
+            os.link(draft, file)  # atomic: concurrent first starts all read one complete key
         except FileExistsError:
             pass
         finally:

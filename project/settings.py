@@ -1,6 +1,6 @@
-"""The settings of the demo, and how a project wires chatmemory in.
+"""The settings of the demo, and an example of a project that uses chatmemory.
 
-`DATABASE_URL` and `REDIS_URL` choose the services. Without them: SQLite, and one process.
+`DATABASE_URL` and `REDIS_URL` select the services. Without them: SQLite, and one process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SECRET_KEY = os.environ.get("SECRET_KEY") or environment.secret_key(VAR_DIR)
 ALLOWED_HOSTS = os.environ.get("ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]").split(",")
 
 INSTALLED_APPS = [
-    "daphne",  # before staticfiles, whose runserver speaks no websockets
+    "daphne",  # before staticfiles, whose runserver serves no websockets
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",

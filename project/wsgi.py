@@ -1,4 +1,4 @@
-"""HTTP without websockets, for pages, REST and admin: replies are made by other processes."""
+"""HTTP without websockets, for pages, REST and admin; other processes run the turns."""
 
 from __future__ import annotations
 

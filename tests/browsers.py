@@ -16,13 +16,17 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--no-first-run",
+    # Only loopback is reached, and no other name is looked up: that can take seconds.
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost , EXCLUDE 127.0.0.1",
 )
 
 
 @contextmanager
 def launched(chromium: str) -> Iterator[Browser]:
-    """A browser. As long as it runs, an event loop occupies the thread, and Django refuses the
-    database there."""
+    """Launch a browser.
+
+    While it runs, its event loop occupies this thread, in which Django then refuses queries.
+    """
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         yield browser
@@ -39,7 +43,8 @@ class Chat:
         self.banner = page.locator(".cm-banner")
         self.stop = page.get_by_role("button", name="Stop")
 
-    def said(self, text: str | re.Pattern[str]) -> Locator:
+    def text(self, text: str | re.Pattern[str]) -> Locator:
+        """Return the message with this text."""
         return self.page.locator(".cm-text").get_by_text(text, exact=True)
 
     def send(self, text: str) -> None:
@@ -47,11 +52,11 @@ class Chat:
         self.box.press("Enter")
 
     def tool(self, seq: int, name: str) -> Locator:
-        """A button below a message."""
+        """Return a button below a message."""
         return self.page.locator(f"[data-seq='{seq}'] .cm-tools").get_by_role("button", name=name)
 
     def client(self, act: str, arg: object = None) -> None:
-        """Have the page's `client` do something."""
+        """Run JavaScript in the page, with its `client` and this argument as `arg`."""
         chat = "document.querySelector('chat-memory')"
         self.page.evaluate(f"arg => {{ const {{client}} = {chat}; {act}; }}", arg)
 

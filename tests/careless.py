@@ -1,6 +1,6 @@
-"""Stores that break a promise each, to see that the contract tells; in how many ways one can."""
+"""Faulty stores: each breaks a promise, which the contract must report."""
 
-# ruff: noqa: S608  # names of our own only
+# ruff: noqa: S608  # only our own names
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from chatmemory.testing.stores import Address, Message, Model, Recipe, Store
-from tests.shelf import MINE, Refused, Shelf
+from tests.shelf import IN_SESSION, Refused, Shelf
 
 ROUND_TRIP_SECONDS = 0.002
 
@@ -33,31 +33,31 @@ def assistant(text: str) -> Message:
 
 
 class SharedBuffer(Store):
-    """One buffer, made once, for whoever asks; gone with its process."""
+    """Shares one list in the process between all sessions."""
 
-    said: ClassVar[list[Message]] = []
+    messages: ClassVar[list[Message]] = []
 
     def __init__(self, path: str) -> None:
-        """`path` is that of other stores. Each test begins as a process does."""
-        self.said.clear()
+        """Clear the list, as a new process would. `path` is unused."""
+        self.messages.clear()
 
     def append(self, at: Address, messages: Sequence[Message]) -> None:
-        self.said.extend(messages)
+        self.messages.extend(messages)
 
     def read(self, at: Address) -> list[Message]:
-        return list(self.said)
+        return list(self.messages)
 
     def clear(self, at: Address) -> None:
-        self.said.clear()
+        self.messages.clear()
 
     def turn(self, at: Address, text: str, model: Model) -> str:
-        reply = model([*(message["content"] for message in self.said), text])
-        self.said.extend([user(text), assistant(reply)])
+        reply = model([*(message["content"] for message in self.messages), text])
+        self.messages.extend([user(text), assistant(reply)])
         return reply
 
 
 class Rewritten(Store):
-    """Each session is a value that is read, added to and written back."""
+    """Stores each session as one value, which it reads, extends and writes back."""
 
     def __init__(self, path: str) -> None:
         self.folder = Path(path).parent
@@ -93,7 +93,7 @@ class Rewritten(Store):
 
 
 class OneForAll(Shelf):
-    """Looks for the name of a session, and not whose it is."""
+    """Ignores the user of an address."""
 
     def store(self, at: Address, messages: Sequence[Message], **more: Any) -> int:
         return super().store(at._replace(user=""), messages, **more)
@@ -103,35 +103,35 @@ class OneForAll(Shelf):
 
 
 class Newest(Shelf):
-    """Reads backwards."""
+    """Reads the newest message first."""
 
     def read(self, at: Address) -> list[Message]:
         return super().read(at)[::-1]
 
 
 class CutBatches(Shelf):
-    """Takes ten messages at a time."""
+    """Stores only the first ten messages of a batch."""
 
     def store(self, at: Address, messages: Sequence[Message], **more: Any) -> int:
         return super().store(at, messages[:10], **more)
 
 
 class CutReads(Shelf):
-    """Gives a thousand at most."""
+    """Reads at most 1,000 messages."""
 
     def read(self, at: Address) -> list[Message]:
         return super().read(at)[:1_000]
 
 
 class Repeating(Shelf):
-    """Stores a retry as if it were another write."""
+    """Stores a retry as another write."""
 
     def append_once(self, at: Address, messages: Sequence[Message], client_id: str) -> None:
         self.append(at, messages)
 
 
 class LookingFirst(Shelf):
-    """Looks whether a write is there, and then writes."""
+    """Checks for a repeat and writes in two transactions."""
 
     def append_once(self, at: Address, messages: Sequence[Message], client_id: str) -> None:
         bodies = [self.dump(message) for message in messages]
@@ -143,8 +143,8 @@ class LookingFirst(Shelf):
             self.store(at, messages)
 
 
-class Obliging(Shelf):
-    """Takes another write for a retry by its id alone."""
+class TrustingIds(Shelf):
+    """Treats a write with a known id as a repeat, without comparing the content."""
 
     def append_once(self, at: Address, messages: Sequence[Message], client_id: str) -> None:
         with suppress(Refused):
@@ -152,7 +152,7 @@ class Obliging(Shelf):
 
 
 class RowByRow(Shelf):
-    """Writes each message of a batch for itself."""
+    """Writes each message of a batch in its own transaction."""
 
     def store(self, at: Address, messages: Sequence[Message], **more: Any) -> int:
         for message in messages:
@@ -161,8 +161,8 @@ class RowByRow(Shelf):
         return epoch
 
 
-class Halving(Shelf):
-    """Stores a batch up to the first message that it can't."""
+class PartialBatches(Shelf):
+    """Stores a batch up to the first message that it cannot store."""
 
     def append(self, at: Address, messages: Sequence[Message]) -> None:
         for message in messages:
@@ -170,26 +170,26 @@ class Halving(Shelf):
 
 
 class TrimmingTheNewest(Shelf):
-    """Keeps the beginning."""
+    """Keeps the oldest messages at a trim."""
 
     def trim(self, at: Address, keep_last: int) -> None:
         with self.locked() as cursor:
-            cursor.execute(f"DELETE FROM message WHERE {MINE} AND seq > ?", [*at, keep_last])
+            cursor.execute(f"DELETE FROM message WHERE {IN_SESSION} AND seq > ?", [*at, keep_last])
 
 
 class Counting(Shelf):
-    """Gives the number after the number of rows, which trimmed ones had."""
+    """Numbers rows by their count, so that it assigns the numbers of trimmed rows again."""
 
     def begin(self, cursor: sqlite3.Cursor, at: Address, epoch: int | None) -> tuple[int, int]:
         _, now = super().begin(cursor, at, epoch)
-        (count,) = cursor.execute(f"SELECT count(*) FROM message WHERE {MINE}", at).fetchone()
+        (count,) = cursor.execute(f"SELECT count(*) FROM message WHERE {IN_SESSION}", at).fetchone()
         return count, now
 
     def trim(self, at: Address, keep_last: int) -> None:
         with self.locked() as cursor:
-            (last,) = cursor.execute(f"SELECT last FROM session WHERE {MINE}", at).fetchone()
+            (last,) = cursor.execute(f"SELECT last FROM session WHERE {IN_SESSION}", at).fetchone()
             cursor.execute(
-                f"DELETE FROM message WHERE {MINE} AND seq <= ?", [*at, last - keep_last]
+                f"DELETE FROM message WHERE {IN_SESSION} AND seq <= ?", [*at, last - keep_last]
             )
 
     def insert(self, cursor: sqlite3.Cursor, *arguments: Any) -> None:
@@ -198,22 +198,22 @@ class Counting(Shelf):
 
 
 class ClearingNothing(Shelf):
-    """Says that it did."""
+    """Clears nothing, and raises no error."""
 
     def remove(self, at: Address, change: str, value: int) -> None:
         pass
 
 
 class ClearingAll(Shelf):
-    """Clears the sessions of everybody."""
+    """Clears the sessions of all users."""
 
     def remove(self, at: Address, change: str, value: int) -> None:
         with self.locked() as cursor:
             cursor.execute(f"UPDATE session SET {change}", [value])
 
 
-class Absent(Shelf):
-    """Keeps the address in the object that its threads share."""
+class SharedAddress(Shelf):
+    """Keeps the address in an attribute that all threads share."""
 
     def append(self, at: Address, messages: Sequence[Message]) -> None:
         self.at = at
@@ -222,7 +222,7 @@ class Absent(Shelf):
 
 
 class ByStart(Shelf):
-    """Orders by the time at which a write began."""
+    """Orders by the time at which a write started."""
 
     def append(self, at: Address, messages: Sequence[Message]) -> None:
         began = time.monotonic_ns()
@@ -234,7 +234,7 @@ class ByStart(Shelf):
 
 
 class WriteBehind(Shelf):
-    """Acknowledges what it will write soon."""
+    """Acknowledges a batch before it is written."""
 
     def __init__(self, path: str, **more: Any) -> None:
         super().__init__(path, **more)
@@ -252,7 +252,7 @@ class WriteBehind(Shelf):
 
 
 class WritingBack(Shelf):
-    """Writes what it read at the start of a turn, and the turn."""
+    """Rewrites the history of the turn's start, with the turn."""
 
     def turn(self, at: Address, text: str, model: Model) -> str:
         before = [*self.read(at), user(text)]
@@ -263,7 +263,7 @@ class WritingBack(Shelf):
 
 
 class Swallowing(Shelf):
-    """Logs that a turn could not be stored, and goes on."""
+    """Ignores the error if a turn cannot be stored."""
 
     def turn(self, at: Address, text: str, model: Model) -> str:
         reply = model([str(message["content"]) for message in self.read(at)] + [text])
@@ -273,7 +273,7 @@ class Swallowing(Shelf):
 
 
 class Leaking(Shelf):
-    """Keeps one window for all."""
+    """Has one window for all sessions."""
 
     seen: ClassVar[list[str]] = []
 
@@ -285,21 +285,21 @@ class Leaking(Shelf):
 
 
 class Bare(Shelf):
-    """Keeps role and content."""
+    """Stores only role and content."""
 
     def dump(self, message: Message) -> str:
         return super().dump({name: message[name] for name in ("role", "content")})
 
 
 class Sorting(Shelf):
-    """Sorts the keys."""
+    """Sorts the keys of a message."""
 
     def dump(self, message: Message) -> str:
         return json.dumps(message, sort_keys=True)
 
 
 class Normal(Shelf):
-    """Normalises text."""
+    """Normalizes the text."""
 
     def dump(self, message: Message) -> str:
         return super().dump(
@@ -308,7 +308,7 @@ class Normal(Shelf):
 
 
 class Tidy(Shelf):
-    """Leaves out what it can't hold, without a word."""
+    """Silently drops characters that it cannot store."""
 
     def dump(self, message: Message) -> str:
         text = message["content"].replace("\0", "").encode(errors="ignore").decode()
@@ -316,14 +316,14 @@ class Tidy(Shelf):
 
 
 class Narrow(Shelf):
-    """Has a column of 65,535 characters."""
+    """Truncates texts to 65,535 characters."""
 
     def dump(self, message: Message) -> str:
         return super().dump({**message, "content": message["content"][:65_535]})
 
 
 class Reviving(Shelf):
-    """Makes objects of what looks like one."""
+    """Deserializes data that look like an object."""
 
     def load(self, body: str) -> Message:
         def revived(found: dict[str, Any]) -> Any:
@@ -345,7 +345,7 @@ class Pickling(Shelf):
 
 
 class Fragile(Shelf):
-    """Reads all or nothing."""
+    """Raises if one message is damaged."""
 
     def load(self, body: str) -> Message:
         loaded: Message = json.loads(body)
@@ -353,33 +353,33 @@ class Fragile(Shelf):
 
 
 class Hiding(Shelf):
-    """Leaves out what it can't read."""
+    """Silently drops damaged messages."""
 
     def read(self, at: Address) -> list[Message]:
         return [found for found in super().read(at) if found["content"] != "(damaged)"]
 
 
 class Everlasting(Shelf):
-    """Lets nothing expire."""
+    """Expires no session."""
 
     def is_expired(self, used: float) -> bool:
         return False
 
 
 class Strict(Shelf):
-    """Lets a session expire so long after its first message."""
+    """Counts the lifetime of a session from its first message."""
 
     def age(self, at: Address, seconds: float) -> None:
         with self.locked() as cursor:
             cursor.execute(
-                f"UPDATE session SET used = (SELECT -count(*) * ? + ? FROM message WHERE {MINE})"
-                f" WHERE {MINE}",
+                "UPDATE session SET used ="
+                f" (SELECT -count(*) * ? + ? FROM message WHERE {IN_SESSION}) WHERE {IN_SESSION}",
                 [seconds, time.time(), *at, *at],
             )
 
 
 class Smoothing(Shelf):
-    """Takes an error for an empty memory."""
+    """Returns an empty list if the database fails."""
 
     def read(self, at: Address) -> list[Message]:
         try:
@@ -389,82 +389,82 @@ class Smoothing(Shelf):
 
 
 class Boundless(Shelf):
-    """Gives the model all."""
+    """Gives the model the whole history."""
 
     def bounded(self, messages: int) -> Store:
         return Shelf(self.path)
 
 
 def make(fault: str, path: str) -> Store:
-    """The store of this name."""
+    """Make the store of this class name."""
     store: Store = {"Shelf": Shelf, **globals()}[fault](path=path)
     return store
 
 
-def recipe(fault: str, folder: Path) -> Recipe:
-    """How to make it in any process."""
+def recipe_of(fault: str, folder: Path) -> Recipe:
+    """Return the recipe of the store of this class name."""
     return Recipe(
         path="tests.careless:make", arguments={"fault": fault, "path": str(folder / "memory")}
     )
 
 
-RED: dict[str, set[str]] = {
+FAILING_TESTS: dict[str, set[str]] = {
     "SharedBuffer": {
-        "sessions_are_apart",
-        "users_are_apart",
+        "sessions_are_separate",
+        "users_are_separate",
         "threads_stay_in_their_sessions",
-        "a_removal_spares_other_sessions",
-        "a_turn_is_given_nothing_of_others",
-        "the_memory_outlives_its_process",
-        "a_new_process_knows_what_was_said",
+        "a_removal_changes_no_other_session",
+        "the_model_is_given_nothing_of_others",
+        "the_memory_survives_its_process",
+        "a_new_process_knows_earlier_messages",
     },
     "Rewritten": {
         "threads_lose_nothing",
         "processes_lose_nothing",
         "overlapping_turns_lose_nothing",
-        "what_was_read_never_changes",
-        "a_removal_while_the_model_thinks_stays",
+        "rows_that_were_read_never_change",
+        "a_removal_while_the_model_thinks_remains",
     },
-    "OneForAll": {"users_are_apart"},
-    "Newest": {"what_was_said_is_read_in_its_order"},
-    "CutBatches": {"a_large_batch_is_kept_whole"},
-    "CutReads": {"a_long_history_comes_back_whole"},
-    "Repeating": {"a_retry_is_stored_once", "a_retry_with_other_words_is_refused"},
-    "LookingFirst": {"a_retry_at_the_same_time_is_stored_once"},
-    "Obliging": {"a_retry_with_other_words_is_refused"},
+    "OneForAll": {"users_are_separate"},
+    "Newest": {"messages_are_read_in_order"},
+    "CutBatches": {"a_large_batch_is_stored_completely"},
+    "CutReads": {"a_long_history_is_read_completely"},
+    "Repeating": {"a_retry_is_stored_once", "a_retry_with_other_content_is_refused"},
+    "LookingFirst": {"concurrent_retries_are_stored_once"},
+    "TrustingIds": {"a_retry_with_other_content_is_refused"},
     "RowByRow": {"processes_split_no_batch"},
-    "Halving": {"a_batch_is_stored_whole_or_not_at_all"},
+    "PartialBatches": {"a_batch_is_stored_completely_or_not_at_all"},
     "TrimmingTheNewest": {"a_trim_keeps_the_newest"},
-    "Counting": {"what_follows_a_trim_comes_last"},
+    "Counting": {"a_message_after_a_trim_is_the_last"},
     "ClearingNothing": {
         "a_trim_keeps_the_newest",
-        "a_removal_leaves_nothing_and_the_session_goes_on",
+        "a_removal_leaves_nothing_and_the_session_continues",
     },
-    "ClearingAll": {"a_removal_spares_other_sessions"},
-    "Absent": {"threads_stay_in_their_sessions"},
-    "ByStart": {"what_was_read_never_changes"},
-    "WriteBehind": {"a_killed_writer_loses_nothing_that_it_was_told"},
+    "ClearingAll": {"a_removal_changes_no_other_session"},
+    "SharedAddress": {"threads_stay_in_their_sessions"},
+    "ByStart": {"rows_that_were_read_never_change"},
+    "WriteBehind": {"a_killed_writer_loses_no_acknowledged_batch"},
     "WritingBack": {
         "overlapping_turns_lose_nothing",
         "turns_of_processes_lose_nothing",
-        "a_trim_while_the_model_thinks_stays",
-        "a_removal_while_the_model_thinks_stays",
-        "a_crash_while_the_model_thinks_keeps_the_words",
+        "a_trim_while_the_model_thinks_remains",
+        "a_removal_while_the_model_thinks_remains",
+        "a_crash_while_the_model_thinks_keeps_the_user_message",
     },
     "Swallowing": {"a_failed_save_reaches_the_caller"},
-    "Leaking": {"a_turn_is_stored_and_given_to_the_next", "a_turn_is_given_nothing_of_others"},
-    "Bare": {"a_message_comes_back_as_it_was", "data_stays_data"},
-    "Sorting": {"keys_come_back_in_their_order"},
-    "Normal": {"each_character_comes_back"},
-    "Tidy": {"what_it_can_not_hold_is_refused"},
-    "Narrow": {"a_very_long_message_comes_back"},
+    "Leaking": {"a_turn_is_stored_and_given_to_the_next", "the_model_is_given_nothing_of_others"},
+    "Bare": {"a_message_is_read_as_it_was_stored", "data_stays_data"},
+    "Sorting": {"keys_keep_their_order"},
+    "Normal": {"each_character_is_preserved"},
+    "Tidy": {"unstorable_text_is_kept_or_refused"},
+    "Narrow": {"a_very_long_message_is_preserved"},
     "Reviving": {"data_stays_data"},
     "Pickling": {"nothing_is_pickled"},
     "Fragile": {"a_damaged_message_hides_no_other"},
     "Hiding": {"a_damaged_message_hides_no_other"},
     "Everlasting": {"a_session_expires"},
     "Strict": {"a_session_in_use_does_not_expire"},
-    "Smoothing": {"an_outage_is_an_error_and_no_empty_memory"},
+    "Smoothing": {"an_outage_is_an_error_not_an_empty_memory"},
     "Boundless": {"the_model_is_given_no_more_than_its_window"},
 }
-"""Of each, the tests that must tell."""
+"""For each store, the tests of the contract that must fail."""

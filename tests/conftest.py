@@ -1,13 +1,15 @@
-"""How tests run, and the services that some of them need."""
+"""Fixtures and hooks of all tests, and the services that some of them need."""
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import shutil
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from functools import cache
+from itertools import count
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
@@ -17,23 +19,28 @@ import redis
 from asgiref.sync import async_to_sync
 from channels.layers import channel_layers
 from django.core.cache import caches
-from django.db import connection
-from django.test import override_settings
+from django.core.management.color import no_style
+from django.db import OperationalError, connection, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.test import TransactionTestCase, override_settings
+from pytest_django.plugin import DjangoDbBlocker
 
-from chatmemory import layer
-from chatmemory.hub import hub
-from chatmemory.runner import runner
+from chatmemory.database.faults import Fault, fault_of
+from chatmemory.live import layer
+from chatmemory.live.hub import hub
+from chatmemory.live.runner import runner
 from project import environment
 from tests.layers import FakeLayer
 
 hypothesis.settings.register_profile("chatmemory", deadline=None)
+hypothesis.settings.register_profile("fast", deadline=None, max_examples=25)
 hypothesis.settings.load_profile("chatmemory")
 
 
 def pytest_configure() -> None:
-    """Let processes that tests start hear Ctrl-C.
+    """Let the processes that tests start receive SIGINT.
 
-    A shell without job control starts what runs in its background with SIGINT ignored, and
+    A shell without job control starts background processes with SIGINT ignored, and their
     children inherit that.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -44,8 +51,8 @@ def pytest_configure() -> None:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run an `async def` test as Django's TestCase does.
 
-    Its database work comes back to the thread that holds the test's transaction, and is
-    rolled back with it.
+    Its database work runs in the thread that holds the test's transaction, and is rolled back
+    with it.
     """
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
@@ -56,15 +63,26 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of the contract that start processes are slow; it can't know the name of our mark."""
+    """Mark the contract's tests that start processes as slow; the contract has no such marker."""
     for item in items:
         if "workers" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Exclude what is imported from garbage collection: a full one takes 0.3 s with it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _settings() -> Iterator[None]:
-    # Redis is for the tests that ask for it, and for the servers that tests start.
+    # Only tests that request Redis, and the servers that tests start, use it.
     with override_settings(
         PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"],
         CACHES=environment.caches(""),
@@ -77,31 +95,77 @@ def _settings() -> Iterator[None]:
 def django_db_modify_db_settings(
     django_db_modify_db_settings_parallel_suffix: None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Give each run a SQLite file of its own, so that two runs at once don't meet."""
+    """Give each run its own SQLite file, so that concurrent runs do not share one."""
     if connection.vendor == "sqlite":
         file = tmp_path_factory.mktemp("database") / "test.sqlite3"
         connection.settings_dict["TEST"]["NAME"] = str(file)
+        # Tests cut no power, so no commit needs to reach the disk.
+        connection.settings_dict["OPTIONS"]["init_command"] += "; PRAGMA synchronous=OFF"
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """End connections of killed processes, which would keep PostgreSQL from dropping its database.
+
+    A server process notices that its client is gone only when its statement ends.
+    """
+    yield
+    if connection.vendor == "postgresql":
+        with django_db_blocker.unblock(), connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+
+KEPT_TABLES = {"django_content_type", "auth_permission"}
+"""Tables that `migrate` fills and no test changes."""
+MAX_DEADLOCKS = 5
+"""After as many deadlocks the cleanup after a test fails."""
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _emptied_quickly() -> Iterator[None]:
-    """TRUNCATE takes PostgreSQL 0.1 s whatever is in the tables, and tests leave few rows."""
+def _fast_flush() -> Iterator[None]:
+    """Empty tables with DELETE on PostgreSQL: TRUNCATE takes 0.1 s, and tests leave few rows.
+
+    Keep the permissions: Django's `flush` deletes them and sends `post_migrate` to create them
+    again, which takes several times as long as the rest.
+    """
+
+    def empty_tables(case: Any) -> None:
+        for alias in case._databases_names(include_mirrors=False):
+            database = connections[alias]
+            existing = database.introspection.django_table_names(only_existing=True)
+            tables = [name for name in existing if name not in KEPT_TABLES]
+            flush(database, database.ops.sql_flush(no_style(), tables))
+
+    def flush(database: BaseDatabaseWrapper, statements: list[str]) -> None:
+        for attempt in count():
+            try:
+                database.ops.execute_sql_flush(statements)
+            except OperationalError as error:
+                # The servers that several tests share still sweep, and lock in another order.
+                if fault_of(error) is not Fault.CONFLICT or attempt == MAX_DEADLOCKS:
+                    raise
+            else:
+                return
 
     def delete_all(style: object, tables: Iterable[str], **_: object) -> list[str]:
         names = [connection.ops.quote_name(table) for table in tables]
-        # In any order: references are checked at the commit. The lock, as TRUNCATE's, is for what
-        # a test left behind and still writes.
+        # In any order: references are checked at the commit. The lock, which TRUNCATE takes too,
+        # waits for threads of a test that still write.
         lock = f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE"
         return [lock, *(f"DELETE FROM {name}" for name in names)]  # noqa: S608  # names only
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", empty_tables)
         if connection.vendor == "postgresql":
             patch.setattr(connection.ops, "sql_flush", delete_all)
         yield
 
 
 @pytest.fixture(autouse=True)
-def _apart(
+def _isolated(
     request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     # Channels would close the test's own connection: github.com/django/channels/issues/2118
@@ -109,7 +173,7 @@ def _apart(
     if _rolls_back(request):
         settings.CHATMEMORY = {**settings.CHATMEMORY, "DB_THREADS": 0}
     yield
-    runner.shut_down()  # or it would run the next test's turns
+    runner.shut_down()  # otherwise it would run the next test's turns
     hub.shut_down()
     caches["default"].clear()
     channel_layers.backends.clear()
@@ -123,12 +187,12 @@ def _rolls_back(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def live_database_env(transactional_db: None) -> dict[str, str]:
-    """The environment in which another process of the project opens this test's database."""
+    """The environment in which another process of the project uses this test's database."""
     return database_environment()
 
 
 def database_environment() -> dict[str, str]:
-    """The same for whoever keeps the database by itself."""
+    """Return the environment in which another process uses the database of this connection."""
     name = connection.settings_dict["NAME"]
     if connection.vendor == "sqlite":
         url = f"sqlite:///{name}"
@@ -139,7 +203,7 @@ def database_environment() -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def _needs(request: pytest.FixtureRequest) -> None:
-    # pytest.mark.redis and pytest.mark.browser ask for what they need by themselves.
+    # A test with pytest.mark.redis or pytest.mark.browser need not request the fixture.
     for marker, fixture in (("redis", "redis_url"), ("browser", "chromium")):
         if request.node.get_closest_marker(marker):
             request.getfixturevalue(fixture)
@@ -147,7 +211,7 @@ def _needs(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def redis_url() -> str:
-    """The Redis that `REDIS_URL` names; without one the test is skipped."""
+    """The URL of a running Redis, from `REDIS_URL`; without one the test is skipped."""
     url = os.environ.get("REDIS_URL", "")
     return url if _answers(url) else missing("no Redis answers at REDIS_URL")
 
@@ -163,17 +227,17 @@ def _answers(url: str) -> bool:
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> FakeLayer:
-    """What stands between the hubs of a test, as if they were in different processes."""
-    found = FakeLayer()
-    monkeypatch.setattr(layer, "get_channel_layer", lambda: found)
-    return found
+    """A channel layer between the hubs of a test, as if they were in different processes."""
+    fake = FakeLayer()
+    monkeypatch.setattr(layer, "get_channel_layer", lambda: fake)
+    return fake
 
 
 @pytest.fixture
 def postgresql() -> None:
-    """Skip the test on every other database."""
+    """Skip the test on all other databases."""
     if connection.vendor != "postgresql":
-        pytest.skip("runs on PostgreSQL alone")
+        pytest.skip("only for PostgreSQL")
 
 
 @pytest.fixture
@@ -185,7 +249,7 @@ def chromium() -> str:
 
 
 def missing(what: str) -> NoReturn:
-    """Skip the test; where services are required, fail it."""
+    """Skip the test because something is missing; fail it if services are required."""
     if os.environ.get("CHATMEMORY_REQUIRE_SERVICES") == "1":
         pytest.fail(f"{what}, and CHATMEMORY_REQUIRE_SERVICES is 1", pytrace=False)
     pytest.skip(what)

@@ -1,4 +1,4 @@
-"""What tests begin with."""
+"""Sessions, users and messages for tests."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from django.contrib.auth.models import User
 
 from chatmemory.models import AuditEntry, Session
 from chatmemory.services import SERVER, Actor, user_scope
-from chatmemory.services.macs import mac_of
+from chatmemory.services.audit.macs import mac_of
 
 BY = Actor.server("tests")
 TALK: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": SERVER}
-"""What the services are told, to reach the session `talk` of the server's scope."""
+"""The arguments with which services reach the session `talk` of the server's scope."""
 
 _number = count(1)
 
 
 def make_user(name: str = "", **columns: Any) -> User:
-    """A user who can sign in with the password `secret`."""
+    """Store a user who can sign in with the password `secret`."""
     name = name or f"user{next(_number)}"
     return User.objects.create_user(name, password="secret", **columns)
 
 
 def make_session(key: str = "talk", *, owner: User | None = None, **columns: Any) -> Session:
-    """A session of this user, or of the server's scope; `columns` go to its row as they are."""
+    """Store a session of this user, or of the server's scope; `columns` set any of its columns."""
     scope = user_scope(owner) if owner else SERVER
     session = Session.objects.create(**{"scope": scope, "key": key, "owner": owner, **columns})
     session.refresh_from_db()
@@ -41,7 +41,7 @@ def age_audit(ago: timedelta) -> None:
         entry.save()
 
 
-def said(*texts: str) -> list[dict[str, object]]:
-    """Plain messages: the user speaks first, then both in turn."""
+def make_messages(*texts: str) -> list[dict[str, object]]:
+    """Return plain messages with these texts, by turns of the user and the assistant."""
     roles = ("user", "assistant")
     return [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]

@@ -1,4 +1,4 @@
-"""Frames, held to the schema that client authors are given."""
+"""Validate frames against the published schema."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA: dict[str, Any] = json.loads(
     (Path(chatmemory.__file__).parent / "protocol.schema.json").read_text()
 )
 
-# As the server reads JSON: 1.0 is no whole number.
+# The server reads 1.0 as a float, so it is not an integer here.
 _types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
 _Validator = extend(Draft202012Validator, type_checker=_types)
 
@@ -31,21 +31,21 @@ _formats.checks("date-time", raises=ValueError)(_is_time)
 
 
 def kinds(side: str) -> list[str]:
-    """The types of frames from the `client` or from the `server`."""
+    """Return the types of frames from the `client` or from the `server`."""
     return [
         choice["$ref"].rpartition("/")[2] for choice in SCHEMA["$defs"][f"from_{side}"]["oneOf"]
     ]
 
 
 def fault_of(side: str, frame: object) -> str:
-    """Why this is no frame of that side; empty if it is one.
+    """Return why this is not a valid frame of that side; empty if it is valid.
 
-    A field that the schema doesn't know is a fault from the server too: clients may ignore it, but
-    nobody told them what it means.
+    A field that the schema does not name is a fault, also in a frame of the server: clients ignore
+    it, but it is undocumented.
     """
     kind = frame.get("type") if isinstance(frame, dict) else None
     if kind not in kinds(side):
-        return f"no frame of the {side}: {kind!r}"
+        return f"not a frame of the {side}: {kind!r}"
     assert isinstance(frame, dict)
     faults = [
         f"{kind}.{'.'.join(map(str, error.absolute_path))}: {error.message[:300]}"
@@ -58,7 +58,7 @@ def fault_of(side: str, frame: object) -> str:
 
 
 def check(side: str, frame: object) -> None:
-    """Fail if this is no frame of that side."""
+    """Fail if this is not a valid frame of that side."""
     fault = fault_of(side, frame)
     assert not fault, fault
 
@@ -70,7 +70,7 @@ def _validator(kind: str) -> Any:
 
 
 def _strict(schema: Any) -> Any:
-    """The same without fields that it doesn't name; the end of a pattern is as ECMA has it."""
+    """Forbid fields that the schema does not name, and let `$` match only at the end, as ECMA."""
     if isinstance(schema, list):
         return [_strict(part) for part in schema]
     if not isinstance(schema, dict):

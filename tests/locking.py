@@ -1,4 +1,4 @@
-"""Other connections and threads: what it takes to be in each other's way."""
+"""Locks in other connections, and calls in other threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @contextmanager
 def second_connection() -> Iterator[BaseDatabaseWrapper]:
-    """Another connection to the test's database, in autocommit."""
+    """Open another connection to the test's database, in autocommit."""
     other = connection.copy()
     try:
         yield other
@@ -30,12 +30,12 @@ def second_connection() -> Iterator[BaseDatabaseWrapper]:
 
 @contextmanager
 def held(*sessions: Session) -> Iterator[None]:
-    """Another connection holds the sessions' locks."""
+    """Hold the locks of these sessions in another connection."""
     with second_connection() as other:
         other.set_autocommit(False)
         with other.cursor() as cursor:
             if other.vendor == "postgresql":
-                # So that who waits without bound fails a test and doesn't stop it.
+                # So that a wait without a limit fails the test and does not stop it.
                 cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '20s'")
             for session in sessions:
                 cursor.execute(
@@ -70,7 +70,7 @@ def locked(*rows: Model) -> Iterator[None]:
 
 @contextmanager
 def locked_messages() -> Iterator[None]:
-    """Another connection holds the lock of the whole table: no statement on it returns."""
+    """Hold the lock of the message table in another connection: no statement on it returns."""
     with second_connection() as other, other.cursor() as cursor:
         if other.vendor == "mysql":
             cursor.execute("LOCK TABLES chatmemory_message WRITE")
@@ -82,7 +82,7 @@ def locked_messages() -> Iterator[None]:
 
 @asynccontextmanager
 async def database_stalled() -> AsyncIterator[None]:
-    """`locked_messages` in an event loop."""
+    """Use `locked_messages` in an event loop."""
     lock = locked_messages()
     await sync_to_async(lock.__enter__)()
     try:
@@ -93,7 +93,7 @@ async def database_stalled() -> AsyncIterator[None]:
 
 @contextmanager
 def table_locked(table: str) -> Iterator[None]:
-    """Another connection keeps all others from this table. PostgreSQL only."""
+    """Lock this table in another connection. PostgreSQL only."""
     with second_connection() as other:
         other.set_autocommit(False)
         with other.cursor() as cursor:
@@ -107,7 +107,7 @@ def table_locked(table: str) -> Iterator[None]:
 
 @contextmanager
 def thread() -> Iterator[Callable[..., Future[Any]]]:
-    """Calls go to a thread with a connection of its own."""
+    """Start a thread with its own connection; yield a function that calls others in it."""
     with ThreadPoolExecutor(1) as executor:
         try:
             yield executor.submit
@@ -115,8 +115,8 @@ def thread() -> Iterator[Callable[..., Future[Any]]]:
             executor.submit(connections.close_all).result()
 
 
-def at_once(*calls: Callable[[], T]) -> list[T]:
-    """What each call returned, all made at the same time."""
+def concurrently(*calls: Callable[[], T]) -> list[T]:
+    """Make all calls at the same time, each in its own thread; return their results."""
 
     def with_own_connection(call: Callable[[], T]) -> T:
         try:
@@ -139,14 +139,14 @@ KILL = {"postgresql": "SELECT pg_terminate_backend(%s)", "mysql": "KILL CONNECTI
 
 
 def waits_for_a_lock() -> bool:
-    """Whether any connection to the test's database does."""
+    """Whether any connection to the test's database waits for a lock."""
     with second_connection() as other, other.cursor() as cursor:
         cursor.execute(WAITING[other.vendor])
         return bool(cursor.fetchall())
 
 
-def kill_who_waits() -> None:
-    """End the connections that wait for a lock, once there is one."""
+def kill_waiting_connections() -> None:
+    """Wait until a connection waits for a lock, and end all that do."""
     deadline = time.monotonic() + 10
     with second_connection() as other, other.cursor() as cursor:
         while time.monotonic() < deadline:
@@ -156,5 +156,5 @@ def kill_who_waits() -> None:
                 cursor.execute(KILL[other.vendor], row)
             if waiting:
                 return
-            time.sleep(0.2)  # MariaDB renews its list only if nobody read it for 0.1 s
-    raise AssertionError("nobody waits for a lock")
+            time.sleep(0.2)  # MariaDB renews its list only if it was not read for 0.1 s
+    raise AssertionError("no connection waits for a lock")

@@ -1,4 +1,4 @@
-"""Our own stores as the contract drives them: services and histories, sync and async."""
+"""Adapters of our own memory for the contract: services and histories, sync and async."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from chatmemory import services
 from chatmemory.codec import text_of
+from chatmemory.database import retries
 from chatmemory.errors import Busy, MemoryUnavailable, NotFound
 from chatmemory.langchain import DjangoChatMessageHistory, with_memory
+from chatmemory.live.runner import runner
 from chatmemory.models import Message as Row
 from chatmemory.models import Session, Turn
-from chatmemory.runner import runner
-from chatmemory.services import Actor, faults, user_scope
+from chatmemory.services import Actor, user_scope
 from chatmemory.testing.langchain import AsyncHistoryStore, HistoryStore, as_runnable, to_langchain
 from chatmemory.testing.stores import Address, AsyncStore, Message, Model, Store
 
@@ -34,7 +35,7 @@ BY = Actor.server("contract")
 BUSY_SECONDS = 0.01
 
 MODELS: dict[str, Model] = {}
-"""Who answers, by what is asked."""
+"""The model of each turn, by the user's text."""
 
 
 async def respond(messages: list[dict[str, object]], session: Session) -> AsyncGenerator[str, None]:
@@ -43,12 +44,12 @@ async def respond(messages: list[dict[str, object]], session: Session) -> AsyncG
     yield await asyncio.to_thread(MODELS[given[-1]], given)
 
 
-async def apart(work: Callable[..., T], *arguments: Any) -> T:
-    """What it returns, called in a thread that keeps no connection."""
+async def in_own_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function in a thread that keeps no connection; return its result."""
 
     def call() -> T:
         try:
-            return work(*arguments)
+            return function(*arguments)
         finally:
             connections.close_all()
 
@@ -56,7 +57,7 @@ async def apart(work: Callable[..., T], *arguments: Any) -> T:
 
 
 def without_connection(model: Model) -> Model:
-    """The model, which thinks for longer than a connection is kept."""
+    """Wrap a model that thinks for longer than Django keeps a connection."""
 
     def think(given: Sequence[str]) -> str:
         reply = model(given)
@@ -67,7 +68,7 @@ def without_connection(model: Model) -> Model:
 
 
 class Ours(Store):
-    """What all of ours have in common."""
+    """The base of all adapters of our own memory."""
 
     errors = (MemoryUnavailable,)
 
@@ -86,7 +87,7 @@ class Ours(Store):
         return person
 
     def talk(self, at: Address) -> dict[str, Any]:
-        """How a service finds the session."""
+        """Return the arguments with which services find the session."""
         return {"session_key": at.session, "by": BY, "scope": user_scope(self.person(at))}
 
     def sessions(self, at: Address) -> QuerySet[Session]:
@@ -119,7 +120,7 @@ class Ours(Store):
 
     def release(self) -> None:
         connections.close_all()
-        self._people.clear()  # in a process that lives on, the next test's are others
+        self._people.clear()  # the next test in this process has other users
 
     def close(self) -> None:
         super().close()
@@ -130,9 +131,9 @@ class Ours(Store):
 
 @contextmanager
 def outage() -> Iterator[None]:
-    """The database's address is one where nothing answers; each call gives up soon."""
+    """Point the connection to an address where no server answers, with short timeouts."""
     address = connection.settings_dict
-    before, deadline = dict(address), faults.DEADLINE
+    before, deadline = dict(address), retries.DEADLINE_SECONDS
     connections.close_all()
     close_pool()
     if connection.vendor == "sqlite":
@@ -142,25 +143,25 @@ def outage() -> Iterator[None]:
     if "pool" in address["OPTIONS"]:
         pool = {**address["OPTIONS"]["pool"], "timeout": 0.2}
         address["OPTIONS"] = {**address["OPTIONS"], "pool": pool}
-    faults.DEADLINE = 0.2
+    retries.DEADLINE_SECONDS = 0.2
     try:
         yield
     finally:
         connections.close_all()
         close_pool()
         address |= before
-        faults.DEADLINE = deadline
+        retries.DEADLINE_SECONDS = deadline
 
 
 def close_pool() -> None:
     if connection.vendor == "postgresql":
-        connection.close_pool()  # type: ignore[attr-defined]  # of that database's
+        connection.close_pool()  # type: ignore[attr-defined]  # only PostgreSQL's has it
 
 
 class Services(Ours):
-    """The services; a turn is admitted, and run by the runner."""
+    """The services; the runner runs an admitted turn."""
 
-    keeps_words = True
+    stores_user_message_first = True
 
     def append(self, at: Address, messages: Sequence[Message]) -> None:
         services.append_messages(**self.talk(at), messages=messages, create=True)
@@ -203,7 +204,7 @@ class Services(Ours):
 
 
 def reply_of(session_pk: int, client_id: str) -> str:
-    """Run the turn that waits in this session, and return its reply. Raises if it has none."""
+    """Run the waiting turn of this session; return its reply. Raises if it has none."""
     runner.run(session_pk)
     turn = Turn.objects.get(session_id=session_pk, client_id=client_id)
     if turn.status != Turn.Status.COMPLETE:
@@ -212,12 +213,12 @@ def reply_of(session_pk: int, client_id: str) -> str:
 
 
 class AsyncServices(Ours, AsyncStore):
-    """Their twins."""
+    """The async twins of the services."""
 
-    keeps_words = True
+    stores_user_message_first = True
 
     async def _talk(self, at: Address) -> dict[str, Any]:
-        return await apart(self.talk, at)
+        return await in_own_thread(self.talk, at)
 
     async def aappend(self, at: Address, messages: Sequence[Message]) -> None:
         talk = await self._talk(at)
@@ -253,14 +254,14 @@ class AsyncServices(Ours, AsyncStore):
                 break
             except Busy:
                 await asyncio.sleep(BUSY_SECONDS)
-        return await apart(reply_of, admitted.session_pk, admitted.turn)
+        return await in_own_thread(reply_of, admitted.session_pk, admitted.turn)
 
     def bounded(self, messages: int) -> Store:
         return type(self)(WINDOW_MESSAGES=messages)
 
 
 class Histories(Ours):
-    """What both forms of the history class have in common; an operator removes by the services."""
+    """The base of the adapters of the history class; services trim and purge."""
 
     def history(self, at: Address) -> DjangoChatMessageHistory:
         return DjangoChatMessageHistory(at.session, owner=self.person(at))
@@ -290,22 +291,22 @@ class History(Histories, HistoryStore):
 
 
 class AsyncHistory(Histories, AsyncHistoryStore):
-    """The same, by the async methods."""
+    """The history class under `RunnableWithMessageHistory`, by its async methods."""
 
     async def aappend(self, at: Address, messages: Sequence[Message]) -> None:
-        await apart(self.person, at)
+        await in_own_thread(self.person, at)
         await super().aappend(at, messages)
 
     async def aread(self, at: Address) -> list[Message]:
-        await apart(self.person, at)
+        await in_own_thread(self.person, at)
         return await super().aread(at)
 
     async def aappend_once(self, at: Address, messages: Sequence[Message], client_id: str) -> None:
-        await apart(self.person, at)
+        await in_own_thread(self.person, at)
         await self.history(at).aadd_messages(with_ids(messages, client_id))
 
     async def aturn(self, at: Address, text: str, model: Model) -> str:
-        await apart(self.person, at)
+        await in_own_thread(self.person, at)
         history = self.history(at)
         chain = RunnableWithMessageHistory(as_runnable(model), lambda session_id: history)
         config: Any = {"configurable": {"session_id": at.session}}
@@ -323,17 +324,17 @@ class WithMemory(History):
 
 
 class AsyncWithMemory(AsyncHistory):
-    """The same, by the async methods."""
+    """The history class under `with_memory`, by its async methods."""
 
     async def aturn(self, at: Address, text: str, model: Model) -> str:
-        await apart(self.person, at)
+        await in_own_thread(self.person, at)
         chain = with_memory(as_runnable(model), lambda: self.history(at))
         reply = await chain.ainvoke(text)
         return str(reply.content)
 
 
 def with_ids(messages: Sequence[Message], client_id: str) -> list[BaseMessage]:
-    """The messages with ids of their own, from which the history class knows a retry."""
+    """Convert messages and give them ids, by which the history class detects a retry."""
     return [
         to_langchain({**message, "id": f"{client_id}-{place}"})
         for place, message in enumerate(messages)

@@ -1,4 +1,4 @@
-"""Our own stores in any process: Django must be set up before they are imported."""
+"""Create our own stores in any process. Django must be set up before they are imported."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from chatmemory.testing.stores import Store
 
 
 def prepare() -> None:
-    """Import what takes long, before the workers part."""
+    """Import slow modules before the workers are forked."""
     django.setup()
     import_module("tests.memories")
 
 
 def ours(kind: str) -> Store:
-    """The store of this name in `tests.memories`."""
-    if not apps.ready:  # in a worker that nothing prepared
+    """Make the store of this name in `tests.memories`."""
+    if not apps.ready:  # a worker without `prepare`
         prepare()
     store: Store = getattr(import_module("tests.memories"), kind)()
     return store

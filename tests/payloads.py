@@ -1,9 +1,9 @@
-"""Texts that try to run a script, to fetch something, or to deceive the reader."""
+"""Texts that try to run a script, to load a resource, or to deceive the reader."""
 
 from __future__ import annotations
 
 ELSEWHERE = "evil.example"
-"""The host that the payloads want to reach."""
+"""The host from which the payloads try to load."""
 
 PAYLOADS = (
     "<script>alert(1)</script>",

@@ -1,4 +1,4 @@
-"""Who answers in tests of this process: slow, blocking, failing, endless, with tools."""
+"""Responders for tests in this process: slow, blocking, failing, endless, with tools."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from chatmemory.errors import ModelError, ModelUnavailable, NotFound
 from chatmemory.langchain import DjangoChatMessageHistory
 from chatmemory.models import Session
 from chatmemory.responders import Progress
-from chatmemory.services import in_run
+from chatmemory.services.turns.run_context import is_in_run
 
 Messages = list[dict[str, object]]
 
 SEEN: list[Messages] = []
-"""What the responders were given, newest last."""
+"""The messages of each call, newest last."""
 IN_RUN: list[bool] = []
-"""What `in_run` said to them of their session."""
+"""The results of `is_in_run` for their session."""
 LOOPS: list[asyncio.AbstractEventLoop] = []
-"""In which they ran."""
+"""The event loops of `where`."""
 LEFT: list[asyncio.Task[None]] = []
-"""Tasks that they left behind."""
+"""Tasks that outlive their reply."""
 BEGUN = threading.Event()
-"""One that waits has begun to."""
+"""Set when a responder has started to wait."""
 GO = threading.Event()
-"""Those that wait may go on."""
+"""Set by the test to let waiting responders continue."""
 BLOCK_SECONDS = 3.0
 
 
 def reset() -> None:
-    """Forget what earlier tests did."""
+    """Forget all calls of earlier tests."""
     SEEN.clear()
     IN_RUN.clear()
     LOOPS.clear()
@@ -50,105 +50,107 @@ async def _wait() -> None:
 
 
 async def echo(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Say the last message again, word by word."""
+    """Repeat the last message, word by word."""
     SEEN.append(messages)
-    IN_RUN.append(in_run(session.scope, session.key))
+    IN_RUN.append(is_in_run(session.scope, session.key))
     for word in text_of(messages[-1]["content"]).split(" "):
         yield f"{word} "
 
 
 async def where(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Note the event loop."""
+    """Record the event loop."""
     LOOPS.append(asyncio.get_running_loop())
     yield "Here."
 
 
-async def looking_in_vain(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Break off with an error of the app's own."""
+async def not_found(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Raise an error of the app that is not a model error."""
     yield "So far, "
     raise NotFound
 
 
 async def slow(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Stop in the middle until the test says GO."""
+    """Pause in the middle until GO."""
     yield "So far, "
     await _wait()
     yield "so good."
 
 
 async def silent(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Say nothing until the test says GO, and then nothing."""
+    """End without text after GO."""
     await _wait()
     for word in "":
         yield word
 
 
 async def blocking(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Hold up the whole event loop, as careless code does, until the test says GO."""
+    """Block the event loop until GO."""
     yield "So far, "
     BEGUN.set()
-    GO.wait(BLOCK_SECONDS)  # which is the point: nothing is awaited
+    GO.wait(BLOCK_SECONDS)  # blocks on purpose
     yield "so good."
 
 
 async def failing(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Break off."""
+    """Raise an error in the middle."""
     yield "So far, "
     raise RuntimeError("secret words")
 
 
 class Blocked(ModelError):
-    """An error of the host's."""
+    """A host's own model error."""
 
     code = "blocked"
 
 
 async def blocked(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Break off with an error of the host's own kind."""
+    """Raise a host's own model error."""
     yield "So far, "
-    raise Blocked("filter 7 says no")
+    raise Blocked("filter 7 refused")
 
 
 async def unreachable(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Break off with an error of the app's, and say nothing of its cause."""
+    """Raise a model error without a cause."""
     yield "So far, "
     raise ModelUnavailable
 
 
 async def refused(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Break off with an error of the app's, and its cause."""
+    """Raise a model error with its cause."""
     yield "So far, "
     raise ModelUnavailable from ConnectionError("port 7 is closed")
 
 
 async def quitting(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """End the process, as the main function of a script does."""
+    """Call `sys.exit`, as the main function of a script does."""
     yield "So far, "
     sys.exit(1)
 
 
 async def cancelling(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Break off as if it had been told to, as a cancel scope that leaks does."""
+    """Raise CancelledError although it was not cancelled, like a cancel scope that leaks."""
     yield "So far, "
     raise asyncio.CancelledError
 
 
 async def closing(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Break off as if it had been closed."""
+    """Raise GeneratorExit although it was not closed."""
     yield "So far, "
     raise GeneratorExit
 
 
 async def greedy(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Asked for it, talk without ever waiting until the test says GO; else say one word."""
+    """Reply to "talk" without ever waiting, until GO; reply to other texts with one word."""
     BEGUN.set()
     while text_of(messages[-1]["content"]) == "talk" and not GO.is_set():
         yield "x"
     yield "Well."
 
 
-async def leaving_one_that_quits(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Begin a task that ends the process after the reply."""
+async def leaving_a_task_that_exits(
+    messages: Messages, session: Session
+) -> AsyncGenerator[str, None]:
+    """Start a task that calls `sys.exit` after the reply."""
 
     async def quit_later() -> None:
         await _wait()
@@ -159,13 +161,13 @@ async def leaving_one_that_quits(messages: Messages, session: Session) -> AsyncG
 
 
 async def unstorable(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Say what no database holds, and stop in the middle until the test says GO."""
+    """Send characters that databases cannot store, and pause until GO."""
     yield "a\0b\ud800c"
     await _wait()
 
 
 async def endless(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Never stop talking."""
+    """Stream without an end."""
     while True:
         yield "word "
         BEGUN.set()
@@ -173,13 +175,13 @@ async def endless(messages: Messages, session: Session) -> AsyncGenerator[str, N
 
 
 async def pausing(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Say nothing now and then."""
+    """Send empty pieces too."""
     for piece in ("", "So ", "", "", "far.", ""):
         yield piece
 
 
 async def stubborn(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Go on when told to end, until the test says GO."""
+    """Continue after a cancellation, until GO."""
     yield "So far, "
     while not GO.is_set():
         BEGUN.set()
@@ -190,7 +192,7 @@ async def stubborn(messages: Messages, session: Session) -> AsyncGenerator[str, 
 
 
 async def long(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
-    """Say a megabyte."""
+    """Send a megabyte."""
     for _ in range(64):
         yield "x" * 16_384
 
@@ -198,7 +200,7 @@ async def long(messages: Messages, session: Session) -> AsyncGenerator[str, None
 async def with_tools(
     messages: Messages, session: Session
 ) -> AsyncGenerator[str | dict[str, object], None]:
-    """Ask a tool before the reply."""
+    """Call a tool before the reply."""
     yield "Let me look. "
     call: dict[str, object] = {"id": "call1", "name": "weather", "args": {}}
     yield {"role": "assistant", "content": "Let me look. ", "tool_calls": [call]}
@@ -209,7 +211,7 @@ async def with_tools(
 async def with_progress(
     messages: Messages, session: Session
 ) -> AsyncGenerator[str | Progress, None]:
-    """Tell what it is at, and stop in the middle until the test says GO."""
+    """Report progress, and pause in the middle until GO."""
     yield Progress("thinking", "", "started")
     yield "So far, "
     yield Progress("tool", "weather", "started")
@@ -219,18 +221,30 @@ async def with_progress(
     yield "."
 
 
+async def with_progress_and_pauses(
+    messages: Messages, session: Session
+) -> AsyncGenerator[str | Progress, None]:
+    """Also pause before the end, until GO is set again: the row replaces text of the last tick."""
+    async for piece in with_progress(messages, session):
+        if piece == ".":
+            await _wait()
+        elif piece == Progress("tool", "weather", "ended"):
+            GO.clear()
+        yield piece
+
+
 async def restless(messages: Messages, session: Session) -> AsyncGenerator[str | Progress, None]:
-    """Tell more than anybody wants to know, with names that a model made up."""
+    """Report progress 5,000 times, with tool names that a model invented."""
     for number in range(5_000):
         yield Progress("tool", f"{number}\x1b[2J\u202e" + "x" * 500, "a\nb")
     await _wait()
     yield "Done."
 
 
-async def asking_and_going_on(
+async def asking_and_continuing(
     messages: Messages, session: Session
 ) -> AsyncGenerator[dict[str, object], None]:
-    """Ask as a graph does, and don't end."""
+    """Ask the user as a graph does, and do not end."""
     asks = {"thread": "t", "interrupts": [{"id": "i", "value": "Sure?"}]}
     yield {"role": "assistant", "content": "Sure?", "asks": asks}
     await _wait()
@@ -239,7 +253,7 @@ async def asking_and_going_on(
 async def tool_that_hangs(
     messages: Messages, session: Session
 ) -> AsyncGenerator[str | dict[str, object], None]:
-    """Ask a tool that never answers."""
+    """Call a tool that never answers."""
     call: dict[str, object] = {"id": "call1", "name": "weather", "args": {}}
     yield {"role": "assistant", "content": "Let me look.", "tool_calls": [call]}
     await _wait()
@@ -248,7 +262,7 @@ async def tool_that_hangs(
 async def two_messages(
     messages: Messages, session: Session
 ) -> AsyncGenerator[str | dict[str, object], None]:
-    """Finish a message, and stop in the middle of the next."""
+    """Finish a message, and pause in the middle of the next until GO."""
     yield "The first."
     yield {"role": "assistant", "content": "The first."}
     yield "The sec"
@@ -265,10 +279,10 @@ async def with_history(messages: Messages, session: Session) -> AsyncGenerator[s
 
 
 USAGE: dict[str, object] = {}
-"""What `counting` reports that it used."""
+"""The usage that `counting` reports."""
 
 
 async def counting(messages: Messages, session: Session) -> AsyncGenerator[dict[str, object], None]:
-    """Say 400 characters, and how many tokens that took."""
+    """Send 400 characters, and the usage."""
     usage = {"usage": USAGE} if USAGE else {}
     yield {"role": "assistant", "content": "word " * 80, **usage}

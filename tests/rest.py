@@ -1,4 +1,4 @@
-"""A client of the REST API over a network, for many requests at a time."""
+"""A client of the REST API over a network, for many concurrent requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CSRF_TOKEN = "a" * 32
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server answered."""
+    """A server's response."""
 
     status: int
     headers: dict[str, str]
@@ -39,7 +39,7 @@ class _Buffer:
 
 
 async def request(server: Server, person: Person, path: str, body: object = None) -> Answer:
-    """GET the path, or POST the body as JSON, as this person. Raises OSError, TimeoutError."""
+    """GET the path, or POST the body as JSON, as this user. Raises OSError, TimeoutError."""
     data = b"" if body is None else json.dumps(body).encode()
     cookies = f"{settings.SESSION_COOKIE_NAME}={person.cookie}; csrftoken={CSRF_TOKEN}"
     lines = [
@@ -55,7 +55,7 @@ async def request(server: Server, person: Person, path: str, body: object = None
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         try:
             writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
-            answer = HTTPResponse(_Buffer(await reader.read()))  # type: ignore[arg-type]  # it reads a file of it alone
+            answer = HTTPResponse(_Buffer(await reader.read()))  # type: ignore[arg-type]  # it only calls makefile
         finally:
             writer.close()
     answer.begin()

@@ -1,4 +1,4 @@
-"""A host's admin in which operators see one owner's sessions alone."""
+"""A host's admin in which operators see only one owner's sessions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OWNER = "ann"
 
 
 class ScopedSessionAdmin(SessionAdmin):
-    """Overrides nothing but the queryset."""
+    """Overrides only the queryset."""
 
     def get_queryset(self, request):
         return super().get_queryset(request).filter(owner__username=OWNER)

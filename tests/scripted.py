@@ -1,4 +1,4 @@
-"""A chat model that says what it was told, streamed, and refuses what providers refuse."""
+"""A chat model that streams given replies, and rejects requests that providers reject."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 
 
 class ScriptedModel(BaseChatModel):
-    """Gives its replies in turn; notes what it was given."""
+    """Returns its replies one after another, and records the requests."""
 
     replies: list[AIMessage]
     given: list[list[BaseMessage]]
@@ -46,38 +46,38 @@ class ScriptedModel(BaseChatModel):
 
     def _next(self, messages: list[BaseMessage]) -> AIMessage:
         self.given.append(messages)
-        check_taken(messages)
+        check_request(messages)
         return self.replies[len(self.given) - 1]
 
 
 def calling(*calls: tuple[str, dict[str, Any], str], text: str = "") -> AIMessage:
-    """A reply that calls tools: the name, the arguments and the id of each."""
+    """Return a reply that calls tools; each call has a name, arguments and an id."""
     return AIMessage(text, tool_calls=[{"name": n, "args": a, "id": i} for n, a, i in calls])
 
 
-def check_taken(messages: Sequence[BaseMessage]) -> None:
-    """Raise where OpenAI or Anthropic answer 400: calls and results that are no pairs."""
+def check_request(messages: Sequence[BaseMessage]) -> None:
+    """Raise for requests that OpenAI and Anthropic reject, such as a tool call without result."""
     seen: set[str] = set()
-    awaited: list[str] = []
+    expected: list[str] = []
     for message in messages:
-        if awaited and not isinstance(message, ToolMessage):
-            raise ValueError(f"no result for {awaited}")
+        if expected and not isinstance(message, ToolMessage):
+            raise ValueError(f"missing result for {expected}")
         match message:
             case ToolMessage():
-                awaited.remove(message.tool_call_id)
+                expected.remove(message.tool_call_id)
             case AIMessage():
-                awaited = [str(call["id"]) for call in message.tool_calls]
-                if not message.content and not awaited:
+                expected = [str(call["id"]) for call in message.tool_calls]
+                if not message.content and not expected:
                     raise ValueError("an empty message")
-                if seen.intersection(awaited):
-                    raise ValueError("two calls of one id")
-                seen.update(awaited)
-    if awaited or not isinstance(messages[-1], HumanMessage | ToolMessage):
-        raise ValueError("nothing to answer")
+                if seen.intersection(expected):
+                    raise ValueError("two calls with the same id")
+                seen.update(expected)
+    if expected or not isinstance(messages[-1], HumanMessage | ToolMessage):
+        raise ValueError("the last message cannot be answered")
 
 
 def _pieces(content: Any) -> list[Any]:
-    """Words of a text; of blocks, each alone."""
+    """Split a text into words, and a list of blocks into lists of one block."""
     if isinstance(content, str):
         return [f"{word} " for word in content.split()]
     return [[{**block, "index": index}] for index, block in enumerate(content)]

@@ -1,4 +1,4 @@
-"""The project's application as the servers of tests run it: they sweep more often."""
+"""The project's application for the servers of tests, which sweep more often."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from project.asgi import application  # sets Django up
 
 # isort: split
 
-from chatmemory import hub
+from chatmemory.live.hub import hub
 from tests.limits import apply_limits
 
-hub.SWEEP_SECONDS = 1.0
+hub.sweep.seconds = 1.0
 apply_limits()
 
 without_sockets = application.application_mapping["http"]

@@ -1,15 +1,15 @@
-"""The settings of the servers that tests start: the project's, with CHATMEMORY from outside."""
+"""The settings of the servers that tests start; CHATMEMORY comes from the environment."""
 
 from __future__ import annotations
 
 import json
 import os
 
-from project.settings import *  # noqa: F403  # the same project, but for what follows
+from project.settings import *  # noqa: F403  # the same project, with the changes below
 from project.settings import CACHES, CHANNEL_LAYERS
 
 CHATMEMORY = json.loads(os.environ["CHATMEMORY"])
-if os.environ.get("REDIS_URL"):  # which others may use
+if os.environ.get("REDIS_URL"):  # other tests may use the same Redis
     CHANNEL_LAYERS["default"]["CONFIG"]["prefix"] = os.environ["TEST_NAME"]
     if os.environ.get("LAYER") == "core":
         CHANNEL_LAYERS["default"]["BACKEND"] = "channels_redis.core.RedisChannelLayer"

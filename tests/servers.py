@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,15 +27,15 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
 
-from chatmemory.hub import hub
-from chatmemory.runner import runner
+from chatmemory.live.hub import hub
+from chatmemory.live.runner import runner
 from chatmemory.services import Actor
 from tests import frames, responders_for_tests
 from tests.conftest import database_environment
-from tests.factories import make_user
+from tests.factories import make_session, make_user
 
 DEADLINE = 20
-"""Seconds after which what a test waits for will not come."""
+"""Seconds after which a test stops waiting and fails."""
 
 SERVERS = {
     "uvicorn": "uvicorn --log-level warning --ws-max-size 1048576 --port {port} {application}",
@@ -45,10 +46,24 @@ SERVERS = {
 }
 """Modules to run, with their arguments."""
 
+on_daphne_and_uvicorn = pytest.mark.parametrize("program", ["daphne", "uvicorn"])
+"""Run a test on the two servers that this project recommends."""
+
+
+def _server_or_skip(program: str) -> Any:
+    module = "uvicorn_worker" if program == "gunicorn" else program
+    is_missing = find_spec(module) is None
+    skip = pytest.mark.skipif(is_missing, reason=f"{module} is not installed")
+    return pytest.param(program, marks=skip)
+
+
+on_each_server = pytest.mark.parametrize("program", [_server_or_skip(name) for name in SERVERS])
+"""Run a test on all `SERVERS`; skip those that are not installed."""
+
 Frame = dict[str, Any]
 
 SHAPE = {"bad_shape", "bad_field", "unknown_field", "unknown_type", "role_forbidden"}
-"""Codes of what the schema alone can tell."""
+"""Error codes for frames that violate the schema."""
 
 
 class Closed(Exception):
@@ -61,19 +76,19 @@ class Closed(Exception):
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody who is signed in."""
+    """A signed-in user."""
 
     user: User
     cookie: str
 
     @property
     def talk(self) -> dict[str, Any]:
-        """What the services are told, to reach this person's session `talk`."""
+        """The arguments with which services find this user's session `talk`."""
         return {"session_key": "talk", "by": Actor.user(self.user)}
 
 
 def sign_in(user: User | None = None) -> Person:
-    """A user, new if none is given, and the cookie of a browser in which they signed in."""
+    """Sign a user in, by default a new one."""
     user = user or make_user()
     browser = Client()
     browser.force_login(user)
@@ -81,15 +96,15 @@ def sign_in(user: User | None = None) -> Person:
 
 
 class Chat:
-    """One side of the protocol, over whatever carries it."""
+    """The client's side of the protocol, over any transport."""
 
     def __init__(self, person: Person | None, key: str = "talk") -> None:
         self.key = key
         self.cookie = person.cookie if person else ""
         self.confirms = True
-        """Whether pings are answered."""
+        """Whether the client answers pings."""
         self.frames: list[Frame] = []
-        """All that came."""
+        """All received frames."""
         self._faults: dict[object, str] = {}
         self._unread: deque[Frame] = deque()
 
@@ -99,8 +114,8 @@ class Chat:
     async def get(self) -> str:
         raise NotImplementedError
 
-    async def say(self, kind: str, **fields: object) -> None:
-        """Send a frame of the schema, or another with an id, whose answer must be an error."""
+    async def send_frame(self, kind: str, **fields: object) -> None:
+        """Send a frame. An invalid one must have an id, and be answered by an error."""
         frame = {"type": kind, **fields}
         fault = frames.fault_of("client", frame)
         if "id" in fields:
@@ -110,7 +125,7 @@ class Chat:
         await self.put(json.dumps(frame))
 
     async def next(self) -> Frame:
-        """The next frame but pings that are confirmed. Raises Closed."""
+        """Return the next frame, except answered pings. Raises Closed."""
         return self._unread.popleft() if self._unread else await self._receive()
 
     async def _receive(self) -> Frame:
@@ -120,28 +135,28 @@ class Chat:
             self._check(frame)
             if frame["type"] != "ping" or not self.confirms:
                 return frame
-            await self.say("pong", n=frame["n"])
+            await self.send_frame("pong", n=frame["n"])
 
     def _check(self, frame: Frame) -> None:
-        """Fail if the schema doesn't know the frame, or judges otherwise than the server did."""
+        """Fail if the frame is invalid, or accepts a frame that is, or refuses a valid one."""
         frames.check("server", frame)
         fault = self._faults.get(frame.get("id"))
         if frame["type"] == "ok" and fault:
-            pytest.fail(f"the server took what the schema refuses: {fault}")
+            pytest.fail(f"the server accepted a frame that violates the schema: {fault}")
         if frame.get("code") in SHAPE and fault == "":
-            pytest.fail(f"the server refused what the schema allows: {frame}")
+            pytest.fail(f"the server refused a frame that the schema allows: {frame}")
 
     async def until(self, kind: str, **fields: object) -> Frame:
-        """The next frame of this type with these values; what comes before it is passed over."""
+        """Return the next frame of this type with these values; skip the frames before it."""
         while True:
             frame = await self.next()
             if frame["type"] == kind and fields.items() <= frame.items():
                 return frame
 
     async def ask(self, kind: str, **fields: object) -> Frame:
-        """Send a frame with an id, and return its answer; what comes before it is still to read."""
+        """Send a frame with an id, and return its answer; `next` returns the frames before it."""
         frame_id = uuid.uuid4().hex
-        await self.say(kind, id=frame_id, **fields)
+        await self.send_frame(kind, id=frame_id, **fields)
         while True:
             frame = await self._receive()
             if frame.get("id") == frame_id:
@@ -149,21 +164,21 @@ class Chat:
             self._unread.append(frame)
 
     async def hello(self, **fields: object) -> str:
-        """Say hello, and return the cursor of the first `synced`."""
-        await self.say("hello", v=1, **fields)
+        """Send `hello`, and return the cursor of the first `synced`."""
+        await self.send_frame("hello", v=1, **fields)
         cursor: str = (await self.until("synced"))["cursor"]
         return cursor
 
     async def send(self, text: str, client_id: str = "c1", **fields: object) -> Frame:
-        """Say something in the session."""
+        """Send a message; return the answer."""
         return await self.ask("send", client_id=client_id, text=text, **fields)
 
     async def idle(self, last_seq: int) -> Frame:
-        """The session, once nothing runs in it and it has so many messages."""
+        """Wait until no turn runs and the session has this many messages; return its frame."""
         return await self.until("session", running=None, last_seq=last_seq)
 
     async def closed(self) -> tuple[Frame | None, int]:
-        """What the server says last, and the code with which it closes."""
+        """Return the last frame before the server closes the socket, and the close code."""
         last = None
         try:
             while True:
@@ -172,11 +187,11 @@ class Chat:
             return last, closed.code
 
     def texts(self, kind: str = "message") -> list[str]:
-        """The texts of the frames of this type that came."""
+        """Return the texts of the received frames of this type."""
         return [frame["text"] for frame in self.frames if frame["type"] == kind]
 
     def streamed(self) -> str:
-        """The text of the last stream that came."""
+        """Return the text of the last stream."""
         text = ""
         for frame in self.frames:
             match frame["type"]:
@@ -188,7 +203,7 @@ class Chat:
 
 
 class Tab(Chat):
-    """A socket in this process; it does the server's part of ASGI."""
+    """A socket in this process, which does the ASGI server's part."""
 
     def __init__(
         self,
@@ -247,7 +262,7 @@ class Tab(Chat):
         return text
 
     def is_quiet(self) -> bool:
-        """Whether nothing has come that was not taken."""
+        """Whether there are no unread frames."""
         return self._outbox.empty()
 
 
@@ -262,11 +277,11 @@ class Connection(Chat):
         *,
         protocols: Sequence[str] = (),
     ) -> None:
-        """With `protocols` it has no origin, as no page has opened it."""
+        """With `protocols` it sends no origin, like a program."""
         super().__init__(person, key)
         self.server = server
         self.deadline: float = DEADLINE
-        """Seconds after which the next frame will not come."""
+        """Maximum wait for the next frame, in seconds."""
         self.protocols = [websockets.Subprotocol(name) for name in protocols]
 
     async def __aenter__(self) -> Self:
@@ -296,7 +311,7 @@ class Connection(Chat):
 
 
 class Server:
-    """A process that serves the test's database; it can be killed and started again."""
+    """A server process that uses the test's database; it can be killed and started again."""
 
     def __init__(
         self,
@@ -309,7 +324,7 @@ class Server:
         limits: Mapping[str, float] | None = None,
         **chatmemory: object,
     ) -> None:
-        """`limits` are time limits of the app by full name; the rest are settings of the app."""
+        """`limits` are fields of `SocketLimits`; the rest are settings of the app."""
         self.application = application
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
@@ -335,10 +350,10 @@ class Server:
         self.log = log
         self.process: subprocess.Popen[bytes] | None = None
         self.group: int | None = None
-        """The process group, which workers of Gunicorn do not leave when their parent is killed."""
+        """The process group. Gunicorn's workers remain in it when their parent is killed."""
 
     def start(self) -> Self:
-        """Start it, if it doesn't run."""
+        """Start it unless it runs."""
         if self.is_running:
             return self
         command = SERVERS[self.program].format(port=self.port, application=self.application)
@@ -352,7 +367,7 @@ class Server:
                 start_new_session=True,
             )
         self.group = self.process.pid
-        wait_for(lambda: answers(self.port), f"{self.program} does not start", self.log)
+        wait_for(lambda: is_listening(self.port), f"{self.program} does not start", self.log)
         return self
 
     @property
@@ -361,11 +376,11 @@ class Server:
 
     @property
     def pid(self) -> int:
-        assert self.process is not None, "it was never started"
+        assert self.process is not None, "the server was never started"
         return self.process.pid
 
     def kill(self) -> None:
-        """End it and its workers by SIGKILL, which they cannot handle."""
+        """Kill the server and its workers with SIGKILL."""
         if self.group is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.group, signal.SIGKILL)
@@ -375,7 +390,7 @@ class Server:
             self.process = None
 
     def terminate(self) -> int:
-        """End it by SIGTERM, as a deploy does; return what it exits with, below 0 for a signal."""
+        """End it with SIGTERM, as a deploy does; return the exit status, negative for a signal."""
         assert self.process is not None
         self.process.terminate()
         code = self.process.wait(DEADLINE)
@@ -385,27 +400,59 @@ class Server:
 
 @contextmanager
 def started(folder: Path) -> Iterator[Callable[..., list[Server]]]:
-    """A function that starts servers, which are killed at the end."""
-    begun: list[Server] = []
+    """Return a function that starts servers, and kill them at the end."""
+    servers: list[Server] = []
 
     def start(
         number: int = 1, *, env: Mapping[str, str] | None = None, **options: Any
     ) -> list[Server]:
         env = {**database_environment(), **(env or {})}
-        found = [Server(env, folder / f"{len(begun) + n}.log", **options) for n in range(number)]
-        begun.extend(found)
-        return [server.start() for server in found]
+        new = [Server(env, folder / f"{len(servers) + n}.log", **options) for n in range(number)]
+        servers.extend(new)
+        return [server.start() for server in new]
 
     try:
         yield start
     finally:
-        for server in begun:
+        for server in servers:
             server.kill()
+
+
+@pytest.fixture
+def person_with_talk(transactional_db: None) -> Person:
+    """A signed-in user with an empty session `talk`."""
+    person = sign_in()
+    make_session(owner=person.user)
+    return person
+
+
+@pytest.fixture
+def live_process(
+    transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Let this process run turns with a responder that repeats the message.
+
+    It sweeps once a minute, so that no sweep repeats what a hint should do.
+    """
+    settings.CHATMEMORY = {
+        "RESPONDER": "tests.responders_for_tests.echo",
+        "SENDS_PER_MINUTE": None,
+    }
+    monkeypatch.setattr(hub.sweep, "seconds", 60)
+    with own_threads():
+        yield
+
+
+@pytest.fixture
+def start_servers(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., list[Server]]]:
+    """A function that starts servers; they are killed after the test."""
+    with started(tmp_path) as start:
+        yield start
 
 
 @asynccontextmanager
 async def serving(port: int = 0) -> AsyncIterator[str]:
-    """This process serves the project at the address that is given."""
+    """Serve the project in this process; yield its address."""
     from project.asgi import application
 
     port = port or free_port()
@@ -424,9 +471,15 @@ async def serving(port: int = 0) -> AsyncIterator[str]:
         await task
 
 
+def use_responder(settings: Any, name: str, **more: object) -> None:
+    """Let this process answer by a function of `tests.responders_for_tests`."""
+    path = f"tests.responders_for_tests.{name}"
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "RESPONDER": path, **more}
+
+
 @contextmanager
 def own_threads() -> Iterator[None]:
-    """Hub and runner of this process begin anew, and have ended when the database is emptied."""
+    """End the threads of hub and runner before the fixtures empty the database."""
     responders_for_tests.reset()
     try:
         yield
@@ -437,14 +490,14 @@ def own_threads() -> Iterator[None]:
 
 
 def free_port() -> int:
-    """A port on which nobody listens."""
+    """Return a port on which no process listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
 
 
-def answers(port: int) -> bool:
-    """Whether somebody listens at a port of this machine."""
+def is_listening(port: int) -> bool:
+    """Whether a process listens on a port of this machine."""
     try:
         with closing(socket.create_connection(("127.0.0.1", port), timeout=1)):
             return True
@@ -452,23 +505,23 @@ def answers(port: int) -> bool:
         return False
 
 
-def wait_for(is_so: Callable[[], bool], otherwise: str, log: Path | None = None) -> None:
-    """Return once it is so; fail with `otherwise` after the deadline."""
+def wait_for(condition: Callable[[], bool], failure: str, log: Path | None = None) -> None:
+    """Wait until the condition holds; fail with the text `failure` after the deadline."""
     until = time.monotonic() + DEADLINE
-    while not is_so():
+    while not condition():
         if time.monotonic() > until:
-            pytest.fail(f"{otherwise}: {log.read_text()[-2_000:] if log else ''}")
-        time.sleep(0.02)
+            pytest.fail(f"{failure}: {log.read_text()[-2_000:] if log else ''}")
+        time.sleep(0.01)
 
 
-async def eventually(is_so: Callable[[], object], otherwise: str = "it never came") -> None:
-    """`wait_for` in an event loop; `is_so` may use the database."""
-    await sync_to_async(wait_for, thread_sensitive=True)(lambda: bool(is_so()), otherwise)
+async def eventually(condition: Callable[[], object], failure: str = "it never happened") -> None:
+    """Call `wait_for` in an event loop; the condition may use the database."""
+    await sync_to_async(wait_for, thread_sensitive=True)(lambda: bool(condition()), failure)
 
 
 @asynccontextmanager
-async def greeted(*chats: Chat) -> AsyncIterator[None]:
-    """Open sockets that have said hello."""
+async def connected(*chats: Chat) -> AsyncIterator[None]:
+    """Open these sockets and send `hello` on each."""
     async with asyncio.TaskGroup() as group:
         for chat in chats:
             group.create_task(chat.__aenter__())  # type: ignore[attr-defined]  # each kind has it

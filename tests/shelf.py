@@ -1,6 +1,6 @@
-"""A store that has nothing to do with ours, and keeps the contract: SQLite, and no more."""
+"""A small store in SQLite that keeps the contract and shares no code with ours."""
 
-# ruff: noqa: S608  # names of our own only
+# ruff: noqa: S608  # only our own names
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ TABLES = """
         user TEXT, key TEXT, seq INT, body TEXT, client_id TEXT, PRIMARY KEY (user, key, seq)
     );
 """
-MINE = "user = ? AND key = ?"
+IN_SESSION = "user = ? AND key = ?"
 
 
-class Gone(Exception):
-    """The session was cleared since the turn began."""
+class Cleared(Exception):
+    """The session was cleared after the turn had started."""
 
 
 class Refused(Exception):
-    """The id was used for other words."""
+    """The id was already used for other content."""
 
 
 class Shelf(Store):
-    """Numbers under a lock, a floor, an epoch: the same ideas as ours, in a hundred lines."""
+    """Uses the same ideas as ours: numbers assigned under a lock, a floor, an epoch."""
 
     errors = (sqlite3.OperationalError,)
-    keeps_words = True
+    stores_user_message_first = True
 
     def __init__(self, path: str, ttl: float | None = None, window: int | None = None) -> None:
         self.path = path
@@ -50,10 +50,10 @@ class Shelf(Store):
 
     @contextmanager
     def locked(self) -> Iterator[sqlite3.Cursor]:
-        """A transaction that has the write lock from its start."""
+        """Open a transaction that takes the write lock at its start."""
         connection = sqlite3.connect(self.path, timeout=20, isolation_level=None)
         with closing(connection):
-            connection.execute("PRAGMA synchronous = OFF")  # tests cut no power
+            connection.execute("PRAGMA synchronous = OFF")  # tests do not cut the power
             connection.execute("BEGIN IMMEDIATE")
             with connection:
                 yield connection.cursor()
@@ -72,7 +72,7 @@ class Shelf(Store):
         client_id: str | None = None,
         epoch: int | None = None,
     ) -> int:
-        """Append, and return the epoch."""
+        """Append a batch; return the epoch."""
         bodies = [self.dump(message) for message in messages]
         with self.locked() as cursor:
             if client_id is not None and self.is_stored(cursor, at, bodies, client_id):
@@ -80,29 +80,29 @@ class Shelf(Store):
             last, now = self.begin(cursor, at, epoch)
             self.insert(cursor, at, bodies, last, client_id)
             cursor.execute(
-                f"UPDATE session SET last = ?, used = ? WHERE {MINE}",
+                f"UPDATE session SET last = ?, used = ? WHERE {IN_SESSION}",
                 [last + len(bodies), time.time(), *at],
             )
             return now
 
     def begin(self, cursor: sqlite3.Cursor, at: Address, epoch: int | None) -> tuple[int, int]:
-        """The last number and the epoch of a session, made if it is new, emptied if it is old."""
+        """Create a new session or empty an expired one; return its last number and its epoch."""
         cursor.execute("INSERT OR IGNORE INTO session (user, key) VALUES (?, ?)", at)
         last, now, used = cursor.execute(
-            f"SELECT last, epoch, used FROM session WHERE {MINE}", at
+            f"SELECT last, epoch, used FROM session WHERE {IN_SESSION}", at
         ).fetchone()
         if epoch not in (None, now):
-            raise Gone
+            raise Cleared
         if self.is_expired(used):
-            cursor.execute(f"UPDATE session SET floor = last WHERE {MINE}", at)
+            cursor.execute(f"UPDATE session SET floor = last WHERE {IN_SESSION}", at)
         return last, now
 
     def is_stored(
         self, cursor: sqlite3.Cursor, at: Address, bodies: list[str], client_id: str
     ) -> bool:
-        """Whether this was written before; raises Refused if it was with other words."""
+        """Whether a batch with this id is stored. Raises Refused if its content differs."""
         stored = cursor.execute(
-            f"SELECT body FROM message WHERE {MINE} AND client_id = ? ORDER BY seq",
+            f"SELECT body FROM message WHERE {IN_SESSION} AND client_id = ? ORDER BY seq",
             [*at, client_id],
         ).fetchall()
         if stored and [body for (body,) in stored] != bodies:
@@ -125,12 +125,13 @@ class Shelf(Store):
     def read(self, at: Address) -> list[Message]:
         with self.locked() as cursor:
             found = cursor.execute(
-                f"SELECT floor, used FROM session WHERE {MINE}", at
+                f"SELECT floor, used FROM session WHERE {IN_SESSION}", at
             ).fetchone() or (0, 0)
             if self.is_expired(found[1]):
                 return []
             rows = cursor.execute(
-                f"SELECT body FROM message WHERE {MINE} AND seq > ? ORDER BY seq", [*at, found[0]]
+                f"SELECT body FROM message WHERE {IN_SESSION} AND seq > ? ORDER BY seq",
+                [*at, found[0]],
             ).fetchall()
         return [self.load(body) for (body,) in rows]
 
@@ -155,7 +156,7 @@ class Shelf(Store):
 
     def remove(self, at: Address, change: str, value: int) -> None:
         with self.locked() as cursor:
-            cursor.execute(f"UPDATE session SET {change} WHERE {MINE}", [value, *at])
+            cursor.execute(f"UPDATE session SET {change} WHERE {IN_SESSION}", [value, *at])
 
     def turn(self, at: Address, text: str, model: Model) -> str:
         before = self.read(at) if self.window is None else self.read(at)[-self.window :]
@@ -175,7 +176,7 @@ class Shelf(Store):
 
     def age(self, at: Address, seconds: float) -> None:
         with self.locked() as cursor:
-            cursor.execute(f"UPDATE session SET used = used - ? WHERE {MINE}", [seconds, *at])
+            cursor.execute(f"UPDATE session SET used = used - ? WHERE {IN_SESSION}", [seconds, *at])
 
     @contextmanager
     def outage(self) -> Iterator[None]:
@@ -188,12 +189,13 @@ class Shelf(Store):
     def damage(self, at: Address, place: int) -> None:
         with self.locked() as cursor:
             cursor.execute(
-                f"UPDATE message SET body = '{{oops' WHERE {MINE} AND seq = ?", [*at, place + 1]
+                f"UPDATE message SET body = '{{oops' WHERE {IN_SESSION} AND seq = ?",
+                [*at, place + 1],
             )
 
     def raw(self, at: Address) -> Iterable[bytes]:
         with self.locked() as cursor:
             rows: list[Any] = cursor.execute(
-                f"SELECT body FROM message WHERE {MINE}", at
+                f"SELECT body FROM message WHERE {IN_SESSION}", at
             ).fetchall()
         return [body if isinstance(body, bytes) else body.encode() for (body,) in rows]

@@ -1,4 +1,4 @@
-"""A responder that does what it is told, for servers that tests start."""
+"""A responder that follows commands in the user's message, for servers that tests start."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ PAUSE = 0.1
 async def answer(
     messages: Sequence[Mapping[str, object]], session: Session
 ) -> AsyncGenerator[str | Progress, None]:
-    """`count 30` counts so far, slowly; `search x` uses a tool until it is stopped; `hang` waits
-    for ever in a thread; `fail` breaks off; anything else is said again."""
+    """Execute a command, or repeat any other text.
+
+    `count 30` counts slowly to 30; `search x` uses a tool until it is stopped; `hang` waits in a
+    thread forever; `fail` raises.
+    """
     text = text_of(messages[-1]["content"])
     match text.split():
         case ["count", end]:
@@ -33,6 +36,6 @@ async def answer(
             await asyncio.to_thread(threading.Event().wait)
         case ["fail"]:
             yield "So far, "
-            raise RuntimeError("as told")
+            raise RuntimeError("requested by the test")
         case _:
             yield text

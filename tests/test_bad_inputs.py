@@ -19,7 +19,7 @@ Rows = list[tuple[int, list[str], dict[str, list[str]]]]
 
 
 def rows_of(page: str) -> Rows:
-    """The number and the entries of each row, and the tests that it names for an entry."""
+    """Return the number, the entries and the tests by entry of each row."""
     rows = []
     for line in page.splitlines():
         if re.match(r"\| \d+ \|", line):
@@ -69,12 +69,10 @@ def exists(name: str) -> bool:
 
 @cache
 def _parsed(file: str) -> ast.Module | None:
-    path = TESTS / file
-    return (
-        ast.parse(path.read_text())
-        if re.fullmatch(r"test_\w+\.py", file) and path.exists()
-        else None
-    )
+    if not re.fullmatch(r"test_\w+\.py", file):
+        return None
+    paths = list(TESTS.rglob(file))
+    return ast.parse(paths[0].read_text()) if len(paths) == 1 else None
 
 
 def _body(node: ast.AST | None) -> list[ast.stmt]:

@@ -1,27 +1,35 @@
-"""Checks: a wrong setting is named, with what to do; the right ones pass in silence."""
+"""Checks: a wrong setting is reported with a hint; correct settings pass."""
 
 from __future__ import annotations
 
+import py_compile
 import sys
 from datetime import timedelta
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from unittest.mock import patch
+from uuid import uuid4
 
 import pytest
 from django.conf import settings as django_settings
 from django.core.checks import run_checks
+from django.core.checks.registry import registry
 from django.test import override_settings
 from langchain.chat_models.base import _BUILTIN_PROVIDERS
 from langsmith.utils import get_env_var, tracing_is_enabled
 
-from chatmemory.checks import (
+from chatmemory.checks.deployment import check_deployment
+from chatmemory.checks.project import (
     TRACING_VARIABLES,
-    _provider_packages,
     check_atomic_requests,
-    check_deployment,
+    check_autocommit,
     check_pool,
     check_sqlite,
 )
+from chatmemory.checks.responders import provider_packages
+
+pytestmark = pytest.mark.django_db  # checks read the features of the database
 
 PUBSUB = "channels_redis.pubsub.RedisPubSubChannelLayer"
 MEMORY = "channels.layers.InMemoryChannelLayer"
@@ -29,7 +37,7 @@ EVIDENCE = {"AUDIT_KEY": "k" * 50, "ERASURE_LIST": "/var/lib/erasures.jsonl"}
 
 
 def found(*, deploy=False, **changed):
-    """The ids and messages of this app's checks under these settings."""
+    """Return the messages of this app's checks under these settings, by id."""
     with override_settings(**changed):
         messages = run_checks(include_deployment_checks=deploy)
     return {str(m.id): f"{m.msg} {m.hint}" for m in messages if str(m.id).startswith("chatmemory.")}
@@ -40,23 +48,24 @@ def layer(backend=PUBSUB, **config):
 
 
 @pytest.mark.parametrize(
-    "right",
+    "correct",
     [
         {},
         {"WINDOW_TOKENS": None, "WINDOW_MESSAGES": 1, "SENDS_PER_MINUTE": None},
         {"DRAIN": 0, "DB_THREADS": 0, "LEASE": 5, "TURN_TIMEOUT": timedelta(minutes=1)},
         {"TOKEN_COUNTER": "tests.test_checks.found"},
         {"SESSION_TTL": timedelta(days=1), "UNDO_DAYS": 0, "USER_DELETED": "keep"},
+        {"UNDO_DAYS": 36_500},
         {"RETENTION": [{"tag": "kept"}, {"max_age": timedelta(days=1), "max_messages": 9}]},
         {"RESPONDER": "tests.responders_for_tests.echo"},
         {"ERASURE_LIST": Path("/var/lib/erasures.jsonl")},
-        {"ERASURE_LIST": "tests.test_erasure_list.Shelf"},
+        {"ERASURE_LIST": "tests.services.removal.test_erasure_list.Shelf"},
         {"RESPONDER": "openai:gpt-5"},
         {"ALLOWED_ORIGINS": ["https://example.org", "http://127.0.0.1:8000"]},
     ],
 )
-def test_right_settings_pass(right):
-    assert found(CHATMEMORY=right) == {}
+def test_correct_settings_pass(correct):
+    assert found(CHATMEMORY=correct) == {}
 
 
 @pytest.mark.parametrize(
@@ -76,21 +85,30 @@ def test_right_settings_pass(right):
         ({"LEASE": 0}, "E003", "above 0"),
         ({"LEASE": float("inf")}, "E003", "LEASE"),
         ({"LEASE": float("nan")}, "E003", "LEASE"),
-        ({"DRAIN": -1}, "E003", "from 0 on"),
+        ({"DRAIN": -1}, "E003", "of 0 or more"),
         ({"DRAIN": None}, "E003", "DRAIN"),
         ({"TURN_TIMEOUT": "soon"}, "E003", "TURN_TIMEOUT"),
+        ({"TURN_TIMEOUT": "90"}, "E003", "'90' is a string"),
+        ({"SESSION_TTL": "90"}, "E003", "'90' is a string"),
+        ({"SESSION_TTL": 1e300}, "E003", "at most 100 years"),
+        ({"SESSION_TTL": timedelta.max}, "E003", "at most 100 years"),
+        ({"LEASE": True}, "E003", "LEASE"),
         ({"LOCK_TIMEOUT": None}, "E003", "LOCK_TIMEOUT"),
         ({"LEASE": timedelta(seconds=-1)}, "E003", "LEASE"),
         ({"SESSION_TTL": 0}, "E003", "SESSION_TTL"),
         ({"UNDO_DAYS": None}, "E002", "UNDO_DAYS"),
+        ({"UNDO_DAYS": 36_501}, "E002", "from 0 to 36,500"),
+        ({"UNDO_DAYS": 10**30}, "E002", "UNDO_DAYS"),
         ({"QUEUE_DEPTH": 0}, "E002", "QUEUE_DEPTH"),
         ({"QUEUE_DEPTH": None}, "E002", "QUEUE_DEPTH"),
+        ({"PREPARED_STATEMENTS": "yes"}, "E002", "True, False or None"),
         ({"BUSY_POLICY": "wait"}, "E011", "queue, reject, interrupt"),
         ({"BUSY_POLICY": None}, "E011", "BUSY_POLICY"),
         ({"RETENTION": {"max_age": 5}}, "E009", "list"),
         ({"RETENTION": [{}]}, "E009", "[0]"),
         ({"RETENTION": [{"tag": "a"}, {"age": 5}]}, "E009", "[1]: unknown 'age'"),
         ({"RETENTION": [{"max_age": "soon"}]}, "E009", "[0]"),
+        ({"RETENTION": [{"max_age": "90"}]}, "E009", "'90' is a string"),
         ({"RETENTION": [{"max_idle": -5}]}, "E009", "above 0"),
         ({"RETENTION": [{"max_idle": 0}]}, "E009", "above 0"),
         ({"RETENTION": [{"max_age": float("nan")}]}, "E009", "above 0"),
@@ -118,12 +136,12 @@ def test_right_settings_pass(right):
         ({"ERASURE_LIST": 5}, "E004", "ERASURE_LIST"),
         ({"AUDIT_KEY": None}, "E002", "AUDIT_KEY"),
         ({"AUDIT_KEY_FALLBACKS": "former"}, "E002", "AUDIT_KEY_FALLBACKS"),
-        ({"AUDIT_KEY_FALLBACKS": [""]}, "E002", "list of texts"),
+        ({"AUDIT_KEY_FALLBACKS": [""]}, "E002", "list of non-empty strings"),
         ({"CONNECTIONS_PER_USER": 0}, "E002", "CONNECTIONS_PER_USER"),
         ({"CONNECTION_AGE": 0}, "E003", "CONNECTION_AGE"),
     ],
 )
-def test_a_wrong_setting_is_named(given, expected, word):
+def test_a_wrong_setting_is_reported(given, expected, word):
     messages = found(CHATMEMORY=given, deploy=expected == "E001")
     assert [one for one in messages if one != "chatmemory.W007"] == [f"chatmemory.{expected}"]
     assert word in messages[f"chatmemory.{expected}"]
@@ -131,16 +149,19 @@ def test_a_wrong_setting_is_named(given, expected, word):
 
 @pytest.fixture
 def responder(tmp_path, monkeypatch):
-    """Sets RESPONDER to `bot` in a module with this source, which must not be imported."""
+    """Return a function that checks `bot` in a new module with the given source."""
     monkeypatch.syspath_prepend(tmp_path)
+    names: list[str] = []
 
-    def set_to(source):
-        (tmp_path / "unloaded_bots.py").write_text(f"{source}\n")
-        messages = found(CHATMEMORY={"RESPONDER": "unloaded_bots.bot"})
-        assert "unloaded_bots" not in sys.modules
-        return messages
+    def check(source):
+        name = f"bots_{uuid4().hex}"
+        names.append(name)
+        (tmp_path / f"{name}.py").write_text(f"{source}\n")
+        return found(CHATMEMORY={"RESPONDER": f"{name}.bot"})
 
-    return set_to
+    yield check
+    for name in names:
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize(
@@ -148,36 +169,38 @@ def responder(tmp_path, monkeypatch):
     [
         "async def bot(messages, session): yield 'hi'",
         "class bot: pass",
-        "prompt, *bot = [], 1",
-        "bot: object = 1",
-        "import nowhere.bots as bot",
-        "from nowhere import bot",
-        "try:\n    import nowhere\nexcept ImportError:\n    bot = 1",
-        "def make():\n    global bot\n    bot = 1",
-        "from nowhere import *",
         "def __getattr__(name): return 1",
         "globals()['b' + 'ot'] = 1",
     ],
 )
-def test_a_responder_that_its_module_may_make_passes(responder, source):
+def test_a_responder_that_can_be_imported_passes(responder, source):
     assert responder(source) == {}
 
 
 @pytest.mark.parametrize(
-    "source",
+    ("source", "hint"),
     [
-        "",
-        "def boot(): return bot",
-        "def make():\n    bot = 1",
-        "class Bots:\n    bot = 1",
-        "import nowhere.bot",
-        "bots.bot = 1",
-        "def bot(:",
-        "bot = '\0'",
+        ("", 'does not define a "bot"'),
+        ("def boot(): return 1", "Did you mean boot?"),
+        ("import nowhere.bot", "No module named 'nowhere'"),
+        ("from json import nothing as bot", "cannot import name 'nothing'"),
     ],
 )
-def test_a_responder_that_its_module_does_not_make_is_named(responder, source):
-    assert "unloaded_bots.bot" in responder(source)["chatmemory.E008"]
+def test_a_responder_that_cannot_be_imported_is_an_error_with_its_cause(responder, source, hint):
+    assert hint in responder(source)["chatmemory.E008"]
+
+
+@pytest.mark.parametrize(
+    ("source", "cause"),
+    [
+        ("def bot(:", "SyntaxError"),
+        ("bot = {}['OPENAI_API_KEY']", "KeyError: 'OPENAI_API_KEY'"),
+    ],
+)
+def test_a_module_that_raises_is_only_a_warning(responder, source, cause):
+    messages = responder(source)
+    assert list(messages) == ["chatmemory.W021"]
+    assert cause in messages["chatmemory.W021"]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +212,7 @@ def test_a_responder_that_its_module_does_not_make_is_named(responder, source):
         (layer("tests.layers.PickyLayer"), "KeyError: 'host'"),
     ],
 )
-def test_a_channel_layer_that_can_not_be_built_is_shown_with_its_error(wrong, word):
+def test_a_channel_layer_that_cannot_be_created_is_reported_with_its_error(wrong, word):
     assert word in found(**wrong)["chatmemory.E005"]
 
 
@@ -204,12 +227,12 @@ def test_a_channel_layer_that_can_not_be_built_is_shown_with_its_error(wrong, wo
         [{"address": "redis://127.0.0.1", "socket_timeout": None}, "redis://127.0.0.2"],
     ],
 )
-def test_a_redis_layer_that_gives_up_after_5_seconds_is_refused(hosts):
+def test_a_redis_layer_that_times_out_after_5_seconds_is_an_error(hosts):
     assert "socket_timeout" in found(**layer(hosts=hosts))["chatmemory.E006"]
 
 
 @pytest.mark.parametrize(
-    "right",
+    "correct",
     [
         layer(hosts=[{"address": "redis://127.0.0.1", "socket_timeout": None}]),
         layer(hosts=[{"address": "redis://127.0.0.1", "socket_timeout": 30}]),
@@ -217,8 +240,8 @@ def test_a_redis_layer_that_gives_up_after_5_seconds_is_refused(hosts):
         layer(MEMORY),
     ],
 )
-def test_a_layer_that_works_passes(right):
-    assert found(**right) == {}
+def test_a_working_layer_passes(correct):
+    assert found(**correct) == {}
 
 
 @pytest.mark.parametrize(
@@ -228,16 +251,39 @@ def test_a_layer_that_works_passes(right):
         ({"ENGINE": "django.db.backends.postgresql", "ATOMIC_REQUESTS": True}, "W003", "lock"),
     ],
 )
-def test_a_database_that_makes_writers_wait_is_warned_of(entry, expected, word):
+def test_a_database_on_which_writers_block_each_other_is_a_warning(entry, expected, word):
     check = {"W002": check_sqlite, "W003": check_atomic_requests}[expected]
-    # Django warns of DATABASES that are changed while it runs, as these are not meant to be used.
+    # A patch, since Django warns if a test overrides DATABASES.
     with patch.object(django_settings._wrapped, "DATABASES", {"default": entry}):
         [message] = check(None)
     assert message.id == f"chatmemory.{expected}"
     assert word in f"{message.msg} {message.hint}"
 
 
-def test_a_layer_that_drops_messages_is_warned_of():
+class WritesTo:
+    """A router of the host."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+
+    def db_for_write(self, model: object, **_: object) -> str:
+        return self.alias
+
+
+@pytest.mark.parametrize(("written", "expected"), [("default", []), ("chats", ["chatmemory.E015"])])
+def test_a_database_of_chatmemory_without_autocommit_is_an_error(written, expected):
+    entry = {"ENGINE": "django.db.backends.postgresql"}
+    databases = {"default": {**entry, "AUTOCOMMIT": True}, "chats": {**entry, "AUTOCOMMIT": False}}
+    with (
+        patch.object(django_settings._wrapped, "DATABASES", databases),
+        override_settings(DATABASE_ROUTERS=[WritesTo(written)]),
+    ):
+        messages = check_autocommit(None)
+    assert [message.id for message in messages] == expected
+    assert all("'chats'" in message.msg for message in messages)
+
+
+def test_a_layer_that_drops_messages_is_a_warning():
     hosts = [{"address": "redis://127.0.0.1", "socket_timeout": None}]
     messages = found(**layer("channels_redis.core.RedisChannelLayer", hosts=hosts))
     assert list(messages) == ["chatmemory.W004"]
@@ -247,19 +293,19 @@ def test_a_layer_that_drops_messages_is_warned_of():
 @pytest.mark.parametrize(
     ("given", "word"),
     [
-        ({"LEASE": 4}, "stands still"),
-        ({"LEASE": 60, "TURN_TIMEOUT": 30}, "noticed"),
-        ({"DRAIN": 60, "TURN_TIMEOUT": 30}, "No turn takes that long"),
+        ({"LEASE": 4}, "pauses"),
+        ({"LEASE": 60, "TURN_TIMEOUT": 30}, "detected"),
+        ({"DRAIN": 60, "TURN_TIMEOUT": 30}, "No turn runs that long"),
     ],
 )
-def test_times_that_do_not_fit_together_are_warned_of(given, word):
+def test_contradictory_durations_are_a_warning(given, word):
     messages = found(CHATMEMORY=given)
     assert list(messages) == ["chatmemory.W005"]
     assert word in messages["chatmemory.W005"]
 
 
 @pytest.mark.parametrize(
-    ("pool", "threads", "is_right"),
+    ("pool", "threads", "is_large_enough"),
     [
         ({"max_size": 10}, 4, True),
         ({"max_size": 4}, 4, False),
@@ -271,16 +317,16 @@ def test_times_that_do_not_fit_together_are_warned_of(given, word):
         (False, 99, True),
     ],
 )
-def test_a_pool_that_threads_use_up_is_warned_of(pool, threads, is_right):
+def test_a_pool_that_is_not_larger_than_db_threads_is_a_warning(pool, threads, is_large_enough):
     entry = {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {"pool": pool}}
     databases = patch.object(django_settings._wrapped, "DATABASES", {"default": entry})
     with databases, override_settings(CHATMEMORY={"DB_THREADS": threads}):
         assert [message.id for message in check_pool(None)] == (
-            [] if is_right else ["chatmemory.W006"]
+            [] if is_large_enough else ["chatmemory.W006"]
         )
 
 
-def test_a_database_in_memory_is_warned_of():
+def test_a_database_in_memory_is_a_warning():
     entry = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
     entry["OPTIONS"] = {"transaction_mode": "IMMEDIATE"}
     with patch.object(django_settings._wrapped, "DATABASES", {"default": entry}):
@@ -288,7 +334,7 @@ def test_a_database_in_memory_is_warned_of():
 
 
 def cached_by(backend):
-    """The settings of a project with this cache of Django's."""
+    """Return settings with this cache backend."""
     return {"CACHES": {"default": {"BACKEND": f"django.core.cache.backends.{backend}"}}}
 
 
@@ -345,7 +391,7 @@ SHARED = layer(hosts=[{"address": "redis://127.0.0.1", "socket_timeout": None}])
         ),
     ],
 )
-def test_what_is_for_ones_own_machine_is_named_at_deployment(given, expected):
+def test_settings_for_development_are_reported_at_deployment(given, expected):
     usual = {"ALLOWED_HOSTS": ["example.org"], **cached_by("redis.RedisCache")}
     settings = {**EVIDENCE, **given.get("CHATMEMORY", {})}
     given = {**usual, **given, "CHATMEMORY": settings}
@@ -355,7 +401,7 @@ def test_what_is_for_ones_own_machine_is_named_at_deployment(given, expected):
 
 @pytest.mark.regression
 @pytest.mark.parametrize(("missing", "warning"), [("AUDIT_KEY", "W015"), ("ERASURE_LIST", "W020")])
-def test_evidence_that_would_be_lost_is_named_at_deployment(missing, warning):
+def test_a_missing_setting_of_the_audit_is_reported_at_deployment(missing, warning):
     name = f"chatmemory.{warning}"
     given = {key: value for key, value in EVIDENCE.items() if key != missing}
     assert missing in found(deploy=True, CHATMEMORY=given)[name]
@@ -365,7 +411,7 @@ def test_evidence_that_would_be_lost_is_named_at_deployment(missing, warning):
 
 @pytest.mark.regression
 @pytest.mark.parametrize("engine", ["sqlite3", "postgresql"])
-def test_a_cache_for_each_process_is_named_where_there_may_be_several(engine):
+def test_a_cache_per_process_is_reported_unless_the_database_is_sqlite(engine):
     given = {**layer(MEMORY), **cached_by("locmem.LocMemCache"), "ALLOWED_HOSTS": ["example.org"]}
     database = {"default": {"ENGINE": f"django.db.backends.{engine}", "NAME": "x"}}
     with (
@@ -378,7 +424,7 @@ def test_a_cache_for_each_process_is_named_where_there_may_be_several(engine):
 
 @pytest.mark.regression
 @pytest.mark.parametrize("name", ["django_tenants", "tenant_schemas"])
-def test_apps_that_choose_a_schema_for_each_request_are_refused(tmp_path, monkeypatch, name):
+def test_apps_that_select_a_schema_for_each_request_are_an_error(tmp_path, monkeypatch, name):
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
@@ -393,37 +439,99 @@ def test_apps_that_choose_a_schema_for_each_request_are_refused(tmp_path, monkey
     [
         ("openapi:gpt-5", "Did you mean openai?"),
         ("antropic:claude-5", "Did you mean anthropic?"),
-        ("nobody:gpt-5", "LangChain knows no provider 'nobody'"),
+        ("nobody:gpt-5", "LangChain has no provider 'nobody'"),
         ("os.path", "os.path is a module"),
         ("tests.responders_for_tests.ecko", "Did you mean echo?"),
         ("tests.peers.mem0", "tests.peers.mem0 is a module"),
-        ("nowhere.bot", "There is no module nowhere."),
-        ("tests.nowhere.bot", "There is no module tests.nowhere."),
-        ("echo", "It must be demo, a model string"),
-        (".bot", "It must be demo, a model string"),
-        (5, "It must be demo, a model string"),
+        ("nowhere.bot", "No module named 'nowhere'"),
+        ("tests.nowhere.bot", "No module named 'tests.nowhere'"),
+        ("echo", "Use demo, a model string"),
+        (".bot", "Use demo, a model string"),
+        (5, "Use demo, a model string"),
     ],
 )
-def test_a_responder_that_does_not_exist_is_named_with_what_to_do(name, hint):
+def test_a_responder_that_does_not_exist_is_reported_with_a_hint(name, hint):
     sys.modules.pop("tests.peers.mem0", None)
     assert hint in found(CHATMEMORY={"RESPONDER": name})["chatmemory.E008"]
 
 
+BOTS = {"__init__": "given = 1", "extra": "", "lazy": "def __getattr__(name): return 1"}
+"""The modules of a host's package."""
+
+
+@pytest.fixture
+def bots(tmp_path, monkeypatch):
+    """Return the name of a package that is not loaded; its module `compiled` has no source."""
+    name = f"bots_{uuid4().hex}"
+    folder = tmp_path / name
+    folder.mkdir()
+    for module, source in BOTS.items():
+        (folder / f"{module}.py").write_text(source)
+    py_compile.compile(str(folder / "__init__.py"), cfile=str(folder / "compiled.pyc"))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    for module in [module for module in sys.modules if module.partition(".")[0] == name]:
+        del sys.modules[module]
+
+
 @pytest.mark.regression
-def test_a_provider_whose_package_is_missing_is_warned_of():
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize("name", ["given", "lazy.bot", "compiled.given"])
+def test_a_responder_that_its_package_can_contain_passes(bots, name, is_loaded):
+    path = f"{bots}.{name}"
+    if is_loaded:
+        import_module(path.rpartition(".")[0])
+    assert found(CHATMEMORY={"RESPONDER": path}) == {}
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("gven", "Did you mean given?"),
+        ("extra", "extra is a module; name the responder in it."),
+        ("extra.deeper.bot", "No module named "),
+        ("nowhere.bot", "No module named "),
+    ],
+)
+def test_a_responder_that_its_package_does_not_contain_is_reported(bots, name, hint, is_loaded):
+    if is_loaded:
+        import_module(bots)
+    assert hint in found(CHATMEMORY={"RESPONDER": f"{bots}.{name}"})["chatmemory.E008"]
+
+
+@pytest.mark.regression
+def test_a_provider_whose_package_is_missing_is_a_warning():
     messages = found(CHATMEMORY={"RESPONDER": "anthropic:claude-5"})
     assert list(messages) == ["chatmemory.W016"]
     assert "pip install langchain-anthropic" in messages["chatmemory.W016"]
 
 
-def test_the_providers_are_those_of_langchain():
+@pytest.mark.regression
+def test_a_model_string_without_langchain_is_reported_with_the_package_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "langchain", None)  # as if it were not installed
+    hint = "Model strings need LangChain: pip install 'django-chatmemory[models]'."
+    assert hint in found(CHATMEMORY={"RESPONDER": "openai:gpt-5"})["chatmemory.E008"]
+
+
+@pytest.mark.regression
+def test_a_langchain_whose_providers_cannot_be_parsed_passes(monkeypatch, tmp_path):
+    (tmp_path / "__init__.py").touch()
+    spec = spec_from_file_location("langchain", tmp_path / "__init__.py")
+    monkeypatch.setitem(sys.modules, "langchain", module_from_spec(spec))
+    assert provider_packages() == {}
+    assert found(CHATMEMORY={"RESPONDER": "new-provider:model-1"}) == {}
+
+
+def test_the_parsed_providers_are_those_of_langchain():
     known = {name: entry[0].partition(".")[0] for name, entry in _BUILTIN_PROVIDERS.items()}
-    assert _provider_packages() == known
+    assert provider_packages() == known
 
 
 @pytest.fixture
 def environment(monkeypatch):
-    """The environment without tracing; LangSmith forgets what it read from it."""
+    """Remove the variables of tracing, and clear LangSmith's cache of them."""
     for variable in TRACING_VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     get_env_var.cache_clear()
@@ -432,10 +540,32 @@ def environment(monkeypatch):
 
 
 @pytest.mark.regression
-@pytest.mark.parametrize("name", TRACING_VARIABLES)
-def test_tracing_that_sends_what_users_write_to_langsmith_is_warned_of(environment, name):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "LANGSMITH_TRACING",
+        "LANGSMITH_TRACING_V2",
+        "LANGCHAIN_TRACING",
+        "LANGCHAIN_TRACING_V2",
+    ],
+)
+def test_tracing_by_langsmith_is_a_warning(environment, name):
     environment.setenv(name, "true")
     assert tracing_is_enabled()
     assert f"{name} is set" in found()["chatmemory.W017"]
     environment.setenv(name, "false")
     assert found() == {}
+
+
+def test_django_runs_all_checks():
+    modules = [
+        import_module(f"chatmemory.checks.{name}") for name in ("deployment", "project", "values")
+    ]
+    defined = {
+        value
+        for module in modules
+        for name, value in vars(module).items()
+        if name.startswith("check_") and value.__module__ == module.__name__
+    }
+    assert len(defined) > 10
+    assert defined <= set(registry.get_checks(include_deployment_checks=True))

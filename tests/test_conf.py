@@ -1,4 +1,4 @@
-"""Settings: a default for each, read when they are asked for."""
+"""Settings: each has a default and is read at each access."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ DEFAULTS = {
     "CONNECTIONS_PER_USER": 5,
     "CONNECTION_AGE": 43_200,
     "DB_THREADS": 4,
+    "PREPARED_STATEMENTS": None,
     "LOCK_TIMEOUT": 2,
     "SENDS_PER_MINUTE": 30,
 }
@@ -53,8 +54,8 @@ def test_each_setting_has_its_default(name):
     assert getattr(settings, name) == DEFAULTS[name]
 
 
-def test_no_setting_is_without_a_test_of_its_default():
-    assert [n for n, found in vars(Settings).items() if isinstance(found, Setting)] == [*DEFAULTS]
+def test_the_default_of_each_setting_is_tested():
+    assert [n for n, value in vars(Settings).items() if isinstance(value, Setting)] == [*DEFAULTS]
 
 
 def test_a_project_without_the_dictionary_has_the_defaults(settings):
@@ -77,12 +78,15 @@ def test_a_duration_is_seconds_or_a_timedelta(name, value):
         assert getattr(settings, name) == settings.SESSION_TTL == 1.5
 
 
-@pytest.mark.parametrize("value", ["soon", None, [1]])
-def test_a_duration_that_is_neither_is_an_error_when_read(value):
-    with override_settings(CHATMEMORY={"LEASE": value}), pytest.raises(ValueError, match="float"):
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [("90", "'90' is a string"), ("soon", "is a string"), (None, "float"), ([1], "float")],
+)
+def test_an_invalid_duration_raises_when_it_is_read(value, error):
+    with override_settings(CHATMEMORY={"LEASE": value}), pytest.raises(ValueError, match=error):
         _ = settings.LEASE
 
 
-def test_the_class_itself_gives_the_setting_not_a_value():
+def test_an_attribute_of_the_class_is_the_setting_itself():
     assert isinstance(Settings.LEASE, Setting)
     assert Settings.LEASE.default == DEFAULTS["LEASE"]

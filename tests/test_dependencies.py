@@ -28,7 +28,7 @@ FLOORS = {
 
 
 def requirements() -> dict[str, list[Requirement]]:
-    """The requirements of the app and its extras, by name in lower case."""
+    """Return the requirements of the app and its extras, by name in lower case."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [
         *project["dependencies"],
@@ -41,7 +41,7 @@ def requirements() -> dict[str, list[Requirement]]:
 
 
 def locked() -> dict[str, Version]:
-    """The versions that CI installs, by name in lower case."""
+    """Return the versions that CI installs, by name in lower case."""
     lines = (ROOT / ".ci/constraints.txt").read_text().splitlines()
     pairs = [line.split("==") for line in lines if "==" in line]
     return {name.lower().replace("_", "-"): Version(number) for name, number in pairs}
@@ -49,7 +49,7 @@ def locked() -> dict[str, Version]:
 
 @pytest.mark.parametrize("name", FLOORS)
 @pytest.mark.regression
-def test_no_range_and_no_version_has_a_known_vulnerability(name):
+def test_no_allowed_or_installed_version_has_a_known_vulnerability(name):
     floor, reason = FLOORS[name]
     for requirement in requirements().get(name.lower(), ()):
         lowest = [Version(re.sub(r"\.\*$", "", part.version)) for part in requirement.specifier]
@@ -65,6 +65,6 @@ def test_no_range_and_no_version_has_a_known_vulnerability(name):
 def test_each_direct_dependency_is_locked_within_its_range():
     for name, ranges in requirements().items():
         if name in {"django-chatmemory", "setuptools"}:
-            continue  # this project itself, and a part of each environment
+            continue  # this project, and a package that every environment has
         for requirement in ranges:
             assert locked()[name] in requirement.specifier, requirement

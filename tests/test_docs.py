@@ -1,34 +1,183 @@
-"""The documentation says what is so."""
+"""The documentation matches the code."""
 
 from __future__ import annotations
 
 import re
+import runpy
+import tomllib
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from django.apps import apps
+from django.conf import global_settings
+from django.core.management import get_commands, load_command_class
+from django.db import models
 
-from chatmemory import protocol
-from chatmemory.errors import BadInput
-from project.management.commands import frames_page
-from project.management.commands.settings_page import page
+from chatmemory.conf import Settings
+from chatmemory.consumers.chat import FINAL_CODES
+from chatmemory.transfer.columns import SESSION
 from tests import frames
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+APP = ROOT / "chatmemory"
+IMPORT = re.compile(r"^from (chatmemory[\w.]*) import ([\w, ]+)", re.MULTILINE)
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
-def test_the_settings_page_is_made_from_the_docstrings():
-    assert (ROOT / "docs/settings.md").read_text() == page()
+@pytest.mark.parametrize("name", ["frames", "services", "settings"])
+def test_generated_pages_are_current(name):
+    generator = runpy.run_path(str(ROOT / f"docs/generate/{name}_page.py"))
+    assert (ROOT / f"docs/{name}.md").read_text() == generator["page"](), "run `make docs`"
 
 
-def test_the_page_of_frames_is_made_from_the_schema():
-    assert (ROOT / "docs/frames.md").read_text() == frames_page.page()
+def test_the_json_schema_is_current():
+    generator = runpy.run_path(str(ROOT / "docs/generate/frames_page.py"))
+    schema = (ROOT / "chatmemory/protocol.schema.json").read_text()
+    assert schema == generator["schema"](), "run `make docs`"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("name", ["layers", "turn"])
+def test_generated_diagrams_are_current(name):
+    generator = runpy.run_path(str(ROOT / "docs/generate/diagrams.py"))
+    assert (ROOT / f"docs/{name}.svg").read_text() == generator[name](), "run `make docs`"
+
+
+SOURCE = "".join(path.read_text() for path in sorted(APP.rglob("*.py")))
+FOREIGN_NAMES = {
+    "CONN_MAX_AGE",
+    "OPTIONS",
+    "CHATMEMORY",  # the setting of Django that contains ours
+    "CHATMEMORY_PASSWORD",
+    "AUTOCOMMIT",  # of DATABASES
+    "DATABASE_URL",
+    "DEFAULT_AUTHENTICATION_CLASSES",  # of REST framework
+    "LANGCHAIN_TRACING_V2",
+    "LANGSMITH_TRACING",
+    "O_APPEND",
+    "PEERS_MARIADB",
+    "PEERS_POSTGRESQL",
+    "PEERS_REDIS",
+    "REDIS_URL",
+    "TORTURE_MARIADB",
+    "TORTURE_POSTGRESQL",
+}
+"""Names in capitals that are neither settings nor constants of this repository."""
+CONSTANTS = {
+    name
+    for folder in ("chatmemory", "docs", "project", "tests")
+    for path in (ROOT / folder).rglob("*.py")
+    for name in re.findall(r"^([A-Z][A-Z_0-9]+)(?=:| =)", path.read_text(), re.MULTILINE)
+}
+each_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+each_current_page = pytest.mark.parametrize(
+    "path",
+    [path for path in PAGES if path.name != "CHANGELOG.md"],  # which also has former names
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+
+
+def without_blocks(text, language=""):
+    """The text without its code blocks of a language, by default of all."""
+    return re.sub(rf"^(`{{3,}}){language}.*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors_of(path):
+    """The anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", without_blocks(path.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
+
+
+@each_page
 def test_links_within_the_documentation_lead_somewhere(path):
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text())
-    assert [link for link in links if not (path.parent / link).exists()] == []
+    links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)", path.read_text())
+    wrong = []
+    for file, anchor in links:
+        target = path.parent / file if file else path
+        if not target.exists() or (anchor and anchor not in anchors_of(target)):
+            wrong.append(f"{file}#{anchor}")
+    assert wrong == []
+
+
+@each_page
+def test_the_files_that_a_page_names_exist(path):
+    text = without_blocks(path.read_text())
+    named = re.findall(r"`((?:chatmemory|docs|project|templates|tests|\.ci)/[\w./-]+)`", text)
+    assert len(named) > 20 or path.name != "CONTRIBUTING.md"
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def resolves(name):
+    """Whether a dotted name is a module, or something in one."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        if find_module(".".join(parts[:count])):
+            found = import_module(".".join(parts[:count]))
+            for part in parts[count:]:
+                found = getattr(found, part, None)
+            return found is not None
+    return False
+
+
+def find_module(name):
+    try:
+        return find_spec(name)
+    except ModuleNotFoundError:  # a parent is not a package
+        return None
+
+
+@each_current_page
+def test_the_dotted_names_of_a_page_exist(path):
+    names = set(re.findall(r"\bchatmemory(?:\.\w+)+", path.read_text()))
+    known = {"chatmemory.v1"}  # the protocol
+    known |= {name for name in names if f'getLogger("{name}")' in SOURCE or f'"{name}"' in SOURCE}
+    assert [name for name in sorted(names - known) if not resolves(name)] == []
+
+
+@each_current_page
+def test_the_commands_of_a_page_have_the_options_that_it_uses(path):
+    tables = {model._meta.db_table for model in apps.get_app_config("chatmemory").get_models()}
+    wrong = []
+    text = without_blocks(path.read_text(), "sql").replace("\\\n", "")
+    for name, rest in re.findall(r"\b(chatmemory_[a-z_]+)([^`\n]*)", text):
+        if name not in get_commands():
+            wrong += [name] * (name not in tables)
+            continue
+        parser = load_command_class("chatmemory", name).create_parser("manage.py", name)
+        options = re.findall(r"(?<!\w)--[a-z-]+", rest)
+        wrong += [
+            f"{name} {option}" for option in options if option not in str(parser.format_help())
+        ]
+    assert wrong == []
+
+
+@each_page
+def test_the_targets_of_make_that_a_page_names_exist(path):
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = re.findall(r"(?:`|^)make\s+([a-z-]+)", path.read_text(), re.MULTILINE)
+    assert set(named) - set(targets) == set()
+
+
+@each_current_page
+def test_the_settings_that_a_page_names_exist(path):
+    names = set(re.findall(r"`([A-Z][A-Z_0-9]{3,})`", path.read_text()))
+    settings = {*dir(Settings), *dir(global_settings)}
+    assert names - settings - CONSTANTS - FOREIGN_NAMES == set()
+
+
+def test_the_layout_of_the_design_has_the_layers_of_the_import_contract():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contract = next(
+        one for one in settings["tool"]["importlinter"]["contracts"] if one["type"] == "layers"
+    )
+    layers = [set(layer.split(" | ")) for layer in contract["layers"]]
+    table = (ROOT / "docs/design.md").read_text().partition("## Layout\n")[2]
+    rows = re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
+    named = [re.findall(r"`(\w+)(/?)`", row) for row in rows]
+    assert [{name for name, _ in row} for row in named] == layers
+    packages = {name for row in named for name, slash in row if slash}
+    assert packages == {name for row in layers for name in row if (APP / name).is_dir()}
 
 
 def fields_of(cell):
@@ -58,12 +207,28 @@ def test_the_tables_of_the_protocol_have_the_fields_of_the_schema(side):
         assert bold == ({*required} - {"type"} if side == "client" else set())
 
 
-def test_each_frame_of_the_client_is_known_to_the_server_and_no_other():
-    for name in [*frames.kinds("client"), *frames.kinds("server")]:
-        with pytest.raises(BadInput) as refused:
-            protocol.parse({"type": name})
-        is_known = name in frames.kinds("client")
-        assert refused.value.code == ("bad_field" if is_known else "unknown_type")
+@pytest.mark.parametrize(
+    ("page", "start"),
+    [
+        ("operators", "deletes all of the person's sessions permanently:"),
+        ("transfer", "- titles, "),
+    ],
+)
+def test_the_lists_of_exported_and_erased_data_name_each_column_with_text(page, start):
+    text = (ROOT / f"docs/{page}.md").read_text()
+    named = text[text.index(start) :].partition(".")[0]
+    kinds = (models.CharField, models.TextField, models.JSONField)
+    columns = [column.name for column in SESSION.columns if type(column.field) in kinds]
+    assert [name for name in columns if name not in named] == []
+    assert "title" in columns
+
+
+def test_the_table_of_the_api_has_the_fields_of_each_request():
+    requests = runpy.run_path(str(ROOT / "docs/generate/frames_page.py"))["REQUESTS"]
+    for request, shape in requests.items():
+        fields = "|".join([rf"`{request}`", rf"`{request}\?(.*?)`", rf"`{request}` `{{(.*?)}}`"])
+        rows = re.findall(rf"^\| (?:{fields}) \|", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+        assert [{*re.findall(r"\w+", "".join(row))} for row in rows] == [shape.names], request
 
 
 def test_the_schema_knows_each_code_of_an_error_and_of_a_close():
@@ -73,5 +238,22 @@ def test_the_schema_knows_each_code_of_an_error_and_of_a_close():
     listed = shown.partition("over REST:")[2].partition("On a message")[0]
     assert set(re.findall(r"`([a-z_]+)`", listed)) == {*codes}
     known = frames.SCHEMA["$defs"]["bye"]["properties"]["code"]["enum"]
-    rows = re.findall(r"^\| (\d{4}) \|", closes, re.MULTILINE)
-    assert [int(code) for code in rows] == known
+    rows = re.findall(r"^\| (\d{4}) \|.*\| (yes|no)\b", closes, re.MULTILINE)
+    assert [int(code) for code, _ in rows] == known
+    assert {int(code) for code, reconnects in rows if reconnects == "no"} == FINAL_CODES
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    sorted(
+        {
+            (module, name.strip())
+            for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+            for module, names in IMPORT.findall(page.read_text())
+            for name in names.split(",")
+        }
+    ),
+)
+def test_what_the_pages_import_exists(module, name):
+    found = import_module(module)
+    assert hasattr(found, name) or find_spec(f"{module}.{name}")

@@ -1,4 +1,4 @@
-"""LangChain's own tests of a chat history, on ours."""
+"""LangChain's own tests of a chat history, run on our class."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ FILES = [
     "tests/unit_tests/runnables/test_history.py",
     "tests/unit_tests/chat_history/test_chat_history.py",
 ]
-OWN = "blocking.py::test_what_blocks_in_an_async_method_is_seen"
+OWN = "blocking.py::test_a_blocking_call_in_an_async_method_is_detected"
 
 Outcomes = dict[str, dict[str, Any]]
 
 
 def kept(name: str, fill: Callable[[Path], None]) -> Path:
-    """A folder under `var`, filled once; it is there whole or not at all."""
+    """Return a folder under `var`; `fill` fills it once, completely or not at all."""
     folder = CACHE / name
     if not folder.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def kept(name: str, fill: Callable[[Path], None]) -> Path:
 
 
 def pip(*arguments: str | Path, **environment: str) -> None:
-    """Run pip; skip the test where the index can't be asked."""
+    """Run pip; skip the test if the package index is unavailable."""
     done = subprocess.run(  # noqa: S603  # our own command line
         [
             sys.executable,
@@ -57,12 +57,12 @@ def pip(*arguments: str | Path, **environment: str) -> None:
         text=True,
     )
     if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:]
-        pytest.skip(f"what LangChain's tests need can't be fetched: {''.join(said)}")
+        error = done.stderr.strip().splitlines()[-1:]
+        pytest.skip(f"pip cannot download LangChain's tests: {''.join(error)}")
 
 
 def tools() -> Path:
-    """The packages that their tests need beside ours."""
+    """The additional packages that LangChain's tests need."""
     wanted = FOREIGN / "requirements.txt"
     digest = hashlib.sha256(wanted.read_bytes() + sys.version.encode()).hexdigest()[:12]
     return kept(
@@ -72,7 +72,7 @@ def tools() -> Path:
 
 
 def their_tests() -> Path:
-    """The folder that has their package `tests`, as it is in the source archive."""
+    """The folder of LangChain's package `tests`, from the source archive."""
     release = version("langchain-core")
     name = f"langchain_core-{release}"
 
@@ -115,7 +115,7 @@ def outcomes(live_database_env, tmp_path) -> Outcomes:
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_langchains_own_tests_say_of_our_history_what_the_list_says(outcomes):
+def test_langchains_own_tests_have_the_documented_results(outcomes):
     listed = (FOREIGN / "README.md").read_text()
     assert outcomes.pop(OWN)["outcome"] == "passed"
     ours = [found["outcome"] for found in outcomes.values() if found["uses_ours"]]

@@ -1,4 +1,4 @@
-"""The demo project: its services by URL, its start, its command `demo`."""
+"""The demo project: its services by URL, its start, and its command `demo`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from django.urls import reverse
 from chatmemory.models import Message, Session
 from project import environment
 from project.asgi import application
-from project.dialogues import DIALOGUES
+from project.demo_dialogues import DIALOGUES
 from project.management.commands import demo
 
 VAR = Path("/srv/demo/var")
@@ -51,24 +51,24 @@ def test_a_sqlite_path_is_relative_or_absolute(url, name):
         ("mariadb", "mysql"),
     ],
 )
-def test_a_database_url_is_taken_apart(scheme, backend):
+def test_a_database_url_is_parsed(scheme, backend):
     entry = environment.database(f"{scheme}://ann:p%40ss@db.example:5433/chat", VAR)
     assert entry["ENGINE"] == f"django.db.backends.{backend}"
     assert (entry["USER"], entry["PASSWORD"]) == ("ann", "p@ss")
     assert (entry["HOST"], entry["PORT"], entry["NAME"]) == ("db.example", "5433", "chat")
 
 
-def test_an_unknown_database_is_refused():
+def test_an_unknown_database_scheme_is_refused():
     with pytest.raises(ImproperlyConfigured, match="oracle"):
         environment.database("oracle://db.example/chat", VAR)
 
 
-def test_entries_share_nothing():
+def test_database_entries_share_no_objects():
     environment.database("mysql://db.example/a", VAR)["OPTIONS"]["charset"] = "latin1"
     assert environment.database("mysql://db.example/b", VAR)["OPTIONS"]["charset"] == "utf8mb4"
 
 
-def test_redis_serves_layer_and_cache():
+def test_redis_is_used_for_layer_and_cache():
     layer = environment.channel_layers("redis://r.example/1")["default"]
     assert layer["CONFIG"]["hosts"] == [{"address": "redis://r.example/1", "socket_timeout": None}]
     assert environment.caches("redis://r.example/1")["default"]["LOCATION"] == "redis://r.example/1"
@@ -79,7 +79,7 @@ def test_without_redis_layer_and_cache_are_in_memory():
     assert "LocMem" in environment.caches("")["default"]["BACKEND"]
 
 
-def test_the_secret_key_is_made_once_and_for_its_owner_alone(tmp_path):
+def test_the_secret_key_is_created_once_and_readable_only_by_its_owner(tmp_path):
     key = environment.secret_key(tmp_path)
     assert len(key) >= 50
     assert environment.secret_key(tmp_path) == key
@@ -88,7 +88,7 @@ def test_the_secret_key_is_made_once_and_for_its_owner_alone(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_start_loads_no_langchain():
+def test_the_start_imports_no_langchain():
     run = subprocess.run(
         [sys.executable, "-c", "import sys, project.asgi, project.urls; print(*sys.modules)"],
         cwd=settings.BASE_DIR,
@@ -105,11 +105,11 @@ async def test_a_websocket_at_an_unknown_address_is_refused():
     assert await WebsocketCommunicator(application, "/nowhere/").connect() == (False, 4404)
 
 
-def test_a_taken_port_is_passed_over():
+def test_a_port_in_use_is_skipped():
     with demo.listen(0) as first:
-        taken = first.getsockname()[1]
-        with demo.listen(taken) as second:
-            assert second.getsockname()[1] > taken
+        port = first.getsockname()[1]
+        with demo.listen(port) as second:
+            assert second.getsockname()[1] > port
 
 
 def test_the_demo_sets_no_passwords_without_debug():
@@ -118,17 +118,17 @@ def test_the_demo_sets_no_passwords_without_debug():
 
 
 @pytest.mark.django_db
-def test_seeding_twice_adds_nothing():
+def test_a_repeated_seed_adds_nothing():
     user, _ = demo.set_up_user()
     demo.seed(user)
     demo.seed(user)
     assert Session.objects.filter(owner=user).count() == len(DIALOGUES)
-    assert Message.objects.count() == sum(len(dialogue.said) for dialogue in DIALOGUES)
+    assert Message.objects.count() == sum(len(dialogue.texts) for dialogue in DIALOGUES)
 
 
 @pytest.mark.django_db
 @pytest.mark.regression
-def test_a_second_start_signs_nobody_out(client):
+def test_a_restart_ends_no_login(client):
     user, first = demo.set_up_user()
     client.force_login(user)
     again, second = demo.set_up_user()
@@ -145,7 +145,7 @@ def test_the_passwords_differ_between_users_and_projects(settings):
 
 
 @pytest.mark.django_db
-def test_the_operator_has_the_rights_of_the_app_and_no_others():
+def test_the_operator_has_only_the_permissions_of_the_app():
     operator, _ = demo.set_up_operator()
     assert operator.is_staff
     assert not operator.is_superuser
@@ -153,8 +153,8 @@ def test_the_operator_has_the_rights_of_the_app_and_no_others():
     assert not operator.has_module_perms("auth")
 
 
-@pytest.mark.slow
-def test_the_printed_passwords_open_the_printed_pages(tmp_path):
+@pytest.mark.long
+def test_the_printed_passwords_work_on_the_printed_pages(tmp_path):
     with subprocess.Popen(
         [sys.executable, "manage.py", "demo"],
         env={**os.environ, "DATABASE_URL": f"sqlite:///{tmp_path}/db.sqlite3", "REDIS_URL": ""},
@@ -172,7 +172,7 @@ def test_the_printed_passwords_open_the_printed_pages(tmp_path):
 
 
 def _log_in(page: str, username: str, password: str) -> int:
-    """Follow the page to its login form, fill it in, and say how the page answers then."""
+    """Log in through the login form of a page; return the status of the page."""
     browser = build_opener(HTTPCookieProcessor(CookieJar()))
     form = browser.open(page)
     [token] = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', form.read().decode())

@@ -1,9 +1,10 @@
-"""Frames: parsed or refused with a code, never anything else; written so that they can be sent."""
+"""Parsing and serialization of frames."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import pytest
 from django.test import override_settings
@@ -19,7 +20,11 @@ from chatmemory.errors import (
     RateLimited,
     RoleForbidden,
 )
-from chatmemory.protocol import Cursor, Fetch, Hello, Pong, Send, Stop
+from chatmemory.models.values import HEAD_COLUMNS, head_of
+from chatmemory.protocol import Cursor, Fetch, Hello, Pong, Rename, Send, Stop
+from chatmemory.protocol.shapes import Rule, Shape
+from chatmemory.services import sessions
+from chatmemory.services.turns import admission
 from tests import frames
 
 NO_TEXTS: list[Any] = [None, 5, True, [], {}]
@@ -27,7 +32,7 @@ ODD_IDS: list[Any] = [None, "", True, 1.5, [], "x" * 65, "\ud800", "\0", "\n"]
 SEND = {"type": "send", "id": 1, "client_id": "c1", "text": "hi"}
 FETCH = {"type": "fetch", "id": 1, "before_seq": 9}
 CONTENT_FAULT = "send.content.0: 'text' is a required property"
-"""What a block says is looked at where the message is stored."""
+"""The service checks the text of a block."""
 
 
 @pytest.mark.parametrize(
@@ -47,13 +52,14 @@ CONTENT_FAULT = "send.content.0: 'text' is a required property"
             Send(id=1, client_id="c1", content=[{"type": "text"}]),
         ),
         ({"type": "stop", "id": 1, "turn": "c1"}, Stop(id=1, turn="c1")),
+        ({"type": "rename", "id": 1, "title": ""}, Rename(id=1, title="")),
         (FETCH, Fetch(id=1, before_seq=9, limit=50)),
         (FETCH | {"limit": 10**9}, Fetch(id=1, before_seq=9, limit=100)),
         (FETCH | {"limit": 0}, Fetch(id=1, before_seq=9, limit=1)),
         ({"type": "pong", "n": 3}, Pong(n=3)),
     ],
 )
-def test_a_frame_is_what_it_says(frame, parsed):
+def test_a_valid_frame_is_parsed(frame, parsed):
     assert protocol.parse(frame) == parsed
     if parsed.__class__ is not Hello or parsed.v == protocol.VERSION:
         assert frames.fault_of("client", frame) in ("", CONTENT_FAULT)
@@ -96,6 +102,10 @@ def test_a_frame_is_what_it_says(frame, parsed):
             for value in ("1", -1, 1.0, True)
         ],
         *[(SEND | {"if_busy": value}, "bad_field", "if_busy") for value in (1, True, {"a": 1})],
+        *[
+            ({"type": "rename", "id": 1, "title": title}, "bad_field", "title")
+            for title in (None, 1, ["x"])
+        ],
         (SEND | {"content": []}, "bad_field", "text"),
         *[
             (SEND | {name: 1}, "unknown_field", name)
@@ -119,20 +129,20 @@ def test_a_frame_is_what_it_says(frame, parsed):
         ({"type": "pong", "n": "1"}, "bad_field", "n"),
     ],
 )
-def test_what_is_no_frame_is_refused_by_name(frame, code, field):
+def test_an_invalid_frame_is_rejected_with_code_and_field(frame, code, field):
     with pytest.raises(BadInput) as raised:
         protocol.parse(frame)
     assert (raised.value.code, raised.value.field) == (code, field)
     assert frames.fault_of("client", frame) or field == "id"  # JSON Schema has no "printable"
 
 
-def test_a_field_that_is_misspelled_is_said_to_be_missing():
-    with pytest.raises(BadInput, match=r"^text is missing\.$"):
+def test_a_misspelled_required_field_is_reported_as_missing():
+    with pytest.raises(BadInput, match=r"^text is required\.$"):
         protocol.parse({"type": "send", "id": 1, "client_id": "c1", "txt": "hi"})
 
 
 @pytest.mark.parametrize("role", ["system", "assistant", "developer", "tool", "user", None])
-def test_nobody_chooses_a_role(role):
+def test_a_frame_with_a_role_is_forbidden(role):
     with pytest.raises(RoleForbidden):
         protocol.parse(SEND | {"role": role})
 
@@ -145,7 +155,7 @@ values = st.recursive(
 
 
 def may_differ(parsed):
-    """What is seen only where it is used: another version, and what a message says."""
+    """Whether the schema may reject the frame: the version and the content are checked later."""
     return isinstance(parsed, Send) or (isinstance(parsed, Hello) and parsed.v != 1)
 
 
@@ -153,6 +163,7 @@ kinds = st.sampled_from(["hello", "send", "stop", "fetch", "pong"])
 names = st.sampled_from(["id", "v", "cursor", "create", "client_id", "text", "turn", "n", "role"])
 
 
+@pytest.mark.long
 @given(
     values
     | st.builds(
@@ -161,7 +172,7 @@ names = st.sampled_from(["id", "v", "cursor", "create", "client_id", "text", "tu
         st.dictionaries(names | st.text(), values, max_size=4),
     )
 )
-def test_whatever_comes_is_parsed_or_refused_and_the_answer_can_be_sent(frame):
+def test_any_value_is_parsed_or_rejected_with_an_answer_that_can_be_sent(frame):
     answer = ""
     try:
         parsed = protocol.parse(frame)
@@ -172,13 +183,13 @@ def test_whatever_comes_is_parsed_or_refused_and_the_answer_can_be_sent(frame):
 
 
 @given(st.text() | st.binary())
-def test_any_text_is_read_or_refused(data):
-    said = ""
+def test_any_text_is_parsed_or_rejected(data):
+    message = ""
     try:
         codec.parse_json(data)
     except BadInput as error:
-        said = str(error)
-    assert len(said) < 300
+        message = str(error)
+    assert len(message) < 300
 
 
 @pytest.mark.parametrize(
@@ -196,7 +207,7 @@ def test_any_text_is_read_or_refused(data):
         (None, None),
     ],
 )
-def test_an_answer_has_the_id_of_its_frame_if_that_can_be_said(frame, frame_id):
+def test_an_answer_has_the_id_of_its_frame_if_it_is_valid(frame, frame_id):
     assert protocol.id_of(frame) == frame_id
 
 
@@ -208,30 +219,30 @@ def test_an_answer_has_the_id_of_its_frame_if_that_can_be_said(frame, frame_id):
         (BadInput("no", code="too_large", limit=5), {"code": "too_large", "limit": 5}),
         (Busy(turn="t"), {"code": "busy", "retry": True, "turn": "t"}),
         (RateLimited(retry_after=1.5), {"code": "rate_limited", "retry_after_ms": 1500}),
-        (ChatMemoryError(), {"code": "internal", "message": "Something went wrong."}),
+        (ChatMemoryError(), {"code": "internal", "message": "An internal error occurred."}),
     ],
 )
-def test_an_error_says_what_a_machine_needs(error, fields):
+def test_an_error_has_the_fields_of_its_class(error, fields):
     frame = json.loads(protocol.dump_error(error, id=3))
     assert frame["type"] == "error"
     assert frame["id"] == 3
     assert fields.items() <= frame.items()
 
 
-def test_an_error_without_a_frame_has_no_id_and_may_carry_a_ref():
+def test_an_error_without_a_frame_has_no_id_and_can_have_a_ref():
     frame = json.loads(protocol.dump_error(ChatMemoryError(), ref="abc"))
     assert "id" not in frame
     assert frame["ref"] == "abc"
 
 
-def test_a_name_from_outside_is_shown_short_and_escaped():
+def test_an_unknown_name_is_truncated_and_escaped():
     with pytest.raises(BadInput) as raised:
         protocol.parse({"type": "pong", "n": 1, "\n" * 200: 1})
     assert raised.value.field == "\\n" * 40
 
 
 @pytest.mark.parametrize("char", ["a", "é", "🦆", "\x01"])
-def test_a_large_message_is_cut_and_says_so(char):
+def test_a_large_message_is_truncated_and_marked(char):
     fields = {"seq": 1, "text": char * 1_000_000, "content": [{}], "cut": False}
     frame = protocol.dump_message(fields)
     assert len(frame.encode()) <= protocol.MAX_FRAME_OUT
@@ -242,12 +253,12 @@ def test_a_large_message_is_cut_and_says_so(char):
 
 
 @override_settings(CHATMEMORY={})
-def test_a_message_as_long_as_a_person_may_write_is_not_cut():
+def test_a_message_of_the_maximum_length_is_not_truncated():
     fields = {"seq": 1, "text": "🦆" * 32_000, "content": None, "cut": False}
     assert json.loads(protocol.dump_message(fields)) == {"type": "message", **fields}
 
 
-def test_a_message_that_just_fits_into_a_frame_is_not_cut():
+def test_a_message_that_just_fits_a_frame_is_not_truncated():
     fields = {"seq": 1, "text": "", "content": None, "cut": False}
     fields["text"] = "a" * (protocol.MAX_FRAME_OUT - len(protocol.dump_message(fields)))
     assert len(protocol.dump_message(fields)) == protocol.MAX_FRAME_OUT
@@ -255,7 +266,7 @@ def test_a_message_that_just_fits_into_a_frame_is_not_cut():
     assert json.loads(protocol.dump_message(fields))["cut"]
 
 
-def test_a_cursor_that_was_given_out_is_taken_back():
+def test_a_cursor_survives_a_round_trip():
     for cursor in (Cursor(1, 2**41, 2**53, 4, 5, "0123456789abcdef"), Cursor(1, 2, 0, 0, 1)):
         assert Cursor.parse(str(cursor)) == cursor
 
@@ -267,5 +278,32 @@ def test_a_cursor_that_was_given_out_is_taken_back():
              f"1.2.{2**53 + 1}.4.5.", "\ud800.2.3.4.5.", "1.2.3.4.5.f", f"1.2.3.4.5.{'g' * 16}",
              f"1.2.3.4.5.{'0' * 17}", f"1.2.3.4.5.{'٣' * 16}", "1.2.3.4.5.\n"]
 )  # fmt: skip
-def test_any_other_cursor_is_none(text):
+def test_an_invalid_cursor_is_none(text):
     assert Cursor.parse(text) is None
+
+
+def test_the_session_frame_has_the_fields_of_a_head_and_of_the_feed():
+    schema = frames.SCHEMA["$defs"]["session"]
+    head = head_of(dict.fromkeys(HEAD_COLUMNS.values()))
+    assert {*head.public(), "superseded", "waiting", "live"} == {*schema["properties"]} - {"type"}
+    assert {*head.public()} <= {*schema["required"]}
+
+
+def test_the_schema_has_the_bounds_that_services_check():
+    assert protocol.BUSY_POLICIES == admission.BUSY_POLICIES
+    assert protocol.MAX_TITLE_CHARS == sessions.MAX_TITLE_CHARS
+
+
+def test_a_field_of_the_parser_needs_a_rule_with_a_check():
+    @dataclass
+    class Odd:
+        size: float
+
+    @dataclass
+    class Unchecked:
+        seq: Annotated[int, Rule(schema={})]
+
+    with pytest.raises(TypeError, match=r"size needs a Rule\.$"):
+        Shape(Odd)
+    with pytest.raises(TypeError, match=r"seq needs a check\.$"):
+        Shape(Unchecked)

@@ -1,4 +1,4 @@
-"""Quick forms of the torture plans, and the checker: each fault that it must see, planted."""
+"""Quick forms of the torture plans, and tests of their checker with planted faults."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
+from chatmemory.services import append_messages
 from tests import limits
 from tests.conftest import database_environment, missing
+from tests.factories import TALK, make_messages
 from tests.torture.__main__ import SCHEDULE
 from tests.torture.checker import (
     Evidence,
@@ -20,7 +23,7 @@ from tests.torture.checker import (
     StoredTalk,
     StoredTurn,
     Violation,
-    strangers,
+    foreign_canaries,
     violations,
 )
 from tests.torture.history import Event, History, read_history
@@ -33,13 +36,11 @@ from tests.torture.plans.locks import locks
 from tests.torture.plans.restores import restore
 from tests.torture.plans.slow import slow
 from tests.torture.plans.zombies import zombie
+from tests.torture.proxy import APPEND, statement_in
 from tests.torture.verdict import Figure, Outcome, Verdict, summary
 from tests.torture.world import Redis, World
 
 SEED = 7
-
-# The checker
-
 
 QUESTION = StoredRow(1, "user", "count 2 t.1", client_id="t.1", turn=1)
 REPLY = StoredRow(2, "assistant", "1 2 ", turn=1)
@@ -66,7 +67,7 @@ def wrongs(
     running: str | None = None,
     faults: int = 1,
 ) -> set[str]:
-    """The names of what the checker finds."""
+    """Return the kinds of violations that the checker finds."""
     last_seq = len(rows) if last_seq is None else last_seq
     talk = StoredTalk("t", 1, last_seq, running, rows, turns)
     evidence = Evidence(events, {"t": talk}, {"killed": faults})
@@ -78,7 +79,8 @@ def row(like: StoredRow, **other: Any) -> StoredRow:
     return StoredRow(**{**columns, **other})
 
 
-def test_what_is_right_is_not_called_wrong():
+@pytest.mark.long
+def test_a_correct_history_has_no_violations():
     assert wrongs() == set()
     cut = row(REPLY, text="1 ", status="interrupted")
     done = Event(kind="done", session="t", id="t.1", text="1 ", status="interrupted")
@@ -88,6 +90,7 @@ def test_what_is_right_is_not_called_wrong():
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("planted", "wrong"),
     [
@@ -125,10 +128,11 @@ def test_what_is_right_is_not_called_wrong():
         ({"events": EVENTS[:4]}, "no fault"),
     ],
 )
-def test_each_planted_fault_turns_the_checker_red(planted, wrong):
+def test_the_checker_finds_each_planted_fault(planted, wrong):
     assert wrong in wrongs(**planted)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "foreign"),
     [
@@ -139,11 +143,12 @@ def test_each_planted_fault_turns_the_checker_red(planted, wrong):
         ("canary-t1 canary-u", {"u"}),
     ],
 )
-def test_a_canary_that_a_frame_cuts_is_no_stranger(text, foreign):
-    assert strangers(text, "t1") == foreign
+def test_a_truncated_canary_of_the_session_itself_is_not_foreign(text, foreign):
+    assert foreign_canaries(text, "t1") == foreign
 
 
-def test_a_history_is_read_as_it_was_written(tmp_path):
+@pytest.mark.long
+def test_a_history_round_trips_through_its_file(tmp_path):
     history = History(tmp_path / "history.jsonl")
     for event in EVENTS:
         history.note(event)
@@ -153,14 +158,12 @@ def test_a_history_is_read_as_it_was_written(tmp_path):
     assert [event.at for event in history.events] == sorted(e.at for e in history.events)
 
 
-# The verdict
-
-
 SLOW = Figure("s", 3.0, time_limit=2.0)
 LOST = Violation("lost", "talk", "message 1")
 BOUND = Figure("MB", 65, at_most=64)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("outcome", "verdict", "shown"),
     [
@@ -176,6 +179,7 @@ def test_a_time_limit_is_no_violation(outcome, verdict, shown):
     assert shown in str(outcome)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("verdicts", "status", "last_line"),
     [
@@ -195,12 +199,9 @@ def test_a_run_in_which_only_time_limits_were_exceeded_has_its_own_exit_status(
     assert len(lines) == 1 + sum(verdict is not Verdict.GOOD for verdict in verdicts.values())
 
 
-# The plans
-
-
 @pytest.fixture(scope="module")
 def pair(django_db_setup: None, tmp_path_factory: Any) -> Iterator[World]:
-    """Two servers for the plans that leave them as they were."""
+    """Two servers for the plans that leave them unchanged."""
     world = new_world(tmp_path_factory.mktemp("pair"))
     asyncio.run(world.start(2))
     yield world
@@ -209,7 +210,7 @@ def pair(django_db_setup: None, tmp_path_factory: Any) -> Iterator[World]:
 
 @pytest.fixture
 def alone(transactional_db: None, tmp_path: Path) -> Iterator[World]:
-    """A place for a plan that starts servers of its own."""
+    """A world for a plan that starts its own servers."""
     world = new_world(tmp_path)
     yield world
     world.close()
@@ -221,116 +222,116 @@ def new_world(folder: Path) -> World:
 
 
 @pytest.fixture
-def there(transactional_db: None, pair: World) -> World:
-    """The pair, with a history that is yet to be written."""
+def shared(transactional_db: None, pair: World) -> World:
+    """The pair, with an empty history."""
     pair.forget()
     return pair
 
 
-@pytest.mark.slow
-async def test_servers_killed_at_steps_of_a_turn_lose_and_double_nothing(there):
-    outcome = await kill(there, 1, ["before_ack", "in_stream", "before_poke"])
+@pytest.mark.long
+async def test_servers_killed_at_steps_of_a_turn_lose_and_duplicate_nothing(shared):
+    outcome = await kill(shared, 1, ["before_ack", "in_stream", "before_poke"])
     assert outcome.violations == []
 
 
-@pytest.mark.slow
-async def test_a_server_that_was_paused_adds_no_second_reply(there):
-    outcome = await pause(there, 1, talking=2)
+@pytest.mark.long
+async def test_a_paused_server_adds_no_second_reply(shared):
+    outcome = await pause(shared, 1, talking=2)
     assert outcome.violations == []
 
 
-@pytest.mark.slow
-async def test_without_a_fence_the_second_reply_is_seen(there):
-    outcome = await unfenced(there, 1)
+@pytest.mark.long
+async def test_without_a_fence_the_checker_reports_a_second_reply(shared):
+    outcome = await unfenced(shared, 1)
     assert outcome.violations == []
 
 
-@pytest.mark.slow
-async def test_servers_replaced_one_by_one_lose_nothing(there):
-    outcome = await rolling(there, 1, talking=3)
+@pytest.mark.long
+async def test_servers_replaced_one_by_one_lose_nothing(shared):
+    outcome = await rolling(shared, 1, talking=3)
     assert outcome.violations == []
 
 
-@pytest.mark.slow
-async def test_a_commit_that_was_cut_is_answered_truly(alone):
+@pytest.mark.long
+async def test_a_commit_that_was_cut_is_answered_correctly(alone):
     if connection.vendor != "postgresql":
-        pytest.skip("the proxy knows PostgreSQL alone")
+        pytest.skip("the proxy supports only PostgreSQL")
     outcome = await commits(alone, 4)
     assert outcome.violations == []
 
 
-@pytest.mark.slow
-async def test_redis_killed_or_frozen_in_a_reply_changes_nothing_that_is_stored(there):
-    outcome = await redis(there, 1)
+@pytest.mark.long
+async def test_redis_killed_or_frozen_during_a_reply_does_not_change_stored_rows(shared):
+    outcome = await redis(shared, 1)
     assert outcome.violations == []
 
 
-@pytest.mark.slow
-async def test_when_half_of_all_hints_get_lost_all_is_shown_all_the_same(there):
-    if there.redis is None:
+@pytest.mark.long
+async def test_sockets_show_all_changes_although_half_of_all_hints_are_lost(shared):
+    if shared.redis is None:
         missing("redis-server is not installed")
-    outcome = await loss(there, 1, talking=2)
+    outcome = await loss(shared, 1, talking=2)
     assert outcome.violations == []
 
 
-@pytest.mark.slow
-async def test_readers_that_stall_cost_a_bounded_amount(there):
-    outcome = await readers(there, 1, stalled=20, fast=2)
+@pytest.mark.long
+async def test_stalled_readers_use_bounded_memory(shared):
+    outcome = await readers(shared, 1, stalled=20, fast=2)
     assert outcome.violations == []
     [more] = [figure.value for figure in outcome.figures if figure.name == "MB more"]
     assert more < 64
 
 
-@pytest.mark.slow
-async def test_sockets_dropped_at_once_come_back(there):
-    outcome = await storm(there, 1, sockets=40)
+@pytest.mark.long
+async def test_sockets_dropped_simultaneously_reconnect(shared):
+    outcome = await storm(shared, 1, sockets=40)
     assert outcome.violations == []
 
 
-@pytest.mark.slow
-async def test_no_canary_is_shown_elsewhere_whatever_is_cancelled(there):
-    outcome = await isolation(there, 5_000, talking=10)
+@pytest.mark.long
+async def test_cancelled_requests_show_no_canary_in_another_session(shared):
+    outcome = await isolation(shared, 5_000, talking=10)
     assert outcome.violations == []
 
 
-@pytest.mark.slow
-async def test_a_session_whose_lock_is_held_keeps_nobody_from_another(there):
+@pytest.mark.long
+async def test_a_held_lock_of_a_session_delays_no_other_session(shared):
     if connection.vendor == "sqlite":
         pytest.skip("SQLite has one lock for all sessions")
-    outcome = await stuck(there, 1, seconds=1.0)
+    outcome = await stuck(shared, 1, seconds=1.0)
     assert outcome.violations == []
 
 
 @pytest.mark.regression
-@pytest.mark.slow
-async def test_a_person_who_exhausts_every_limit_causes_no_error_elsewhere(alone):
+@pytest.mark.long
+async def test_a_user_who_exhausts_every_limit_causes_no_errors_of_others(alone):
     outcome = await greedy(alone, 4)
     assert outcome.violations == []
     [errors] = [figure.value for figure in outcome.figures if figure.name == "errors of others"]
     assert errors == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.regression
-async def test_a_restore_shows_nobody_foreign_rows_and_reports_each_loss(there):
+async def test_a_restore_shows_no_foreign_rows_and_reports_each_loss(shared):
     if connection.vendor != "postgresql":
-        pytest.skip("the plan restores dumps of PostgreSQL alone")
-    outcome = await restore(there, 2)
+        pytest.skip("the plan restores only dumps of PostgreSQL")
+    outcome = await restore(shared, 2)
     assert outcome.violations == []
     assert not [figure for figure in outcome.figures if figure.is_out_of_bounds]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.regression
-async def test_a_run_that_stalled_is_not_given_the_next_turns_words(there):
-    outcome = await zombie(there, 1, last=6)
+async def test_a_stalled_run_does_not_receive_the_text_of_the_next_turn(shared):
+    outcome = await zombie(shared, 1, last=4)
     assert outcome.violations == []
 
 
-@pytest.mark.slow
-async def test_a_database_that_stalls_closes_no_socket_and_loses_nothing(alone):
+@pytest.mark.long
+async def test_a_stalled_database_closes_no_socket_and_loses_nothing(alone):
     if connection.vendor == "sqlite":
-        pytest.skip("SQLite has no lock of a table")
+        pytest.skip("SQLite cannot lock a table")
     await alone.start(2, limits=limits.SHORT)
     outcome = await slow(alone, 1, seconds=8.0, talking=2, listening=6)
     assert outcome.violations == []
@@ -339,13 +340,32 @@ async def test_a_database_that_stalls_closes_no_socket_and_loses_nothing(alone):
 
 
 @pytest.mark.regression
-@pytest.mark.slow
-async def test_a_locked_row_delays_its_own_session_alone(alone):
+@pytest.mark.long
+async def test_a_locked_row_delays_only_its_own_session(alone):
     if connection.vendor == "sqlite":
         pytest.skip("SQLite locks no rows")
     outcome = await locks(alone, 1, rows=("session", "turn", "ticket", "user"))
     assert outcome.violations == []
 
 
+@pytest.mark.long
 def test_every_plan_is_in_the_schedule():
     assert {stage.plan for stage in SCHEDULE} == set(PLANS)
+
+
+@pytest.mark.regression
+@pytest.mark.django_db(transaction=True)
+def test_the_proxy_recognizes_an_append():
+    if connection.vendor != "postgresql":
+        pytest.skip("the proxy cuts commits of PostgreSQL")
+    with CaptureQueriesContext(connection) as queries:
+        append_messages(**TALK, messages=make_messages("a"), create=True)
+    assert queries.captured_queries[-1]["sql"].encode().startswith(APPEND)
+
+
+def test_the_proxy_finds_the_statement_that_is_executed():
+    prepared: dict[bytes, bytes] = {}
+    assert statement_in(b"Q", b"COMMIT\0", prepared) == b"COMMIT\0"
+    assert statement_in(b"P", b"_pg3_0\0WITH a\0\0\0", prepared) == b""
+    assert statement_in(b"B", b"\0_pg3_0\0\0\0", prepared).startswith(b"WITH a")
+    assert statement_in(b"B", b"\0other\0\0\0", prepared) == b""

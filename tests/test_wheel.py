@@ -1,4 +1,4 @@
-"""What is built and installed elsewhere works there, by the lines of the README."""
+"""The built wheel, installed in a new project with the lines of the README."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers import Connection, answers, free_port, wait_for
+from tests.servers import Connection, free_port, is_listening, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = """
@@ -53,7 +53,7 @@ def readme_block(first_line: str) -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """The wheel in a folder of its own."""
+    """Build the wheel and install it in a separate folder."""
     source, built, target = (tmp_path_factory.mktemp(name) for name in ("source", "built", "site"))
     shutil.copytree(ROOT / "chatmemory", source / "chatmemory")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -68,7 +68,7 @@ def installed(tmp_path_factory):
 
 @pytest.fixture
 def empty_project(installed, tmp_path):
-    """A new project with the README's lines, and the environment to run it in."""
+    """Make a new project with the README's lines; return it and its environment."""
     parts = [SETTINGS.format(name=str(tmp_path / "db.sqlite3")), readme_block("# settings.py")]
     (tmp_path / "mysite").mkdir()
     (tmp_path / "mysite" / "settings.py").write_text("".join(parts))
@@ -94,7 +94,7 @@ def manage(project, *arguments: str) -> str:
 
 @contextmanager
 def served(project):
-    """The project under Daphne; its address."""
+    """Serve the project with Daphne; yield its address."""
     folder, environment = project
     port, log = free_port(), folder / "server.log"
     command = [sys.executable, "-m", "daphne", "-p", str(port), "mysite.asgi:application"]
@@ -105,15 +105,15 @@ def served(project):
         ) as process,
     ):
         try:
-            wait_for(lambda: answers(port), "Daphne does not start", log)
+            wait_for(lambda: is_listening(port), "Daphne does not start", log)
             yield SimpleNamespace(port=port, address=f"http://127.0.0.1:{port}")
         finally:
             process.kill()
 
 
 async def talk(server, login) -> str:
-    """Tell an order number, ask for it, and return what is answered."""
-    person: Any = SimpleNamespace(cookie=login)  # all that a connection asks of one
+    """State an order number, ask for it, and return the answer."""
+    person: Any = SimpleNamespace(cookie=login)  # a connection uses only the cookie
     async with Connection(server, person, str(uuid.uuid4())) as chat:
         await chat.hello(create=True)
         await chat.send("My order number is 4711.", "c1")
@@ -124,7 +124,7 @@ async def talk(server, login) -> str:
 
 
 @pytest.mark.slow
-def test_the_wheel_has_all_that_travels_with_the_app(installed):
+def test_the_wheel_contains_templates_static_files_and_the_schema(installed):
     for name in (
         "py.typed",
         "migrations/0001_initial.py",
@@ -134,8 +134,8 @@ def test_the_wheel_has_all_that_travels_with_the_app(installed):
         assert (installed / "chatmemory" / name).is_file(), name
 
 
-@pytest.mark.slow
-def test_a_new_project_with_the_lines_of_the_readme_chats(empty_project, installed):
+@pytest.mark.long
+def test_a_new_project_with_the_lines_of_the_readme_works(empty_project, installed):
     where = manage(empty_project, "shell", "-c", "import chatmemory; print(chatmemory.__file__)")
     assert str(installed) in where
     # Django's own admin of the user model does not list sessions.

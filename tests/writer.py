@@ -1,4 +1,4 @@
-"""Processes that append, and the check of what many of them left behind."""
+"""Functions that append in other processes, and a check of the stored rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_BATCH = 3
 
 @dataclass(frozen=True)
 class Ack:
-    """What a writer was told."""
+    """The acknowledgment of a batch."""
 
     key: str
     client_id: str
@@ -27,7 +27,7 @@ class Ack:
 
 @dataclass(frozen=True)
 class StoredRow:
-    """What stands in a session: the text says who wrote it, `writer.batch.place`."""
+    """A stored row. Its text `writer.batch.place` names its writer."""
 
     seq: int
     text: str
@@ -40,7 +40,7 @@ def texts_of(name: str, number: int) -> list[str]:
 def violations(
     rows: Mapping[str, Sequence[StoredRow]], counters: dict[str, int], acks: Iterable[Ack]
 ) -> set[str]:
-    """What is wrong, by name: lost, doubled, misordered, split, gap, counter."""
+    """Return the kinds of violations: lost, doubled, misordered, split, gap, counter."""
     found = set()
     at: dict[tuple[str, str], list[int]] = defaultdict(list)
     for key, stored in rows.items():
@@ -85,7 +85,7 @@ def columns(message: dict[str, object]) -> dict[str, Any]:
 
 
 def append_unlocked(key: str, client_id: str, messages: list[dict[str, object]]) -> tuple[int, int]:
-    """What not to do: the next number is the highest so far and one, tried until it is free."""
+    """Append without a lock, at the highest number plus one, until that is free: a wrong way."""
     from django.db import IntegrityError, OperationalError
     from django.db.models import F, Max
 
@@ -109,7 +109,7 @@ def append_unlocked(key: str, client_id: str, messages: list[dict[str, object]])
 def append_rewriting(
     key: str, client_id: str, messages: list[dict[str, object]]
 ) -> tuple[int, int]:
-    """What not to do: read the whole history, add to it, write the whole history."""
+    """Read the whole history, append to it, and rewrite it: a wrong way."""
     from django.db import IntegrityError, OperationalError, transaction
 
     from chatmemory.models import Message, Session
@@ -118,23 +118,23 @@ def append_rewriting(
     while True:
         texts = list(Message.stored.filter(session=session).order_by("seq").values_list("text"))
         time.sleep(0.005)  # the model thinks
-        said = [*(text for (text,) in texts), *(message["content"] for message in messages)]
+        contents = [*(text for (text,) in texts), *(message["content"] for message in messages)]
         rows = [
             Message(session=session, seq=seq, **columns({"content": text}))
-            for seq, text in enumerate(said, 1)
+            for seq, text in enumerate(contents, 1)
         ]
         try:
             with transaction.atomic():
                 Message.stored.filter(session=session).delete()
                 Message.stored.bulk_create(rows)
-                Session.objects.filter(pk=session.pk).update(last_seq=len(said))
+                Session.objects.filter(pk=session.pk).update(last_seq=len(contents))
         except (IntegrityError, OperationalError):
             continue
-        return len(said) - len(messages) + 1, len(said)
+        return len(contents) - len(messages) + 1, len(contents)
 
 
 def append_retrying(key: str, client_id: str, messages: list[dict[str, object]]) -> tuple[int, int]:
-    """What not to do: try again under another id, as if the first try had failed."""
+    """Retry under another id, as if the first attempt had failed: a wrong way."""
     append(key, f"{client_id}.first", messages)
     return append(key, client_id, messages)
 
@@ -148,19 +148,19 @@ HOW: dict[str, Callable[[str, str, list[dict[str, object]]], tuple[int, int]]] =
 
 
 def prepare() -> None:
-    """Set Django up, before the processes part."""
+    """Set Django up before the workers are forked."""
     django.setup()
     from chatmemory import services as services
 
 
 class Writer(Store):
-    """Appends as the function does that `how` names."""
+    """Appends with the function that `how` names."""
 
     def __init__(self, how: str) -> None:
         self.append_as = HOW[how]
 
     def write(self, at: Address, number: int) -> tuple[str, str, int, int]:
-        """Append the batch of this number; the writer's name stands where a user's does."""
+        """Append the batch of this number; the address has the writer's name as its user."""
         name, key = at
         client_id = f"{name}.{number}"
         messages: list[dict[str, object]] = [

@@ -1,4 +1,4 @@
-"""The admin: operators manage conversations, and read of them what they may."""
+"""The admin: operators read and remove conversations, within their permissions."""
 
 from __future__ import annotations
 

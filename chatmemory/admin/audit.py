@@ -1,4 +1,4 @@
-"""The audit, to be read."""
+"""The list and the page of audit entries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REASON_WORDS = 20
 
 @admin.register(AuditEntry)
 class AuditEntryAdmin(ReadOnlyAdmin):
-    """Who removed or read what; newest first."""
+    """Lists audit entries, the newest first."""
 
     view_codename = "view_audit"
     list_display = ("created_at", "action", "session", "messages", "actor", "short_reason")
@@ -46,7 +46,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         if entry.session_pk is None and entry.action == "refused":
             return None
         if entry.session_pk is None:
-            return _("all of a person") if entry.key_hash else _("everything")
+            return _("all sessions of a person") if entry.key_hash else _("all sessions")
         address = reverse("admin:chatmemory_session_change", args=[entry.session_pk])
         return format_html('<a href="{}">{}</a>', address, entry.session_pk)
 
@@ -54,7 +54,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     def messages(self, entry: AuditEntry) -> Any:
         return entry.counts.get("messages")
 
-    @admin.display(description=_("by"))
+    @admin.display(description=_("actor"))
     def actor(self, entry: AuditEntry) -> str:
         return f"{visible(entry.actor_label)} ({entry.actor_kind})"
 

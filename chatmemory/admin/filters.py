@@ -1,4 +1,4 @@
-"""The filters of the lists; each choice is one condition that the database has cheaply."""
+"""Filters of the admin lists; each choice is one inexpensive condition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ChoiceFilter(admin.SimpleListFilter):
-    """A filter by named conditions."""
+    """A filter whose choices are named conditions."""
 
     conditions: ClassVar[dict[str, tuple[Label, Q]]]
 
@@ -34,7 +34,7 @@ class ChoiceFilter(admin.SimpleListFilter):
 
 
 class StateFilter(ChoiceFilter):
-    """Living sessions, unless others are asked for."""
+    """By state; without a choice, excludes purged and expired sessions."""
 
     title = _("state")
     parameter_name = "state"
@@ -54,11 +54,11 @@ class StateFilter(ChoiceFilter):
             case "expired":
                 return chosen.expired()
             case _:
-                return chosen.living()
+                return chosen.active()
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         everything, *others = super().choices(changelist)
-        yield {**everything, "display": _("Living")}
+        yield {**everything, "display": _("Not purged or expired")}
         yield from others
 
 
@@ -69,7 +69,7 @@ class ActivityFilter(ChoiceFilter):
     parameter_name = "active"
 
     @property
-    def conditions(self) -> dict[str, tuple[Label, Q]]:  # type: ignore[override]  # of today
+    def conditions(self) -> dict[str, tuple[Label, Q]]:  # type: ignore[override]  # depends on the current day
         today = datetime.now(UTC).date()
 
         def ago(days: int) -> Any:
@@ -86,7 +86,7 @@ class ActivityFilter(ChoiceFilter):
 
 
 class ScopeFilter(ChoiceFilter):
-    """By whose key space a session lies in."""
+    """By the kind of the session's scope."""
 
     title = _("scope")
     parameter_name = "scope_kind"
@@ -98,7 +98,7 @@ class ScopeFilter(ChoiceFilter):
 
 
 class ActionFilter(ChoiceFilter):
-    """By what was done."""
+    """By the action of the audit entry."""
 
     title = _("action")
     parameter_name = "action_is"
@@ -112,7 +112,7 @@ class ActionFilter(ChoiceFilter):
             ("restore", _("Restored")),
             ("db_restored", _("Database restored")),
             ("redact", _("Redacted")),
-            ("erase_begun", _("Erasure begun")),
+            ("erase_begun", _("Erasure started")),
             ("erase", _("Erased")),
             ("user_deleted", _("User deleted")),
             ("hold", _("Put on hold")),

@@ -1,4 +1,4 @@
-"""Messages: registered to forbid their deletion; operators read them in their transcript."""
+"""Messages, registered so that the admin never deletes them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from chatmemory.models import Message, Session
 class MessageAdmin(ReadOnlyAdmin):
     """Redirects to the transcript, where reading is audited.
 
-    If it were not registered, an operator who may delete what messages refer to could delete the
-    messages with it.
+    Django lets an operator delete rows of an unregistered model together with the rows that they
+    refer to; registration makes it check the permission to delete messages.
     """
 
     view_codename = "view_transcript"
@@ -47,11 +47,11 @@ class MessageAdmin(ReadOnlyAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         self.check_list(request)
-        return redirect("admin:chatmemory_session_changelist")
+        return redirect(self.url_of("session_changelist"))
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         self.require(request, "view")
         message = self.find(request, object_id)
-        return redirect("admin:chatmemory_session_message", message.session_id, message.seq)
+        return redirect(self.url_of("session_message", message.session_id, message.seq))

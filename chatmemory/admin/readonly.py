@@ -1,4 +1,4 @@
-"""What the admin pages share: permissions, refusals, read-only rows, bounded counts."""
+"""The base of the ModelAdmins: permissions, audited refusals, read-only rows, bounded counts."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
 from django.utils.functional import cached_property
 
-from chatmemory import services
 from chatmemory.models import Session
 from chatmemory.services import Actor
+from chatmemory.services.audit import entries
 
 
 class BoundedPaginator(Paginator):
-    """Counts no further than its last page; a list that long is searched, not paged."""
+    """Counts at most MAX_ROWS rows, since a count of a large table is slow."""
 
-    MOST = 10_000
+    MAX_ROWS = 10_000
     object_list: QuerySet[Any]
 
     @cached_property
     def count(self) -> int:
-        return self.object_list.order_by()[: self.MOST].count()
+        return self.object_list.order_by()[: self.MAX_ROWS].count()
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
-    """Rows that are evidence: only services change and remove them.
+    """Shows rows that only services may change and remove, because they are evidence.
 
-    Each page requires its permission through `has_<name>_permission(request, obj)` and finds its
-    row through `get_queryset(request)`, so that a subclass restricts operators by overriding these
-    alone. A row that they exclude is answered like one that does not exist.
+    Each page checks its permission with `has_<name>_permission(request, obj)` and finds its row in
+    `get_queryset(request)`, so a subclass can restrict operators by overriding only these. A row
+    that they exclude is a 404, like a row that does not exist.
     """
 
     view_codename: ClassVar[str]
@@ -68,9 +69,9 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         return all(getattr(self, f"has_{name}_permission")(*args) for name in names)
 
     def require(self, request: HttpRequest, *names: str, sessions: Iterable[Session] = ()) -> None:
-        """Record the first of these permissions that is missing, and raise PermissionDenied.
+        """Raise PermissionDenied if one of these permissions is missing, and record the first.
 
-        `sessions` are those that the request names.
+        `sessions` are the sessions that the request names.
         """
         for name in names:
             if not self.permits(request, name):
@@ -78,11 +79,11 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
     def refuse(self, request: HttpRequest, name: str, sessions: Iterable[Session] = ()) -> NoReturn:
         """Record that this permission is missing, and raise PermissionDenied."""
-        named = list(sessions)
-        services.record_refusal(
+        requested = list(sessions)
+        entries.record_refusal(
             by=operator(request),
             permission=self._codename(name),
-            session=named[0] if len(named) == 1 else None,
+            session=requested[0] if len(requested) == 1 else None,
         )
         raise PermissionDenied
 
@@ -93,11 +94,11 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         return get_permission_codename(name, self.opts) if is_general else name
 
     def check_list(self, request: HttpRequest) -> None:
-        """Check the permissions for a request to the list. Raises PermissionDenied."""
+        """Raise PermissionDenied if the operator may not send this request to the list."""
         self.require(request, "view")
         if "_save" in request.POST:
             self.refuse(request, "change")
-        # Django ignores an action that the operator may not use, and answers with the list.
+        # Django silently ignores an action that the operator may not use: record the refusal.
         chosen = set(request.POST.getlist("action")) - {""}
         for action in chosen - self.get_actions(request).keys():
             known = getattr(self, action) if action in (self.actions or ()) else None
@@ -133,6 +134,10 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     ) -> HttpResponse:
         self.refuse(request, "delete")
 
+    def url_of(self, page: str, *args: object) -> str:
+        """Return the URL of a page on this site: a project can have several admin sites."""
+        return reverse(f"admin:chatmemory_{page}", args=args, current_app=self.admin_site.name)
+
     def find(self, request: HttpRequest, object_id: str) -> Any:
         """Return the row that an address names. Raises Http404 if the operator may not view it."""
         found = self.get_object(request, unquote(object_id))
@@ -142,7 +147,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
 
 def operator(request: HttpRequest) -> Actor:
-    """The operator who requests this page."""
+    """Return the operator who sent the request. Raises PermissionDenied."""
     if not isinstance(request.user, AbstractBaseUser):
         raise PermissionDenied
     return Actor.operator(request.user)

@@ -1,4 +1,4 @@
-"""Trim, clear and purge: a page that says what will go, and acts when it is confirmed."""
+"""Trim, clear and purge: pages that preview a removal and perform it after confirmation."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any, ClassVar
 from django import forms
 from django.contrib import messages
 from django.contrib.admin.helpers import AdminForm
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.contenttypes.models import ContentType
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -28,31 +26,34 @@ from chatmemory.admin.text import visible
 from chatmemory.errors import ChatMemoryError, NotFound
 from chatmemory.models import AuditEntry, Session
 
-MOST_AT_ONCE = 100
+MAX_SESSIONS = 100
 KEEP_LAST = 50
-"""How many messages a trim keeps unless another number is given."""
+"""The default number of messages that a trim keeps."""
 
 NOTHING = services.Preview(messages=0, is_held=False)
-"""For a session from which nothing is removed."""
+"""The preview for a session from which nothing is removed."""
 
 
 class RemovalForm(forms.Form):
-    """Why, and how many messages the operator was shown. A long reason is cut in the audit."""
+    """The reason, and the number of messages that the preview showed.
+
+    The audit entry truncates a long reason.
+    """
 
     reason = forms.CharField(
         label=_("Reason"),
-        help_text=_("Stays in the audit, with your name."),
+        help_text=_("Recorded in the audit with your name."),
         widget=forms.TextInput(attrs={"class": "vTextField"}),
     )
     count = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
 
 class TrimForm(RemovalForm):
-    """How many messages stay, too."""
+    """Also asks how many messages to keep."""
 
     keep_last = forms.IntegerField(
-        label=_("Keep the last"),
-        help_text=_("Messages of each session. A turn is never cut, so a few more may stay."),
+        label=_("Messages to keep"),
+        help_text=_("The newest of each session. Turns are kept whole, so a few more may remain."),
         min_value=0,
         initial=KEEP_LAST,
     )
@@ -60,16 +61,16 @@ class TrimForm(RemovalForm):
 
 
 class PurgeForm(RemovalForm):
-    """The count is typed, which shows that it was read."""
+    """Asks for the number of messages, so that the operator has to read it."""
 
     count = forms.IntegerField(
-        label=_("Messages that go"), help_text=_("Type their number to confirm.")
+        label=_("Messages to remove"), help_text=_("Type this number to confirm.")
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doomed:
-    """A session on the page, and what the removal does to it, if the form says that."""
+class SessionRow:
+    """A session on the page; `preview` is None while the form is incomplete."""
 
     session: Session
     name: str
@@ -77,12 +78,12 @@ class Doomed:
     preview: services.Preview | None
 
     @property
-    def goes(self) -> int | None:
+    def removed_count(self) -> int | None:
         return None if self.preview is None else self.preview.messages
 
     @property
     def notes(self) -> list[str]:
-        """Return what else the removal ends."""
+        """Return what the removal ends in addition to stored messages."""
         if self.preview is None:
             return []
         notes = []
@@ -100,87 +101,89 @@ class Doomed:
         return notes
 
     @property
-    def stays(self) -> int | None:
-        return None if self.goes is None else self.session.message_count - self.goes
+    def kept_count(self) -> int | None:
+        removed = self.removed_count
+        return None if removed is None else self.session.message_count - removed
 
 
 class RemovalView(SessionPage):
-    """Removes from the sessions that `?session=` names, each in a transaction of its own."""
+    """Removes from the sessions that `?session=` names, each in its own transaction."""
 
     form_class: type[RemovalForm] = RemovalForm
     title: ClassVar[str | Promise]
     explanation: ClassVar[str | Promise]
     keeps: ClassVar[Collection[State]] = (State.PURGED, State.EXPIRED, State.HELD)
-    """States in which nothing is removed."""
+    """States of sessions from which nothing is removed."""
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        return self.page(self.form_class(), self.doomed({"keep_last": KEEP_LAST}))
+        return self.render(self.form_class(), self.session_rows({"keep_last": KEEP_LAST}))
 
     def post(self, request: HttpRequest) -> HttpResponse:
         form = self.form_class(request.POST)
         form.full_clean()
-        doomed = self.doomed(form.cleaned_data)
-        if "look" in request.POST:
+        rows = self.session_rows(form.cleaned_data)
+        if "preview" in request.POST:
             form.errors.pop("reason", None)
         elif form.is_valid():
-            total = _total(doomed)
+            total = _total(rows)
             if form.cleaned_data["count"] == total:
-                self.remove_all(doomed, form.cleaned_data)
-                return redirect("admin:chatmemory_session_changelist")
+                self.remove_all(rows, form.cleaned_data)
+                return redirect(self.model_admin.url_of("session_changelist"))
             field = None if form["count"].is_hidden else "count"
-            form.add_error(field, _("Now it is %(count)s.") % {"count": total})
-        return self.page(form, doomed)
+            changed = _("Messages to remove now: %(count)s. Check the table and confirm again.")
+            form.add_error(field, changed % {"count": total})
+        return self.render(form, rows)
 
-    def page(self, form: RemovalForm, doomed: Sequence[Doomed]) -> HttpResponse:
-        """What will go, and the form to confirm it."""
+    def render(self, form: RemovalForm, rows: Sequence[SessionRow]) -> HttpResponse:
+        """Return the preview, and the form that confirms the removal."""
         fields = [field.name for field in form.visible_fields()]
         context = {
             **self.model_admin.admin_site.each_context(self.request),
             "opts": Session._meta,
             "title": self.title,
             "explanation": self.explanation,
-            "doomed": doomed,
-            "total": _total(doomed),
+            "rows": rows,
+            "total": _total(rows),
             "form": AdminForm(form, [(None, {"fields": fields})], {}),  # type: ignore[arg-type]  # takes any form
             "errors": form.errors,
             "non_field_errors": form.non_field_errors(),
-            "can_look": "keep_last" in form.fields,
-            "is_typed": not form["count"].is_hidden,
+            "has_preview_button": "keep_last" in form.fields,
+            "is_count_typed": not form["count"].is_hidden,
         }
         return TemplateResponse(self.request, "admin/chatmemory/session/removal.html", context)
 
-    def doomed(self, given: Mapping[str, Any]) -> list[Doomed]:
-        """Return the sessions that the query names, and how many messages each will lose."""
+    def session_rows(self, given: Mapping[str, Any]) -> list[SessionRow]:
+        """Return the permitted sessions, with the effect of the removal for these form values."""
         return [
-            Doomed(
+            SessionRow(
                 session=session,
                 name=visible(str(session)),
                 state=(state := state_of(session)),
                 preview=NOTHING if state in self.keeps else self.preview(session, given),
             )
-            for session in self.permitted()
+            for session in self.permitted_sessions()
         ]
 
-    def named(self) -> QuerySet[Session]:
-        named = self.request.GET.getlist("session")
-        pks = [int(pk) for pk in named if pk.isascii() and pk.isdecimal() and len(pk) < 19]
+    def requested_sessions(self) -> QuerySet[Session]:
+        values = self.request.GET.getlist("session")
+        pks = [int(pk) for pk in values if pk.isascii() and pk.isdecimal() and len(pk) < 19]
         sessions = self.model_admin.get_queryset(self.request)
-        return sessions.filter(pk__in=pks[:MOST_AT_ONCE]).select_related("owner")
+        return sessions.filter(pk__in=pks[:MAX_SESSIONS]).select_related("owner")
 
     def preview(self, session: Session, given: Mapping[str, Any]) -> services.Preview | None:
-        """Return what the removal does to a session; None while the form does not say."""
+        """Return the effect on a session; None if the form is incomplete."""
         return services.preview_removal(session)
 
     def remove(self, given: Mapping[str, Any], **of: Any) -> AuditEntry | None:
-        """Remove them."""
+        """Call the service for the session that `of` addresses."""
         raise NotImplementedError
 
-    def remove_all(self, doomed: Sequence[Doomed], given: Mapping[str, Any]) -> None:
-        """Remove from one session after the other, and say what became of them."""
+    def remove_all(self, rows: Sequence[SessionRow], given: Mapping[str, Any]) -> None:
+        """Remove from each session, log each removal, and report the results."""
         by = operator(self.request)
-        gone: list[int] = []
+        removed: list[int] = []
         refused: Counter[str] = Counter()
-        for session in (row.session for row in doomed):
+        for session in (row.session for row in rows):
             address = {
                 "session_key": session.key,
                 "scope": session.scope,
@@ -190,46 +193,38 @@ class RemovalView(SessionPage):
             try:
                 entry = self.remove(given, reason=given["reason"], **address)
             except NotFound:
-                refused[str(_("Already gone"))] += 1
+                refused[str(_("The session was already removed."))] += 1
             except ChatMemoryError as error:
                 refused[str(error)] += 1
             else:
-                gone.append(_removed(entry))
-                self.log(session, gone[-1])
-        self.report(gone, refused)
+                removed.append(_removed_count(entry))
+                self.log(session, f"{self.title}: {removed[-1]}")
+        self.report(removed, refused)
 
-    def log(self, session: Session, count: int) -> None:
-        """Write into the admin's own history, which may outlive the person: no title, no key."""
-        LogEntry.objects.create(
-            user_id=operator(self.request).id,
-            content_type=ContentType.objects.get_for_model(Session),
-            object_id=str(session.pk),
-            object_repr=f"{Session._meta.verbose_name} {session.pk}",
-            action_flag=CHANGE,
-            change_message=f"{self.title}: {count}",
-        )
+    def report(self, removed: Sequence[int], refused: Mapping[str, int]) -> None:
+        """Show the results on the operator's next page.
 
-    def report(self, gone: Sequence[int], refused: Mapping[str, int]) -> None:
-        """Tell the operator, on the next page."""
-        if gone:
-            told = ngettext(
-                "%(title)s of one session. Messages gone: %(messages)s.",
-                "%(title)s of %(sessions)s sessions. Messages gone: %(messages)s.",
-                len(gone),
+        `removed` has one message count per session, `refused` the number of sessions per error.
+        """
+        if removed:
+            text = ngettext(
+                "%(title)s: one session done. Messages removed: %(messages)s.",
+                "%(title)s: %(sessions)s sessions done. Messages removed: %(messages)s.",
+                len(removed),
             )
-            counts = {"title": self.title, "sessions": len(gone), "messages": sum(gone)}
-            messages.success(self.request, told % counts)
-        for why, times in refused.items():
-            messages.warning(self.request, f"{why} ({times})" if times > 1 else why)
+            counts = {"title": self.title, "sessions": len(removed), "messages": sum(removed)}
+            messages.success(self.request, text % counts)
+        for error, times in refused.items():
+            messages.warning(self.request, f"{error} ({times})" if times > 1 else error)
 
 
 class TrimView(RemovalView):
-    """Hides the oldest messages."""
+    """Hides the oldest messages of each session."""
 
     form_class = TrimForm
     permission = "trim_history"
     title = _("Trim")
-    explanation = _("The oldest messages go; the last ones stay.")
+    explanation = _("Removes the oldest messages of each session and keeps the newest.")
 
     def preview(self, session: Session, given: Mapping[str, Any]) -> services.Preview | None:
         keep_last = given.get("keep_last")
@@ -242,13 +237,13 @@ class TrimView(RemovalView):
 
 
 class ClearView(RemovalView):
-    """Hides all messages."""
+    """Hides all messages of each session."""
 
     permission = "trim_history"
     title = _("Clear")
     explanation = _(
-        "All messages go; the empty session stays. A reply that is being written ends without a "
-        "message, and waiting messages are cancelled."
+        "Removes all messages and keeps the empty session. A running reply is stopped and not "
+        "stored; waiting messages are cancelled."
     )
 
     def remove(self, given: Mapping[str, Any], **of: Any) -> AuditEntry:
@@ -263,19 +258,19 @@ class PurgeView(RemovalView):
     permission = "purge_history"
     title = _("Purge")
     explanation = _(
-        "The sessions go, with all their messages. A reply that is being written ends without a "
-        "message, and waiting messages are cancelled."
+        "Removes the sessions and all their messages. A running reply is stopped and not stored; "
+        "waiting messages are cancelled."
     )
 
     def remove(self, given: Mapping[str, Any], **of: Any) -> AuditEntry:
         return services.purge_session(**of)
 
 
-def _total(doomed: Sequence[Doomed]) -> int | None:
-    """How many messages go; None if nobody can say."""
-    counts = [row.goes for row in doomed]
+def _total(rows: Sequence[SessionRow]) -> int | None:
+    """Return the number of messages to remove; None if a count is unknown."""
+    counts = [row.removed_count for row in rows]
     return None if None in counts else sum(filter(None, counts))
 
 
-def _removed(entry: AuditEntry | None) -> int:
+def _removed_count(entry: AuditEntry | None) -> int:
     return 0 if entry is None else entry.counts["messages"]

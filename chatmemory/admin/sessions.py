@@ -1,4 +1,4 @@
-"""Sessions: found, looked at, and handed to the pages that read or remove."""
+"""The list and the page of sessions, with links to their transcripts and removals."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from django.contrib.auth import get_user_model
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 from django.views import View
 
-from chatmemory import services
 from chatmemory.admin.filters import ActivityFilter, ScopeFilter, StateFilter
 from chatmemory.admin.readonly import ReadOnlyAdmin, operator
-from chatmemory.admin.removal import MOST_AT_ONCE, ClearView, PurgeView, TrimView
+from chatmemory.admin.removal import MAX_SESSIONS, ClearView, PurgeView, TrimView
 from chatmemory.admin.states import State, state_of
 from chatmemory.admin.tags import TagsView
 from chatmemory.admin.text import visible
 from chatmemory.admin.transcript import MessageView, TranscriptView
 from chatmemory.models import Session, SessionQuerySet
+from chatmemory.services.audit import readings
 from chatmemory.services.tags import tags_of
 
-LONGEST_SEARCH = 256
+MAX_SEARCH_CHARS = 256
 
 
 @admin.register(Session)
 class SessionAdmin(ReadOnlyAdmin):
-    """Lists sessions, the last active first; without a filter, only those that still exist.
+    """Lists sessions, the last active first; without a filter, no purged or expired ones.
 
     To restrict operators to some sessions, override `get_queryset`.
     """
@@ -42,13 +42,13 @@ class SessionAdmin(ReadOnlyAdmin):
     list_display = ("name", "state", "owner", "message_count", "tokens", "last_message")
     list_filter = (StateFilter, ActivityFilter, ScopeFilter)
     list_select_related = ("owner",)
-    # By the day, which has an index, before the time, which has none.
+    # First by the day, because only the day has an index.
     ordering = ("-last_active_day", "-last_message_at", "-pk")
     search_fields = ("key",)
-    search_help_text = _("The beginning of a key or of a user name, or part of a title.")
+    search_help_text = _("Search by the start of a key or username, or by part of a title.")
     actions = ("trim", "clear", "purge")
     fieldsets = (
-        (None, {"fields": ("title", "key", "scope", "owner", "standing", "tags")}),
+        (None, {"fields": ("title", "key", "scope", "owner", "state_label", "tags")}),
         (
             _("Messages"),
             {"fields": ("message_count", "first_seq", "last_seq", "tokens", "running", "waiting")},
@@ -68,20 +68,20 @@ class SessionAdmin(ReadOnlyAdmin):
         ),
     )
     transcript_fieldset = (_("For the model"), {"fields": ("instructions", "metadata")})
-    """Content like the transcript: it requires the same permission, and reading it is audited."""
-    readonly_fields = ("standing", "tags", "message_count")
+    """Conversation content: requires the permission for transcripts, and reading it is audited."""
+    readonly_fields = ("state_label", "tags", "message_count")
 
     class Media:
-        css = {"all": ["chatmemory/admin.css"]}  # noqa: RUF012  # as Django asks for it
+        css = {"all": ["chatmemory/admin.css"]}  # noqa: RUF012  # Django's form
 
     @admin.display(description=_("session"))
     def name(self, session: Session) -> str:
-        named = '<span class="chatmemory-name">{}</span>'
+        name = '<span class="chatmemory-name">{}</span>'
         key = visible(session.key)
         if not session.title:
-            return format_html(named, key)
-        keyed = named + '<span class="chatmemory-key">{}</span>'
-        return format_html(keyed, visible(session.title), key)
+            return format_html(name, key)
+        name_and_key = name + '<span class="chatmemory-key">{}</span>'
+        return format_html(name_and_key, visible(session.title), key)
 
     @admin.display(description=_("messages"))
     def message_count(self, session: Session) -> int:
@@ -96,12 +96,12 @@ class SessionAdmin(ReadOnlyAdmin):
         return format_html('{}<span class="chatmemory-key">{}</span>', day, hour)
 
     @admin.display(description=_("state"))
-    def standing(self, session: Session) -> str:
+    def state_label(self, session: Session) -> str:
         return str(state_of(session).label)
 
     @admin.display(description=_("tags"))
     def tags(self, session: Session) -> str:
-        return visible(", ".join(sorted(tags_of(session))))
+        return visible(", ".join(sorted(tags_of(session)))) or self.get_empty_value_display()
 
     @admin.display(description=_("state"), empty_value="")
     def state(self, session: Session) -> str:
@@ -113,7 +113,7 @@ class SessionAdmin(ReadOnlyAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: Any, search_term: str
     ) -> tuple[Any, bool]:
-        term = search_term.strip()[:LONGEST_SEARCH]
+        term = search_term.strip()[:MAX_SEARCH_CHARS]
         if not term:
             return queryset, False
         users = get_user_model()
@@ -140,36 +140,36 @@ class SessionAdmin(ReadOnlyAdmin):
 
     @admin.action(description=_("Trim…"), permissions=["trim_history"])
     def trim(self, request: HttpRequest, queryset: SessionQuerySet) -> HttpResponse | None:
-        return self._ask("trim", request, queryset)
+        return self._confirm("trim", request, queryset)
 
     @admin.action(description=_("Clear…"), permissions=["trim_history"])
     def clear(self, request: HttpRequest, queryset: SessionQuerySet) -> HttpResponse | None:
-        return self._ask("clear", request, queryset)
+        return self._confirm("clear", request, queryset)
 
     @admin.action(description=_("Purge…"), permissions=["purge_history"])
     def purge(self, request: HttpRequest, queryset: SessionQuerySet) -> HttpResponse | None:
-        return self._ask("purge", request, queryset)
+        return self._confirm("purge", request, queryset)
 
-    def _ask(
+    def _confirm(
         self, name: str, request: HttpRequest, queryset: SessionQuerySet
     ) -> HttpResponse | None:
-        """On to the page that says what will go."""
-        pks = list(queryset.values_list("pk", flat=True)[: MOST_AT_ONCE + 1])
-        if len(pks) > MOST_AT_ONCE:
-            told = _("At most %(most)s sessions at once.") % {"most": MOST_AT_ONCE}
-            self.message_user(request, told, messages.ERROR)
+        """Redirect to the page that previews and confirms the removal."""
+        pks = list(queryset.values_list("pk", flat=True)[: MAX_SESSIONS + 1])
+        if len(pks) > MAX_SESSIONS:
+            error = _("Select at most %(max)s sessions.") % {"max": MAX_SESSIONS}
+            self.message_user(request, error, messages.ERROR)
             return None
         query = urlencode([("session", pk) for pk in pks])
-        return redirect(f"{reverse(f'admin:chatmemory_session_{name}')}?{query}")
+        return redirect(f"{self.url_of(f'session_{name}')}?{query}")
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        answer = super().change_view(request, object_id, form_url, extra_context)
+        response = super().change_view(request, object_id, form_url, extra_context)
         session = self.find(request, object_id)
         if self.permits(request, "view_transcript", obj=session):
-            services.record_reading(session=session, by=operator(request))
-        return answer
+            readings.record_reading(session=session, by=operator(request))
+        return response
 
     def get_urls(self) -> list[URLPattern]:
         def page(route: str, view: type[View], name: str) -> URLPattern:

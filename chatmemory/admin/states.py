@@ -1,4 +1,4 @@
-"""The state of a session, as one word."""
+"""The state of a session, as the admin shows it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chatmemory.models import Session
 
 
 class State(TextChoices):
-    """The states that the admin shows."""
+    """The states of a session; `state_of` defines their precedence."""
 
     PURGED = "purged", _("purged")
     EXPIRED = "expired", _("expired")
@@ -25,7 +25,7 @@ def state_of(session: Session) -> State:
     """Return the first state that applies."""
     has_ended = session.ends_at is not None and session.ends_at <= timezone.now()
     is_kept = session.held_at or session.running or session.waiting
-    holds = {
+    conditions = {
         State.PURGED: session.removed_at is not None,
         State.EXPIRED: has_ended and not is_kept,
         State.HELD: session.held_at is not None,
@@ -34,4 +34,4 @@ def state_of(session: Session) -> State:
         State.WAITING: session.waiting > 0,
         State.IDLE: True,
     }
-    return next(state for state, is_so in holds.items() if is_so)
+    return next(state for state, applies in conditions.items() if applies)

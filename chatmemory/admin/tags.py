@@ -1,4 +1,4 @@
-"""The page on which operators tag a session."""
+"""The page on which operators add and remove the tags of a session."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ from chatmemory.errors import ChatMemoryError
 from chatmemory.models import MAX_TAG_CHARS, Session
 from chatmemory.services.tags import tags_of
 
-ACTS = {"add": services.tag_session, "remove": services.untag_session}
+ACTIONS = {
+    "add": (services.tag_session, _("Tag added")),
+    "remove": (services.untag_session, _("Tag removed")),
+}
+"""For each button, the service and the text for the admin log."""
 
 
 class TagForm(forms.Form):
-    """A tag, and the reason to add or remove it."""
+    """A tag, and the reason for adding or removing it."""
 
     tag = forms.CharField(
         label=_("Tag"),
@@ -32,7 +36,7 @@ class TagForm(forms.Form):
     )
     reason = forms.CharField(
         label=_("Reason"),
-        help_text=_("Stays in the audit, with your name."),
+        help_text=_("Recorded in the audit with your name."),
         widget=forms.TextInput(attrs={"class": "vTextField"}),
     )
 
@@ -42,20 +46,21 @@ class TagsView(SessionPage):
 
     permission = "tag_session"
 
-    def named(self) -> QuerySet[Session]:
+    def requested_sessions(self) -> QuerySet[Session]:
         return self.model_admin.get_queryset(self.request).filter(pk=self.kwargs["pk"])
 
     def get(self, request: HttpRequest, pk: int) -> HttpResponse:
-        return self.page(TagForm())
+        return self.render(TagForm())
 
     def post(self, request: HttpRequest, pk: int) -> HttpResponse:
         form = TagForm(request.POST)
-        act = ACTS.get(request.POST.get("act", ""))
-        if act is None or not form.is_valid():
-            return self.page(form)
-        [session] = self.permitted()
+        action = ACTIONS.get(request.POST.get("act", ""))
+        if action is None or not form.is_valid():
+            return self.render(form)
+        service, change = action
+        [session] = self.permitted_sessions()
         try:
-            entry = act(
+            entry = service(
                 session_key=session.key,
                 scope=session.removed_scope or session.scope,
                 session_pk=session.pk,
@@ -64,14 +69,16 @@ class TagsView(SessionPage):
             )
         except ChatMemoryError as error:
             form.add_error(None, str(error))
-            return self.page(form)
+            return self.render(form)
         if entry is None:
-            messages.warning(request, _("Nothing was changed."))
+            messages.warning(request, _("No tag was changed."))
+        else:
+            self.log(session, str(change))
         return redirect(request.path)
 
-    def page(self, form: TagForm) -> HttpResponse:
-        """Return the tags, and the form to change them."""
-        [session] = self.permitted()
+    def render(self, form: TagForm) -> HttpResponse:
+        """Return the list of tags, and the form to change it."""
+        [session] = self.permitted_sessions()
         context = {
             **self.model_admin.admin_site.each_context(self.request),
             "opts": Session._meta,

@@ -1,4 +1,4 @@
-"""Other people's text, made fit to look at."""
+"""Text of users, prepared for display to operators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Final
 
 JOINERS: Final = "\u200c\u200d"
-"""Invisible, but part of words in Persian and of emoji."""
+"""Invisible characters that Persian words and emoji need."""
 
 _INVISIBLE = {
     point: f"⟦U+{point:04X}⟧"
@@ -17,10 +17,10 @@ _INVISIBLE = {
 
 
 def visible(text: str) -> str:
-    """The text with marks in place of what can't be seen: changes of direction, tags, controls."""
+    """Replace invisible characters (direction changes, tags, controls) with visible marks."""
     return text.translate(_INVISIBLE)
 
 
-def cut(text: str, limit: int) -> tuple[str, bool]:
-    """The text made visible, at most `limit` characters of it, and whether there are more."""
+def truncate(text: str, limit: int) -> tuple[str, bool]:
+    """Return the first `limit` characters, made visible, and whether there are more."""
     return visible(text[:limit]), len(text) > limit

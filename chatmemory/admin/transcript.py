@@ -1,4 +1,4 @@
-"""What was said in a session, a page at a time. Who reads it leaves a trace in the audit."""
+"""The transcript of a session, page by page. Reading it is audited."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from django.utils.translation import gettext as _
 from chatmemory import codec, services
 from chatmemory.admin.pages import SessionPage
 from chatmemory.admin.readonly import operator
-from chatmemory.admin.text import cut, visible
+from chatmemory.admin.text import truncate, visible
 from chatmemory.models import Head, Message, Page, Session, StoredMessage, Turn
+from chatmemory.services.audit import readings
 
-ROWS = 50
-LONGEST_TEXT = 2_000
-"""How many characters of a message the transcript shows; its own page has all of it."""
+PAGE_ROWS = 50
+MAX_TEXT_CHARS = 2_000
+"""The transcript truncates longer messages; the page of a message shows all of it."""
 
-LONGEST_CALL = 500
+MAX_CALL_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class TranscriptRow:
     """A message as the transcript shows it."""
 
     seq: int
@@ -44,7 +45,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnstoredText:
-    """A text that no message holds, as the transcript shows it."""
+    """The text of a turn that is not stored as a message, as the transcript shows it."""
 
     role: str
     role_name: str
@@ -54,47 +55,47 @@ class UnstoredText:
     created_at: datetime
 
 
-class Reading(SessionPage):
+class TranscriptPage(SessionPage):
     """A page that shows messages of one session."""
 
     permission = "view_transcript"
 
-    def named(self) -> QuerySet[Session]:
+    def requested_sessions(self) -> QuerySet[Session]:
         return self.model_admin.get_queryset(self.request).filter(pk=self.kwargs["pk"])
 
-    def page(self, *, limit: int = ROWS, **where: int | None) -> Page:
+    def read_page(self, *, limit: int = PAGE_ROWS, **position: int | None) -> Page:
         """Return rows of the session, and record that the operator read them. Raises Http404."""
-        [session] = self.permitted()
-        page = Session.objects.filter(pk=session.pk).page(limit=limit, **where)
+        [session] = self.permitted_sessions()
+        page = Session.objects.filter(pk=session.pk).page(limit=limit, **position)
         if page is None:
             raise Http404
         seqs = [row.seq for row in page.rows]
         span = {"from_seq": seqs[0], "to_seq": seqs[-1]} if seqs else {}
-        services.record_reading(session=session, by=operator(self.request), **span)
+        readings.record_reading(session=session, by=operator(self.request), **span)
         return page
 
-    def answer(self, template: str, head: Head, **context: object) -> HttpResponse:
-        """The page, in the admin's frame."""
-        frame = self.model_admin.admin_site.each_context(self.request)
+    def render(self, template: str, head: Head, **context: object) -> HttpResponse:
+        """Return the page with the context that all admin pages need."""
+        admin_context = self.model_admin.admin_site.each_context(self.request)
         name = visible(head.title or head.key)
-        shown = {**frame, "opts": Session._meta, "head": head, "name": name, **context}
-        return TemplateResponse(self.request, f"admin/chatmemory/session/{template}", shown)
+        full = {**admin_context, "opts": Session._meta, "head": head, "name": name, **context}
+        return TemplateResponse(self.request, f"admin/chatmemory/session/{template}", full)
 
 
-class TranscriptView(Reading):
-    """A page of messages: the newest, or those after or before the number in the query."""
+class TranscriptView(TranscriptPage):
+    """Shows the newest messages, or those after or before the seq in the query."""
 
     def get(self, request: HttpRequest, pk: int) -> HttpResponse:
         after, before = _number(request, "after"), _number(request, "before")
-        page = self.page(after=after, before=before)
+        page = self.read_page(after=after, before=before)
         ranges = services.read_superseded(head=page.head)
         first, last = (page.rows[0].seq, page.rows[-1].seq) if page.rows else (0, 0)
         is_newest = last == page.head.last_seq or not page.rows
-        return self.answer(
+        return self.render(
             "transcript.html",
             page.head,
             title=_("Transcript"),
-            rows=[_shown(row, superseded=ranges) for row in page.rows],
+            rows=[_transcript_row(row, superseded=ranges) for row in page.rows],
             last=last,
             older=first if first > page.head.first_seq else None,
             newer=last if 0 < last < page.head.last_seq else None,
@@ -102,29 +103,29 @@ class TranscriptView(Reading):
         )
 
 
-class MessageView(Reading):
-    """One message, whole, with all that was stored of it."""
+class MessageView(TranscriptPage):
+    """Shows one message without truncation, with its stored data."""
 
     def get(self, request: HttpRequest, pk: int, seq: int) -> HttpResponse:
-        page = self.page(after=min(seq, codec.MAX_SAFE_INTEGER) - 1, limit=1)
+        page = self.read_page(after=min(seq, codec.MAX_SAFE_INTEGER) - 1, limit=1)
         if [row.seq for row in page.rows] != [seq]:
             raise Http404
         row = page.rows[0]
         stored = row.body and json.dumps(row.plain(), ensure_ascii=False, indent=2)
-        return self.answer(
+        return self.render(
             "message.html",
             page.head,
             title=_("Message %(seq)s") % {"seq": seq},
-            row=_shown(row, len(row.text)),
+            row=_transcript_row(row, max_chars=len(row.text)),
             stored=stored and visible(stored),
         )
 
 
 def _unstored(head: Head) -> list[UnstoredText]:
-    """Return the text of ended turns that no message holds, without what a removal hides."""
+    """Return the texts of ended turns that are not stored as messages, except hidden ones."""
     found: list[UnstoredText] = []
     session = Session.objects.filter(pk=head.pk).first()
-    if session is None:  # vacuumed since the head was read
+    if session is None:  # a vacuum deleted it after the head was read
         return found
     for unstored in services.read_unstored(session=session):
         turn = unstored.turn
@@ -138,7 +139,7 @@ def _unstored(head: Head) -> list[UnstoredText]:
 
 
 def _unstored_text(turn: Turn, role: Message.Role, text: str) -> UnstoredText:
-    shown, is_cut = cut(text, LONGEST_TEXT)
+    shown, is_cut = truncate(text, MAX_TEXT_CHARS)
     return UnstoredText(
         role=role,
         role_name=str(role.label),
@@ -150,20 +151,21 @@ def _unstored_text(turn: Turn, role: Message.Role, text: str) -> UnstoredText:
 
 
 def _number(request: HttpRequest, name: str) -> int | None:
-    """A number in the query; none if it is no number of a message."""
-    given = request.GET.get(name, "")
-    is_number = given.isascii() and given.isdecimal() and len(given) < 19
-    return int(given) if is_number else None
+    """Return a seq from the query; None if it is missing or invalid."""
+    value = request.GET.get(name, "")
+    is_number = value.isascii() and value.isdecimal() and len(value) < 19
+    return int(value) if is_number else None
 
 
-def _shown(
+def _transcript_row(
     row: StoredMessage,
-    limit: int = LONGEST_TEXT,
+    *,
+    max_chars: int = MAX_TEXT_CHARS,
     superseded: Sequence[tuple[int, int]] = (),
-) -> Shown:
+) -> TranscriptRow:
     plain = row.plain()
-    text, is_cut = cut(row.text, limit)
-    return Shown(
+    text, is_cut = truncate(row.text, max_chars)
+    return TranscriptRow(
         seq=row.seq,
         role=row.role,
         role_name=str(dict(Message.Role.choices).get(row.role, row.role)),
@@ -179,15 +181,15 @@ def _shown(
 
 
 def _calls(plain: dict[str, object]) -> list[str]:
-    """The tools that a message calls, each with its arguments."""
+    """Return each tool call of a message with its arguments, truncated."""
     return [
-        cut(f"{call.get('name')}({codec.dump_json(call.get('args'))})", LONGEST_CALL)[0]
+        truncate(f"{call.get('name')}({codec.dump_json(call.get('args'))})", MAX_CALL_CHARS)[0]
         for call in codec.calls_of(plain)
     ]
 
 
 def _notes(row: StoredMessage, plain: dict[str, object]) -> list[str]:
-    """What an operator must know besides the text."""
+    """Return the notes beside the text: status, error, redaction, damage, truncation."""
     notes = []
     if row.status != Message.Status.COMPLETE:
         notes.append(str(dict(Message.Status.choices).get(row.status, row.status)))
@@ -196,7 +198,7 @@ def _notes(row: StoredMessage, plain: dict[str, object]) -> list[str]:
     if row.redacted:
         notes.append(_("redacted"))
     if row.quarantined or plain.get("quarantined"):
-        notes.append(_("can't be read; shown is its text"))
+        notes.append(_("unreadable; only its text is shown"))
     if plain.get("cut") or plain.get("cut_calls"):
-        notes.append(_("cut when it was stored"))
+        notes.append(_("truncated when stored"))
     return notes

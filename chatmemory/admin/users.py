@@ -1,4 +1,4 @@
-"""Deleting users in the admin: lists their sessions first, and audits the operator."""
+"""Deletion of users in the admin: previews their sessions, and audits the operator."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from chatmemory import services
 from chatmemory.admin.readonly import operator
 from chatmemory.conf import settings
 from chatmemory.models import Session
+from chatmemory.services.removal.accounts import Forgetting, preview_forgetting
 
 MAX_LISTED = 100
-"""Sessions of a kind that the confirmation names one by one."""
+"""The confirmation names at most this many sessions of each group."""
 
 
 class ChatMemoryUserAdminMixin(admin.ModelAdmin):
-    """For the admin of the user model, before its base class.
+    """Mixin for the ModelAdmin of the user model; put it before the base class.
 
-    The sessions are purged or erased after the commit, outside the request, as `USER_DELETED` sets.
+    `USER_DELETED` selects whether sessions are purged or erased. A background thread does so after
+    the commit.
     """
 
     def get_deleted_objects(
@@ -37,7 +39,7 @@ class ChatMemoryUserAdminMixin(admin.ModelAdmin):
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
         listed, counts, missing, protected = super().get_deleted_objects(objs, request)
         scopes = [services.user_scope(user) for user in objs]
-        forgetting = services.preview_forgetting(scopes=scopes)
+        forgetting = preview_forgetting(scopes=scopes)
         if forgetting.removed:
             counts[str(Session._meta.verbose_name_plural)] = len(forgetting.removed)
         return [*listed, *_described(forgetting)], counts, missing, protected
@@ -51,16 +53,16 @@ class ChatMemoryUserAdminMixin(admin.ModelAdmin):
             super().delete_queryset(request, queryset)
 
 
-def _described(forgetting: services.Forgetting) -> Iterable[Any]:
-    """Nested lists, as Django's templates show them."""
+def _described(forgetting: Forgetting) -> Iterable[Any]:
+    """Yield titles and lists, in the nested form of Django's confirmation page."""
     removed = {
-        "purge": _("Chat sessions that are purged, and can be restored for %(days)s days: %(n)s"),
-        "erase": _("Chat sessions that are erased for good: %(n)s"),
+        "purge": _("Chat sessions to purge (restorable for %(days)s days): %(n)s"),
+        "erase": _("Chat sessions to erase permanently: %(n)s"),
     }.get(settings.USER_DELETED, "")
     groups = {
         removed: forgetting.removed,
-        _("Chat sessions on hold, which are kept: %(n)s"): forgetting.held,
-        _("Chat sessions that are kept: %(n)s"): forgetting.kept,
+        _("Chat sessions kept because of a hold: %(n)s"): forgetting.held,
+        _("Chat sessions kept: %(n)s"): forgetting.kept,
     }
     for title, sessions in groups.items():
         if sessions:
@@ -80,7 +82,7 @@ def _named(sessions: Mapping[int, int]) -> Iterable[str | Promise]:
 
 @checks.register
 def check_user_admin(app_configs: Any, **_: Any) -> list[checks.CheckMessage]:
-    """Each admin of the user model lists the sessions that a deletion removes."""
+    """Warn of a ModelAdmin of the user model that does not use the mixin."""
     user_model = get_user_model()
     users = [model for model in apps.get_models() if issubclass(model, user_model)]
     admins = [
@@ -92,8 +94,8 @@ def check_user_admin(app_configs: Any, **_: Any) -> list[checks.CheckMessage]:
     return [
         checks.Warning(
             f"{type(found).__name__} deletes users without listing their chat sessions.",
-            hint="Add chatmemory.admin.ChatMemoryUserAdminMixin before its base class; then the "
-            "audit also names the operator.",
+            hint="Add chatmemory.admin.ChatMemoryUserAdminMixin before the base class. The audit "
+            "then also names the operator.",
             id="chatmemory.W014",
         )
         for found in admins

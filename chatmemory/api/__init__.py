@@ -1,1 +1,1 @@
-"""The REST API: a signed-in person's own sessions and messages, in JSON alone."""
+"""The REST API: the sessions and messages of the signed-in user, as JSON."""

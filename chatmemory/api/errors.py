@@ -1,4 +1,4 @@
-"""What an error is over HTTP: one table from class to status, one handler for the views here."""
+"""Errors over HTTP: one table from class to status, and the exception handler of the views."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from django.db import InterfaceError, OperationalError
 from django.http import Http404, UnreadablePostError
 from rest_framework import exceptions
 from rest_framework.response import Response
-from rest_framework.views import set_rollback
 
+from chatmemory.database.host_tests import ChatMemoryTestMixinMissing
 from chatmemory.errors import (
     Archived,
     BadInput,
@@ -29,7 +29,6 @@ from chatmemory.errors import (
     Unauthenticated,
 )
 from chatmemory.logs import log_error
-from chatmemory.services.rollback import ChatMemoryTestMixinMissing
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ T = TypeVar("T")
 
 
 class LengthRequired(exceptions.APIException):
-    """A body of unknown length, where the server can't tell its end."""
+    """The request has a body without Content-Length, and the server does not mark its end."""
 
     status_code = 411
 
@@ -57,51 +56,64 @@ STATUSES: Mapping[type, int] = {
     ChatMemoryError: 500,
 }
 
-OURS: Mapping[type, ChatMemoryError] = {
+TRANSLATED: Mapping[type, ChatMemoryError] = {
     exceptions.NotAuthenticated: Unauthenticated(),
     exceptions.AuthenticationFailed: Unauthenticated(),
     exceptions.PermissionDenied: Forbidden(),
     OperationalError: MemoryUnavailable(),
     InterfaceError: MemoryUnavailable(),
-    UnreadablePostError: BadInput("The body broke off.", code="bad_json"),
+    UnreadablePostError: BadInput("The body is incomplete. Send it again.", code="bad_json"),
 }
-"""Errors of REST framework and the database that have a class here."""
+"""Errors of Django, REST framework and the database that have an equivalent of ours."""
 
 HTTP_ONLY: Mapping[type, tuple[int, str, str]] = {
-    Http404: (404, "not_found", "There is nothing at this address."),
-    exceptions.MethodNotAllowed: (405, "method_not_allowed", "Not with this method."),
-    exceptions.NotAcceptable: (406, "not_acceptable", "Answers are application/json."),
-    LengthRequired: (411, "length_required", "Say how long the body is."),
-    exceptions.UnsupportedMediaType: (415, "unsupported_media_type", "Send application/json."),
+    Http404: (404, "not_found", "No resource has this URL."),
+    exceptions.MethodNotAllowed: (
+        405,
+        "method_not_allowed",
+        "This URL does not support this method.",
+    ),
+    exceptions.NotAcceptable: (
+        406,
+        "not_acceptable",
+        "Responses are application/json. Accept must allow it.",
+    ),
+    LengthRequired: (411, "length_required", "Content-Length is required."),
+    exceptions.UnsupportedMediaType: (
+        415,
+        "unsupported_media_type",
+        "The body must be application/json.",
+    ),
 }
+"""Errors of HTTP itself, with their status, code and message."""
 
 RETRY_SECONDS = 2
-"""For `busy`, `queue_full` and `unavailable`, whose duration is unknown."""
+"""The Retry-After of `busy`, `queue_full` and `unavailable`, whose duration is unknown."""
 
 ATTRIBUTES = ("field", "limit", "turn", "retry_after")
-"""What an error may tell besides code, message and retry."""
+"""Fields of an error that the body contains only if they are set."""
 
 
-def answer(error: Exception, context: object) -> Response:
-    """The problem in JSON; what nobody expected is logged under a ref, without the error's text."""
-    set_rollback()
+def error_response(error: Exception, context: object) -> Response:
+    """Convert an error into JSON.
+
+    An unexpected error is logged under a ref that the response contains. Neither contains its text.
+    """
     if isinstance(error, ChatMemoryTestMixinMissing):
         raise error
-    if isinstance(error, exceptions.ValidationError):
-        error = _bad_field(error)
-    error = _of_class(OURS, error) or error
+    error = _entry_for(TRANSLATED, error) or error
     if isinstance(error, ChatMemoryError):
-        return _problem(error)
-    if known := _of_class(HTTP_ONLY, error):
-        status, code, message = known
+        return _response(error)
+    if http_error := _entry_for(HTTP_ONLY, error):
+        status, code, message = http_error
         return Response({"code": code, "message": message, "retry": False}, status)
     ref = secrets.token_hex(6)
     log_error(logger, "internal error, ref %s", ref, error=error)
     return Response({**_fields(ChatMemoryError()), "ref": ref}, 500)
 
 
-def _problem(error: ChatMemoryError) -> Response:
-    status = _of_class(STATUSES, error)
+def _response(error: ChatMemoryError) -> Response:
+    status = _entry_for(STATUSES, error)
     response = Response(_fields(error), 413 if error.code == "too_large" else status)
     match error:
         case Unauthenticated():
@@ -114,17 +126,11 @@ def _problem(error: ChatMemoryError) -> Response:
 
 
 def _fields(error: ChatMemoryError) -> dict[str, object]:
-    told = {name: getattr(error, name, None) for name in ATTRIBUTES}
-    known = {name: value for name, value in told.items() if value not in (None, "")}
-    return {"code": error.code, "message": str(error), "retry": error.retry, **known}
+    values = {name: getattr(error, name, None) for name in ATTRIBUTES}
+    present = {name: value for name, value in values.items() if value not in (None, "")}
+    return {"code": error.code, "message": str(error), "retry": error.retry, **present}
 
 
-def _bad_field(error: exceptions.ValidationError) -> BadInput:
-    """What REST framework found in a serializer: a field that is missing or null."""
-    field = next(iter(error.detail))
-    return BadInput(f"{field} is missing.", field=str(field))
-
-
-def _of_class(table: Mapping[type, T], error: Exception) -> T | None:
-    """The entry of the error's class, or of the nearest parent that has one."""
+def _entry_for(table: Mapping[type, T], error: Exception) -> T | None:
+    """Return the entry of the error's class, or of its nearest parent that has one."""
     return next((table[kind] for kind in type(error).__mro__ if kind in table), None)

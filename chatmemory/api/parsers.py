@@ -1,4 +1,4 @@
-"""JSON from people, read strictly."""
+"""The strict JSON parser for request bodies."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ MAX_BODY_BYTES = 256 * 1024
 
 
 class StrictJSONParser(BaseParser):
-    """UTF-8 JSON of at most 256 KiB: no duplicate keys, NaN or numbers that browsers round."""
+    """Parses at most 256 KiB of UTF-8 JSON.
+
+    Rejects duplicate keys, NaN, and integers that browsers would round.
+    """
 
     media_type = "application/json"
 
-    def parse(  # type: ignore[override]  # not only objects: the shape refuses the others
+    def parse(  # type: ignore[override]  # any JSON value; requests.read rejects all but objects
         self,
         stream: IO[Any] | Request,
         media_type: str | None = None,
         parser_context: Mapping[str, Any] | None = None,
     ) -> object:
         body = stream.read(MAX_BODY_BYTES + 1)
-        # Servers of WSGI that take a body in chunks leave its end to themselves; Django reads none.
+        # Some WSGI servers accept chunked bodies, but do not mark their end: Django reads nothing.
         if not body and "HTTP_TRANSFER_ENCODING" in (parser_context or {})["request"].META:
             raise LengthRequired
         if len(body) > MAX_BODY_BYTES:
             raise BadInput(
-                f"The body has more than {MAX_BODY_BYTES} bytes.",
+                f"The body must have at most {MAX_BODY_BYTES} bytes.",
                 code="too_large",
                 limit=MAX_BODY_BYTES,
             )

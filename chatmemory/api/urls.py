@@ -1,4 +1,4 @@
-"""The addresses of the API, to include wherever the host likes."""
+"""The URLs of the API. The host project includes them under any prefix."""
 
 from __future__ import annotations
 

@@ -1,145 +1,64 @@
-"""A person's own sessions. Another's, and one that there never was, are the same: not found."""
+"""The views of the API. Sessions of other users are not found, like unknown ones."""
 
 from __future__ import annotations
 
 import signal
-import time
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import takewhile
 from typing import Any
 
-from django.contrib.auth.base_user import AbstractBaseUser
 from django.core.handlers.asgi import ASGIRequest
-from django.db import transaction
-from django.utils.decorators import method_decorator
-from django.views.decorators.cache import cache_control
-from rest_framework.authentication import BaseAuthentication, SessionAuthentication
-from rest_framework.exceptions import PermissionDenied, UnsupportedMediaType
-from rest_framework.negotiation import DefaultContentNegotiation
-from rest_framework.permissions import IsAuthenticated
-from rest_framework.renderers import JSONRenderer
+from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.settings import api_settings
-from rest_framework.views import APIView
 
 from chatmemory import codec, services
-from chatmemory.api.errors import answer
-from chatmemory.api.paging import fitting, page_of
-from chatmemory.api.parsers import StrictJSONParser
-from chatmemory.api.serializers import (
-    MessageQuery,
-    Opening,
-    Send,
-    SessionQuery,
-    Shape,
-    session_fields,
+from chatmemory.access import actors, rates, tickets
+from chatmemory.api.base import SessionLogin, View
+from chatmemory.api.paging import newest_that_fit, oldest_that_fit, session_page
+from chatmemory.api.requests import (
+    ISSUE_TICKET,
+    MESSAGE_QUERY,
+    OPEN_SESSION,
+    RENAME_SESSION,
+    SEND_MESSAGE,
+    SESSION_QUERY,
+    SendMessage,
 )
-from chatmemory.drain import drain
-from chatmemory.errors import BadInput, Forbidden, NotFound, Unauthenticated
+from chatmemory.api.waiting import turn_of, wait_for_turn
+from chatmemory.errors import BadInput, NotFound
+from chatmemory.live.drain import drain
+from chatmemory.live.runner import runner
+from chatmemory.live.waits import waits
 from chatmemory.models import Session, StoredMessage, Turn
-from chatmemory.runner import runner
-from chatmemory.services import Actor, Admitted
-from chatmemory.services.pool import release_connections
-from chatmemory.waits import waits
 
-FIRST_LOOK_SECONDS = 0.1
-LAST_LOOK_SECONDS = 1.0
-"""The first and the longest pause before a request rereads a turn that another process runs. A
-commit of this process wakes it."""
+NO_MESSAGE = "Message not found."
 
-NO_MESSAGE = "There is no such message."
-
-LONGEST_TURN = 1_000
-"""How many rows of a turn an answer holds at most."""
-
-
-class SessionLogin(SessionAuthentication):
-    """Django's login; the token against forged requests in its header."""
-
-    def enforce_csrf(self, request: Request) -> None:
-        # Of Django's request: REST framework's would read the body as a form, and leave none.
-        try:
-            super().enforce_csrf(request._request)  # type: ignore[arg-type]  # noqa: SLF001  # it is what Django checks
-        except PermissionDenied as error:
-            raise Forbidden(str(error.detail)) from error
-
-
-class Negotiation(DefaultContentNegotiation):
-    """Negotiate by `Accept` alone: a `format` in the query selects nothing."""
-
-    def filter_renderers(self, renderers: Any, format: str) -> Any:  # noqa: A002  # REST framework's name
-        return renderers
-
-
-@method_decorator([transaction.non_atomic_requests, cache_control(no_store=True)], name="dispatch")
-class View(APIView):
-    """What all views here share, whatever the host's REST_FRAMEWORK says."""
-
-    authentication_classes = (SessionLogin,)
-    permission_classes = (IsAuthenticated,)
-    throttle_classes = ()
-    parser_classes = (StrictJSONParser,)
-    renderer_classes = (JSONRenderer,)
-    content_negotiation_class = Negotiation
-    versioning_class = None
-    metadata_class = None
-    http_method_names = ("get", "head", "post")
-
-    def get_exception_handler(self) -> Callable[[Exception, Any], Response]:
-        return answer
-
-    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        # Before the check for CSRF, which would read a form.
-        negotiator = self.get_content_negotiator()
-        if request.method == "POST" and not negotiator.select_parser(request, self.get_parsers()):
-            raise UnsupportedMediaType(request.content_type)
-        super().initial(request, *args, **kwargs)
-        services.check_reach(self.actor)
-        if request.method != "POST":
-            services.check_reads(self.actor)
-
-    @property
-    def actor(self) -> Actor:
-        """Who asks."""
-        user = self.request.user
-        if not isinstance(user, AbstractBaseUser):
-            raise Unauthenticated
-        return Actor.user(user)
-
-    def query(self, shape: type[Shape]) -> dict[str, Any]:
-        """The query in its shape, without `format`. Raises BadInput."""
-        given = self.request.query_params.dict()
-        given.pop(api_settings.URL_FORMAT_OVERRIDE, None)
-        return shape.read(given)
-
-    def read(self, shape: type[Shape]) -> dict[str, Any]:
-        """The body in its shape. Raises BadInput."""
-        # Not `request.data`, which takes a body without a length for an empty one.
-        parser = StrictJSONParser()
-        return shape.read(parser.parse(self.request, None, self.request.parser_context))
+MAX_TURN_ROWS = 1_000
+"""A response contains at most this many rows of a turn."""
 
 
 class SessionList(View):
-    """Own sessions, the last active first."""
+    """The user's sessions, the last active first."""
 
     def get(self, request: Request) -> Response:
-        query = self.query(SessionQuery)
-        page = page_of(services.sessions_of(self.actor), **query)
-        return Response({"sessions": session_fields(page.sessions), "next": page.next})
+        query = self.query(SESSION_QUERY)
+        page = session_page(
+            services.sessions_of(self.actor), limit=query.limit, cursor=query.cursor
+        )
+        return Response({"sessions": _list_fields(page.sessions), "next": page.next})
 
     def post(self, request: Request) -> Response:
-        """Open a session: 201 if there was none under its key."""
-        opening = self.read(Opening)
-        key = codec.check_key(opening.pop("key", str(uuid.uuid4())))
-        is_new = not services.sessions_of(self.actor).filter(key=key).exists()
-        if is_new and not codec.is_new_key(key):
-            # Other keys are the host's: no client may take one before the host opens it.
+        """Open a session: 201 if it is new, else 200."""
+        body = self.body(OPEN_SESSION)
+        is_new = not services.sessions_of(self.actor).filter(key=body.key).exists()
+        if is_new and not codec.is_new_key(body.key):
+            # All other keys belong to the host: a client must not use one before the host does.
             raise BadInput("The key of a new session must be a version-4 UUID.", field="key")
-        session = services.open_session(session_key=key, by=self.actor, **opening)
-        return Response(_fields(session), 201 if is_new else 200)
+        session = services.open_session(session_key=body.key, by=self.actor, title=body.title)
+        return Response(_session_fields(session), 201 if is_new else 200)
 
 
 class SessionDetail(View):
@@ -147,43 +66,64 @@ class SessionDetail(View):
 
     def get(self, request: Request, key: str) -> Response:
         session = services.get_session(session_key=codec.key_of_address(key), by=self.actor)
-        return Response(_fields(session))
+        return Response(_session_fields(session))
+
+    def patch(self, request: Request, key: str) -> Response:
+        body = self.body(RENAME_SESSION)
+        session = services.rename_session(
+            session_key=codec.key_of_address(key), by=self.actor, title=body.title
+        )
+        return Response(_session_fields(session))
 
 
 class MessageList(View):
     """A session's messages, in order of seq."""
 
     def get(self, request: Request, key: str) -> Response:
-        query = self.query(MessageQuery)
-        page = services.read_page(session_key=codec.key_of_address(key), by=self.actor, **query)
-        rows = fitting(page.rows) if "after" in query else fitting(page.rows[::-1])[::-1]
+        query = self.query(MESSAGE_QUERY)
+        page = services.read_page(
+            session_key=codec.key_of_address(key),
+            by=self.actor,
+            after=query.after,
+            before=query.before,
+            limit=query.limit,
+        )
+        fit = newest_that_fit if query.after is None else oldest_that_fit
         return Response(
             {
                 "epoch": page.head.epoch,
                 "first_seq": page.head.first_seq,
                 "last_seq": page.head.last_seq,
                 "superseded": services.read_superseded(head=page.head),
-                "messages": [row.public() for row in rows],
+                "messages": [row.public() for row in fit(page.rows)],
             }
         )
 
     def post(self, request: Request, key: str) -> Response:
-        """Send a message: 202 when it is stored, 201 with the reply if that was waited for.
+        """Send a message: 202 if it is stored, 201 if its turn has also ended.
 
-        The same client_id again sends nothing: 200, and the turn as it is now.
+        A repeated client_id sends nothing: 200, with the turn's current state.
         """
-        services.check_rate(self.actor)
-        send = self.read(Send)
-        wait = send.pop("wait")
-        with waits.slot(services.scope_for(self.actor, None)) if wait else nullcontext():
-            return self._send(key, send, wait)
+        rates.check_rate(self.actor)
+        body = self.body(SEND_MESSAGE)
+        with waits.slot(actors.scope_for(self.actor, None)) if body.wait else nullcontext():
+            return self._send(key, body)
 
-    def _send(self, key: str, send: dict[str, Any], wait: float) -> Response:
-        if isinstance(self.request._request, ASGIRequest):  # noqa: SLF001  # as above
-            runner.enable()  # a server of sockets too; a WSGI server leaves the turn to one
+    def _send(self, key: str, body: SendMessage) -> Response:
+        if isinstance(self.request._request, ASGIRequest):  # noqa: SLF001  # Django's own request
+            runner.enable()  # a WSGI process leaves the turn to another process
             drain.watch_from_view(signal.SIGTERM)
-        admitted = services.admit_turn(session_key=codec.key_of_address(key), by=self.actor, **send)
-        turn = _waited_for(admitted, wait) if wait else _turn(admitted)
+        admitted = services.admit_turn(
+            session_key=codec.key_of_address(key),
+            by=self.actor,
+            client_id=body.client_id,
+            content=body.content,
+            epoch=body.epoch,
+            if_busy=body.if_busy,
+            replaces=body.replaces,
+            expect_seq=body.expect_seq,
+        )
+        turn = wait_for_turn(admitted, body.wait) if body.wait else turn_of(admitted)
         return Response(
             {
                 "turn": turn.client_id,
@@ -197,18 +137,18 @@ class MessageList(View):
         )
 
     def _replies(self, key: str, turn: Turn) -> Sequence[StoredMessage]:
-        """The rows of the turn after the user's, or the last of them that fit an answer."""
+        """Return the turn's rows after the user's message; the newest that fit a response."""
         if turn.user_seq is None:
             return []
         page = services.read_page(
-            session_key=key, by=self.actor, after=turn.user_seq, limit=LONGEST_TURN
+            session_key=key, by=self.actor, after=turn.user_seq, limit=MAX_TURN_ROWS
         )
         replies = list(takewhile(lambda row: row.turn == turn.user_seq, page.rows))
-        return fitting(replies[::-1])[::-1]
+        return newest_that_fit(replies)
 
 
 class MessageDetail(View):
-    """One message, whole."""
+    """One message, never truncated."""
 
     def get(self, request: Request, key: str, seq: int) -> Response:
         if seq > codec.MAX_SAFE_INTEGER:
@@ -223,7 +163,7 @@ class MessageDetail(View):
 
 
 class VersionList(View):
-    """The versions of a user's message, the oldest first."""
+    """The versions of a user message, the oldest first."""
 
     def get(self, request: Request, key: str, seq: int) -> Response:
         if seq > codec.MAX_SAFE_INTEGER:
@@ -247,24 +187,27 @@ class VersionList(View):
 
 
 class TicketList(View):
-    """Tickets for clients without cookies, who may sign in as the host's REST_FRAMEWORK allows."""
+    """Tickets for clients without cookies.
+
+    They can also authenticate with the host's DEFAULT_AUTHENTICATION_CLASSES.
+    """
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        # Only if the host chose them: by default REST framework takes passwords.
-        is_chosen = "DEFAULT_AUTHENTICATION_CLASSES" in api_settings.user_settings
-        others: Any = api_settings.DEFAULT_AUTHENTICATION_CLASSES if is_chosen else ()
+        # Only if the host sets them: REST framework's default includes passwords.
+        is_set = "DEFAULT_AUTHENTICATION_CLASSES" in api_settings.user_settings
+        others: Any = api_settings.DEFAULT_AUTHENTICATION_CLASSES if is_set else ()
         return [SessionLogin(), *(authenticator() for authenticator in others)]
 
     def post(self, request: Request) -> Response:
-        """A ticket, and the subprotocols with which a websocket is opened by it."""
-        self.read(Shape)
+        """Issue a ticket; `protocols` are the subprotocols that open a websocket with it."""
+        self.body(ISSUE_TICKET)
         ticket = services.issue_ticket(by=self.actor, **self._login())
         protocols = ["chatmemory.v1", f"ticket.{ticket}"]
-        fields = {"ticket": ticket, "expires_in": services.TICKET_SECONDS, "protocols": protocols}
+        fields = {"ticket": ticket, "expires_in": tickets.TICKET_SECONDS, "protocols": protocols}
         return Response(fields, 201)
 
     def _login(self) -> dict[str, str | None]:
-        """Return what the ticket's socket ends with: the Django session, or the credential."""
+        """Return the login on which the ticket's socket depends: Django session or credential."""
         if isinstance(self.request.successful_authenticator, SessionLogin):
             session = getattr(self.request, "session", None)
             return {"key": None if session is None else session.session_key}
@@ -272,37 +215,22 @@ class TicketList(View):
         return {"credential": None if auth is None else str(auth)}
 
 
-def _fields(session: Session) -> dict[str, object]:
-    for fields in session_fields([session]):
+def _list_fields(sessions: Sequence[Session]) -> list[dict[str, object]]:
+    """Return the public fields of each session, with its message count and times."""
+    heads = Session.objects.heads([session.pk for session in sessions])
+    return [
+        {
+            **head.public(),
+            "messages": head.last_seq - head.first_seq + 1,
+            "created_at": session.created_at.isoformat(),
+            "last_message_at": session.last_message_at and session.last_message_at.isoformat(),
+        }
+        for session in sessions
+        if (head := heads.get(session.pk))  # None if it was purged after the list was read
+    ]
+
+
+def _session_fields(session: Session) -> dict[str, object]:
+    for fields in _list_fields([session]):
         return fields
     raise NotFound
-
-
-def _advance(session_pk: int) -> bool:
-    """End a dead process's run, and begin the turn that waits first; False if none was begun."""
-    turns = Turn.objects.filter(session=session_pk)
-    if turns.overdue().exists():
-        services.end_overdue(session_pk)
-    return turns.claimable().exists() and runner.begin(session_pk) is not None
-
-
-def _turn(admitted: Admitted) -> Turn:
-    return Turn.objects.get(session=admitted.session_pk, client_id=admitted.turn)
-
-
-def _waited_for(admitted: Admitted, seconds: float) -> Turn:
-    """The turn when it has ended, or after so long; no database connection is held meanwhile."""
-    deadline = time.monotonic() + seconds
-    pause = FIRST_LOOK_SECONDS
-    with waits.news_of(admitted.session_pk) as news:
-        while True:
-            news.clear()
-            turn = _turn(admitted)
-            left = deadline - time.monotonic()
-            if turn.ended_at or left < 0:
-                return turn
-            if _advance(admitted.session_pk):
-                continue
-            release_connections()
-            is_news = news.wait(min(pause, left))
-            pause = FIRST_LOOK_SECONDS if is_news else min(2 * pause, LAST_LOOK_SECONDS)

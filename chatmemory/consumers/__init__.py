@@ -1,4 +1,4 @@
-"""The websocket: a view of one session, that reads, writes and forgets."""
+"""The websocket consumer: a view of one session. It keeps no data after the socket closes."""
 
 from __future__ import annotations
 

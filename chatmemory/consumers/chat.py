@@ -1,11 +1,11 @@
-"""The socket of a chat: one reader, one handler, one writer.
+"""The websocket of a chat: a reader, a handler and a writer, which are three tasks.
 
-The reader confirms pongs itself and leaves all other frames to the handler, which calls the
-services. The handler never sends: it leaves an answer and wakes the writer, which sends while the
-client has credit. So a slow client gets one longer piece of text later, never a growing buffer.
+The reader processes pongs itself and queues all other frames for the handler, which calls the
+services. The handler does not send: it queues its answers and wakes the writer, which sends while
+the client has credit (Note [Flow control] in credit.py).
 
-Only the handler and the feed's reads wait for the database, and neither reader nor writer waits for
-them. A slow database therefore delays answers, but never closes a socket.
+Only the handler and the reads of the feed wait for the database. The reader and the writer wait for
+neither of them, so a slow database delays answers but never closes a socket.
 """
 
 from __future__ import annotations
@@ -21,58 +21,55 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
-from typing import Any, TypedDict, TypeVar
+from typing import Any
 
 from channels.consumer import AsyncConsumer
 
 from chatmemory import codec, protocol
 from chatmemory.conf import settings
-from chatmemory.consumers import acts
+from chatmemory.consumers import calls
+from chatmemory.consumers.answers import Caller
+from chatmemory.consumers.bucket import Bucket
+from chatmemory.consumers.connections import connections
 from chatmemory.consumers.credit import Credit
+from chatmemory.consumers.database_wait import DatabaseWait
 from chatmemory.consumers.feed import Feed
-from chatmemory.consumers.limits import Bucket, guests
+from chatmemory.consumers.limits import SocketLimits
 from chatmemory.consumers.logins import login_of, ticket_of
 from chatmemory.consumers.origins import is_allowed_origin
+from chatmemory.consumers.output import Output
 from chatmemory.consumers.source import FrameSource
-from chatmemory.drain import drain
+from chatmemory.database.pool import require_test_data
+from chatmemory.database.watched import watched
 from chatmemory.errors import (
     BadInput,
     ChatMemoryError,
     MemoryUnavailable,
     NotFound,
     RateLimited,
-    Unauthenticated,
 )
-from chatmemory.hub import hub
+from chatmemory.live.drain import drain
+from chatmemory.live.hub import hub
+from chatmemory.live.runner import runner
 from chatmemory.logs import log_error
-from chatmemory.models import Session
-from chatmemory.protocol import Fetch, Frame, FrameId, Hello, Pong, Send, Stop
-from chatmemory.runner import runner
-from chatmemory.services import Actor, Login
-from chatmemory.services.pool import require_test_data
+from chatmemory.models import Change, Session
+from chatmemory.protocol import Fetch, Frame, FrameId, Hello, Pong, Request
+from chatmemory.services import Login
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-HELLO_SECONDS = 10.0
-SEND_SECONDS = 30.0
-"""How long it may take to send one frame. After that the client is not reading."""
-ANSWER_SECONDS = 10.0
-"""How long the database may take before the client is sent `unavailable`."""
-RETRY_SECONDS = 1.0
-"""About how long to wait before a failed read is repeated."""
 MAX_UNANSWERED = 8
-"""Frames that one client may have waiting for an answer before the next is read."""
-FRESH_SECONDS = 2.0
-"""For how long a `hello` needs no other look at the login than the handshake's. When many come at
-once, as after a server's end, that is a third of what they ask the database."""
+"""Frames of a client that may wait for an answer; above this no more are read."""
+RETRY_SECONDS = 1.0
+"""The average pause before a failed read is repeated."""
 CLOSE_SECONDS = 5.0
 """How long a client may take to answer a close."""
-MISTAKES = 3
+MAX_MISTAKES = 3
+"""A socket is closed after this number of errors with one of these codes."""
 MISTAKE_CODES = frozenset({"bad_frame", "unknown_type", "not_ready"})
-CLOSES = {
+CLOSE_CODES = {
     "internal": 1011,
     "unauthenticated": 4401,
     "forbidden": 4403,
@@ -84,26 +81,20 @@ CLOSES = {
     "unavailable": 4503,
     "shutting_down": 4503,
 }
-MOST_OWED = 512 * 1024
-"""Characters of answers that wait for a client to read; it can fetch no more."""
+FINAL_CODES = frozenset({1009, 4400, 4401, 4403, 4404, 4409, 4426})
+"""Close codes after which a client must not reconnect."""
+MAX_UNSENT_CHARS = 512 * 1024
+"""Characters of unsent answers; above this `fetch` is refused."""
 FLOOD_PAUSE_MS = 10_000
-"""When a client may come again that was sent away for its many frames."""
-RETURN_MS = 1_000
-"""Within which sockets that are sent away for a while come again: not all at once."""
-
-
-class Address(TypedDict):
-    """Which session, and for whom."""
-
-    session_key: str
-    by: Actor
+"""How long a client that sent too many frames must wait before it reconnects."""
+RECONNECT_MS = 1_000
+"""Other clients reconnect at a random time within this interval."""
 
 
 class ChatConsumer(AsyncConsumer):
-    """Speaks `chatmemory.v1` for the signed-in user and the key in the address."""
+    """Serves the protocol `chatmemory.v1` to the user, for the session key in the URL."""
 
-    # With a channel layer of its own, no socket could connect while Redis is down.
-    channel_layer_alias = None
+    limits = SocketLimits()
 
     async def __call__(
         self,
@@ -116,11 +107,11 @@ class ChatConsumer(AsyncConsumer):
         if not is_allowed_origin(scope, may_be_missing=ticket_of(scope) is not None):
             await send({"type": "websocket.close"})
             return
-        spoken = "chatmemory.v1" if "chatmemory.v1" in scope.get("subprotocols", ()) else None
-        await send({"type": "websocket.accept", "subprotocol": spoken})
+        subprotocol = "chatmemory.v1" if "chatmemory.v1" in scope.get("subprotocols", ()) else None
+        await send({"type": "websocket.accept", "subprotocol": subprotocol})
         runner.enable()
         drain.watch(signal.SIGTERM)
-        client = Client(scope, send)
+        client = Client(scope, send, self.limits)
         reader = asyncio.ensure_future(client.read(receive))
         writer = asyncio.ensure_future(client.write())
         try:
@@ -134,7 +125,7 @@ class ChatConsumer(AsyncConsumer):
                 task.cancel()
             results = await asyncio.gather(reader, writer, return_exceptions=True)
         for result in results:
-            # An OSError is a server's way to say that the client is gone.
+            # Servers raise OSError when the client has disconnected.
             if isinstance(result, Exception) and not isinstance(result, OSError):
                 log_error(logger, "a socket's task failed", error=result)
 
@@ -143,264 +134,278 @@ class ChatConsumer(AsyncConsumer):
 class Received:
     """A frame that waits for its answer."""
 
-    frame: Frame | Exception
-    """The frame, or what is wrong with it."""
+    frame: Request | Exception
+    """The frame, or the error for it."""
     id: FrameId | None
-    early: float
-    """By how many seconds it exceeds the client's rate."""
+    retry_after: float
+    """After how many seconds the client may repeat it; 0 within the client's rate."""
 
 
-class Slowness:
-    """Whether the client has been waiting so long for the database that it must be notified."""
+class State(Enum):
+    """The state of a connection, in the order of its life."""
 
-    def __init__(self) -> None:
-        self._is_waiting = False
-        self.notice_at = math.inf
-
-    def begin(self) -> None:
-        """The client waits, perhaps already."""
-        if not self._is_waiting:
-            self._is_waiting, self.notice_at = True, time.monotonic() + ANSWER_SECONDS
-
-    def end(self) -> None:
-        """The database has answered."""
-        self._is_waiting, self.notice_at = False, math.inf
-
-    def is_notice_due(self, now: float) -> bool:
-        """True once each time that the database is slow: notices must not replace pings."""
-        if now < self.notice_at:
-            return False
-        self.notice_at = math.inf
-        return True
+    AWAITING_HELLO = "awaiting_hello"
+    """No `hello` was accepted yet."""
+    OPEN = "open"
+    CLOSING = "closing"
+    """`bye` is set. Frames are ignored; queued answers are sent while credit is left."""
+    CLOSED = "closed"
 
 
 class Client:
     """One open socket."""
 
     def __init__(
-        self, scope: Mapping[str, Any], send: Callable[[Mapping[str, Any]], Awaitable[None]]
+        self,
+        scope: Mapping[str, Any],
+        send: Callable[[Mapping[str, Any]], Awaitable[None]],
+        limits: SocketLimits,
     ) -> None:
-        self._login: Login | None = None
-        self._let_in_at = 0.0
+        self._limits = limits
+        self._caller: Caller | None = None
+        self._authenticated_at = 0.0
         self.user_pk = ""
         self._scope = scope
         self._key: str = scope["url_route"]["kwargs"]["key"]
-        self._send_event = send
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._inbox: deque[Received] = deque()
         self._has_room = asyncio.Event()
         self._handler: asyncio.Future[None] | None = None
-        self._answers: deque[str] = deque()
-        self._bye: str | None = None
+        self._bye = ""
+        """The last frame; set from the state CLOSING on."""
         self._close_code = 1011
-        self._is_closed = False
+        self._state = State.AWAITING_HELLO
         self._feed: Feed | None = None
         self._source: FrameSource | None = None
-        self._slowness = Slowness()
-        self._followed: int | None = None
+        self._database_wait = DatabaseWait(limits.answer_seconds)
+        self._joined_pk: int | None = None
         """The primary key under which the hub knows this socket's session."""
         self._mistakes = 0
-        self._bucket = Bucket()
-        self._credit = Credit()
+        self._bucket = Bucket(limits)
+        self._credit = Credit(limits)
+        self._output = Output(send, self._credit, limits.send_seconds)
         self._hello_until = math.inf
-        """When a `hello` must have arrived; none is awaited before the reader begins."""
-        # Not all at once, where many came at once.
+        """The deadline of `hello`; infinite while none is needed."""
+        # Random: clients that connected at the same time must not reconnect at the same time.
         age = settings.CONNECTION_AGE * random.uniform(0.9, 1)  # noqa: S311  # no secret
         self._rotates_at = time.monotonic() + age
 
-    # What the hub calls, from any thread.
+    # The methods of `Socket` and `Connection`, which any thread may call.
 
-    def poke(self) -> None:
-        self._from_thread(self._look)
+    def hint(self, change: Change | None = None) -> None:
+        self._from_thread(self._show, change)
 
-    def say(self) -> None:
+    def notify_text(self) -> None:
         self._from_thread(self._wake.set)
 
-    def expel(self) -> None:
-        self._from_thread(self._say_bye, "unauthenticated")
+    def close_unauthorized(self) -> None:
+        self._from_thread(self._begin_close, "unauthenticated")
 
-    def retire(self, reason: str, after_ms: int) -> None:
-        self._from_thread(partial(self._say_bye, reason, reconnect=True, after_ms=after_ms))
+    def close_for_restart(self, reason: str, after_ms: int) -> None:
+        self._from_thread(partial(self._begin_close, reason, after_ms=after_ms))
 
-    def crowd_out(self) -> None:
-        self._from_thread(self._say_bye, "too_many_connections")
+    def close_as_oldest(self) -> None:
+        self._from_thread(self._begin_close, "too_many_connections")
+
+    @property
+    def _is_closing(self) -> bool:
+        return self._state in (State.CLOSING, State.CLOSED)
 
     def _from_thread(self, function: Callable[..., None], *args: object) -> None:
+        # Only the server's loop changes a socket, so it needs no lock. Note [Threads and loops].
         with contextlib.suppress(RuntimeError):  # the server's loop has ended
             self._loop.call_soon_threadsafe(function, *args)
 
-    def _look(self) -> None:
+    def _request_read(self) -> None:
+        self._show(None)
+
+    def _show(self, change: Change | None) -> None:
+        """Show a change of the session; without one, read it."""
         if self._feed is not None:
-            self._feed.has_news = True
+            self._feed.receive(change)
         self._wake.set()
 
     def leave(self) -> None:
-        """The socket is gone."""
-        guests.remove(self)
-        if self._followed is not None:
-            hub.leave(self._followed, self)
+        """Unregister the socket and cancel its database work."""
+        connections.remove(self)
+        self._leave_hub()
         if self._source is not None:
             self._source.close()
         if self._handler is not None:
             self._handler.cancel()
 
-    def _follow(self, feed: Feed) -> None:
-        """Get the hints of the feed's session, under the primary key that it has now."""
-        if self._followed == feed.place.session_pk:
+    def _join_hub(self, feed: Feed) -> None:
+        """Subscribe to the hints of the feed's session. A restore may change its primary key."""
+        if self._joined_pk == feed.place.session_pk:
             return
-        if self._followed is not None:
-            hub.leave(self._followed, self)
-        self._followed = feed.place.session_pk
+        self._leave_hub()
+        self._joined_pk = feed.place.session_pk
+        watched.add(self._joined_pk, *feed.address)
         hub.join(feed.place, self)
-        self._look()
+        self._request_read()  # for changes between the feed's last read and the subscription
 
-    # The reader.
+    def _leave_hub(self) -> None:
+        if self._joined_pk is not None and self._feed is not None:
+            hub.leave(self._joined_pk, self)
+            watched.remove(self._joined_pk, *self._feed.address)
+
+    # The task of the reader.
 
     async def read(self, receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
-        """Take frames until the socket is gone."""
-        self._hello_until = time.monotonic() + HELLO_SECONDS
+        """Read frames until the client disconnects."""
+        self._hello_until = time.monotonic() + self._limits.hello_seconds
         self._handler = asyncio.ensure_future(self._authenticate())
         while True:
             message = await receive()
             if message["type"] == "websocket.disconnect":
                 await self._finish()
                 return
-            if self._bye is None:
-                await self._take(message.get("text"))
-                await asyncio.sleep(0)  # the next may be here already: others first
+            if not self._is_closing:
+                await self._receive(message.get("text"))
+                # `receive` does not suspend this task while frames are queued, so a client that
+                # sends many would block the other sockets.
+                await asyncio.sleep(0)
 
-    async def _take(self, text: str | None) -> None:
-        """Confirm a pong, or leave another frame to the handler."""
-        early = self._bucket.take()
+    async def _receive(self, text: str | None) -> None:
+        """Process a pong; queue any other frame for the handler."""
+        retry_after = self._bucket.consume()
         raw: object = None
         try:
             raw = codec.parse_json(_frame_text(text))
             frame: Frame | Exception = protocol.parse(raw)
-        except Exception as error:  # the handler answers it in its turn
+        except Exception as error:  # the handler reports it, so that answers keep the frames' order
             frame = error
         if isinstance(frame, Pong):
             if self._credit.confirm(frame.n):
-                self._bucket.give_back()
+                self._bucket.refund()
             self._wake.set()
         else:
             if isinstance(frame, Hello):
-                self._hello_until = math.inf
+                self._hello_until = math.inf  # the handler may wait for the database first
             await self._make_room()
-            self._inbox.append(Received(frame, protocol.id_of(raw), early))
+            self._inbox.append(Received(frame, protocol.id_of(raw), retry_after))
+            # One handler for a socket, so that answers keep the order of the frames.
             if self._handler is None or self._handler.done():
                 self._handler = asyncio.ensure_future(self._handle_all())
         if self._bucket.is_overdrawn:
-            self._say_bye("rate_limited", reconnect=True, after_ms=FLOOD_PAUSE_MS)
+            self._begin_close("rate_limited", after_ms=FLOOD_PAUSE_MS)
 
     async def _make_room(self) -> None:
-        """Wait until the client has few enough frames without an answer."""
+        """Wait until fewer than `MAX_UNANSWERED` frames wait for an answer."""
         if len(self._inbox) < MAX_UNANSWERED:
             return
         with self._credit.paused():
             while len(self._inbox) >= MAX_UNANSWERED:
                 self._has_room.clear()
                 await self._has_room.wait()
-        self._wake.set()  # the deadlines count again
+        self._wake.set()  # the writer must compute its deadlines again
 
     async def _finish(self) -> None:
-        """Let the handler finish the frames of a client that is gone."""
-        if self._handler is not None and self._bye is None:
+        """Let the handler finish the frames of a client that disconnected."""
+        if self._handler is not None and not self._is_closing:
             await asyncio.wait({self._handler}, timeout=CLOSE_SECONDS)
 
-    # The handler.
+    # The task of the handler.
 
     async def _authenticate(self) -> None:
-        """Find out who opened the socket, then handle the frames that have arrived."""
+        """Authenticate the user, then handle the queued frames."""
         try:
             login = await login_of(self._scope)
         except ChatMemoryError as error:
-            self._reject(error)
-        except Exception as error:  # of the host's function too
+            self._refuse_login(error)
+        except Exception as error:  # the host's function may raise any error
             log_error(logger, "the login of a socket failed", error=error)
-            self._reject(ChatMemoryError())
+            self._refuse_login(ChatMemoryError())
         else:
-            self._login, self._let_in_at = login, time.monotonic()
+            self._caller = Caller(
+                login=login, session_key=self._key, answer_seconds=self._limits.answer_seconds
+            )
+            self._authenticated_at = time.monotonic()
             self.user_pk = login.actor.id
-            guests.add(self)
+            connections.add(self)
             await self._handle_all()
 
-    def _reject(self, error: ChatMemoryError) -> None:
-        after_ms = _return_ms() if error.retry else None
-        self._say_bye(
-            error.code, reconnect=not isinstance(error, Unauthenticated), after_ms=after_ms
-        )
+    def _refuse_login(self, error: ChatMemoryError) -> None:
+        self._begin_close(error.code, after_ms=_reconnect_ms() if error.retry else None)
 
     async def _handle_all(self) -> None:
-        """Answer the frames in the inbox, in the order in which they arrived."""
-        while self._inbox and self._bye is None:
+        """Answer the queued frames in the order of their arrival."""
+        while self._inbox and not self._is_closing:
             await self._handle(self._inbox[0])
+            # Removed after the answer, because `_make_room` counts this frame too.
             if isinstance(self._inbox.popleft().frame, Hello):
-                self._hello_until = time.monotonic() + HELLO_SECONDS  # if it was refused
+                # A refused `hello` must be followed by another one.
+                self._hello_until = time.monotonic() + self._limits.hello_seconds
             self._has_room.set()
 
     async def _handle(self, received: Received) -> None:
         try:
-            await self._act(received.frame, received.early)
+            await self._dispatch(received.frame, received.retry_after)
         except ChatMemoryError as error:
-            self._refuse(error, received.id)
+            self._answer_error(error, received.id)
         except Exception as error:
             ref = uuid.uuid4().hex[:12]
             log_error(logger, "a frame failed, ref %s", ref, error=error)
             self._answer(protocol.dump_error(ChatMemoryError(), id=received.id, ref=ref))
 
-    def _refuse(self, error: ChatMemoryError, frame_id: FrameId | None) -> None:
+    def _answer_error(self, error: ChatMemoryError, frame_id: FrameId | None) -> None:
         self._answer(protocol.dump_error(error, id=frame_id))
         if error.code in ("unsupported_version", "unauthenticated", "forbidden"):
-            self._say_bye(error.code)
+            self._begin_close(error.code)
         elif error.code == "too_large" and frame_id is None:
-            self._say_bye(error.code, close_code=1009)
+            self._begin_close(error.code, close_code=1009)
         elif error.code in MISTAKE_CODES:
             self._mistakes += 1
-            if self._mistakes >= MISTAKES:
-                self._say_bye(error.code, close_code=4400)
+            if self._mistakes >= MAX_MISTAKES:
+                self._begin_close(error.code, close_code=4400)
 
-    async def _act(self, frame: Frame | Exception, early: float) -> None:
+    async def _dispatch(self, frame: Request | Exception, retry_after: float) -> None:
         match frame:
             case Exception():
                 raise frame
-            case _ if early:
-                raise RateLimited("Too many frames in a short time.", retry_after=early)
+            case _ if retry_after:
+                rate = self._limits.frames_per_second
+                message = f"More than {rate:g} frames per second. Wait, then send this frame again."
+                raise RateLimited(message, retry_after=retry_after)
             case Hello():
                 await self._hello(frame)
             case _ if self._feed is None:
-                raise BadInput("Say hello first.", code="not_ready")
-            case Send():
-                await self._admit(frame, self._feed.place.epoch)
-            case Stop(id=frame_id, turn=turn):
-                status = await _in_time(acts.astop(self.login, **self._address, turn=turn))
-                self._answer(protocol.dump("ok", id=frame_id, turn=turn, status=status))
-            case Fetch():
-                await self._fetch(frame, self._feed)
+                raise BadInput("The first frame must be hello.", code="not_ready")
+            case Fetch() if self._output.unsent_chars > MAX_UNSENT_CHARS:
+                message = "Read the answers to earlier frames, then fetch again."
+                raise RateLimited(message, retry_after=1)
+            case _:
+                self._answer(await self.caller.answer(frame, self._feed))
+
+    @property
+    def caller(self) -> Caller:
+        """The authenticated user."""
+        assert self._caller is not None  # noqa: S101  # without a login the socket is closed
+        return self._caller
 
     @property
     def login(self) -> Login:
-        """How the person was authenticated."""
-        assert self._login is not None  # noqa: S101  # without one the socket is closed
-        return self._login
-
-    @property
-    def _address(self) -> Address:
-        return {"session_key": self._key, "by": self.login.actor}
+        return self.caller.login
 
     async def _hello(self, frame: Hello) -> None:
         if self._feed is not None:
-            raise BadInput("You said hello before.", code="not_ready")
+            raise BadInput("hello was already accepted. Send it only once.", code="not_ready")
         if frame.v != protocol.VERSION:
-            raise BadInput("Only version 1 is spoken here.", code="unsupported_version")
+            raise BadInput(
+                f"v is {frame.v}; the server supports version {protocol.VERSION}.",
+                code="unsupported_version",
+            )
         try:
-            session = await self._greet(create=frame.create)
+            session = await self._open_session(create=frame.create)
         except NotFound:
-            self._say_bye("not_found")
+            self._begin_close("not_found")
             return
         self._feed = Feed(session, frame.cursor)
         self._source = FrameSource(self._feed, self._credit, self._wake.set)
-        self._follow(self._feed)
+        if not self._is_closing:
+            self._state = State.OPEN
+        self._join_hub(self._feed)
         limits = {
             "max_message_chars": settings.MAX_MESSAGE_CHARS,
             "max_frame_bytes": protocol.MAX_FRAME_IN,
@@ -408,215 +413,132 @@ class Client:
         about = {"key": session.key, "title": session.title}
         self._answer(protocol.dump("welcome", v=protocol.VERSION, session=about, limits=limits))
 
-    async def _greet(self, *, create: bool) -> Session:
-        """Return the session of the address, however long the database takes."""
-        self._slowness.begin()
-        self._wake.set()
+    async def _open_session(self, *, create: bool) -> Session:
+        """Return the session of this socket's key; retry until the database is available."""
+        self._database_wait.begin()
+        self._wake.set()  # the writer sends the notice at the deadline
         while True:
-            is_fresh = time.monotonic() - self._let_in_at < FRESH_SECONDS
+            is_fresh = time.monotonic() - self._authenticated_at < self._limits.fresh_seconds
             try:
-                session = await acts.agreet(
-                    self.login, **self._address, is_fresh=is_fresh, create=create
+                session = await calls.aopen(
+                    self.login, **self.caller.address, is_fresh=is_fresh, create=create
                 )
             except MemoryUnavailable:
                 await asyncio.sleep(_retry_seconds())
             else:
-                self._slowness.end()
+                self._database_wait.end()
                 return session
 
-    async def _admit(self, frame: Send, epoch: int) -> None:
-        admitted = await _in_time(
-            acts.asend(
-                self.login,
-                **self._address,
-                client_id=frame.client_id,
-                content=frame.content,
-                epoch=epoch if frame.epoch is None else frame.epoch,
-                if_busy=frame.if_busy,
-                replaces=frame.replaces,
-                expect_seq=frame.expect_seq,
-            )
-        )
-        self._answer(
-            protocol.dump(
-                "ok",
-                id=frame.id,
-                turn=admitted.turn,
-                status=admitted.status,
-                seq=admitted.seq,
-                duplicate=admitted.is_duplicate,
-            )
-        )
-
-    async def _fetch(self, frame: Fetch, feed: Feed) -> None:
-        if sum(map(len, self._answers)) > MOST_OWED:
-            raise RateLimited("Read what you asked for first.", retry_after=1)
-        feed.fetches(frame.before_seq - frame.limit)
-        page = await _in_time(
-            acts.afetch(self.login, **self._address, before=frame.before_seq, limit=frame.limit)
-        )
-        messages: deque[dict[str, object]] = deque()
-        left = protocol.MAX_FRAME_OUT // 2
-        for row in reversed(page.rows):
-            fields = row.public()
-            size = len(codec.dump_json(fields).encode())
-            if size > left and messages:
-                break
-            messages.appendleft(fields if size <= left else protocol.shortened(fields, left // 8))
-            left -= size
-        self._answer(protocol.dump("ok", id=frame.id, messages=list(messages)))
-
     def _answer(self, frame: str) -> None:
-        self._answers.append(frame)
+        self._output.queue(frame)
         self._wake.set()
 
-    def _say_bye(
-        self,
-        reason: str,
-        *,
-        close_code: int | None = None,
-        reconnect: bool = False,
-        after_ms: int | None = None,
+    def _begin_close(
+        self, reason: str, *, close_code: int | None = None, after_ms: int | None = None
     ) -> None:
-        if self._bye is None:
-            self._close_code = close_code or CLOSES.get(reason, CLOSES["internal"])
+        if not self._is_closing:
+            self._state = State.CLOSING
+            code = close_code or CLOSE_CODES.get(reason, CLOSE_CODES["internal"])
+            self._close_code = code
             self._bye = protocol.dump(
                 "bye",
-                code=self._close_code,
+                code=code,
                 reason=reason,
-                reconnect=reconnect,
+                reconnect=code not in FINAL_CODES,
                 after_ms=after_ms,
             )
             self._wake.set()
 
-    # The writer.
+    # The task of the writer.
 
     async def write(self) -> None:
-        """Send what there is to send, until the socket is closed from this side."""
+        """Send what is ready, until this side closes the socket."""
         while True:
-            # Not wait_for: before Python 3.12 it swallows a cancellation that meets its result.
+            # Note [Timeouts]
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._patience()):
+                async with asyncio.timeout(self._seconds_to_deadline()):
                     await self._wake.wait()
-            self._wake.clear()
+            self._wake.clear()  # first: what becomes ready from now on wakes the writer again
             self._check_deadlines()
             try:
                 await self._send_all()
             except TimeoutError:
-                return  # the client does not read, so it can't be notified either
-            if self._bye is not None and not (self._answers and self._credit.is_left()):
+                return  # a client that does not read cannot receive the bye either
+            if self._is_closing and not self._output.has_ready_answers:
                 await self.close()
                 return
 
     async def close(self) -> None:
-        """Say why, and close; as an internal error, where nothing else was said."""
-        if self._is_closed:
+        """Send the bye and close the socket. Without a bye, the reason is an internal error."""
+        if self._state is State.CLOSED:
             return
-        self._is_closed = True
+        if not self._is_closing:
+            self._begin_close("internal")
+        self._state = State.CLOSED
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                if self._bye is None:
-                    self._say_bye("internal", reconnect=True)
-                await self._send({"type": "websocket.send", "text": self._bye})
-                try:
-                    await self._send({"type": "websocket.close", "code": self._close_code})
-                except OSError:
-                    raise
-                except Exception:  # of Daphne, which can't say 1009 or 1011; the bye has
-                    await self._send({"type": "websocket.close", "code": 1000})
+                await self._output.close(self._bye, self._close_code)
 
-    def _patience(self) -> float:
-        until = min(self._credit.next_deadline(), self._rotates_at, self._slowness.notice_at)
-        if self._feed is None:
+    def _seconds_to_deadline(self) -> float:
+        until = min(self._credit.next_deadline(), self._rotates_at, self._database_wait.notice_at)
+        if self._state is State.AWAITING_HELLO:
             until = min(until, self._hello_until)
         return max(0.01, until - time.monotonic())
 
     def _check_deadlines(self) -> None:
         now = time.monotonic()
-        if self._slowness.is_notice_due(now):
-            self._answers.append(protocol.dump_error(MemoryUnavailable()))
-        if self._feed is None and now >= self._hello_until:
-            self._say_bye("no_hello", close_code=4408, reconnect=True)
+        if self._database_wait.is_notice_due(now):
+            self._output.queue(protocol.dump_error(MemoryUnavailable()))
+        if self._state is State.AWAITING_HELLO and now >= self._hello_until:
+            self._begin_close("no_hello", close_code=4408)
         elif self._credit.is_overdue(now):
             code = 4410 if self._credit.is_spent() else 4408
-            self._say_bye("no_pong", close_code=code, reconnect=True)
+            self._begin_close("no_pong", close_code=code)
         elif now >= self._rotates_at:
-            self._say_bye("rotating", reconnect=True, after_ms=_return_ms())
+            self._begin_close("rotating", after_ms=_reconnect_ms())
 
     async def _send_all(self) -> None:
         """Send what is ready. Raises TimeoutError if the client does not read."""
-        await self._send_answers()
-        if self._bye is None and self._feed is not None and self._source is not None:
-            await self._send_news(self._source)
-            if self._feed.is_gone:
-                self._say_bye("not_found")
+        await self._output.send_answers()
+        if not self._is_closing and self._feed is not None and self._source is not None:
+            await self._send_feed(self._source)
+            if self._feed.is_removed:
+                self._begin_close("not_found")
             else:
-                self._follow(self._feed)
-        if self._bye is None and self._credit.is_ping_due():
-            await self._put(protocol.dump("ping", n=self._credit.ping()))
+                self._join_hub(self._feed)
+        if not self._is_closing and self._credit.is_ping_due():
+            await self._output.send(protocol.dump("ping", n=self._credit.ping()))
 
-    async def _send_news(self, source: FrameSource) -> None:
-        """Send the feed's frames until it waits for the database."""
+    async def _send_feed(self, source: FrameSource) -> None:
+        """Send the frames of the feed until it has none or waits for the database."""
         try:
-            while (frame := await source.take()) is not None:
-                await self._put(frame)
-                await self._send_answers()
+            while (frame := await source.next_ready()) is not None:
+                await self._output.send(frame)
+                await self._output.send_answers()
         except MemoryUnavailable:
-            self._slowness.begin()
-            self._loop.call_later(_retry_seconds(), self._look)
+            self._database_wait.begin()
+            self._loop.call_later(_retry_seconds(), self._request_read)
         else:
-            if source.is_waiting:
-                self._slowness.begin()
+            if source.is_reading:
+                self._database_wait.begin()
             else:
-                self._slowness.end()
-
-    async def _send_answers(self) -> None:
-        while self._answers and self._credit.is_left():
-            await self._put(self._answers.popleft())
-
-    async def _send(self, event: Mapping[str, Any]) -> None:
-        """Hand an event to the server. Raises OSError if the client is gone."""
-        try:
-            await self._send_event(event)
-        except Exception as error:
-            if type(error).__name__ == "Disconnected":  # as Daphne's library says it
-                raise ConnectionResetError from error
-            raise
-
-    async def _put(self, frame: str) -> None:
-        async with asyncio.timeout(SEND_SECONDS):
-            await self._send({"type": "websocket.send", "text": frame})
-            if self._credit.spend(len(frame.encode())):
-                ping = protocol.dump("ping", n=self._credit.ping())
-                await self._send({"type": "websocket.send", "text": ping})
-
-
-async def _in_time(call: Awaitable[T]) -> T:
-    """Wait `ANSWER_SECONDS` for a database call, which continues if it takes longer.
-
-    Raises MemoryUnavailable, and what the call raises.
-    """
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            return await call
-    except TimeoutError:
-        raise MemoryUnavailable from None
+                self._database_wait.end()
 
 
 def _retry_seconds() -> float:
-    """When to repeat a failed read: not all sockets at the same time."""
+    """Return a random pause, so that the sockets do not repeat their reads simultaneously."""
     return RETRY_SECONDS * random.uniform(0.5, 1.5)  # noqa: S311  # no secret
 
 
-def _return_ms() -> int:
-    return random.randrange(RETURN_MS)  # noqa: S311  # no secret
+def _reconnect_ms() -> int:
+    return random.randrange(RECONNECT_MS)  # noqa: S311  # no secret
 
 
 def _frame_text(text: str | None) -> str:
-    """The text of a frame, if it is one and no larger than frames may be."""
+    """Return the text of a frame. Raises BadInput for bytes and above `MAX_FRAME_IN` bytes."""
     if text is None:
-        raise BadInput("Frames are text, not bytes.", code="bad_frame")
+        raise BadInput("A frame must be text, not binary.", code="bad_frame")
     limit = protocol.MAX_FRAME_IN
     if len(text) > limit or len(text.encode(errors="surrogatepass")) > limit:
-        raise BadInput("This frame is too large.", code="too_large", limit=limit)
+        raise BadInput(f"A frame has at most {limit} bytes.", code="too_large", limit=limit)
     return text

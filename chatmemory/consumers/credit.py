@@ -1,8 +1,4 @@
-"""How much may be under way to a client that has not confirmed it.
-
-A client that never reads is buffered without limit by one server and blocks another, so only what
-it confirms bounds what is sent to it.
-"""
+"""Flow control: how many unconfirmed bytes may be sent to a client."""
 
 from __future__ import annotations
 
@@ -12,77 +8,84 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-SILENCE_SECONDS = 20.0
-"""After how long without a frame a ping is sent."""
-PONG_SECONDS = 30.0
-"""By when a ping must be answered."""
-PING_EVERY = 64 * 1024
-"""Bytes after which the client is asked to confirm."""
-CREDIT = 256 * 1024
-"""Bytes that may be under way unconfirmed."""
+from chatmemory.consumers.limits import SocketLimits
+
+# Note [Flow control]
+#
+# The `send` of a server does not protect against a client that never reads: some servers buffer
+# without a limit, others block. So clients confirm bytes with pongs to the server's pings, and the
+# writer sends only while credit is left.
+# - Rows and text are read when they are sent, and never queued: a slow client later gets one longer
+#   delta.
+# - Frames are not split, so the last one may exceed the credit, by at most protocol.MAX_FRAME_OUT.
+# - Answers are queued. So the reader stops at chat.MAX_UNANSWERED frames, and `fetch` is refused
+#   above chat.MAX_UNSENT_CHARS characters.
 
 
 class Credit:
-    """How much the client has confirmed, and by when it must."""
+    """Counts sent and confirmed bytes, and computes the deadline of the next confirmation."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: SocketLimits) -> None:
+        self._limits = limits
         self._sent = 0
         self._confirmed = 0
         self._pings: deque[tuple[int, int, float]] = deque()
+        """The unanswered pings: number, bytes sent before it, and time."""
         self._count = 0
         self._last_sent_at = time.monotonic()
         self._is_paused = False
 
     def is_left(self) -> bool:
-        return self._sent - self._confirmed < CREDIT
+        return self._sent - self._confirmed < self._limits.credit_bytes
 
     def is_spent(self) -> bool:
         return not self.is_left()
 
     def spend(self, size: int) -> bool:
-        """Count a frame; whether a ping is due for the bytes since the last."""
+        """Count a frame; return whether a ping is due because of the bytes since the last one."""
         self._sent += size
         self._last_sent_at = time.monotonic()
-        asked = self._pings[-1][1] if self._pings else self._confirmed
-        return self._sent - asked >= PING_EVERY
+        pinged = self._pings[-1][1] if self._pings else self._confirmed
+        return self._sent - pinged >= self._limits.ping_bytes
 
     def ping(self) -> int:
-        """The number of a new ping."""
+        """Return the number of a new ping, and start its deadline."""
         self._count += 1
         self._pings.append((self._count, self._sent, time.monotonic()))
         self._last_sent_at = time.monotonic()
         return self._count
 
     def confirm(self, n: int) -> bool:
-        """All up to ping `n` has arrived; whether that is news."""
+        """Confirm all bytes before ping `n`; return False if it was already answered."""
         before = len(self._pings)
         while self._pings and self._pings[0][0] <= n:
             self._confirmed = self._pings.popleft()[1]
         return len(self._pings) < before
 
     def is_ping_due(self) -> bool:
-        """After a silence, and not while one is unanswered."""
-        silent = time.monotonic() - self._last_sent_at >= SILENCE_SECONDS
+        """Whether nothing was sent for `silence_seconds`, and no ping is unanswered."""
+        silent = time.monotonic() - self._last_sent_at >= self._limits.silence_seconds
         return silent and not self._pings
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """No deadline passes meanwhile: pongs may have arrived, and are not read."""
+        """Stop the deadlines while the reader waits: arrived pongs are not read in this time."""
         self._is_paused, began = True, time.monotonic()
         try:
             yield
         finally:
             self._is_paused, now = False, time.monotonic()
+            # The pause, or the part of it after a ping, does not count.
             self._pings = deque((n, sent, at + now - max(at, began)) for n, sent, at in self._pings)
 
     def is_overdue(self, now: float) -> bool:
         return not self._is_paused and now >= self._pong_deadline()
 
     def next_deadline(self) -> float:
-        """When the writer must check again, on the monotonic clock."""
+        """Return when the writer must check again, on the monotonic clock."""
         if not self._pings:
-            return self._last_sent_at + SILENCE_SECONDS
+            return self._last_sent_at + self._limits.silence_seconds
         return math.inf if self._is_paused else self._pong_deadline()
 
     def _pong_deadline(self) -> float:
-        return self._pings[0][2] + PONG_SECONDS if self._pings else math.inf
+        return self._pings[0][2] + self._limits.pong_seconds if self._pings else math.inf

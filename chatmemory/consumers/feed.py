@@ -1,27 +1,44 @@
-"""What a socket has been shown of its session, and what comes next."""
+"""The position of a socket in its session, and the frames after it."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from chatmemory import protocol
+from chatmemory.access.addresses import MAX_SEQ
 from chatmemory.consumers.credit import Credit
-from chatmemory.hub import LiveText, Place, hub
-from chatmemory.models import Head, Message, Page, Session, StoredMessage, Turn
+from chatmemory.consumers.cursors import RowCursor, TextCursor
+from chatmemory.consumers.rows import row_frames
+from chatmemory.database.pool import in_pool
+from chatmemory.database.reads import read_page_at
+from chatmemory.database.retries import retried
+from chatmemory.live.hub import hub
+from chatmemory.live.texts import Place
+from chatmemory.models import (
+    MARKED_COLUMNS,
+    Change,
+    Head,
+    Message,
+    Page,
+    Session,
+    StoredMessage,
+    Turn,
+    mark_of,
+)
 from chatmemory.protocol import Cursor
-from chatmemory.responders import Progress
-from chatmemory.services.addresses import MAX_SEQ
-from chatmemory.services.faults import durably
-from chatmemory.services.pool import in_pool
 
-NEWEST = 50
-"""Rows that a client begins with."""
-PULL = 100
-FAR_BEHIND = 500
-"""From how many missed rows on a client begins anew instead of catching up."""
-TEXT_CHARS = 32 * 1024
-"""Longest piece of streamed text in one frame."""
+FIRST_ROWS = 50
+"""How many rows a client without a cursor is sent."""
+PAGE_ROWS = 100
+"""The most rows of one read; changed and new rows count separately."""
+MAX_CHANGES = 8
+"""More changes that wait to be applied are read instead, so that a slow socket keeps few rows."""
+MAX_UNCHECKED = 100
+"""After this number of changes from memory the next one is read."""
+MAX_MISSED_ROWS = 500
+"""Above this number of missed rows a client is reset instead of catching up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,221 +47,245 @@ class Reset:
 
     reason: str
     lost: int | None = 0
-    """How many of them the database has lost; None if it lost some and their number is unknown."""
+    """How many messages the database has lost; None if the number is unknown."""
 
 
 class Feed:
     """A position in a session's rows and in the text of its run.
 
-    The address identifies the session, and the epoch its history. After a restore of the database
-    the session may have another primary key, and another session may have its old one.
+    Scope and key identify the session, and the epoch identifies its history. After a restore of the
+    database the session may have another primary key, and another session its old one.
     """
 
     def __init__(self, session: Session, cursor: str | None) -> None:
         self.place = Place(session.pk, session.epoch)
-        self._address = (session.scope, session.key)
-        self.has_news = True
-        self.is_gone = False
-        self._resume = cursor
+        self.address = (session.scope, session.key)
+        self.is_read_due = True
+        self.is_removed = False
+        self.is_next_ready = False
+        """Whether the next frame needs no read."""
+        self._client_cursor = cursor
         self._is_new = True
-        self._seq = 0
-        self._mark = ""
-        """Identifies the row `_seq`; empty if it was not shown."""
-        self._lowest = 0
-        self._first_seq = 1
-        self._seen = (0, 0)
-        """Revision and number up to which changed rows were shown."""
-        self._shown: dict[str, object] = {}
-        self._synced = ""
-        self._torn = -1
-        """The revision at which the session had changed before all of it was read."""
+        self._rows = RowCursor()
+        self._last_session: dict[str, object] = {}
+        self._last_cursor = ""
+        self._reread_at_revision = -1
+        """The revision for which the waiting turns were already read a second time."""
         self._superseded: list[tuple[int, int]] = []
-        self._superseded_of = (0, 0, 0)
-        self._running: str | None = None
-        self._last_step: tuple[str | None, int] = (None, -1)
-        self._text: LiveText | None = None
-        self._piece = self._char = 0
-        self._missed = 0
-        """Pieces said before this socket came to the text; of their events only the last counts."""
-        self._is_fresh = True
+        self._superseded_state = (0, 0, 0)
+        self._head: Head | None = None
+        """The head up to which all was sent, if the rows are at its end."""
+        self._changes: deque[Change] = deque()
+        self._text = TextCursor()
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether received changes were not applied yet."""
+        return bool(self._changes)
+
+    def receive(self, change: Change | None) -> None:
+        """Show a change of this process; without one, read. See Note [Rows from memory]."""
+        if change is None or len(self._changes) >= MAX_CHANGES:
+            self._read_changes()
+        else:
+            self._changes.append(change)
+
+    def _read_changes(self) -> None:
+        self._changes.clear()
+        self.is_read_due = True
 
     async def frames(self, credit: Credit) -> AsyncGenerator[str, None]:
-        """The frames that are due while there is credit: rows, then the session, then text."""
-        while self.has_news and not self.is_gone and credit.is_left():
-            self.has_news = False
-            page, reset = await self._pull()
+        """Yield the frames that are due while credit is left: rows, the session, then text."""
+        # Note [Flow control]: rows are read only when they can be sent, and never queued.
+        self.is_next_ready = False
+        while (self.is_read_due or self._changes) and not self.is_removed and credit.is_left():
+            page, reset = self._apply_change(), None
+            if self.is_read_due:
+                # Before the read, so that a hint that arrives during it causes another read.
+                self.is_read_due = False
+                page, reset = await self._next_page()
+            elif page is None:
+                continue
             if reset is not None:
-                # The client drops what these say, so all of it is sent again.
-                self._text, self._shown, self._synced = None, {}, ""
-                self._superseded_of = (0, 0, 0)
+                # The client drops all of this at a reset, so it must be sent again.
+                self._text, self._last_session, self._last_cursor = TextCursor(), {}, ""
+                self._superseded_state = (0, 0, 0)
                 yield protocol.dump("reset", epoch=self.place.epoch, **asdict(reset))
             if page is None:
-                self.is_gone = True
+                self.is_removed = True
                 return
-            for row in self._rows(page, await self._changed(page.head), credit):
-                yield protocol.dump_message(row.public())
-            if self._seq < page.head.last_seq or self._seen < (page.head.revision, MAX_SEQ):
-                self.has_news = True
+            changed = await self._changed(page.head)
+            left = len(changed) + len(page.rows)
+            for row in self._due_rows(page, changed, credit):
+                left -= 1
+                self.is_next_ready = left > 0
+                yield self._frame_of(row)
+            if not self._rows.is_at_end(page.head):
+                self.is_read_due = True
                 continue
-            for frame in await self._head(page.head):
+            head_frames = await self._head_frames(page.head)
+            for frame in head_frames:
+                self.is_next_ready = frame is not head_frames[-1]
                 yield frame
-        if self._shown and self._shown["live"] != hub.is_live:
-            self._shown = {**self._shown, "live": hub.is_live}
-            yield protocol.dump("session", **self._shown)
+        if self._changes and credit.is_spent():
+            self._read_changes()
+        if self._last_session and self._last_session["live"] != hub.is_layer_working:
+            self._last_session = {**self._last_session, "live": hub.is_layer_working}
+            yield protocol.dump("session", **self._last_session)
         for frame in self._new_text(credit):
             yield frame
 
-    def _rows(
+    def _frame_of(self, row: StoredMessage) -> str:
+        if hub.has_several_sockets(self.place.session_pk):
+            return row_frames.frame_of(self.place, row)
+        return protocol.dump_message(row.public())
+
+    def _due_rows(
         self, page: Page, changed: Sequence[StoredMessage], credit: Credit
     ) -> Iterator[StoredMessage]:
-        """Those that changed and those that are new, while there is credit."""
+        """Yield changed rows, then new ones, while credit is left."""
         for row in changed:
             if not credit.is_left():
                 return
-            self._seen = (row.revision, row.seq)
+            self._rows.pass_changed(row)
             yield row
-        if len(changed) < PULL:
-            # What changed after the head was read may have been among them.
-            self._seen = max(self._seen, (page.head.revision, MAX_SEQ))
+        if len(changed) < PAGE_ROWS:
+            self._rows.pass_changes(page.head)
         for row in page.rows:
             if not credit.is_left():
                 return
-            self._seq, self._mark = row.seq, row.mark
-            if row.step is not None:
-                self._last_step = (row.turn_client_id, row.step)
+            self._rows.pass_new(row)
             yield row
-        if not page.rows and self._seq != page.head.last_seq:
-            self._seq, self._mark = page.head.last_seq, ""  # the missed rows are below the floor
+        if not page.rows:
+            self._rows.skip_to(page.head.last_seq)  # all missed rows are below the floor
 
-    async def _pull(self) -> tuple[Page | None, Reset | None]:
-        """The rows to show next, and the reset to send before them, if any.
+    async def _next_page(self) -> tuple[Page | None, Reset | None]:
+        """Read the next rows; return them and the reset to send before them, if any.
 
-        There is no page if the session is gone.
+        The page is None if the session was removed.
         """
         page, reset, position = None, None, self._position()
         if position is not None:
-            page = await _aread(*self._address, after=position.seq, limit=PULL)
+            # Note [Commit order]: no lower seq appears later, so a position is one number.
+            page = await _aread(*self.address, after=position.seq, limit=PAGE_ROWS)
             if page is None:
                 return None, Reset("purged")
-            reset = _reset(page, position)
-            self._seq, self._mark = position.seq, position.mark
+            reset = _reset(page, position) or await self._check_marks(page.head)
             if self._is_new:
-                self._seen = (position.revision, MAX_SEQ)
-        elif self._is_new and self._resume is not None:
+                self._rows = RowCursor.resumed(position)
+        elif self._is_new and self._client_cursor is not None:
             reset = Reset("other")
         if page is None or reset is not None:
-            page = await _aread(*self._address, after=None, limit=NEWEST)
+            page = await _aread(*self.address, after=None, limit=FIRST_ROWS)
             if page is None:
                 return None, Reset("purged")
-            self._seq = page.head.last_seq if not page.rows else page.rows[0].seq - 1
-            self._mark = ""
-            self._lowest = self._seq + 1
-            self._seen = (page.head.revision, MAX_SEQ)
+            self._rows = RowCursor.before(page)
         self._is_new = False
-        self.place, self._first_seq = Place(page.head.pk, page.head.epoch), page.head.first_seq
-        self._running = page.head.running
+        self._follow(page.head)
         return page, reset
 
-    def _position(self) -> Cursor | None:
-        """What the client has been shown; None if it begins with the newest rows."""
-        if self._is_new:
-            return None if self._resume is None else Cursor.parse(self._resume)
-        return Cursor(*self.place, self._seq, self._seen[0], self._first_seq, self._mark)
+    def _apply_change(self) -> Page | None:
+        """Return the rows of the next change; None if they were sent or must be read."""
+        if self.is_read_due or not self._changes:
+            return None
+        change, head = self._changes.popleft(), self._head
+        page = None
+        if head is None or not self._rows.is_at_end(head):
+            self.is_read_due = True
+        elif not change.is_in(head):
+            page = change.page_after(head) if len(self._rows.unchecked) < MAX_UNCHECKED else None
+            self.is_read_due = page is None
+        if page is not None:
+            if page.rows:
+                self._rows.follow_from_memory()
+            self._follow(page.head)
+        return page
 
-    def fetches(self, low: int) -> None:
-        """Rows from this number on are about to be shown; from now on, their changes too."""
-        self._lowest = min(self._lowest, low)
+    async def _check_marks(self, head: Head) -> Reset | None:
+        """Return a reset if a row that preceded a change from memory was replaced."""
+        unchecked, self._rows.unchecked = self._rows.unchecked, {}
+        wanted = {seq: mark for seq, mark in unchecked.items() if seq >= head.first_seq}
+        if wanted and await _amarks(head, list(wanted)) != wanted:
+            return Reset("diverged", lost=None)
+        return None
+
+    def _follow(self, head: Head) -> None:
+        self._head = head
+        self.place = Place(head.pk, head.epoch)
+        self._rows.first_seq = head.first_seq
+
+    def _position(self) -> Cursor | None:
+        """Return the client's position; None if it starts with the newest rows."""
+        if self._is_new:
+            return None if self._client_cursor is None else Cursor.parse(self._client_cursor)
+        return self._rows.position(self.place)
+
+    def extend_down(self, low: int) -> None:
+        """Also send changes of the rows from this seq on, which the client fetches."""
+        self._rows.extend_down(low)
 
     async def _changed(self, head: Head) -> list[StoredMessage]:
-        """Rows that were shown, and have changed since."""
-        if (head.rows_revision, MAX_SEQ) <= self._seen:
+        """Return the sent rows that have changed since."""
+        rows = self._rows
+        if (head.rows_revision, MAX_SEQ) <= rows.seen:
             return []
-        return await _achanged(head, self._lowest, self._seq, self._seen)
+        return await _achanged(head, rows.lowest, rows.seq, rows.seen)
 
-    async def _head(self, head: Head) -> list[str]:
-        """The session if it has changed, and how far the client has seen."""
+    async def _head_frames(self, head: Head) -> list[str]:
+        """Return the session frame if it has changed, and a cursor of what was sent."""
         waiting = await _awaiting(head) if head.waiting else []
-        if head.waiting and not waiting and self._torn != head.revision:
-            # It has changed by now. Only once: the number may be damaged.
-            self._torn, self.has_news = head.revision, True
+        if head.waiting and not waiting and self._reread_at_revision != head.revision:
+            # The session has changed since the head was read, so read it again. Only once for a
+            # revision: with a wrong number of waiting turns in the row this would never end.
+            self._reread_at_revision, self.is_read_due = head.revision, True
             return []
         superseded = await self._superseded_in(head)
-        more = {"superseded": superseded, "waiting": waiting, "live": hub.is_live}
-        shown = {**head.public(), **more}
+        more = {"superseded": superseded, "waiting": waiting, "live": hub.is_layer_working}
+        session = {**head.public(), **more}
         frames = []
-        if shown != self._shown:
-            self._shown = shown
-            frames.append(protocol.dump("session", **shown))
-        synced = str(
-            Cursor(head.pk, head.epoch, self._seq, head.revision, head.first_seq, self._mark)
+        if session != self._last_session:
+            self._last_session = session
+            frames.append(protocol.dump("session", **session))
+        cursor_text = str(
+            Cursor(
+                head.pk, head.epoch, self._rows.seq, head.revision, head.first_seq, self._rows.mark
+            )
         )
-        if synced != self._synced:
-            self._synced = synced
-            frames.append(protocol.dump("synced", cursor=synced))
+        if cursor_text != self._last_cursor:
+            self._last_cursor = cursor_text
+            frames.append(protocol.dump("synced", cursor=cursor_text))
         return frames
 
     async def _superseded_in(self, head: Head) -> list[tuple[int, int]]:
-        """The ranges that later turns superseded, read again only where there are others."""
+        """Return the superseded ranges. Reads them only if they may have changed."""
         state = (head.epoch, head.first_seq, head.superseded_to)
-        if state != self._superseded_of:
-            self._superseded = await _asuperseded(head)
-            self._superseded_of = state
+        if state != self._superseded_state:
+            has_any = head.superseded_to >= head.first_seq
+            self._superseded = await _asuperseded(head) if has_any else []
+            self._superseded_state = state
         return self._superseded
 
     def _new_text(self, credit: Credit) -> Iterator[str]:
-        """Text of the run past this socket's place in it."""
+        """Yield frames with the text of the run after this socket's position."""
         text = hub.text_of(self.place)
-        if text is None or text.turn != self._running:
-            return  # a mirror outlives its turn
-        if text is not self._text:
-            self._text, self._piece, self._char, self._is_fresh = text, 0, 0, True
-            self._missed = len(text.pieces)
-        turn, step = self._last_step
-        if text.turn == turn and text.step <= step:
-            return  # the finished row was shown
-        while credit.is_left() and self._piece < len(text.pieces):
-            kind = "snapshot" if self._is_fresh else "delta"
-            said = self._take(text.pieces)
-            self._is_fresh = False
-            if said:
-                yield protocol.dump(kind, turn=text.turn, step=text.step, **said)
-
-    def _take(self, pieces: Sequence[str | Progress]) -> dict[str, object]:
-        """What the next frame says: a piece of text, or an event; a snapshot may say both."""
-        if self._is_fresh:
-            events = [piece for piece in pieces[: self._missed] if isinstance(piece, Progress)]
-            said = {"event": asdict(events[-1])} if events else {}
-            return {"text": self._take_text(pieces), **said}
-        piece = pieces[self._piece]
-        if isinstance(piece, Progress) and self._piece >= self._missed:
-            self._piece += 1
-            return {"event": asdict(piece)}
-        text = self._take_text(pieces)
-        return {"text": text} if text else {}
-
-    def _take_text(self, pieces: Sequence[str | Progress]) -> str:
-        taken: list[str] = []
-        left = TEXT_CHARS
-        while left and self._piece < len(pieces):
-            piece = pieces[self._piece]
-            if isinstance(piece, Progress):
-                if self._piece >= self._missed:
-                    break
-                self._piece += 1
-                continue
-            part = piece[self._char : self._char + left]
-            taken.append(part)
-            left -= len(part)
-            self._char += len(part)
-            if self._char == len(piece):
-                self._piece, self._char = self._piece + 1, 0
-        return "".join(taken)
+        running = self._head.running if self._head is not None else None
+        if text is None or text.turn != running:
+            # A mirror can exist longer than its turn. An idle socket keeps no text in memory.
+            self._text = TextCursor()
+            return
+        self._text.follow(text)
+        if self._rows.has_step(text.turn, text.step):
+            return  # the finished row, which contains the text, was sent
+        while credit.is_left() and (frame := self._text.next_frame()) is not None:
+            if frame:
+                yield frame
 
 
 def _reset(page: Page, position: Cursor) -> Reset | None:
-    """The reset that a client needs before it is sent this page, which begins after its position.
+    """Return the reset that must precede this page of the rows after a position; None without one.
 
-    Numbers only grow, and no row is replaced. Where they do not, the database went back in time.
+    Seqs and revisions only grow, and no row is replaced. If it seems otherwise, an older database
+    was restored. See Note [Floor and epoch].
     """
     head = page.head
     is_same = head.epoch == position.epoch
@@ -262,37 +303,40 @@ def _reset(page: Page, position: Cursor) -> Reset | None:
     if position.revision > head.revision:
         return Reset("ahead")
     missed = head.last_seq - max(position.seq, head.first_seq - 1)
-    return Reset("behind") if missed > FAR_BEHIND else None
+    return Reset("behind") if missed > MAX_MISSED_ROWS else None
 
 
-def _read(scope: str, key: str, *, after: int | None, limit: int) -> Page | None:
-    sessions = Session.objects.at(scope, key)
-    return durably(lambda: sessions.page(after=after, limit=limit), is_repeatable=True)
-
-
+@retried(is_repeatable=True)
 def _changed(head: Head, low: int, high: int, seen: tuple[int, int]) -> list[StoredMessage]:
-    # Empty if the history was cleared since the head was read.
+    # No rows if the history was cleared since the head was read.
     rows = Message.objects.filter(seq__gte=low, seq__lte=high, **head.as_session())
-    return durably(lambda: rows.changed_since(*seen, limit=PULL), is_repeatable=True)
+    return rows.changed_since(*seen, limit=PAGE_ROWS)
 
 
+@retried(is_repeatable=True)
 def _waiting(head: Head) -> list[dict[str, object]]:
-    """The turns that waited when the head was read; none, if the session has changed since."""
-    # Of another moment, one that began in between would be shown nowhere.
+    """Return the turns that waited when the head was read; none if the session has changed."""
+    # The turns must be as old as the head: a turn that started in between would appear neither as
+    # waiting nor as running. Each change of a turn's state increments the revision.
     turns = Turn.objects.filter(**head.as_session(), session__revision=head.revision).waiting()
-    waiting = durably(lambda: list(turns), is_repeatable=True)
-    return [{"turn": turn.client_id, "text": turn.asked_text} for turn in waiting]
+    return [{"turn": turn.client_id, "text": turn.asked_text} for turn in turns]
 
 
+@retried(is_repeatable=True)
 def _superseded(head: Head) -> list[tuple[int, int]]:
-    """The ranges of numbers above the floor that were superseded when the head was read."""
-    if head.superseded_to < head.first_seq:
-        return []
+    """Return the ranges of seqs above the floor that were superseded when the head was read."""
     turns = Turn.objects.filter(**head.as_session(), user_seq__lte=head.last_seq)
-    return durably(lambda: turns.superseded(head.first_seq), is_repeatable=True)
+    return turns.superseded(head.first_seq)
 
 
-_aread = in_pool(_read)
+@retried(is_repeatable=True)
+def _marks(head: Head, seqs: Sequence[int]) -> dict[int, str]:
+    rows = Message.stored.filter(seq__in=seqs, **head.as_session()).values_list(*MARKED_COLUMNS)
+    return {seq: mark_of(seq, *identity) for seq, *identity in rows}
+
+
+_aread = in_pool(read_page_at)
 _asuperseded = in_pool(_superseded)
 _achanged = in_pool(_changed)
+_amarks = in_pool(_marks)
 _awaiting = in_pool(_waiting)

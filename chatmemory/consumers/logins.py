@@ -6,20 +6,23 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from django.conf import settings as django_settings
+from django.http import parse_cookie
 from django.utils.module_loading import import_string
 
 from chatmemory import services
+from chatmemory.access import logins
 from chatmemory.conf import settings
+from chatmemory.database.pool import in_pool
 from chatmemory.errors import Unauthenticated
 from chatmemory.services import Login
-from chatmemory.services.pool import in_pool
 
 TICKET = "ticket."
-"""How the subprotocol begins that carries a ticket. Not in the address, which servers log."""
+"""Prefix of the subprotocol that carries a ticket. It is not in the URL: servers log URLs."""
 
 
 def ticket_of(scope: Mapping[str, Any]) -> str | None:
-    """The ticket that the client offers; None if it offers none."""
+    """Return the ticket that the client sent; None without one."""
     for name in scope.get("subprotocols", ()):
         if name.startswith(TICKET):
             return str(name.removeprefix(TICKET))
@@ -27,19 +30,31 @@ def ticket_of(scope: Mapping[str, Any]) -> str | None:
 
 
 async def login_of(scope: Mapping[str, Any]) -> Login:
-    """Authenticate the person who opens this socket. A ticket, if offered, decides alone.
+    """Authenticate the user of this socket; if a ticket is offered, by the ticket alone.
 
-    Raises Unauthenticated, MemoryUnavailable, and what the host's function raises.
+    Raises Unauthenticated, MemoryUnavailable, and any error of the host's function.
     """
     ticket = ticket_of(scope)
     if ticket is not None:
         return await services.ause_ticket(ticket=ticket)
     if settings.SOCKET_AUTH is not None:
-        found = await _asked(settings.SOCKET_AUTH, scope)
-        user, credential = found if isinstance(found, tuple) else (found, None)
+        result = await _call_host_function(settings.SOCKET_AUTH, scope)
+        user, credential = result if isinstance(result, tuple) else (result, None)
         return _of_user(user, credential=credential)
     session = scope.get("session")
+    if session is None and "user" not in scope:
+        return await _login_of_cookie(scope)
     return _of_user(scope.get("user"), session.session_key if session is not None else None)
+
+
+async def _login_of_cookie(scope: Mapping[str, Any]) -> Login:
+    """Authenticate by the cookie of Django's session, without a middleware of Channels."""
+    headers = [value.decode("latin1") for name, value in scope["headers"] if name == b"cookie"]
+    key = parse_cookie("; ".join(headers)).get(django_settings.SESSION_COOKIE_NAME)
+    # Databases refuse a NUL, which a quoted cookie can contain.
+    if not key or "\0" in key:
+        raise Unauthenticated
+    return await logins.alogin_of_session(key)
 
 
 def _of_user(user: Any, key: str | None = None, credential: str | None = None) -> Login:
@@ -48,7 +63,7 @@ def _of_user(user: Any, key: str | None = None, credential: str | None = None) -
     return Login.of(user, key, credential)
 
 
-async def _asked(path: str, scope: Mapping[str, Any]) -> object:
+async def _call_host_function(path: str, scope: Mapping[str, Any]) -> object:
     function = import_string(path)
     if not inspect.iscoroutinefunction(function):
         function = in_pool(function)

@@ -1,4 +1,4 @@
-"""Which pages may open a socket."""
+"""Check the origin of the page that opens a socket."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from chatmemory.conf import settings
 logger = logging.getLogger(__name__)
 
 MAX_LOGGED = 100
-"""How many different problems are logged as warnings; clients choose what they send."""
+"""How many different problems are logged as warnings. Clients could cause any number of them."""
 MAX_SHOWN_CHARS = 200
 PORTS = {"http": 80, "https": 443}
 LOCAL_HOSTS = [".localhost", "127.0.0.1", "[::1]"]
-"""What Django allows while DEBUG is on and ALLOWED_HOSTS is empty."""
+"""Django allows these hosts while DEBUG is on and ALLOWED_HOSTS is empty."""
 
 _logged: set[str] = set()
 
 
 def is_allowed_origin(scope: Mapping[str, Any], *, may_be_missing: bool = False) -> bool:
-    """Return whether `origin_problem` finds none; a problem is logged."""
+    """Return whether `origin_problem` finds no problem; log the problem."""
     problem = origin_problem(scope, may_be_missing=may_be_missing)
     if problem is not None:
         is_new = problem not in _logged and len(_logged) < MAX_LOGGED
@@ -36,13 +36,13 @@ def is_allowed_origin(scope: Mapping[str, Any], *, may_be_missing: bool = False)
 
 
 def origin_problem(scope: Mapping[str, Any], *, may_be_missing: bool = False) -> str | None:
-    """Why the page must not open a socket: its origin, or the host, is not allowed; None if it may.
+    """Return the reason to refuse the socket of this page; None if its origin and host are allowed.
 
     The origin must equal one of `ALLOWED_ORIGINS`, or the socket's own address, in scheme, host and
-    port. If it `may_be_missing`, a client without one is no page, which always has one. Browsers
-    let any page open a socket to any host, with cookies (RFC 6455, 10.2). A name in `ALLOWED_HOSTS`
-    is required, since a foreign page can point its own name to this server (DNS rebinding).
+    port. If it `may_be_missing`, a client without an origin is allowed; browsers always send it.
     """
+    # Browsers let any page open a socket to any host, with cookies (RFC 6455, 10.2). The host is
+    # checked too, because a foreign page can point its own name to this server (DNS rebinding).
     headers = {name: value.decode("latin1") for name, value in scope["headers"]}
     host = headers.get(b"host", "")
     if django_settings.USE_X_FORWARDED_HOST:
@@ -50,7 +50,7 @@ def origin_problem(scope: Mapping[str, Any], *, may_be_missing: bool = False) ->
     if host and not _is_our_host(host):
         return f"the host {_shown(host)} is not in ALLOWED_HOSTS"
     if b"origin" not in headers:
-        return None if may_be_missing else "it has no Origin header, and offers no ticket"
+        return None if may_be_missing else "it has neither an Origin header nor a ticket"
     given = _shown(headers[b"origin"])
     origin = _address(headers[b"origin"])
     if settings.ALLOWED_ORIGINS is not None:
@@ -60,7 +60,7 @@ def origin_problem(scope: Mapping[str, Any], *, may_be_missing: bool = False) ->
     own = f"{scheme}://{host}"
     if origin is not None and origin == _address(own):
         return None
-    return f"the origin {given} is not this server's, {_shown(own)}; ALLOWED_ORIGINS can allow it"
+    return f"the origin {given} is not this server's, {_shown(own)}; add it to ALLOWED_ORIGINS"
 
 
 def _shown(value: str) -> str:

@@ -1,4 +1,4 @@
-"""The frames of a feed, taken without waiting for the database."""
+"""The frames of a feed, for a writer that must not wait for the database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chatmemory.consumers.feed import Feed
 
 
 class FrameSource:
-    """Lets a writer take the frames that are ready, and do other work while the feed reads."""
+    """Returns the frames that are ready while the feed's reads run in a task."""
 
     def __init__(self, feed: Feed, credit: Credit, wake: Callable[[], object]) -> None:
         self._feed = feed
@@ -18,34 +18,36 @@ class FrameSource:
         self._wake = wake
         self._frames: AsyncGenerator[str, None] | None = None
         self._may_read = False
-        self._coming: asyncio.Future[str | None] | None = None
-        self.is_waiting = False
+        self._next_frame: asyncio.Future[str | None] | None = None
+        self.is_reading = False
         """Whether the feed waits for the database."""
 
-    async def take(self) -> str | None:
-        """Return the next frame; None if there is none now. `wake` is called when one may be ready.
+    async def next_ready(self) -> str | None:
+        """Return the next frame; None if none is ready.
 
-        Raises what the feed raises.
+        Calls `wake` later, when the database has answered. Raises the errors of the feed.
         """
-        if self._coming is None:
+        if self._next_frame is None:
+            is_ready = self._frames is not None and self._feed.is_next_ready
             if self._frames is None:
                 self._frames = self._feed.frames(self._credit)
-                self._may_read = self._feed.has_news
-            if not self._may_read:  # only text: spare the task
+                self._may_read = self._feed.is_read_due or self._feed.has_changes
+            # Streamed text and the rows that were read never wait, so they need no task.
+            if is_ready or not self._may_read:
                 return await self._next()
-            self._coming = asyncio.ensure_future(self._next())
-            await asyncio.sleep(0)  # it may be ready after its first step
-        if not self._coming.done():
-            if not self.is_waiting:
-                self.is_waiting = True
-                self._coming.add_done_callback(lambda _: self._wake())
+            self._next_frame = asyncio.ensure_future(self._next())
+            await asyncio.sleep(0)  # lets the task start: without a read it ends in its first step
+        if not self._next_frame.done():
+            if not self.is_reading:
+                self.is_reading = True
+                self._next_frame.add_done_callback(lambda _: self._wake())
             return None
-        coming, self._coming, self.is_waiting = self._coming, None, False
-        return coming.result()
+        frame, self._next_frame, self.is_reading = self._next_frame, None, False
+        return frame.result()
 
     async def _next(self) -> str | None:
-        """Return the next frame. After the last one, or an error, the feed begins again."""
-        assert self._frames is not None  # noqa: S101  # `take` sets it
+        """Return the next frame. After the last one, or an error, the feed starts again."""
+        assert self._frames is not None  # noqa: S101  # `next_ready` sets it
         frame, frames = None, self._frames
         try:
             frame = await anext(frames, None)
@@ -55,6 +57,6 @@ class FrameSource:
         return frame
 
     def close(self) -> None:
-        """End the read that is under way."""
-        if self._coming is not None:
-            self._coming.cancel()
+        """Cancel the current read."""
+        if self._next_frame is not None:
+            self._next_frame.cancel()

@@ -1,7 +1,7 @@
-"""LangChain on top of the services: a history class, and a wrapper that stores each turn.
+"""A history class for LangChain, and a wrapper that stores each turn.
 
-Importing this package imports LangChain, which takes over a second; nothing that Django loads
-when it starts does so.
+Importing this package imports LangChain, which takes over a second; no module that Django loads
+at start-up imports it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A wrapper that gives a chain its history and stores each turn, and hides no failure."""
+"""A wrapper that passes the history to a chain and stores each turn."""
 
 # ruff: noqa: A002  # `input` is LangChain's name
 
@@ -28,18 +28,19 @@ def with_memory(
     history_messages_key: str | None = None,
     output_messages_key: str | None = None,
 ) -> Runnable[Input, Output]:
-    """Return a Runnable that puts the history before its input and stores the turn after it.
+    """Return a Runnable that adds the history to its input and stores the turn at the end.
 
-    Whose history: `get_history()`, else `session_id` and `owner` in `config["configurable"]`.
+    The history is `get_history()`, else that of `session_id` and `owner` in
+    `config["configurable"]`.
 
-    Input and output are a text, a message or a list of messages, or a dict with one of these
-    under the key named. The history goes before the input's messages, or under
-    `history_messages_key`. An output that begins with all that was given, as a graph's does, is
-    stored without it.
+    Input and output are a text, a message or a list of messages, or a dict that contains one of
+    these under the given key. The history is added before the input's messages, or under
+    `history_messages_key`. If an output starts with the whole input, as the output of a graph does,
+    only the rest is stored.
 
-    Input and output are stored in one batch at the end, and what goes wrong is raised. A run that
-    fails, or a stream that isn't read to its end, stores nothing. Input that can't be stored is
-    refused before the run.
+    Input and output are stored in one batch at the end; errors are raised. A run that fails, or a
+    stream that is not read to its end, stores nothing. Input that cannot be stored is refused
+    before the run.
     """
     return _WithMemory(
         runnable, get_history, input_messages_key, history_messages_key, output_messages_key
@@ -62,68 +63,69 @@ class _WithMemory(Runnable[Input, Output]):
         self.output_key = output_key
 
     def invoke(self, input: Input, config: RunnableConfig | None = None, **kwargs: Any) -> Output:
-        config, history, said = self._begin(input, config)
-        given = [*history.messages, *said]
-        output = self.runnable.invoke(self._input(input, given, said), config, **kwargs)
-        history.add_messages([*said, *self._answer(output, given)], lenient=True)
+        config, history, new = self._begin(input, config)
+        given = [*history.messages, *new]
+        output = self.runnable.invoke(self._input(input, given, new), config, **kwargs)
+        history.add_messages([*new, *self._answer(output, given)], lenient=True)
         return output
 
     async def ainvoke(
         self, input: Input, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Output:
-        config, history, said = self._begin(input, config)
-        given = [*await history.aget_messages(), *said]
-        output = await self.runnable.ainvoke(self._input(input, given, said), config, **kwargs)
-        await history.aadd_messages([*said, *self._answer(output, given)], lenient=True)
+        config, history, new = self._begin(input, config)
+        given = [*await history.aget_messages(), *new]
+        output = await self.runnable.ainvoke(self._input(input, given, new), config, **kwargs)
+        await history.aadd_messages([*new, *self._answer(output, given)], lenient=True)
         return output
 
     def stream(
         self, input: Input, config: RunnableConfig | None = None, **kwargs: Any | None
     ) -> Iterator[Output]:
-        config, history, said = self._begin(input, config)
-        given = [*history.messages, *said]
+        config, history, new = self._begin(input, config)
+        given = [*history.messages, *new]
         output: Output = None
-        for chunk in self.runnable.stream(self._input(input, given, said), config, **kwargs):
+        for chunk in self.runnable.stream(self._input(input, given, new), config, **kwargs):
             output = _joined(output, chunk)
             yield chunk
-        history.add_messages([*said, *self._answer(output, given)], lenient=True)
+        history.add_messages([*new, *self._answer(output, given)], lenient=True)
 
     async def astream(
         self, input: Input, config: RunnableConfig | None = None, **kwargs: Any | None
     ) -> AsyncIterator[Output]:
-        config, history, said = self._begin(input, config)
-        given = [*await history.aget_messages(), *said]
+        config, history, new = self._begin(input, config)
+        given = [*await history.aget_messages(), *new]
         output: Output = None
-        async for chunk in self.runnable.astream(self._input(input, given, said), config, **kwargs):
+        async for chunk in self.runnable.astream(self._input(input, given, new), config, **kwargs):
             output = _joined(output, chunk)
             yield chunk
-        await history.aadd_messages([*said, *self._answer(output, given)], lenient=True)
+        await history.aadd_messages([*new, *self._answer(output, given)], lenient=True)
 
     def _begin(
         self, value: Input, config: RunnableConfig | None
     ) -> tuple[RunnableConfig, DjangoChatMessageHistory, list[BaseMessage]]:
-        """Return the history of this call and what the input says, seen to be storable."""
+        """Return the config, the history and the input's messages. Raises BadInput."""
         config = ensure_config(config)
-        said = _messages(_value(value, self.input_key, "input"), HumanMessage, "input")
-        for place, message in enumerate(said):
+        new = _messages(_value(value, self.input_key, "input"), HumanMessage, "input")
+        # Before the run: a reply to input that cannot be stored would be lost.
+        for place, message in enumerate(new):
             field = f"input[{place}]"
             codec.encode(to_plain(message, field=field), field=field)
         if self.get_history is not None:
-            return config, self.get_history(), said
+            return config, self.get_history(), new
         try:
             session_id, owner = (config["configurable"][key] for key in ("session_id", "owner"))
         except KeyError as error:
             raise TypeError('config["configurable"] must have a session_id and an owner') from error
-        return config, DjangoChatMessageHistory(session_id, owner=owner), said
+        return config, DjangoChatMessageHistory(session_id, owner=owner), new
 
-    def _input(self, value: Input, given: list[BaseMessage], said: list[BaseMessage]) -> Input:
-        """Put the history where the runnable looks for it."""
+    def _input(self, value: Input, given: list[BaseMessage], new: list[BaseMessage]) -> Input:
+        """Add the history to the input."""
         if self.history_key is not None:
-            return {**value, self.history_key: given[: len(given) - len(said)]}
+            return {**value, self.history_key: given[: len(given) - len(new)]}
         return given if self.input_key is None else {**value, self.input_key: given}
 
     def _answer(self, output: Output, given: list[BaseMessage]) -> list[BaseMessage]:
-        """Return what the run said, without what it was given."""
+        """Return the output's messages without those of the input."""
         if output is None:
             return []
         messages = _messages(_value(output, self.output_key, "output"), AIMessage, "output")
@@ -131,7 +133,7 @@ class _WithMemory(Runnable[Input, Output]):
 
 
 def _joined(output: Output, chunk: Output) -> Output:
-    """Add a chunk; one that can't be added is the output so far, as LangChain has it."""
+    """Add a chunk; one that cannot be added replaces the output, as in LangChain."""
     if output is None:
         return chunk
     try:
@@ -144,7 +146,7 @@ def _value(value: object, key: str | None, field: str) -> object:
     if key is None:
         return value
     if not isinstance(value, dict) or key not in value:
-        raise BadInput(f"{field} must be a dict that has {key!a}.", field=field)
+        raise BadInput(f"{field} must be a dict with the key {key!a}.", field=field)
     return value[key]
 
 
@@ -158,5 +160,5 @@ def _messages(value: object, from_text: type[BaseMessage], field: str) -> list[B
             return list(value)
         case _:
             raise BadInput(
-                f"{field} is of type {type(value).__name__}, not text or messages.", field=field
+                f"{field} must be text or messages, not {type(value).__name__}.", field=field
             )

@@ -1,9 +1,9 @@
-"""LangChain messages and plain messages, each made from the other without loss."""
+"""Converts LangChain messages to plain messages and back without loss."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -20,8 +20,10 @@ from langchain_core.messages import (
     messages_from_dict,
 )
 
+from chatmemory import codec
 from chatmemory.codec import ROLES, text_of
 from chatmemory.errors import BadInput
+from chatmemory.models import ContentRow
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,9 @@ _CLASSES: dict[tuple[object, object], type[BaseMessage]] = {
     ("tool", "function"): FunctionMessage,
     **{(role, "chat"): ChatMessage for role in ROLES},
 }
+_OF_TEXT = {"user": HumanMessage, "assistant": AIMessage, "system": SystemMessage}
+"""The classes of messages that need only a text."""
+
 _ADDRESSES = {cls: address for address, cls in _CLASSES.items()}
 _RENAMED = {"usage_metadata": "usage", "status": "tool_status"}
 _FIELDS = {
@@ -43,7 +48,7 @@ _FIELDS = {
     ]
     for cls in _ADDRESSES
 }
-"""Of each class: its fields, the key of each in a plain message, and its default."""
+"""For each class: its fields, the key of each in a plain message, and its default."""
 
 _KNOWN = {
     cls: {"role", "content", "kind", "unknown_blocks", *(key for _, key, _ in fields)}
@@ -54,17 +59,19 @@ _CALL_KEYS = {
     "tool_calls": ("name", "args", "id"),
     "invalid_tool_calls": ("name", "args", "id", "error"),
 }
-"""What the constructor takes of a call; it drops or refuses anything else."""
+"""The keys of a call that the constructor accepts; it drops or refuses all others."""
 
 
 def to_plain(message: object, *, field: str = "message") -> dict[str, object]:
-    """Turn a LangChain message into a plain one, a chunk as the message it is a part of.
+    """Convert a LangChain message or chunk; fields with default values are omitted.
 
-    What equals its default is left out. `field` names the message in errors.
-    Raises BadInput for what is no message, and for a message that no role of ours stands for.
+    `field` names the message in errors. Raises BadInput for other types, and for a role that
+    cannot be stored.
     """
     if not isinstance(message, BaseMessage):
-        raise BadInput(f"{field} is of type {type(message).__name__}, no message.", field=field)
+        raise BadInput(
+            f"{field} must be a LangChain message, not {type(message).__name__}.", field=field
+        )
     whole = message_chunk_to_message(message)
     cls = next((cls for cls in _ADDRESSES if isinstance(whole, cls)), BaseMessage)
     role, kind = _ADDRESSES.get(cls, (None, None))
@@ -72,7 +79,7 @@ def to_plain(message: object, *, field: str = "message") -> dict[str, object]:
     if role not in ROLES:
         name = type(message).__name__
         of_role = f" of role {role[:40]!a}" if isinstance(role, str) else ""
-        raise BadInput(f"{field} is a {name}{of_role}, which can't be stored.", field=field)
+        raise BadInput(f"{field} is a {name}{of_role}, which cannot be stored.", field=field)
     plain = {"role": role, "content": whole.content} | ({"kind": kind} if kind else {})
     for name, key, default in _FIELDS[cls]:
         value = getattr(whole, name)
@@ -85,9 +92,9 @@ def to_plain(message: object, *, field: str = "message") -> dict[str, object]:
 
 
 def to_langchain(plain: Mapping[str, object]) -> BaseMessage:
-    """Turn a plain message into LangChain's, by its constructor; nothing in it is loaded or run.
+    """Convert a plain message by LangChain's constructors; no class named in it is loaded.
 
-    One that was quarantined, or that the constructor refuses, becomes a message of its role with
+    A quarantined message, or one that the constructor refuses, becomes a message of its role with
     its text and `additional_kwargs={"quarantined": True}`.
     """
     if plain.get("quarantined") is not True:
@@ -102,31 +109,47 @@ def to_langchain(plain: Mapping[str, object]) -> BaseMessage:
     )
 
 
+def messages_of_rows(rows: Iterable[ContentRow]) -> list[BaseMessage]:
+    """Convert the role, text and body of rows as `codec.decode` and `to_langchain` do."""
+    # Most rows have no body. Directly, since the constructor needs nearly all of the time.
+    return [
+        cls(content=text)
+        if body is None and (cls := _OF_TEXT.get(role))
+        else to_langchain(codec.decode(role, text, body))
+        for role, text, body, _, _, _ in rows
+    ]
+
+
 def to_dict(plain: Mapping[str, object]) -> dict[str, Any]:
-    """The dict that LangChain's `messages_to_dict` makes of a plain message."""
+    """Convert a plain message to the format of LangChain's `messages_to_dict`."""
     return message_to_dict(to_langchain(plain))
 
 
 def from_dict(given: object, *, field: str = "message") -> dict[str, object]:
-    """The plain message in such a dict; nothing in it is loaded or run. Raises BadInput."""
+    """Convert from the format of `messages_to_dict`; no class named in it is loaded.
+
+    Raises BadInput.
+    """
     try:
-        [message] = messages_from_dict([given])  # type: ignore[list-item]  # refused if it is none
+        [message] = messages_from_dict([given])  # type: ignore[list-item]  # other types are refused
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BadInput(f"{field} is no message of LangChain's.", field=field) from error
+        raise BadInput(f"{field} is not a LangChain message.", field=field) from error
     return to_plain(message, field=field)
 
 
 def _build(plain: Mapping[str, Any]) -> BaseMessage:
     cls = _CLASSES[plain["role"], plain.get("kind")]
     fields = {name: plain[key] for name, key, _ in _FIELDS[cls] if key in plain}
-    taken = dict(fields)
+    arguments = dict(fields)
     if cls is AIMessage:
         for name, keys in _CALL_KEYS.items():
-            calls = fields.setdefault(name, [])  # else made from `additional_kwargs`
-            taken[name] = [{key: call.get(key) for key in keys} for call in calls]
+            # Without a value the constructor would read calls from `additional_kwargs`.
+            calls = fields.setdefault(name, [])
+            arguments[name] = [{key: call.get(key) for key in keys} for call in calls]
     if cls is ChatMessage:
-        taken["role"] = plain["role"]
-    message = cls(content=plain["content"], **taken)
+        arguments["role"] = plain["role"]
+    message = cls(content=plain["content"], **arguments)
+    # The constructor drops some values, such as unknown keys of a call; restore them.
     for name, value in fields.items():
         if getattr(message, name) != value:
             setattr(message, name, value)
@@ -138,10 +161,10 @@ def _build(plain: Mapping[str, Any]) -> BaseMessage:
 
 
 def _undeclared(message: BaseMessage, cls: type[BaseMessage]) -> dict[str, object]:
-    """The fields that a subclass adds to one of LangChain's classes."""
+    """Return the fields that a subclass added."""
     return {name: value for name, value in vars(message).items() if name not in cls.model_fields}
 
 
 @cache
 def _warn_once() -> None:
-    logger.warning("A stored message is none of LangChain's; it is given as quarantined.")
+    logger.warning("A stored message cannot be a LangChain message; it is returned as quarantined.")

@@ -1,4 +1,4 @@
-"""The person who runs a command, for its entries in the audit."""
+"""The person who runs a command, as the actor of its audit entries."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from chatmemory.services import Actor
 
 def add_actor_arguments(parser: CommandParser) -> None:
     """Add `--by` and `--reason`."""
-    parser.add_argument("--by", required=True, help="your username or name, for the audit")
-    parser.add_argument("--reason", required=True, help="why, for the audit")
+    parser.add_argument("--by", required=True, help="your name or username, for the audit entry")
+    parser.add_argument("--reason", required=True, help="the reason, for the audit entry")
 
 
-def actor(command: str, by: str, reason: str) -> Actor:
-    """The person who runs this command. Raises CommandError for an empty name or reason."""
+def command_actor(command: str, *, by: str, reason: str) -> Actor:
+    """Validate `--by` and `--reason`, and return the actor. Raises CommandError."""
     for option, text in (("--by", by), ("--reason", reason)):
         if not text.strip():
-            raise CommandError(f"{option} is empty.")
+            raise CommandError(f"{option} must not be empty.")
         try:
             check_value(text, option)
         except BadInput as error:

@@ -1,10 +1,10 @@
-"""How commands say a number of things."""
+"""Counts with their nouns, for the output of commands."""
 
 from __future__ import annotations
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 session`, `2,000 sessions`, `2 entries`."""
+    """Return `1 session`, `2,000 sessions` or `2 entries`."""
     if number == 1:
         return f"1 {noun}"
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"

@@ -1,4 +1,4 @@
-"""Commands that end without a traceback at Ctrl-C and at a closed pipe."""
+"""Commands that end without a traceback at Ctrl-C and when a pipe is closed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from django.core.management import BaseCommand
 
 INTERRUPTED = 128 + signal.SIGINT
 PIPE_CLOSED = 128 + 13
-"""The exit codes of programs that SIGINT and SIGPIPE end; Windows has no SIGPIPE."""
+"""The exit statuses after SIGINT and SIGPIPE. Windows has no `signal.SIGPIPE`."""
 
 
 class InterruptibleCommand(BaseCommand):
-    """A command whose output may be cut off, as by `| head`, and which Ctrl-C may end."""
+    """A command that ends quietly if its reader, such as `head`, closes the pipe, or at Ctrl-C."""
 
     def run_from_argv(self, argv: list[str]) -> None:
         try:
@@ -24,6 +24,6 @@ class InterruptibleCommand(BaseCommand):
             sys.stderr.write("\nInterrupted.\n")
             sys.exit(INTERRUPTED)
         except BrokenPipeError:
-            # Python flushes its output once more at the end, which would fail again.
+            # Python flushes stdout again at exit; on the closed pipe that would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(PIPE_CLOSED)

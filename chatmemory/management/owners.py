@@ -1,26 +1,30 @@
-"""Whose sessions the arguments of a command name: a username or a scope."""
+"""The scope that `--owner` or `--scope` selects."""
 
 from __future__ import annotations
 
 from django.contrib.auth import get_user_model
-from django.core.management import CommandError
+from django.core.management import CommandError, CommandParser
 
 from chatmemory import services
+from chatmemory.access.actors import check_person
 from chatmemory.codec import check_value
 from chatmemory.errors import BadInput
-from chatmemory.services.actors import check_person
+
+
+def add_person_arguments(parser: CommandParser) -> None:
+    """Add `--owner` and `--scope`, of which one is required."""
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--owner", help="username of the person")
+    group.add_argument("--scope", help="scope of a deleted user or a visitor, such as user:7")
 
 
 def scope_of(owner: str | None, scope: str | None) -> str | None:
-    """The scope of the user of this name, or the one given; None if neither is.
-
-    Raises CommandError.
-    """
+    """Return the scope of the user named `owner`, else `scope`. Raises CommandError."""
     if owner is None:
         if scope == "":
-            raise CommandError("--scope is empty.")
+            raise CommandError("--scope must not be empty.")
         if scope is not None:
-            _check(scope)
+            _check_scope(scope)
         return scope
     users = get_user_model()
     try:
@@ -29,10 +33,12 @@ def scope_of(owner: str | None, scope: str | None) -> str | None:
     except BadInput as error:
         raise CommandError(str(error)) from error
     except users.DoesNotExist as error:
-        raise CommandError(f"There is no user {owner[:80]!a}.") from error
+        raise CommandError(
+            f"User {owner[:80]!a} does not exist. For a deleted user, pass --scope user:ID."
+        ) from error
 
 
-def _check(scope: str) -> None:
+def _check_scope(scope: str) -> None:
     try:
         check_person(scope)
     except BadInput as error:

@@ -1,4 +1,4 @@
-"""Verifying and sealing the audit, for the commands that do both."""
+"""Verification and sealing of the audit, for the commands that do both."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from django.core.management.base import OutputWrapper
 
 from chatmemory import services
 from chatmemory.management.counting import counted
-from chatmemory.services.seals import MAX_UNSEALED_AGE
+from chatmemory.services.audit import readings
+from chatmemory.services.audit.seals import MAX_UNSEALED_AGE
 
 logger = logging.getLogger("chatmemory.audit")
-"""One line with the head of the chain for each run that seals."""
+"""Logs the head of the chain after each sealing."""
 
 
 def verify_and_seal(
@@ -23,13 +24,14 @@ def verify_and_seal(
     seals: bool = True,
     seals_old: bool = False,
 ) -> str:
-    """Verify the audit, seal new entries if nothing is wrong, and print and log the head.
+    """Seal new entries if the audit has no findings; print and log the head of the chain.
 
-    Return what is wrong, or an empty text. Entries that have waited for a seal too long count as
-    wrong unless `seals_old` is set: they may have had one. Raises BadInput, MemoryUnavailable.
+    Return the problem that prevented sealing, or an empty string. Entries older than
+    MAX_UNSEALED_AGE without a seal are a problem unless `seals_old` is set, since their seals may
+    have been deleted. Raises BadInput, MemoryUnavailable.
     """
     if seals:
-        services.close_readings()
+        readings.close_readings()
     found = 0
     for finding in services.verify_audit(head=head, former_keys=former_keys):
         out.write(finding.sentence)
@@ -37,24 +39,25 @@ def verify_and_seal(
     state = services.audit_state()
     if state.oldest_unsealed is not None:
         since = state.oldest_unsealed.isoformat(timespec="seconds")
-        out.write(f"{counted(state.unsealed, 'entry')} not sealed yet, the oldest of {since}")
-    trouble = _trouble(found, 0 if seals_old or not seals else state.overdue)
-    if seals and not trouble:
-        out.write(f"{services.seal_audit(former_keys=former_keys):,} sealed now")
+        out.write(f"Not sealed yet: {counted(state.unsealed, 'entry')}, the oldest from {since}")
+    problem = _problem(found, 0 if seals_old or not seals else state.overdue)
+    if seals and not problem:
+        out.write(f"Sealed now: {services.seal_audit(former_keys=former_keys):,}")
         state = services.audit_state()
         logger.info("audit head %s", state.head or "none")
-    out.write(f"head {state.head}" if state.head else "no entry is sealed")
-    return trouble
+    out.write(f"head {state.head}" if state.head else "No entry is sealed.")
+    return problem
 
 
-def _trouble(found: int, overdue: int) -> str:
+def _problem(found: int, overdue: int) -> str:
     if found:
-        return f"{counted(found, 'finding')}; nothing was sealed."
+        findings = counted(found, "finding")
+        return f"{findings}; nothing was sealed. Compare the named entries with a backup."
     if overdue:
         return (
             f"{counted(overdue, 'entry')} without a seal for more than {MAX_UNSEALED_AGE.days} "
-            "days; nothing was sealed. Their seals may have been deleted: compare an earlier head "
-            "(chatmemory_audit_verify --head). If the audit was only not sealed for so long, run "
-            "chatmemory_audit_verify --seal-old."
+            "days; nothing was sealed. Their seals may have been deleted: verify against an "
+            "earlier head (chatmemory_audit_verify --head). If sealing was only not run for that "
+            "long, run chatmemory_audit_verify --seal-old."
         )
     return ""

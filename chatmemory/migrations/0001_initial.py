@@ -8,6 +8,10 @@ from django.conf import settings
 from django.db import migrations, models
 
 
+# Tables of many rows have their columns of fixed width first, in the order of their widths:
+# PostgreSQL aligns numbers and times to their width, and would leave 12 bytes of each message empty.
+
+
 def leave_room_for_updates(apps, schema_editor):
     """Let each new version of a session's row find room on its page.
 
@@ -131,7 +135,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'session',
                 'verbose_name_plural': 'sessions',
-                'permissions': (('view_transcript', 'Can read what was said'), ('view_unmasked', 'Can read it unmasked'), ('trim_history', 'Can trim and clear history'), ('purge_history', 'Can purge sessions'), ('export_history', 'Can export history'), ('redact_message', 'Can redact messages'), ('hold_session', 'Can put sessions on hold'), ('tag_session', 'Can tag sessions'), ('erase_person', 'Can erase a person'), ('view_audit', 'Can read the audit')),
+                'permissions': (('view_transcript', 'Can read transcripts'), ('view_unmasked', 'Can read unmasked transcripts'), ('trim_history', 'Can trim and clear history'), ('purge_history', 'Can purge sessions'), ('export_history', 'Can export history'), ('redact_message', 'Can redact messages'), ('hold_session', 'Can put sessions on hold'), ('tag_session', 'Can tag sessions'), ('erase_person', 'Can erase a person'), ('view_audit', 'Can read the audit')),
                 'base_manager_name': 'objects',
             },
         ),
@@ -139,23 +143,23 @@ class Migration(migrations.Migration):
             name='Message',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('session', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='messages', to='chatmemory.session')),
                 ('seq', models.BigIntegerField(verbose_name='number')),
+                ('turn', models.BigIntegerField(null=True)),
+                ('revision', models.BigIntegerField(db_default=0)),
+                ('created_at', models.DateTimeField(db_default=chatmemory.models.fields.DatabaseNow(), verbose_name='created at')),
+                ('batch', models.IntegerField(null=True)),
+                ('step', models.IntegerField(null=True)),
+                ('tokens', models.IntegerField(verbose_name='tokens')),
+                ('redacted', models.BooleanField(db_default=False, verbose_name='redacted')),
+                ('quarantined', models.BooleanField(db_default=False, verbose_name='quarantined')),
                 ('role', models.CharField(choices=[('system', 'system'), ('user', 'user'), ('assistant', 'assistant'), ('tool', 'tool')], max_length=12, verbose_name='role')),
                 ('text', models.TextField(verbose_name='text')),
                 ('body', models.TextField(null=True)),
                 ('client_id', chatmemory.models.fields.KeyField(max_length=64, null=True)),
-                ('batch', models.IntegerField(null=True)),
-                ('turn', models.BigIntegerField(null=True)),
-                ('step', models.IntegerField(null=True)),
                 ('status', models.CharField(choices=[('complete', 'complete'), ('interrupted', 'interrupted'), ('failed', 'failed')], max_length=12, verbose_name='status')),
                 ('error', models.CharField(max_length=32, verbose_name='error')),
                 ('model', models.CharField(max_length=100, verbose_name='model')),
-                ('tokens', models.IntegerField(verbose_name='tokens')),
-                ('revision', models.BigIntegerField(db_default=0)),
-                ('redacted', models.BooleanField(db_default=False, verbose_name='redacted')),
-                ('quarantined', models.BooleanField(db_default=False, verbose_name='quarantined')),
-                ('created_at', models.DateTimeField(db_default=chatmemory.models.fields.DatabaseNow(), verbose_name='created at')),
-                ('session', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='messages', to='chatmemory.session')),
             ],
             options={
                 'verbose_name': 'message',
@@ -186,28 +190,28 @@ class Migration(migrations.Migration):
             name='Turn',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('scope', chatmemory.models.fields.KeyField(db_default='', max_length=150)),
-                ('client_id', chatmemory.models.fields.KeyField(max_length=64)),
-                ('status', models.CharField(choices=[('waiting', 'waiting'), ('running', 'running'), ('complete', 'complete'), ('interrupted', 'interrupted'), ('failed', 'failed'), ('cancelled', 'cancelled')], max_length=12)),
+                ('session', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='turns', to='chatmemory.session')),
                 ('place', models.BigIntegerField(db_default=0)),
-                ('asked', models.TextField(default='')),
                 ('user_seq', models.BigIntegerField(null=True)),
                 ('replaces_from', models.BigIntegerField(null=True)),
                 ('replaces_to', models.BigIntegerField(null=True)),
                 ('epoch', models.BigIntegerField()),
                 ('fence', models.BigIntegerField(db_default=0)),
-                ('lease_owner', models.CharField(default='', max_length=64)),
                 ('lease_until', models.DateTimeField(null=True)),
                 ('started_at', models.DateTimeField(null=True)),
                 ('stop_requested_at', models.DateTimeField(null=True)),
+                ('created_at', models.DateTimeField(db_default=chatmemory.models.fields.DatabaseNow())),
+                ('ended_at', models.DateTimeField(null=True)),
                 ('step', models.IntegerField(db_default=0)),
+                ('scope', chatmemory.models.fields.KeyField(db_default='', max_length=150)),
+                ('client_id', chatmemory.models.fields.KeyField(max_length=64)),
+                ('status', models.CharField(choices=[('waiting', 'waiting'), ('running', 'running'), ('complete', 'complete'), ('interrupted', 'interrupted'), ('failed', 'failed'), ('cancelled', 'cancelled')], max_length=12)),
+                ('asked', models.TextField(default='')),
+                ('lease_owner', models.CharField(default='', max_length=64)),
                 ('partial', models.TextField(default='')),
                 ('model', models.CharField(default='', max_length=100)),
                 ('usage', models.TextField(default='')),
                 ('error', models.CharField(default='', max_length=32)),
-                ('created_at', models.DateTimeField(db_default=chatmemory.models.fields.DatabaseNow())),
-                ('ended_at', models.DateTimeField(null=True)),
-                ('session', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='turns', to='chatmemory.session')),
             ],
             options={
                 'verbose_name': 'turn',
@@ -233,7 +237,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='message',
-            constraint=models.UniqueConstraint(fields=('session', 'client_id'), name='chatmemory_message_client_id'),
+            constraint=chatmemory.models.indexes.UniqueIfSet(fields=('session', 'client_id'), name='chatmemory_message_client_id'),
         ),
         migrations.AddIndex(
             model_name='sessiontag',

@@ -1,8 +1,9 @@
-"""Tables, constraints and the verbs that read them."""
+"""Tables, constraints, and querysets that read them."""
 
 from __future__ import annotations
 
 from chatmemory.models.audit import AuditEntry, AuditSeal, Reading
+from chatmemory.models.changes import Change, NewRows, StartedTurn
 from chatmemory.models.fields import (
     CLOCK,
     TODAY,
@@ -17,31 +18,48 @@ from chatmemory.models.sessions import Session, SessionQuerySet, unexpired, unex
 from chatmemory.models.tags import MAX_TAG_CHARS, SessionTag
 from chatmemory.models.tickets import Ticket
 from chatmemory.models.turns import Turn, TurnQuerySet
-from chatmemory.models.values import Head, Page, StoredMessage
+from chatmemory.models.values import (
+    MARKED_COLUMNS,
+    SESSION_COLUMNS,
+    ContentRow,
+    Head,
+    Page,
+    StoredMessage,
+    mark_of,
+    page_of,
+)
 
 __all__ = [
     "CLOCK",
+    "MARKED_COLUMNS",
     "MAX_TAG_CHARS",
+    "SESSION_COLUMNS",
     "TODAY",
     "AuditEntry",
     "AuditSeal",
+    "Change",
+    "ContentRow",
     "DatabaseNow",
     "DatabaseToday",
     "Head",
     "KeyField",
     "Message",
     "MessageQuerySet",
+    "NewRows",
     "Page",
     "Reading",
     "Session",
     "SessionQuerySet",
     "SessionTag",
+    "StartedTurn",
     "StoredMessage",
     "Ticket",
     "Turn",
     "TurnQuerySet",
     "database_now",
+    "mark_of",
     "on_primary",
+    "page_of",
     "unexpired",
     "unexpired_sql",
 ]

@@ -1,4 +1,4 @@
-"""Who removed or read what, when and why; never the content."""
+"""The audit: records of removals, exports and reads, and the seals over them; never content."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from chatmemory.models.managers import PrimaryManager
 
 
 class AuditEntry(models.Model):
-    """One act, written in the same transaction. The actor is text, so it outlives the account."""
+    """The record of one action, in its transaction. The actor is text, to outlive the account."""
 
     actor_kind = models.CharField(max_length=16)
     actor_id = models.CharField(max_length=150)
     actor_label = models.CharField(max_length=200)
     action = models.CharField(max_length=16)
-    session_pk = models.BigIntegerField(null=True, db_index=True)  # null is "of no single one"
+    session_pk = models.BigIntegerField(null=True, db_index=True)
+    """Null for an action on several sessions. Not a foreign key: an entry outlives its session."""
     key_hash = models.CharField(max_length=64)
     reason = models.CharField(max_length=500)
     from_seq = models.BigIntegerField(null=True)
     to_seq = models.BigIntegerField(null=True)
     counts = models.JSONField(default=dict)
     created_at = models.DateTimeField(db_default=DatabaseNow())
-    mac = models.CharField(max_length=100, unique=True)  # see chatmemory.services.macs
+    mac = models.CharField(max_length=100, unique=True)
+    """See services/audit/macs.py."""
 
     objects = PrimaryManager()
 
@@ -34,22 +36,24 @@ class AuditEntry(models.Model):
         indexes = (models.Index(fields=["actor_id", "created_at"], name="chatmemory_audit_actor"),)
 
     def __str__(self) -> str:
-        of = ""
+        subject = ""
         if self.session_pk is not None:
-            of = f" of session {self.session_pk}"
+            subject = f" of session {self.session_pk}"
         elif self.key_hash:
-            of = " of a person"
-        return f"{self.action}{of} by {self.actor_label}"
+            subject = " of a person"
+        return f"{self.action}{subject} by {self.actor_label}"
 
 
 class Reading(models.Model):
-    """What an operator reads of a session within an hour, until an audit entry states it."""
+    """The ranges of a session that an operator reads in an hour, until an entry records them."""
 
     session_pk = models.BigIntegerField()
     actor_kind = models.CharField(max_length=16)
     actor_id = models.CharField(max_length=150)
-    entry_pk = models.BigIntegerField()  # the entry of the first page, whose time counts
-    ranges = models.JSONField()  # [[from, to], …] of seqs, ascending, never adjacent
+    entry_pk = models.BigIntegerField()
+    """The entry of the first page, whose time starts the hour."""
+    ranges = models.JSONField()
+    """[[from, to], …]: seqs, inclusive, ascending, never adjacent."""
 
     objects = PrimaryManager()
 
@@ -68,7 +72,7 @@ class Reading(models.Model):
 
 
 class AuditSeal(models.Model):
-    """A link of the chain over the entries: whoever changes one breaks all that come after."""
+    """A link of the hash chain over the entries: changing an entry breaks all later links."""
 
     number = models.BigIntegerField(unique=True)
     entry_pk = models.BigIntegerField(unique=True)

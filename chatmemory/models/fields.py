@@ -1,4 +1,4 @@
-"""Columns that behave alike on every database."""
+"""Fields and expressions that have the same effect on every database."""
 
 from __future__ import annotations
 
@@ -16,22 +16,29 @@ CLOCK = {
     "mysql": "UTC_TIMESTAMP(6)",
     "sqlite": "STRFTIME('%Y-%m-%d %H:%M:%f','NOW')",
 }
-"""The database's clock, by vendor. Not `now()`, which on PostgreSQL is when the transaction
-began: before the wait for the lock."""
-
+"""The current UTC time on the database's clock, by vendor; see Note [Database clock]."""
 
 TODAY = {
     "postgresql": "(CLOCK_TIMESTAMP() AT TIME ZONE 'UTC')::date",
     "mysql": "UTC_DATE()",
     "sqlite": "DATE('NOW')",
 }
-"""The day on the database's clock, in UTC, by vendor."""
+"""The current UTC day on the database's clock, by vendor."""
+
+# Note [Database clock]
+#
+# All times that the app assigns, and comparisons with them (leases, expiry, retention, tickets),
+# use the clock of the database. Clocks of processes differ, so a lease that one process reads as
+# expired could be valid for another. The time is that at which the statement runs. PostgreSQL's
+# `now()` is the start of the transaction, which may then wait for the session's lock, so that a
+# later row would get an earlier time. Messages are ordered by seq, never by a time. SQLite's
+# clock has milliseconds, the others microseconds. Tests change a time by writing the row.
 
 
 class _Clock(models.Func):
-    """What the database's clock says, by vendor."""
+    """An SQL function of the database's clock, by vendor."""
 
-    says: ClassVar[Mapping[str, str]]
+    sql_by_vendor: ClassVar[Mapping[str, str]]
 
     def as_sql(
         self,
@@ -42,25 +49,25 @@ class _Clock(models.Func):
         arg_joiner: str | None = None,
         **extra_context: Any,
     ) -> tuple[str, tuple[str | int, ...]]:
-        return self.says[connection.vendor].replace("%", "%%"), ()
+        return self.sql_by_vendor[connection.vendor].replace("%", "%%"), ()
 
 
 class DatabaseNow(_Clock):
-    """The time on the database's clock, in UTC, at the moment the row is written."""
+    """The UTC time at which the statement runs; see Note [Database clock]."""
 
-    says = CLOCK
+    sql_by_vendor = CLOCK
     output_field = models.DateTimeField()
 
 
 class DatabaseToday(_Clock):
-    """The day on the database's clock, in UTC."""
+    """The UTC day on which the statement runs; see Note [Database clock]."""
 
-    says = TODAY
+    sql_by_vendor = TODAY
     output_field = models.DateField()
 
 
 def database_now(connection: BaseDatabaseWrapper) -> datetime:
-    """The time on the database's clock, as a column with `DatabaseNow` gives it back."""
+    """Read the database's clock, in the form in which a `DatabaseNow` column is read."""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {CLOCK[connection.vendor]}")  # a constant
         (value,) = cursor.fetchone()
@@ -71,15 +78,15 @@ def database_now(connection: BaseDatabaseWrapper) -> datetime:
 
 
 class KeyField(models.CharField):  # type: ignore[type-arg]  # has no runtime generics
-    """A short text that is compared byte by byte on every database.
+    """A CharField that compares byte by byte on every database.
 
-    MariaDB's usual collations hold `Alice`, `alice`, `Álice` and `Alice ` for one key, and
-    all emoji for equal.
+    MariaDB's default collations treat `Alice`, `alice`, `Álice` and `Alice ` as equal, and all
+    emoji too.
     """
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
         parameters = super().db_parameters(connection)
         if connection.vendor == "mysql":
-            maria = getattr(connection, "mysql_is_mariadb", False)
-            parameters["collation"] = "utf8mb4_nopad_bin" if maria else "utf8mb4_0900_bin"
+            is_mariadb = getattr(connection, "mysql_is_mariadb", False)
+            parameters["collation"] = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
         return parameters

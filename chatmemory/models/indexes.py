@@ -1,4 +1,4 @@
-"""Indexes that are smaller where the database can make them so."""
+"""Partial indexes, where the database supports them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from django.db.models import Q
 
 
 class PartialIndex(models.Index):
-    """An index of the rows that `where` selects, and of all rows on MariaDB.
+    """Indexes only the rows that `where` selects; on MariaDB all rows.
 
-    Not `Index.condition`, with which every command on MariaDB prints the warning models.W037.
+    With `Index.condition`, which Django ignores on MariaDB, every command prints the warning
+    models.W037 there.
     """
 
     def __init__(self, *, where: Q, **options: Any) -> None:
@@ -31,7 +32,42 @@ class PartialIndex(models.Index):
         using: str = "",
         **kwargs: Any,
     ) -> Statement:
-        is_partial = schema_editor.connection.features.supports_partial_indexes
-        condition = self.where if is_partial else None
-        index = models.Index(fields=self.fields, name=self.name, condition=condition)
+        index = models.Index(fields=self.fields, name=self.name, condition=self.where)
         return index.create_sql(model, schema_editor, using, **kwargs)
+
+
+class UniqueIfSet(models.UniqueConstraint):
+    """Refuses duplicates of fields, of which the last may be null, with a partial index.
+
+    On MariaDB the index contains all rows. Rows with a null are never duplicates, so both refuse
+    the same rows. With `UniqueConstraint.condition` Django would create nothing on MariaDB, and
+    every command would print the warning models.W036. An index from SQL in a migration would be
+    lost on SQLite when a later migration copies the table.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        # Otherwise `makemigrations` takes it for the plain constraint, which has a full index.
+        return isinstance(other, UniqueIfSet) and super().__eq__(other)
+
+    def constraint_sql(
+        self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None
+    ) -> str:
+        return self._on(schema_editor).constraint_sql(model, schema_editor)
+
+    def create_sql(
+        self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None
+    ) -> Any:
+        return self._on(schema_editor).create_sql(model, schema_editor)
+
+    def remove_sql(
+        self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None
+    ) -> Any:
+        return self._on(schema_editor).remove_sql(model, schema_editor)
+
+    def _on(self, schema_editor: Any) -> models.UniqueConstraint:
+        """Return Django's constraint for this database."""
+        is_partial = schema_editor.connection.features.supports_partial_indexes
+        is_set = Q(**{f"{self.fields[-1]}__isnull": False})
+        return models.UniqueConstraint(
+            fields=self.fields, name=self.name, condition=is_set if is_partial else None
+        )

@@ -1,7 +1,7 @@
-"""Where rows are read: in the database that they are written to.
+"""Managers that read from the database to which a router sends writes.
 
-A router may send reads to a replica, which lags behind. There a turn would not see its own message,
-and the model would answer an older one.
+A router may send reads to a replica, which lags behind: a turn would not find its own message
+there, and the model would answer an older one.
 """
 
 from __future__ import annotations
@@ -23,5 +23,5 @@ class PrimaryManager(models.Manager[M]):
 
 
 def on_primary(model: type[M]) -> QuerySet[M]:
-    """Return all rows of a model of the host, as they are in its write database."""
+    """Query a model of the host in its write database."""
     return model._default_manager.using(router.db_for_write(model))

@@ -1,4 +1,4 @@
-"""Messages: rows that are inserted finished."""
+"""Messages: rows that are inserted complete."""
 
 from __future__ import annotations
 
@@ -8,43 +8,49 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory import codec
 from chatmemory.models.fields import DatabaseNow, KeyField
+from chatmemory.models.indexes import UniqueIfSet
 from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.sessions import Session
-from chatmemory.models.values import STORED_COLUMNS, StoredMessage, stored_of
+from chatmemory.models.values import STORED_COLUMNS, StoredMessage
 
 
 class MessageQuerySet(QuerySet["Message"]):
-    """What can be asked of messages."""
+    """Queries of messages."""
 
     def in_order(self) -> MessageQuerySet:
-        """The order in which they were said."""
+        """Order by session and seq."""
         return self.order_by("session_id", "seq")
 
-    def changed_since(self, revision: int, seq: int, *, limit: int) -> list[StoredMessage]:
-        """The next rows that changed after this revision, or in it above this number.
+    def turn_starts(self) -> MessageQuerySet:
+        """Select the user rows that start a turn: a run can store user rows too, in its turn."""
+        starts_turn = Q(turn__isnull=True) | Q(turn=F("seq"))
+        return self.filter(starts_turn, role=Message.Role.USER)
 
-        In order of revision and seq, of the one session selected. Nothing has an index for it:
-        ask where the session's `rows_revision` says that there are some.
+    def changed_since(self, revision: int, seq: int, *, limit: int) -> list[StoredMessage]:
+        """Return the next `limit` changed rows after (revision, seq), in that order.
+
+        For a queryset of one session. No index supports this: call it only if the session's
+        `rows_revision` is higher than `revision`.
         """
         user_row = Message.stored.filter(session_id=OuterRef("session_id"), seq=OuterRef("turn"))
         found = (
             self.filter(Q(revision__gt=revision) | Q(revision=revision, seq__gt=seq))
             .annotate(turn_client_id=Subquery(user_row.values("client_id")))
             .order_by("revision", "seq")
-            .values(*STORED_COLUMNS, "turn_client_id")[:limit]
+            .values_list(*STORED_COLUMNS, "turn_client_id")[:limit]
         )
-        return [stored_of(row) for row in found]
+        return [StoredMessage(*row) for row in found]
 
 
 class AboveFloor(PrimaryManager["Message"]):
-    """Messages that were not trimmed or cleared."""
+    """Excludes messages below the floor, which a trim or clear hides."""
 
     def get_queryset(self) -> QuerySet[Message]:
         return super().get_queryset().filter(seq__gte=F("session__first_seq"))
 
 
 class Message(models.Model):
-    """One message of a session. Its number is never changed and never given twice."""
+    """One message of a session. Its seq never changes and is never reused."""
 
     class Role(models.TextChoices):
         SYSTEM = "system", _("system")
@@ -63,10 +69,13 @@ class Message(models.Model):
     seq = models.BigIntegerField(_("number"))
     role = models.CharField(_("role"), max_length=12, choices=Role.choices)
     text = models.TextField(_("text"))
-    body = models.TextField(null=True)  # noqa: DJ001  # null is "just role and text"
-    client_id = KeyField(max_length=64, null=True)  # unique where it is given
+    body = models.TextField(null=True)  # noqa: DJ001  # null: only role and text
+    client_id = KeyField(max_length=64, null=True)
+    """On the first row of a batch; unique in the session."""
     batch = models.IntegerField(null=True)
+    """The number of rows of the batch, where `client_id` is set."""
     turn = models.BigIntegerField(null=True)
+    """The seq of its turn's user row."""
     step = models.IntegerField(null=True)
     status = models.CharField(_("status"), max_length=12, choices=Status.choices)
     error = models.CharField(_("error"), max_length=32)
@@ -83,17 +92,16 @@ class Message(models.Model):
     class Meta:
         verbose_name = _("message")
         verbose_name_plural = _("messages")
+        # Django uses it for related objects and deletion, which must include hidden rows.
         base_manager_name = "stored"
         constraints = (
             models.UniqueConstraint(fields=["session", "seq"], name="chatmemory_message_seq"),
-            models.UniqueConstraint(
-                fields=["session", "client_id"], name="chatmemory_message_client_id"
-            ),
+            UniqueIfSet(fields=["session", "client_id"], name="chatmemory_message_client_id"),
         )
 
     def __str__(self) -> str:
         return f"{self.seq} {self.role}"
 
     def plain(self) -> dict[str, object]:
-        """The message as it was handed in; a placeholder if it can't be decoded."""
+        """Decode the plain message, marked `quarantined` if undecodable."""
         return codec.decode(self.role, self.text, self.body)

@@ -11,7 +11,7 @@ from typing import Any
 from django.conf import settings as django_settings
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import F, FilteredRelation, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models import Case, F, FilteredRelation, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.db.models.functions import Greatest, Least
 from django.db.models.sql import Query
 from django.utils.translation import gettext_lazy as _
@@ -21,41 +21,43 @@ from chatmemory.models.fields import DatabaseNow, DatabaseToday, KeyField
 from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.values import (
     HEAD_COLUMNS,
-    MARKED_COLUMNS,
-    STORED_COLUMNS,
     Head,
     Page,
     head_of,
-    mark_of,
-    stored_of,
+    page_columns,
+    page_of,
 )
 
 
 def random_epoch() -> int:
-    """A number that no earlier session under the same key began with."""
+    """Return a random 40-bit number, so that sessions under a reused key have different epochs."""
     return secrets.randbits(40)
 
 
 def unexpired() -> Q:
-    """Its end has not come; one that has a live turn or is on hold has none.
+    """Match sessions that have not expired.
 
-    The end is `expires_at`, or else `SESSION_TTL` after the last message.
+    A session expires at `expires_at`, or else `SESSION_TTL` after its last message, but not while a
+    turn runs or waits, nor on hold.
     """
-    goes_on = Q(running__isnull=False) | Q(waiting__gt=0) | Q(held_at__isnull=False)
+    cannot_expire = Q(running__isnull=False) | Q(waiting__gt=0) | Q(held_at__isnull=False)
     if settings.SESSION_TTL is None:
         is_recent = Q()
     else:
         since = DatabaseNow() - timedelta(seconds=settings.SESSION_TTL)
         is_recent = Q(last_message_at__gt=since)
         is_recent |= Q(last_message_at__isnull=True, created_at__gt=since)
-    return goes_on | Q(expires_at__gt=DatabaseNow()) | (Q(expires_at__isnull=True) & is_recent)
+    return (
+        cannot_expire | Q(expires_at__gt=DatabaseNow()) | (Q(expires_at__isnull=True) & is_recent)
+    )
 
 
 def unexpired_sql(connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
-    """The same in SQL, its columns without the table's name, and its parameters."""
+    """Return `unexpired` as SQL without table names, and its parameters."""
     return _unexpired_sql(connection.alias, settings.SESSION_TTL)
 
 
+# Cached, since each append needs it.
 @cache
 def _unexpired_sql(alias: str, ttl: float | None) -> tuple[str, tuple[Any, ...]]:
     query = Query(Session, alias_cols=False)
@@ -64,86 +66,103 @@ def _unexpired_sql(alias: str, ttl: float | None) -> tuple[str, tuple[Any, ...]]
     return f"({sql})", tuple(params)
 
 
-class SessionQuerySet(QuerySet["Session"]):
-    """What can be asked of sessions."""
+def _expression(number: Any) -> Any:
+    return number if hasattr(number, "resolve_expression") else Value(number)
 
-    def living(self) -> SessionQuerySet:
-        """Those neither removed nor expired."""
+
+class SessionQuerySet(QuerySet["Session"]):
+    """Queries of sessions."""
+
+    def active(self) -> SessionQuerySet:
+        """Exclude purged and expired sessions."""
         return self.filter(unexpired(), removed_at__isnull=True)
 
     def expired(self) -> SessionQuerySet:
-        """Those whose end has come; one that is held or has a live turn goes on."""
+        """Select the expired sessions; see `unexpired`."""
         return self.filter(~unexpired())
 
-    def at(self, scope: str, key: str) -> SessionQuerySet:
-        """The one living session of this address, or none."""
-        return self.living().filter(scope=scope, key=key)
+    def at(self, scope: object, key: object) -> SessionQuerySet:
+        """Select the active session at this address."""
+        return self.active().filter(scope=scope, key=key)
 
     def of_scopes(self, *scopes: str) -> SessionQuerySet:
-        """All that are or were in these scopes: living, expired and purged ones."""
-        named = [scope for scope in scopes if scope]  # those not purged have an empty one
+        """Select all sessions of these scopes: active, expired and purged."""
+        # Without an empty scope, which is the removed_scope of all sessions that are not purged.
+        named = [scope for scope in scopes if scope]
         return self.filter(Q(scope__in=named) | Q(removed_scope__in=named))
 
     def most_recent_first(self) -> SessionQuerySet:
-        """In order of the last message, newest first; those without one last."""
+        """Order by the last message, newest first; sessions without messages come last."""
         return self.order_by(F("last_message_at").desc(nulls_last=True), "-pk")
 
     def heads(self, pks: Collection[int]) -> dict[int, Head]:
-        """The heads of these sessions by primary key; removed and expired ones are left out."""
-        rows = self.living().filter(pk__in=pks).with_turn().values(*HEAD_COLUMNS)
+        """Return heads by primary key, excluding purged and expired sessions."""
+        rows = self.active().filter(pk__in=pks).with_turn().values(*HEAD_COLUMNS.values())
         return {row["pk"]: head_of(row) for row in rows}
 
     def page(
         self, *, after: int | None = None, before: int | None = None, limit: int | None
     ) -> Page | None:
-        """The head of the one session selected and a page of its rows, in one statement.
+        """Read the head and a page of rows of the one selected session in one statement.
 
-        `after` gives the `limit` oldest rows above that number, `before` the newest below it,
-        neither the newest of all; a `limit` of None is all of them. None where there is no
-        session. The numbers have no holes, so a page is a range of them, and costs the same in a
-        session of any length. With `after`, the page has the mark of the row at that number.
+        `after` selects the `limit` oldest rows above that seq, `before` the newest below it,
+        neither the newest of all; with a `limit` of None all of them. Returns None without a
+        session. With `after`, the page has the mark of the row at that seq.
         """
+        rows = self.page_rows(after=after, before=before, limit=limit)
+        return page_of(list(rows), is_marked=after is not None)
+
+    def page_rows(self, *, after: Any, before: Any, limit: Any) -> QuerySet[Any, Any]:
+        """Select `page_columns` for `page_of`. The numbers may be expressions."""
+        # Seqs have no gaps, so a page is a range, which costs the same in a session of any length.
         low: Any = F("first_seq") - 1
         high: Any = F("last_seq")
         if after is not None:
-            low = Greatest(low, Value(after))
-            high = high if limit is None else low + limit
+            low = Greatest(low, _expression(after))
+            high = high if limit is None else low + _expression(limit)
         else:
-            high = high if before is None else Least(high, Value(before - 1))
-            low = low if limit is None else Greatest(low, high - limit)
+            high = high if before is None else Least(high, _expression(before) - 1)
+            low = low if limit is None else Greatest(low, high - _expression(limit))
         span = Q(messages__seq__gt=low, messages__seq__lte=high)
         user_row = self.model._meta.get_field("messages").related_model._base_manager.filter(
             session_id=OuterRef("pk"), seq=OuterRef("row__turn")
         )
-        found = (
+        # A search for each row would take a third of the time. Most user rows are in the page.
+        is_elsewhere = Q(row__turn__lte=low) | Q(row__turn__gt=F("row__seq"))
+        elsewhere = When(is_elsewhere, then=Subquery(user_row.values("client_id")))
+        found: QuerySet[Any, Any] = (
             self.with_turn()
             .annotate(row=FilteredRelation("messages", condition=span))
-            .annotate(turn_client_id=Subquery(user_row.values("client_id")))
             .annotate(at=FilteredRelation("messages", condition=Q(messages__seq=after or 0)))
+            .annotate(earlier_client_id=Case(elsewhere))
             .order_by("row__seq")
-            .values(
-                *HEAD_COLUMNS,
-                *(f"at__{name}" for name in (MARKED_COLUMNS if after else ())),
-                "turn_client_id",
-                *(f"row__{name}" for name in STORED_COLUMNS),
-            )
+            .values_list(*page_columns(is_marked=after is not None))
         )
-        values = list(found)
-        if not values:
-            return None
-        rows = [stored_of(row, "row__") for row in values if row["row__seq"] is not None]
-        marked = [values[0].get(f"at__{name}") for name in MARKED_COLUMNS]
-        mark = mark_of(*marked) if marked[0] is not None else ""
-        return Page(head=head_of(values[0]), rows=rows, mark=mark)
+        return found
+
+    def content_rows(self) -> QuerySet[Any, Any]:
+        """Select a `ContentRow` for each row of the one selected session, ordered by seq.
+
+        For a session without rows it is one, and the columns of its message are NULL.
+        """
+        seqs = Q(messages__seq__gte=F("first_seq"), messages__seq__lte=F("last_seq"))
+        has_superseded = When(superseded_to__gte=F("first_seq"), then=F("pk"))
+        found: QuerySet[Any, Any] = (
+            self.annotate(row=FilteredRelation("messages", condition=seqs))
+            .annotate(superseded_in=Case(has_superseded))
+            .order_by("row__seq")
+            .values("row__role", "row__text", "row__body", "row__seq", "epoch", "superseded_in")
+        )
+        return found
 
     def with_turn(self) -> SessionQuerySet:
-        """Each with its running turn, under `now`."""
+        """Join the running turn as `now`."""
         running = Q(turns__client_id=F("running"))
         return self.annotate(now=FilteredRelation("turns", condition=running))
 
 
 class Session(models.Model):
-    """A conversation. Its row is the lock: whoever writes to the session holds it."""
+    """A conversation. Its row is the lock of every write, see Note [One lock for one session]."""
 
     scope = KeyField(_("scope"), max_length=150)
     key = KeyField(_("key"), max_length=200)
@@ -160,16 +179,28 @@ class Session(models.Model):
     metadata = models.JSONField(_("metadata"), blank=True, default=dict)
 
     first_seq = models.BigIntegerField(_("first message"), db_default=1)
+    """The floor; see Note [Floor and epoch]."""
     last_seq = models.BigIntegerField(_("last message"), db_default=0)
+    """The counter from which rows get their seq; see Note [Commit order]."""
     stored_from = models.BigIntegerField(db_default=1)
-    superseded_to = models.BigIntegerField(db_default=0)  # no row above it is superseded
+    """The lowest seq that still exists: vacuum deletes rows below the floor."""
+    superseded_to = models.BigIntegerField(db_default=0)
+    """See Note [Superseded ranges]."""
     epoch = models.BigIntegerField(default=random_epoch)
+    """Changes at clear and purge; see Note [Floor and epoch]."""
     revision = models.BigIntegerField(db_default=0)
-    rows_revision = models.BigIntegerField(db_default=0)  # the highest of a row, which has no index
-    running = KeyField(max_length=64, null=True)  # null is "idle", a condition of each append
+    """Counts changes other than new rows."""
+    rows_revision = models.BigIntegerField(db_default=0)
+    """The highest revision of its rows. Without it, each check for changes would read all rows."""
+    # Also in the session, since a condition of each append must be a column of the locked row.
+    running = KeyField(max_length=64, null=True)
+    """The client_id of the running turn; null when idle."""
     waiting = models.IntegerField(db_default=0)
+    """The number of waiting turns."""
     fence = models.BigIntegerField(db_default=0)
+    """See Note [Fence]."""
     tokens = models.BigIntegerField(_("tokens"), db_default=0)
+    """The sum of all rows that were ever stored."""
 
     last_message_at = models.DateTimeField(_("last message at"), null=True)
     last_active_day = models.DateField(db_default=DatabaseToday(), db_index=True)
@@ -178,6 +209,7 @@ class Session(models.Model):
     held_at = models.DateTimeField(_("on hold since"), null=True)
     removed_at = models.DateTimeField(_("purged at"), null=True)
     removed_scope = KeyField(max_length=150, db_default="", db_index=True)
+    """The scope of a session before its purge, for restore and erasure; otherwise empty."""
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
 
     objects = PrimaryManager.from_queryset(SessionQuerySet)()
@@ -198,8 +230,8 @@ class Session(models.Model):
             ),
         )
         permissions = (
-            ("view_transcript", _("Can read what was said")),
-            ("view_unmasked", _("Can read it unmasked")),
+            ("view_transcript", _("Can read transcripts")),
+            ("view_unmasked", _("Can read unmasked transcripts")),
             ("trim_history", _("Can trim and clear history")),
             ("purge_history", _("Can purge sessions")),
             ("export_history", _("Can export history")),
@@ -215,12 +247,12 @@ class Session(models.Model):
 
     @property
     def message_count(self) -> int:
-        """How many rows stand above the floor."""
+        """The number of rows from the floor on."""
         return self.last_seq - self.first_seq + 1
 
     @property
     def ends_at(self) -> datetime | None:
-        """When it expires if nothing more is said, and nothing runs or holds it; None for never."""
+        """When an idle session without a hold expires; None for never."""
         if self.expires_at is not None or settings.SESSION_TTL is None:
             return self.expires_at
         return (self.last_message_at or self.created_at) + timedelta(seconds=settings.SESSION_TTL)

@@ -1,4 +1,4 @@
-"""Tags: what the host and its operators mark a session with."""
+"""Tags, which the host and its operators add to sessions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_TAG_CHARS = 100
 
 
 class SessionTag(models.Model):
-    """A tag of a session, which rules of `RETENTION` select by. No client writes it."""
+    """A tag of a session, by which rules of `RETENTION` select. Clients cannot write it."""
 
     session = models.ForeignKey(
         Session, on_delete=models.CASCADE, related_name="tags", db_index=False

@@ -1,4 +1,4 @@
-"""Tickets: how a client without cookies opens a websocket."""
+"""Tickets: single-use socket credentials for clients without cookies."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from chatmemory.models.managers import PrimaryManager
 
 
 class Ticket(models.Model):
-    """The right to open one websocket soon. Its use deletes the row, which holds no secret."""
+    """The right to open one websocket. Its use deletes the row, which contains no secret."""
 
     digest = models.CharField(max_length=64, unique=True)
     user_pk = models.CharField(max_length=150, db_index=True)
     proof = models.CharField(max_length=64)
-    """Digest of the account's at the issue: a new password makes the ticket invalid."""
+    """Digest of the account's session hash at issue: a new password invalidates the ticket."""
     login = models.TextField()
-    """Session key and credential of the login that asked for it, encrypted with the ticket."""
+    """Session key and credential of the requesting login, encrypted with the ticket."""
     expires_at = models.DateTimeField(db_index=True)
 
     objects = PrimaryManager()

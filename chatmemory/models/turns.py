@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import models
-from django.db.models import Count, F, Min, OuterRef, Q, QuerySet, Subquery, Value, Window
+from django.db.models import (
+    Case,
+    Count,
+    Exists,
+    F,
+    Min,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Value,
+    When,
+    Window,
+)
 from django.db.models.functions import Coalesce, RowNumber
 from django.utils.translation import gettext_lazy as _
 
@@ -13,90 +26,133 @@ from chatmemory import codec
 from chatmemory.models.fields import DatabaseNow, KeyField
 from chatmemory.models.indexes import PartialIndex
 from chatmemory.models.managers import PrimaryManager
+from chatmemory.models.messages import Message
 from chatmemory.models.sessions import Session
+
+_NOW = DatabaseNow()
+"""One object, since its SQL is cached under it."""
+
+MAX_SESSIONS = 2**31 - 1
+"""Replaces the limit TURNS_PER_USER for other scopes: more sessions than any scope has."""
 
 
 class TurnQuerySet(QuerySet["Turn"]):
-    """What can be asked of turns."""
+    """Queries of turns."""
 
     def overdue(self) -> TurnQuerySet:
-        """Running ones whose lease ended: their process is dead, or paused."""
+        """Select running turns whose lease expired: their process is dead or paused."""
         return self.filter(status=Turn.Status.RUNNING, lease_until__lt=DatabaseNow())
 
     def seconds_to_lease_end(self) -> float | None:
-        """Until the next lease ends that has not ended, on the database's clock."""
-        to_come = self.filter(status=Turn.Status.RUNNING, lease_until__gte=DatabaseNow())
-        ends = to_come.order_by("lease_until").annotate(now=DatabaseNow())
+        """Return the seconds until the next valid lease expires, on the database's clock."""
+        valid = self.filter(status=Turn.Status.RUNNING, lease_until__gte=DatabaseNow())
+        ends = valid.order_by("lease_until").annotate(now=DatabaseNow())
         times: list[tuple[Any, Any]] = list(ends.values_list("lease_until", "now")[:1])
         return next(((until - now).total_seconds() for until, now in times), None)
 
     def waiting(self) -> TurnQuerySet:
-        """Those that wait for somebody to run them, the oldest first."""
+        """Select waiting turns, in the order in which they start."""
         return self.filter(status=Turn.Status.WAITING).order_by("place", "pk")
 
     def claimable(self) -> TurnQuerySet:
-        """Waiting ones of sessions in which nothing runs; those that were given back too."""
-        is_idle = Q(session__running__isnull=True) | Q(session__running=F("client_id"))
-        return self.filter(is_idle, status=Turn.Status.WAITING)
+        """Select waiting turns of idle sessions, and turns that were returned to the queue."""
+        return self.filter(_is_claimable())
 
     def ahead_of(
-        self, scope: str, *, turn_pk: int | None = None, session_pk: int | None = None
-    ) -> int:
-        """How many sessions of the scope go before this turn of a session, or before a new turn.
+        self, scope: Any, *, turn_pk: Any = None, session_pk: Any = None
+    ) -> QuerySet[Turn, Any]:
+        """Return the scope's sessions that precede this turn, or a new turn by default.
 
-        In these a turn runs, or an older one could begin.
+        In these a turn runs, or an older one is claimable. Damaged sessions do not precede it.
         """
-        could_begin = Q(session__running__isnull=True) | Q(session__running=F("client_id"))
-        if turn_pk is not None:
-            could_begin &= Q(pk__lt=turn_pk)
-        live = self.filter(scope=scope, status__in=(Turn.Status.WAITING, Turn.Status.RUNNING))
-        ahead = live.filter(Q(status=Turn.Status.RUNNING) | could_begin)
+        older = Q() if turn_pk is None else Q(pk__lt=turn_pk)
+        live = self.filter(scope=scope, status__in=Turn.ACTIVE_STATUSES)
+        ahead = live.filter(~_is_damaged(), _has_valid_run() | (_is_claimable() & older))
         if session_pk is not None:
             ahead = ahead.exclude(session=session_pk)
-        return ahead.values("session").distinct().count()
+        sessions: QuerySet[Turn, Any] = ahead.order_by().values("session").distinct()
+        return sessions
 
-    def sessions(self) -> QuerySet[Turn, Any]:
-        """The primary keys of their sessions, in order of the oldest turn."""
-        found = self.order_by().values("session_id").annotate(oldest=Min("pk"))
-        return found.order_by("oldest").values_list("session_id", flat=True)
+    def session_pks(self) -> QuerySet[Turn, Any]:
+        """Return the primary keys of the sessions, by their oldest turn; damaged ones last."""
+        in_order = self._by_session().order_by("is_damaged", "oldest")
+        pks: QuerySet[Turn, Any] = in_order.values_list("session_id", flat=True)
+        return pks
 
-    def within(self, limit: int) -> TurnQuerySet:
-        """The oldest of each person, as many as may begin where `limit` turns may run."""
-        running = Turn.objects.filter(scope=OuterRef("scope"), status=Turn.Status.RUNNING)
-        counted = running.order_by().values("scope").values(count=Count("pk"))
-        number = Window(RowNumber(), partition_by="scope", order_by="pk")
+    def session_pks_within(self, limit: int) -> QuerySet[Turn, Any]:
+        """Return the primary keys of each person's first sessions, up to `limit` running turns.
+
+        Those of a person are in the order of `session_pks`.
+        """
+        active = Turn.objects.filter(~_is_damaged(), _has_valid_run(), scope=OuterRef("scope"))
+        counted = active.order_by().values("scope")
+        running = Coalesce(Subquery(counted.values(count=Count("pk"))), Value(0))
         is_person = Q(scope__startswith="user:") | Q(scope__startswith="visitor:")
-        return self.annotate(number=number, running=Coalesce(Subquery(counted), Value(0))).filter(
-            ~is_person | Q(number__lte=limit - F("running"))
-        )
+        places = Case(When(is_person, then=limit - running), default=Value(MAX_SESSIONS))
+        number = Window(RowNumber(), partition_by="scope", order_by=("is_damaged", "oldest"))
+        numbered = self._by_session().annotate(places=places, number=number)
+        first = numbered.filter(number__lte=F("places"))
+        pks: QuerySet[Turn, Any] = first.order_by("number").values_list("session_id", flat=True)
+        return pks
+
+    def _by_session(self) -> QuerySet[Any, Any]:
+        """Group by session, with `oldest` (turn) and `is_damaged`."""
+        marked = self.order_by().annotate(is_damaged=_is_damaged())
+        return marked.values("session_id", "scope", "is_damaged").annotate(oldest=Min("pk"))
 
     def superseding(self, low: int, high: int | None = None) -> TurnQuerySet:
-        """Those with a row of their own that supersede a row from `low` on, up to `high`."""
-        begun = self.filter(user_seq__isnull=False, replaces_to__gte=low)
-        return begun if high is None else begun.filter(replaces_from__lte=high)
+        """Select turns with a user row that supersede rows between `low` and `high`, inclusive."""
+        # A waiting turn has no user row yet, and supersedes nothing.
+        started = self.filter(user_seq__isnull=False, replaces_to__gte=low)
+        return started if high is None else started.filter(replaces_from__lte=high)
 
     def superseded(self, low: int = 1) -> list[tuple[int, int]]:
-        """The ranges of a session's numbers from `low` on, ends included, that they supersede.
+        """Return the superseded ranges of seqs from `low` on, inclusive, in order of their ends.
 
-        One for each turn, in order of their ends: one may lie within a later one, and each ends
-        where its turn begins, so that the versions of a message can be told.
+        One range for each turn, since a client shows each version of a message; see
+        Note [Superseded ranges].
         """
-        found = self.superseding(low).order_by("replaces_to")
-        ranges = found.values_list("replaces_from", "replaces_to")
+        turns = self.superseding(low).order_by("replaces_to")
+        ranges = turns.values_list("replaces_from", "replaces_to")
         return [(max(a, low), b) for a, b in ranges if a is not None and b is not None]
 
-    def ask_to_stop(self) -> int:
-        """Tell running ones that they shall stop, and keep when that was first; return how many."""
-        asked = Coalesce("stop_requested_at", DatabaseNow())
-        return self.filter(status=Turn.Status.RUNNING).update(stop_requested_at=asked)
+    def request_stop(self) -> int:
+        """Request running turns to stop; keep the time of the first request. Return the count."""
+        first_request = Coalesce("stop_requested_at", DatabaseNow())
+        return self.filter(status=Turn.Status.RUNNING).update(stop_requested_at=first_request)
 
-    def end(self, status: str, **columns: Any) -> int:
-        """Give them this status, and take from them what only live ones have; return how many."""
-        return self.update(**Turn.ended(status, **columns))
+    def mark_ended(self, status: str, **columns: Any) -> int:
+        """Set the final status and clear the columns of live turns; return the count."""
+        return self.update(**Turn.end_columns(status, **columns))
+
+
+def _is_claimable() -> Q:
+    is_idle = Q(session__running__isnull=True) | Q(session__running=F("client_id"))
+    return is_idle & Q(status=Turn.Status.WAITING)
+
+
+def _has_valid_run() -> Q:
+    """Match running turns that their session names, with a valid lease.
+
+    A damaged session or a dead process leaves other running turns.
+    """
+    return Q(
+        status=Turn.Status.RUNNING,
+        client_id=F("session__running"),
+        lease_until__gte=DatabaseNow(),
+    )
+
+
+def _is_damaged() -> Exists:
+    """Match turns of sessions whose next seq is already used: these reject rows until a repair."""
+    next_row = Message.stored.filter(
+        session_id=OuterRef("session_id"), seq=OuterRef("session__last_seq") + 1
+    )
+    return Exists(next_row)
 
 
 class Turn(models.Model):
-    """One admitted message of a user, and how its run stands."""
+    """An admitted message of a user, and the state of its run."""
 
     class Status(models.TextChoices):
         WAITING = "waiting", _("waiting")
@@ -106,25 +162,36 @@ class Turn(models.Model):
         FAILED = "failed", _("failed")
         CANCELLED = "cancelled", _("cancelled")
 
+    ACTIVE_STATUSES = (Status.WAITING, Status.RUNNING)
+
     session = models.ForeignKey(
         Session, on_delete=models.PROTECT, related_name="turns", db_index=False
     )
-    scope = KeyField(max_length=150, db_default="")  # its session's, while it waits or runs
+    scope = KeyField(max_length=150, db_default="")
+    """The session's scope while the turn waits or runs, else empty: counted without a join."""
     client_id = KeyField(max_length=64)
     status = models.CharField(max_length=12, choices=Status.choices)
     place = models.BigIntegerField(db_default=0)
+    """The order in the queue, lowest first; turns with the same place start by primary key."""
     asked = models.TextField(default="")
+    """The user's message as JSON, until it has a row."""
     user_seq = models.BigIntegerField(null=True)
+    """The seq of the user's row; null while the turn waits."""
     replaces_from = models.BigIntegerField(null=True)
-    replaces_to = models.BigIntegerField(null=True)  # while it waits, the newest that was seen
+    """See Note [Superseded ranges]."""
+    replaces_to = models.BigIntegerField(null=True)
+    """The end of that range; while the turn waits, the newest user row that its sender knew."""
     epoch = models.BigIntegerField()
     fence = models.BigIntegerField(db_default=0)
+    """See Note [Fence]."""
     lease_owner = models.CharField(max_length=64, default="")
     lease_until = models.DateTimeField(null=True)
     started_at = models.DateTimeField(null=True)
     stop_requested_at = models.DateTimeField(null=True)
     step = models.IntegerField(db_default=0)
+    """The number of the streamed text in the turn."""
     partial = models.TextField(default="")
+    """The streamed text that was saved last."""
     model = models.CharField(max_length=100, default="")
     usage = models.TextField(default="")
     error = models.CharField(max_length=32, default="")
@@ -143,14 +210,13 @@ class Turn(models.Model):
             ),
         )
         indexes = (
-            # For the sweep and for the count of a person's turns: live turns are few among all that
-            # ever ran.
+            # For the sweep and the count of a person's turns: few turns are live.
             PartialIndex(
                 fields=["status", "scope"],
                 where=Q(status__in=["waiting", "running"]),
                 name="chatmemory_turn_live",
             ),
-            # For the vacuum, which looks for the turns of the rows that it deletes, under the lock.
+            # For the vacuum, which finds the turns of the rows that it deletes under the lock.
             models.Index(fields=["session", "user_seq"], name="chatmemory_turn_user_seq"),
             PartialIndex(
                 fields=["session", "replaces_to"],
@@ -163,8 +229,8 @@ class Turn(models.Model):
         return f"{self.client_id} ({self.status})"
 
     @staticmethod
-    def ended(status: str, **columns: Any) -> dict[str, Any]:
-        """Return the columns of a turn that ends. Give `asked` and `partial` to keep them."""
+    def end_columns(status: str, **columns: Any) -> dict[str, Any]:
+        """Return the columns of a turn that ends; pass `asked` and `partial` to keep them."""
         return {
             "status": status,
             "scope": "",
@@ -172,11 +238,11 @@ class Turn(models.Model):
             "partial": "",
             "lease_owner": "",
             "lease_until": None,
-            "ended_at": DatabaseNow(),
+            "ended_at": _NOW,
             **columns,
         }
 
     @property
     def asked_text(self) -> str:
-        """The text of the user's message, while no row holds it."""
+        """The text of a user message that has no row yet."""
         return codec.text_of(codec.decode("user", "", self.asked).get("content"))

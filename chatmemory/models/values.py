@@ -1,9 +1,9 @@
-"""What reads return: plain values, not rows to save."""
+"""Values that reads return; they cannot be saved."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -11,9 +11,11 @@ from typing import Any
 from chatmemory import codec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as it was read."""
+    """A message as read from the database."""
+
+    # Positional, since a page has many: names take three times as long.
 
     seq: int
     role: str
@@ -34,21 +36,21 @@ class StoredMessage:
     """The public name of the message's turn: the client_id of its user row."""
 
     @property
-    def mark(self) -> str:
-        """A short hash that identifies this row."""
-        return mark_of(self.seq, self.role, self.client_id, self.created_at)
+    def identity(self) -> tuple[int, str, str | None, datetime]:
+        """The columns that `mark_of` hashes to identify this row."""
+        return self.seq, self.role, self.client_id, self.created_at
 
     def plain(self) -> dict[str, object]:
-        """The message as it was handed in; a placeholder if it can't be decoded."""
+        """Decode the plain message, marked `quarantined` if undecodable."""
         return codec.decode(self.role, self.text, self.body)
 
     @property
     def is_unreadable(self) -> bool:
-        """Whether it can't be decoded, marked as such or not; its text can be shown."""
+        """Whether it cannot be decoded, marked as quarantined or not. Its text can be shown."""
         return self.quarantined or "quarantined" in self.plain()
 
     def public(self) -> dict[str, object]:
-        """What whoever may read the session is shown of it, in frames and over REST alike."""
+        """Return the fields that readers of the session see, in frames and over REST."""
         plain = self.plain()
         content = plain.get("content")
         asks = codec.Asks.of(plain)
@@ -75,7 +77,10 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What a page or a socket shows of a session besides its rows."""
+    """The fields of a session that pages and sockets show besides its rows.
+
+    `HEAD_COLUMNS` is derived from the fields: a new one is read without further changes.
+    """
 
     pk: int
     scope: str
@@ -87,15 +92,15 @@ class Head:
     superseded_to: int
     revision: int
     rows_revision: int
-    """That of the last change of a row; 0 if there was none."""
-    archived: bool
+    """The revision of the last change of a row; 0 without one."""
+    archived_at: datetime | None
     running: str | None
     turn_status: str | None
     turn_since: datetime | None
     waiting: int
 
     def as_session(self) -> dict[str, object]:
-        """Conditions for a related row: its session is this one, in this epoch.
+        """Return the filter for related rows of this session in this epoch.
 
         A restored database may assign the primary key to another session.
         """
@@ -107,7 +112,7 @@ class Head:
         }
 
     def public(self) -> dict[str, object]:
-        """What the owner is shown of it besides the rows."""
+        """Return the fields that the owner sees."""
         since = self.turn_since and self.turn_since.isoformat()
         running = {"turn": self.running, "status": self.turn_status, "since": since}
         return {
@@ -117,73 +122,79 @@ class Head:
             "first_seq": self.first_seq,
             "last_seq": self.last_seq,
             "revision": self.revision,
-            "archived": self.archived,
+            "archived": self.archived_at is not None,
             "running": running if self.running else None,
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Rows in order of seq, with the head as it was in the same moment."""
+    """Rows in order of seq, with the head read in the same statement."""
 
     head: Head
     rows: list[StoredMessage]
     mark: str = ""
-    """Of the row at `after`; empty if there is none."""
+    """The mark of the row at `after`; empty without one."""
 
 
 STORED_COLUMNS = tuple(
     name for name in StoredMessage.__dataclass_fields__ if name != "turn_client_id"
 )
+_SEQ, _CLIENT_ID, _TURN = map(STORED_COLUMNS.index, ("seq", "client_id", "turn"))
 MARKED_COLUMNS = ("seq", "role", "client_id", "created_at")
-"""Of a row, the columns that `mark_of` is given."""
-HEAD_COLUMNS = (
-    "pk",
-    "scope",
-    "key",
-    "title",
-    "epoch",
-    "first_seq",
-    "last_seq",
-    "superseded_to",
-    "revision",
-    "rows_revision",
-    "archived_at",
-    "running",
-    "waiting",
-    "now__status",
-    "now__started_at",
-)
+"""The columns of a row that `mark_of` hashes."""
+_OF_TURN = {"turn_status": "now__status", "turn_since": "now__started_at"}
+HEAD_COLUMNS = {name: _OF_TURN.get(name, name) for name in Head.__dataclass_fields__}
+"""The column of each field of `Head`, in a query of `SessionQuerySet.with_turn`."""
+SESSION_COLUMNS = tuple(name for name in HEAD_COLUMNS if name not in (*_OF_TURN, "pk"))
+"""The fields of `Head` that are columns of the session with the same name."""
+
+ContentRow = tuple[str, str, str | None, int, int, int | None]
+"""The role, text, body and seq of a message, the epoch of its session, and the session's primary
+key if the session has superseded rows."""
 
 
 def mark_of(seq: int, role: str, client_id: str | None, created_at: datetime) -> str:
-    """A short hash of what no redaction or repair of a row changes."""
-    about = f"{seq} {role} {client_id or ''} {created_at.astimezone(UTC).isoformat()}"
-    return hashlib.blake2b(about.encode(), digest_size=8).hexdigest()
+    """Hash the columns that neither redaction nor repair changes, to identify a row."""
+    identity = f"{seq} {role} {client_id or ''} {created_at.astimezone(UTC).isoformat()}"
+    return hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
 
 
 def head_of(values: Mapping[str, Any]) -> Head:
-    """The head in a row of `HEAD_COLUMNS`."""
-    return Head(
-        pk=values["pk"],
-        scope=values["scope"],
-        key=values["key"],
-        title=values["title"],
-        epoch=values["epoch"],
-        first_seq=values["first_seq"],
-        last_seq=values["last_seq"],
-        superseded_to=values["superseded_to"],
-        revision=values["revision"],
-        rows_revision=values["rows_revision"],
-        archived=values["archived_at"] is not None,
-        running=values["running"],
-        turn_status=values["now__status"],
-        turn_since=values["now__started_at"],
-        waiting=values["waiting"],
+    """Build a head from a row of the columns in `HEAD_COLUMNS`."""
+    return Head(**{name: values[column] for name, column in HEAD_COLUMNS.items()})
+
+
+def page_columns(*, is_marked: bool) -> tuple[str, ...]:
+    """The columns of `SessionQuerySet.page_rows`, of which `is_marked` adds those of the mark."""
+    return (
+        *(f"row__{name}" for name in STORED_COLUMNS),
+        "earlier_client_id",
+        *HEAD_COLUMNS.values(),
+        *(f"at__{name}" for name in MARKED_COLUMNS if is_marked),
     )
 
 
-def stored_of(values: Mapping[str, Any], prefix: str = "") -> StoredMessage:
-    """The message in a row of `STORED_COLUMNS`, each under `prefix`, and `turn_client_id`."""
-    columns = {name: values[prefix + name] for name in STORED_COLUMNS}
-    return StoredMessage(**columns, turn_client_id=values["turn_client_id"])
+def page_of(rows: Sequence[Sequence[Any]], *, is_marked: bool) -> Page | None:
+    """Build a page from the rows of `SessionQuerySet.page_rows`; None from none."""
+    if not rows:
+        return None
+    columns = dict(zip(page_columns(is_marked=is_marked), rows[0], strict=True))
+    marked: list[Any] = [columns.get(f"at__{name}") for name in MARKED_COLUMNS]
+    return Page(
+        head=head_of(columns),
+        rows=[] if columns["row__seq"] is None else _messages_of(rows),
+        mark="" if marked[0] is None else mark_of(*marked),
+    )
+
+
+def _messages_of(rows: Iterable[Sequence[Any]]) -> list[StoredMessage]:
+    messages: list[StoredMessage] = []
+    client_ids: dict[int | None, str | None] = {}
+    for row in rows:
+        stored = row[: len(STORED_COLUMNS)]
+        client_ids[stored[_SEQ]] = stored[_CLIENT_ID]
+        # The user row of its turn is in this page, or precedes it, or does not exist.
+        turn_client_id = row[len(STORED_COLUMNS)] or client_ids.get(stored[_TURN])
+        messages.append(StoredMessage(*(*stored, turn_client_id)))
+    return messages

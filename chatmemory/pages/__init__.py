@@ -1,1 +1,1 @@
-"""The chat pages: a person's own sessions, and one of them."""
+"""The chat pages: the list of the user's sessions, and one session."""

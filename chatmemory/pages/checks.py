@@ -1,4 +1,4 @@
-"""Checks of what the chat pages need besides the app's own settings: websockets and a sign-in."""
+"""System checks for the chat pages: websockets and the login URL."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from django.utils.module_loading import import_string
 
 SOCKET_HINT = (
     'Route "websocket" to chatmemory.routing.websocket_urlpatterns, as project/asgi.py of '
-    "django-chatmemory does. Silence this if another server takes the websockets."
+    "django-chatmemory does. Silence this check if another server serves the websockets."
 )
 WRAPPED = ("application", "inner", "app")
-"""Where ASGI middleware keeps the application that it wraps."""
+"""Names of the attribute in which ASGI middleware stores the wrapped application."""
 DJANGO_COMMANDS = ("django.core", "django.contrib.staticfiles")
 
 
@@ -29,31 +29,32 @@ DJANGO_COMMANDS = ("django.core", "django.contrib.staticfiles")
 def check_websockets(
     app_configs: Sequence[AppConfig] | None, **_: Any
 ) -> list[checks.CheckMessage]:
-    """The chat page can open its websocket."""
+    """Warn if the chat page is mounted but has no websocket route."""
     if not _are_pages_mounted():
         return []
     found: list[checks.CheckMessage] = []
     if problem := _application_problem():
         found.append(checks.Warning(problem, hint=SOCKET_HINT, id="chatmemory.W018"))
     if settings.DEBUG and get_commands().get("runserver") in DJANGO_COMMANDS:
-        hint = (
-            "Put 'daphne' first in INSTALLED_APPS. Silence this if you develop with another server."
-        )
+        hint = "Put 'daphne' first in INSTALLED_APPS. Silence this check if you use another server."
         message = "The chat page needs websockets, which Django's runserver does not serve."
         if apps.is_installed("daphne"):
-            message = "'daphne' comes after django.contrib.staticfiles, whose runserver is used."
+            message = (
+                "'daphne' is after django.contrib.staticfiles in INSTALLED_APPS, so Django's "
+                "runserver is used, which does not serve websockets."
+            )
         found.append(checks.Warning(message, hint=hint, id="chatmemory.W018"))
     return found
 
 
 def _application_problem() -> str | None:
-    """Why ASGI_APPLICATION has no chat socket; None if it has one, or may have one."""
+    """Return why ASGI_APPLICATION has no chat socket; None if it has one or cannot be inspected."""
     path = getattr(settings, "ASGI_APPLICATION", None)
     if not path:
         return "The chat page needs websockets, and ASGI_APPLICATION is not set."
     try:
         application = import_string(path)
-    except Exception as error:  # of the project's own module
+    except Exception as error:  # the project's module may raise anything
         return f"ASGI_APPLICATION {path!r} can't be imported: {type(error).__name__}."
     if isinstance(application, ASGIHandler):
         return f"ASGI_APPLICATION {path!r} is Django's own, which does not accept websockets."
@@ -64,12 +65,12 @@ def _application_problem() -> str | None:
         return f"ASGI_APPLICATION {path!r} has no route for websockets."
     routers = list(_routers(websocket))
     if routers and not any(map(_has_chat, routers)):
-        return f"ASGI_APPLICATION {path!r} routes websockets, but none to chatmemory."
+        return f"ASGI_APPLICATION {path!r} routes websockets, but not to chatmemory."
     return None
 
 
 def _routers(application: object) -> Iterator[URLRouter]:
-    """The router inside of middleware, if it can be seen."""
+    """Yield the router inside nested middleware, if there is one."""
     for _ in range(20):
         if isinstance(application, URLRouter):
             yield application
@@ -80,9 +81,7 @@ def _routers(application: object) -> Iterator[URLRouter]:
 
 
 def _has_chat(router: URLRouter) -> bool:
-    callbacks = [route.callback for route in router.routes if hasattr(route, "callback")]
-    if len(callbacks) < len(router.routes):  # a route of another kind, which can't be judged
-        return True
+    callbacks = [route.callback for route in router.routes]
     modules = [getattr(getattr(c, "consumer_class", None), "__module__", "") for c in callbacks]
     inner = [found for callback in callbacks for found in _routers(callback)]
     return any(m.startswith("chatmemory.") for m in modules) or any(map(_has_chat, inner))
@@ -90,13 +89,13 @@ def _has_chat(router: URLRouter) -> bool:
 
 @checks.register
 def check_login_url(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
-    """The sign-in exists to which the chat pages send visitors."""
+    """Warn if LOGIN_URL, to which the chat pages redirect, does not resolve."""
     if not _are_pages_mounted() or _is_found(str(settings.LOGIN_URL)):
         return []
     return [
         checks.Warning(
-            f"LOGIN_URL is {str(settings.LOGIN_URL)!r}, and no view has this name or address.",
-            hint="The chat pages send visitors there. Include django.contrib.auth.urls, or set it.",
+            f"LOGIN_URL {str(settings.LOGIN_URL)!r} is neither a view name nor a known URL.",
+            hint="The chat pages redirect there. Include django.contrib.auth.urls or set it.",
             id="chatmemory.W019",
         )
     ]

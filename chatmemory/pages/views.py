@@ -1,4 +1,4 @@
-"""The chat pages. The page shows what is stored; all that is live comes over the socket."""
+"""The chat pages. They render stored messages; live changes come over the socket."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_safe
 
 from chatmemory import codec, services
+from chatmemory.access import logins, rates
 from chatmemory.errors import (
     BadInput,
     ChatMemoryError,
@@ -36,11 +37,11 @@ from chatmemory.errors import (
     Unauthenticated,
 )
 from chatmemory.models import Message, SessionQuerySet, StoredMessage
-from chatmemory.pages.rendering import first_words, has_markup, markdown, visible
+from chatmemory.rendering.markdown import first_words, has_markup, markdown, visible
 from chatmemory.services import Actor
 
 SOCKET_PATH = "/ws/chat/"
-"""Where the websocket route is mounted; a session's key and a slash follow."""
+"""The prefix of the websocket route; a session's key and a slash follow."""
 
 POLICY = (
     "default-src 'self'; script-src 'self'; object-src 'none'; base-uri 'none'; "
@@ -50,14 +51,13 @@ PAGE_ROWS = 50
 RENDERED_ROWS = 100
 RENDERED_CHARS = 100_000
 RENDERED_SECONDS = 2.0
-"""How much Markdown one answer renders, and how much CPU time it spends on that; the rest is shown
-as plain text, or asked for again."""
+"""Limits of the Markdown that one response renders, in rows, characters and CPU time. The page
+shows the rest as plain text, or requests it later."""
 
-SHOWN_CHARS = 30_000
-"""Longer messages are cut on the page, with a link to the whole."""
+MAX_TEXT_CHARS = 30_000
+"""The page truncates longer messages, with a link to the whole message."""
 
-LISTED = 40
-"""Sessions on one page of the list."""
+SESSIONS_PER_PAGE = 40
 
 STATUS = {
     BadInput: 400,
@@ -72,22 +72,30 @@ FAILURES = {
     "model_error": gettext_lazy("The model failed."),
     "model_unavailable": gettext_lazy("The model can't be reached."),
     "model_timeout": gettext_lazy("The model took too long."),
-    "model_rate_limited": gettext_lazy("The model gets too many requests; try again in a moment."),
-    "model_access_denied": gettext_lazy("The model denies access; an operator has to fix it."),
-    "model_not_found": gettext_lazy("The provider has no such model; an operator has to fix it."),
+    "model_rate_limited": gettext_lazy(
+        "The model received too many requests. Try again in a moment."
+    ),
+    "model_access_denied": gettext_lazy("The model denied access. An operator has to fix this."),
+    "model_not_found": gettext_lazy(
+        "The configured model does not exist. An operator has to fix this."
+    ),
     "context_too_long": gettext_lazy("The conversation is too long for the model."),
     "blocked": gettext_lazy("The model refused to answer."),
-    "no_checkpointer": gettext_lazy("The model can't ask you anything here."),
+    "no_checkpointer": gettext_lazy(
+        "The model asked a question, but this chat does not support questions."
+    ),
 }
-"""Why a reply failed, by code; chat-words.js has the same."""
+"""The text for each error code of a reply; chat-words.js has a copy, which a test compares."""
+
+NOT_FOUND = gettext_lazy("This chat or message does not exist.")
 
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, P], HttpResponse]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """A session in the list."""
+class SessionEntry:
+    """A session, as the list shows it."""
 
     key: str
     title: str
@@ -95,8 +103,8 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """A message on the page."""
+class MessageEntry:
+    """A message, as the page shows it."""
 
     seq: int
     revision: int
@@ -114,7 +122,7 @@ class Shown:
 def with_policy(
     view: Callable[Concatenate[HttpRequest, P], HttpResponseBase],
 ) -> Callable[Concatenate[HttpRequest, P], HttpResponseBase]:
-    """Send a Content-Security-Policy: only files of this site run, and no inline code."""
+    """Send a Content-Security-Policy that allows only scripts from files of this site."""
 
     @wraps(view)
     def inner(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
@@ -126,7 +134,7 @@ def with_policy(
 
 
 def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponseBase]:
-    """What all views here share: who may see them, and how an error of ours is shown."""
+    """Require a login and a safe method, show our errors as a page, and forbid caching."""
 
     @wraps(view)
     def inner(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
@@ -134,10 +142,13 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponseBas
             return view(request, *args, **kwargs)
         except ChatMemoryError as error:
             status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
-            answer = render(request, "chatmemory/problem.html", {"problem": error}, status=status)
+            problem = NOT_FOUND if isinstance(error, NotFound) else error
+            response = render(
+                request, "chatmemory/problem.html", {"problem": problem}, status=status
+            )
             if isinstance(error, RateLimited):
-                answer["Retry-After"] = str(math.ceil(error.retry_after))
-            return answer
+                response["Retry-After"] = str(math.ceil(error.retry_after))
+            return response
 
     guarded = login_required(require_safe(inner))
     return transaction.non_atomic_requests(cache_control(no_store=True)(with_policy(guarded)))
@@ -145,26 +156,27 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponseBas
 
 @page
 def session_list(request: HttpRequest) -> HttpResponse:
-    """Own sessions, the last active first."""
+    """List the user's sessions, the last active first."""
     number = _number(request, "page", 1) or 1
-    start = (number - 1) * LISTED
-    found = listed(services.sessions_of(_actor(request)), start, start + LISTED + 1)
-    more = number + 1 if len(found) > LISTED else None
-    context = {"sessions": found[:LISTED], "newer": number - 1, "older": more}
+    start = (number - 1) * SESSIONS_PER_PAGE
+    stop = start + SESSIONS_PER_PAGE
+    found = session_entries(services.sessions_of(_actor(request)), start, stop + 1)
+    older = number + 1 if len(found) > SESSIONS_PER_PAGE else None
+    context = {"sessions": found[:SESSIONS_PER_PAGE], "newer": number - 1, "older": older}
     return render(request, "chatmemory/sessions.html", context)
 
 
 @page
 def new_session(request: HttpRequest) -> HttpResponse:
-    """An address for a new session; the socket makes the session."""
+    """Redirect to the page of a new key; the first message creates the session."""
     return redirect("chatmemory:session", key=uuid.uuid4())
 
 
 @page
 def session(request: HttpRequest, key: str) -> HttpResponse:
-    """A session with its newest messages, but those that an edit or a second answer superseded.
+    """Show the newest messages of a session, without superseded ones.
 
-    A new key of ours opens an empty one.
+    A new key shows an empty session, which the first message creates.
     """
     actor = _actor(request)
     sessions = services.sessions_of(actor)
@@ -175,22 +187,24 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
     except NotFound:
         if not codec.is_new_key(key):
             raise
-        is_new = True  # the socket makes the session
+        is_new = True
     else:
-        archived = found.head.archived
+        archived = found.head.archived_at is not None
         has_older = bool(found.rows) and found.rows[0].seq > found.head.first_seq
         replaced = services.read_superseded(head=found.head)
         rows = [row for row in found.rows if not any(a <= row.seq <= b for a, b in replaced)]
-    current = next(iter(listed(sessions.filter(key=key), 0, 1, every=True)), None)
+    own_entries = session_entries(sessions.filter(key=key), 0, 1, with_empty=True)
+    current = next(iter(own_entries), None)
     title = current.title if current else ""
-    others = [other for other in listed(sessions, 0, LISTED) if other.key != key]
+    entries = session_entries(sessions, 0, SESSIONS_PER_PAGE)
+    others = [other for other in entries if other.key != key]
     context = {
         "key": key,
         "title": title,
         "is_new": is_new,
         "archived": archived,
         "has_older": has_older,
-        "rows": shown(rows),
+        "rows": message_entries(rows),
         "others": others,
         "current": current if rows else None,
         "socket": f"{SOCKET_PATH}{key}/",
@@ -201,9 +215,9 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
 
 @page
 def rendered(request: HttpRequest, key: str) -> HttpResponse:
-    """The Markdown of finished replies between two numbers, as HTML.
+    """Return the stored replies between two seqs as HTML.
 
-    `upto` is the last row that was looked at: an answer has its limits.
+    `upto` is the last seq that the response covers. Its limits may end it before the last row.
     """
     after, before = _number(request, "after", 0), _number(request, "before", None)
     rows = services.read_page(
@@ -225,7 +239,7 @@ def rendered(request: HttpRequest, key: str) -> HttpResponse:
 
 @page
 def message(request: HttpRequest, key: str, seq: int) -> HttpResponse:
-    """The whole text of one message, as it is stored."""
+    """Return the stored text of one message as plain text."""
     if not 1 <= seq <= codec.MAX_SAFE_INTEGER:
         raise NotFound
     found = services.read_page(
@@ -233,34 +247,40 @@ def message(request: HttpRequest, key: str, seq: int) -> HttpResponse:
     ).rows
     if not found or found[0].seq != seq:
         raise NotFound
-    answer = HttpResponse(found[0].text, content_type="text/plain; charset=utf-8")
-    answer["X-Content-Type-Options"] = "nosniff"
-    return answer
+    response = HttpResponse(found[0].text, content_type="text/plain; charset=utf-8")
+    response["X-Content-Type-Options"] = "nosniff"
+    return response
 
 
-def listed(
-    sessions: SessionQuerySet, start: int, stop: int, *, every: bool = False
-) -> list[Listed]:
-    """Some of these sessions with their titles; without `every`, only those that have something."""
-    said = Message.stored.filter(
+def session_entries(
+    sessions: SessionQuerySet, start: int, stop: int, *, with_empty: bool = False
+) -> list[SessionEntry]:
+    """Return a slice of the sessions, the last active first, titled by their first user message.
+
+    Without `with_empty`, skips sessions without messages, waiting turns and title.
+    """
+    user_messages = Message.stored.filter(
         session=OuterRef("pk"), seq__gte=OuterRef("first_seq"), role=Message.Role.USER
     ).in_order()
-    if not every:
-        # Code may give a session a key that no address can hold.
+    if not with_empty:
+        # Server code can create sessions whose key cannot be part of a URL.
         sessions = sessions.exclude(key__regex=codec.NOT_IN_KEYS).filter(
             Q(last_seq__gte=F("first_seq")) | Q(waiting__gt=0) | ~Q(title="")
         )
     found = sessions.most_recent_first().values_list(
-        "key", "title", Subquery(said.values(start=Left("text", 200))[:1]), "last_message_at"
+        "key",
+        "title",
+        Subquery(user_messages.values(start=Left("text", 200))[:1]),
+        "last_message_at",
     )
     return [
-        Listed(key=key, title=visible(title or first_words(text or "")), at=at)
+        SessionEntry(key=key, title=visible(title or first_words(text or "")), at=at)
         for key, title, text, at in found[start:stop]
     ]
 
 
-def shown(rows: Iterable[StoredMessage]) -> list[Shown]:
-    """The messages as the page shows them."""
+def message_entries(rows: Iterable[StoredMessage]) -> list[MessageEntry]:
+    """Convert rows for the page; renders Markdown up to the limits, the rest is plain text."""
     left, until = RENDERED_CHARS, time.thread_time() + RENDERED_SECONDS
     result = []
     for row in rows:
@@ -269,15 +289,15 @@ def shown(rows: Iterable[StoredMessage]) -> list[Shown]:
             left -= len(row.text)
             html = markdown(row.text)
         result.append(
-            Shown(
+            MessageEntry(
                 seq=row.seq,
                 revision=row.revision,
                 role=row.role,
                 html=html,
-                text=visible(row.text[:SHOWN_CHARS]),
-                is_cut=len(row.text) > SHOWN_CHARS,
+                text=visible(row.text[:MAX_TEXT_CHARS]),
+                is_cut=len(row.text) > MAX_TEXT_CHARS,
                 status=row.status,
-                error=reason(row.error),
+                error=failure_text(row.error),
                 redacted=row.redacted,
                 quarantined=row.is_unreadable,
                 at=row.created_at,
@@ -287,12 +307,12 @@ def shown(rows: Iterable[StoredMessage]) -> list[Shown]:
 
 
 def is_rendered(row: StoredMessage) -> bool:
-    """Whether the row is shown as Markdown."""
+    """Return whether the page renders the row as Markdown."""
     return row.role == Message.Role.ASSISTANT and has_markup(row.text)
 
 
-def reason(code: str) -> str:
-    """Why a reply failed, in words; a host's own code has none."""
+def failure_text(code: str) -> str:
+    """Return the text for an error code; a general text for a host's own code, "" for none."""
     return str(FAILURES.get(code) or _("The reply failed.")) if code else ""
 
 
@@ -300,8 +320,8 @@ def _actor(request: HttpRequest) -> Actor:
     if not isinstance(request.user, AbstractBaseUser):
         raise Unauthenticated
     actor = Actor.user(request.user)
-    services.check_reach(actor)
-    services.check_reads(actor)
+    logins.check_reach(actor)
+    rates.check_reads(actor)
     return actor
 
 
@@ -310,5 +330,5 @@ def _number(request: HttpRequest, name: str, default: int | None) -> int | None:
     if not value:
         return default
     if not (value.isascii() and value.isdigit() and len(value) <= 15):
-        raise BadInput(f"{name} must be a whole number.", field=name)
+        raise BadInput(f"{name} must be an integer of at least 0.", field=name)
     return int(value)

@@ -1,4 +1,4 @@
-"""Who answers: found from the setting RESPONDER, and asked in one way, whatever it is."""
+"""Responders: the code that produces replies, loaded from the setting RESPONDER."""
 
 from __future__ import annotations
 

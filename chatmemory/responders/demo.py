@@ -1,4 +1,4 @@
-"""The offline demo model: it knows what the user said in the window, and nothing else."""
+"""The offline demo model. It answers from the user's messages in the window."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from chatmemory.codec import text_of
 from chatmemory.models import Session
 
-PAUSE = 0.02
-"""Seconds between two words."""
+PAUSE_SECONDS = 0.02
+"""Delay between two words."""
 
 _NAME = r"([A-Z][\w'-]*(?: [A-Z][\w'-]*){0,2})"
 _DAY = r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day"
@@ -19,7 +19,7 @@ _DATE = (
     rf"(\d{{4}}-\d\d-\d\d|(?:{_MONTH}) \d{{1,2}}(?:st|nd|rd|th)?"
     rf"|\d{{1,2}}(?:st|nd|rd|th)?(?: of)? (?:{_MONTH})|{_DAY})\b"
 )
-_TOLD = {
+_FACT_PATTERNS = {
     "name": rf"\b(?:I'm|I am|[Cc]all me|[Nn]ame(?:'s| is)) {_NAME}|\b[Mm]y name(?:'s| is) (\w+)",
     "order number": r"\b[Oo]rder(?: number| no\.?| id)?(?: is|:)?[ #]+"
     r"(?=[-\w]{3})([-\w]{0,30}?\d[-\w]{0,30})",
@@ -29,8 +29,8 @@ _TOLD = {
     "phone number": r"\b(?:[Pp]hone|[Nn]umber|[Cc]all me)[^\d+]{1,15}(\+?\d[\d ()/-]{5,20}\d)",
     "date": _DATE,
 }
-_ANYTHING = re.compile(r"\b[Mm]y ([a-z][a-z -]{1,30}?) (?:is called|is|are) ([^.,;!?\n]{1,80})")
-_SAME = {
+_OTHER_FACT = re.compile(r"\b[Mm]y ([a-z][a-z -]{1,30}?) (?:is called|is|are) ([^.,;!?\n]{1,80})")
+_SYNONYMS = {
     "order": "order number",
     "order id": "order number",
     "e-mail": "email",
@@ -50,34 +50,36 @@ _ASKED = re.compile(
     r"|repeat) (?=my\b)"
 )
 _MINE = re.compile(r"\bmy ([a-z][a-z -]{0,30}?)(?= (?:and|or|again|is|was)\b|\s*[,.;!?]|\s*$)")
-_DID_I_SAY = re.compile(r"\b(?:what|which) ([a-z][a-z -]{0,30}?) did i (?:say|give|tell|mention)")
+_WHICH_DID_I_SAY = re.compile(
+    r"\b(?:what|which) ([a-z][a-z -]{0,30}?) did i (?:say|give|tell|mention)"
+)
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[Nn]o\.)\s+(?=\D)|\n+")
-_STOP_WORDS = """
+_STOP_WORD_LIST = """
     a about am an and are as at be but by can did do does for from had has have i i'd i'll i'm if in
     is it it's its me my no not of on or our please said say so some that the their them then there
     they this to was we were what when where which who will with would you your
 """
-_STOPPED = frozenset(_STOP_WORDS.split())
+_STOP_WORDS = frozenset(_STOP_WORD_LIST.split())
 
 
 async def answer(messages: list[dict[str, object]], session: Session) -> AsyncGenerator[str, None]:
-    """Say the reply word by word."""
+    """Stream the reply word by word."""
     for word in re.findall(r"\s*\S+", reply(messages)):
         yield word
-        await asyncio.sleep(PAUSE)
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 def reply(messages: Sequence[Mapping[str, object]]) -> str:
-    """What the model says after these messages; always the same after the same."""
-    *said, last = [text_of(m["content"]) for m in messages if m["role"] == "user"]
+    """Compute the reply; the same messages always give the same reply."""
+    *texts, last = [text_of(m["content"]) for m in messages if m["role"] == "user"]
     question = _lowered(last)
     if found := _QUOTED.search(question):
-        return _quote(found[1], said)
+        return _quote(found[1], texts)
     if asked := list(_asked(question)):
-        known = facts([*said, last])
+        known = facts([*texts, last])
         return " ".join(_recalled(name, known) for name in dict.fromkeys(asked))
-    if told := facts([last]):
-        return _confirmed(told)
+    if stated := facts([last]):
+        return _confirmed(stated)
     if re.match(r"(?:hi|hello|hey|good (?:morning|day|evening))\b", question):
         return "Hello! Tell me something about yourself, and ask me about it later."
     if question.rstrip().endswith("?"):
@@ -88,34 +90,34 @@ def reply(messages: Sequence[Mapping[str, object]]) -> str:
     return "I see. I keep that in mind; ask me about it whenever you like."
 
 
-def facts(said: Sequence[str]) -> dict[str, str]:
-    """What these texts tell of the one who said them; the newest of each."""
+def facts(texts: Sequence[str]) -> dict[str, str]:
+    """Return the facts that the user stated, each with its newest value."""
     known: dict[str, str] = {}
-    for sentence in _told(said):
-        for found in _ANYTHING.finditer(sentence):
+    for sentence in _statements(texts):
+        for found in _OTHER_FACT.finditer(sentence):
             known[_canonical(found[1])] = found[2].strip()
-        for name, pattern in _TOLD.items():
+        for name, pattern in _FACT_PATTERNS.items():
             for found in re.finditer(pattern, sentence.replace("\u2019", "'")):
                 known[name] = next(filter(None, found.groups()))
     return known
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text, as they stand in it."""
+    """Split a text into sentences, unchanged."""
     return list(filter(None, _SENTENCE_END.split(text.strip())))
 
 
 def keywords(text: str) -> set[str]:
-    """The words that say what a text is about, without their plural s."""
+    """Return the lowercase words without stop words and without plural s."""
     words = re.findall(r"\w+(?:['-]\w+)*", _lowered(text))
-    return {re.sub(r"(?<!s)s$", "", word) for word in words if word not in _STOPPED}
+    return {re.sub(r"(?<!s)s$", "", word) for word in words if word not in _STOP_WORDS}
 
 
-def _quote(topic: str, said: Sequence[str]) -> str:
-    """The sentence that shares most words with the topic; of several, the newest."""
+def _quote(topic: str, texts: Sequence[str]) -> str:
+    """Quote the newest of the sentences that share most keywords with the topic."""
     wanted = keywords(topic)
     best, most = "", 0
-    for sentence in _told(said):
+    for sentence in _statements(texts):
         shared = len(wanted & keywords(sentence))
         if shared and shared >= most:
             best, most = sentence, shared
@@ -125,21 +127,21 @@ def _quote(topic: str, said: Sequence[str]) -> str:
 
 
 def _asked(question: str) -> Iterator[str]:
-    """What of the user's own a question asks for."""
+    """Yield the names of the facts that a question asks for."""
     if "who am i" in question:
         yield "name"
     if "where do i live" in question:
         yield "city"
-    for found in _DID_I_SAY.finditer(question):
+    for found in _WHICH_DID_I_SAY.finditer(question):
         yield _canonical(found[1])
     if opened := _ASKED.search(question):
         for found in _MINE.finditer(question, opened.start()):
             yield _canonical(found[1])
 
 
-def _told(said: Sequence[str]) -> Iterator[str]:
-    """The sentences that don't themselves ask for something said before."""
-    for text in said:
+def _statements(texts: Sequence[str]) -> Iterator[str]:
+    """Yield the sentences that are not questions about earlier messages."""
+    for text in texts:
         for sentence in sentences(text):
             question = _lowered(sentence)
             if not _QUOTED.search(question) and not any(_asked(question)):
@@ -151,7 +153,7 @@ def _lowered(text: str) -> str:
 
 
 def _canonical(name: str) -> str:
-    return _SAME.get(name, name)
+    return _SYNONYMS.get(name, name)
 
 
 def _recalled(name: str, known: Mapping[str, str]) -> str:
@@ -160,9 +162,9 @@ def _recalled(name: str, known: Mapping[str, str]) -> str:
     return f"I don't know your {name}; you haven't told me here."
 
 
-def _confirmed(told: Mapping[str, str]) -> str:
-    rest = [f"your {name} is **{value}**" for name, value in told.items() if name != "name"]
-    greeting = f"Nice to meet you, **{told['name']}**. " if "name" in told else ""
+def _confirmed(stated: Mapping[str, str]) -> str:
+    rest = [f"your {name} is **{value}**" for name, value in stated.items() if name != "name"]
+    greeting = f"Nice to meet you, **{stated['name']}**. " if "name" in stated else ""
     if not rest:
         return f"{greeting}I'll remember your name."
     return f"{greeting}I'll remember: {', '.join(rest)}."

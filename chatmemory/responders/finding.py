@@ -1,4 +1,4 @@
-"""From the setting RESPONDER to the one who answers."""
+"""Loads the responder that the setting RESPONDER names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from chatmemory.responders import demo
 from chatmemory.responders.generators import from_generator
 from chatmemory.responders.values import Finished, Request, Responder, Step
 
-# By name, since each provider has its own classes, and none of them is imported here.
+# By name, because each provider has its own classes, and importing them imports its package.
 _CLASSES: Sequence[tuple[type[ModelError], Set[str]]] = (
     (ModelTimeout, {"ModelTimeoutError", "APITimeoutError", "TimeoutError", "TimeoutException"}),
     (
@@ -48,11 +48,11 @@ _CLASSES: Sequence[tuple[type[ModelError], Set[str]]] = (
     (ModelRateLimited, {"ModelRateLimitError", "status 429"}),
     (ModelNotFound, {"ModelNotFoundError", "status 404"}),
 )
-"""The class of an error, by the names of its classes, its code and its status; the first wins."""
+"""Our error classes by the class name, code or status of a provider's error; the first wins."""
 
 
 def find() -> Responder:
-    """Return who answers, by the setting RESPONDER as it is now.
+    """Return the responder of the current setting RESPONDER.
 
     The first call may import LangChain and the provider's package, which takes seconds.
     Raises ImproperlyConfigured.
@@ -68,11 +68,11 @@ def _find(setting: str) -> Responder:
         responder = _from_model(setting)
     else:
         responder = _from_path(setting)
-    return _with_an_end(responder)
+    return _complete(responder)
 
 
 def _from_model(name: str) -> Responder:
-    """The chat model of this name, `provider:model`."""
+    """Load a chat model by its name, `provider:model`."""
     try:
         from langchain.chat_models import init_chat_model
     except ImportError as error:
@@ -81,24 +81,24 @@ def _from_model(name: str) -> Responder:
         raise ImproperlyConfigured(message) from error
     try:
         model = init_chat_model(name)
-    except Exception as error:  # each provider raises its own
-        raise ImproperlyConfigured(f"RESPONDER {name!r} can't be used: {error}") from error
+    except Exception as error:  # each provider has its own error classes
+        raise ImproperlyConfigured(f"RESPONDER {name!r} cannot be used: {error}") from error
     return _from_object(model)
 
 
 def _from_path(path: str) -> Responder:
-    """What stands at a dotted path: itself, or a factory that is asked at each turn."""
+    """Import a responder, or a factory that is called at each turn."""
     try:
         found = import_string(path)
     except ImportError as error:
-        raise ImproperlyConfigured(f"RESPONDER {path!r} can't be imported: {error}") from error
+        raise ImproperlyConfigured(f"RESPONDER {path!r} cannot be imported: {error}") from error
     is_factory = inspect.isroutine(found) or inspect.isclass(found)
     if is_factory and not inspect.isasyncgenfunction(found):
         return _from_factory(found)
     try:
         return _from_object(found)
     except TypeError as error:
-        raise ImproperlyConfigured(f"RESPONDER {path!r} can't be used: {error}") from error
+        raise ImproperlyConfigured(f"RESPONDER {path!r} cannot be used: {error}") from error
 
 
 def _from_factory(factory: Callable[[Session], Any]) -> Responder:
@@ -114,12 +114,12 @@ def _from_factory(factory: Callable[[Session], Any]) -> Responder:
 
 
 def _from_object(found: Any) -> Responder:
-    """Raises TypeError for what is neither an async generator function nor a Runnable."""
+    """Adapt an async generator function or a Runnable. Raises TypeError for other types."""
     if inspect.isasyncgenfunction(found) or inspect.isasyncgenfunction(type(found).__call__):
         return from_generator(found)
     from langchain_core.runnables import Runnable
 
-    # Where nothing has imported LangGraph, nothing is a graph.
+    # Not imported here: if no code has imported LangGraph, `found` is not a graph.
     pregel = sys.modules.get("langgraph.pregel.protocol")
     if pregel is not None and isinstance(found, pregel.PregelProtocol):
         from chatmemory.responders.graphs import from_graph
@@ -130,11 +130,11 @@ def _from_object(found: Any) -> Responder:
 
         return from_runnable(found)
     name = type(found).__name__
-    raise TypeError(f"a responder is a Runnable or an async generator function, not {name}")
+    raise TypeError(f"a responder must be a Runnable or an async generator function, not {name}")
 
 
-def _with_an_end(responder: Responder) -> Responder:
-    """The same, whose last step is always a message without tool calls; its errors are ours."""
+def _complete(responder: Responder) -> Responder:
+    """Add a last message if it is missing, and convert the provider's errors to ours."""
 
     async def respond(request: Request) -> AsyncGenerator[Step, None]:
         last: dict[str, object] = {}
@@ -145,7 +145,7 @@ def _with_an_end(responder: Responder) -> Responder:
                     if isinstance(item, Finished):
                         last = item.message
         except ModelError:
-            raise  # its raiser knows best
+            raise
         except Exception as error:
             names = set(_names(error))
             known = next((kind for kind, given in _CLASSES if names & given), None)
@@ -159,13 +159,13 @@ def _with_an_end(responder: Responder) -> Responder:
 
 
 def _names(error: BaseException) -> Iterator[str]:
-    """Those of the error's classes, its code and status, and of the errors that caused it."""
+    """Yield class names, codes and statuses of an error and its causes."""
     cause: BaseException | None = error
     while cause is not None:
         names = [cls.__name__ for cls in type(cause).__mro__]
         yield from names
         yield str(getattr(cause, "code", ""))
-        # Of the clients of OpenAI, Anthropic and others; not of a request that a tool made.
+        # Only of provider clients: the request of a tool can also fail with status 401.
         if "APIStatusError" in names:
             yield f"status {getattr(cause, 'status_code', '')}"
         cause = cause.__cause__

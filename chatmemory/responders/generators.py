@@ -1,4 +1,4 @@
-"""An async generator function as responder."""
+"""Adapts async generator functions."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ Generator = Callable[[list[dict[str, object]], Session], AsyncGenerator[Piece, N
 
 
 def from_generator(function: Generator) -> Responder:
-    """Adapt `f(messages, session)`, which yields text, plain messages for whole rows, or progress.
+    """Adapt `f(messages, session)`, which yields text, plain messages, or progress.
 
-    A message of the assistant stands for the text yielded before it; before a tool's result, and
-    at the end, that text becomes a message of its own.
+    An assistant message replaces the text that was yielded before it. Before the result of a tool,
+    and at the end, that text becomes a message.
     """
 
     async def respond(request: Request) -> AsyncGenerator[Step, None]:
-        said: list[str] = []
+        texts: list[str] = []
         async with aclosing(function(request.messages, request.session)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, str):
-                    said.append(piece)
+                    texts.append(piece)
                     yield Text(piece)
                     continue
                 if isinstance(piece, Progress):
                     yield piece
                     continue
                 row = _row(piece)
-                if said and row["role"] == "tool":
-                    yield Finished(_message(said))
-                said = []
+                if texts and row["role"] == "tool":
+                    yield Finished(_message(texts))
+                texts = []
                 yield Finished(row)
-        if said:
-            yield Finished(_message(said))
+        if texts:
+            yield Finished(_message(texts))
 
     return respond
 
 
-def _message(said: list[str]) -> dict[str, object]:
-    return {"role": "assistant", "content": "".join(said)}
+def _message(texts: list[str]) -> dict[str, object]:
+    return {"role": "assistant", "content": "".join(texts)}
 
 
 def _row(piece: object) -> dict[str, object]:
     if not isinstance(piece, Mapping):
         raise TypeError(
-            f"a responder yields text, progress or messages, not {type(piece).__name__}"
+            f"a responder must yield text, progress or messages, not {type(piece).__name__}"
         )
     if piece.get("role") not in ("assistant", "tool"):
-        raise ValueError("a responder's message has the role assistant or tool")
+        raise ValueError("the role of a responder's message must be assistant or tool")
     return dict(piece)

@@ -1,4 +1,4 @@
-"""LangGraph's compiled graphs as responders: agents, their tools, and what they ask the user.
+"""Adapts LangGraph's compiled graphs: agents, their tools, and questions to the user.
 
 Importing this module imports LangGraph.
 """
@@ -26,74 +26,76 @@ from chatmemory import codec
 from chatmemory.codec import Asks, text_of
 from chatmemory.errors import NoCheckpointer
 from chatmemory.langchain import to_langchain, to_plain
-from chatmemory.responders.runnables import Thought, closing, config_of
+from chatmemory.responders.runnables import ReasoningFilter, closing, config_of
 from chatmemory.responders.values import Finished, Progress, Request, Responder, Step, Text
 
 logger = logging.getLogger(__name__)
 
-ASKED_FIRST = "The user is asked first; what came of this call follows the answer."
-"""The result of a tool call that waits for an answer of the user."""
-GO_ON = "I need your answer to go on."
-"""Asked, where an interrupt's value says nothing."""
+ASKED_FIRST = "The user is asked first. The result of this call follows the answer."
+"""The stored result of a tool call that waits for the user's answer."""
+DEFAULT_QUESTION = "I need your answer to continue."
+"""The question if the interrupt's value contains none."""
 MAX_ASKED_CHARS = 16_000
-"""Longest value of an interrupt, as JSON; of a longer one the beginning is kept, as text."""
+"""Maximum length of an interrupt's value as JSON; a longer one is truncated and kept as text."""
 QUESTION_KEYS = ("question", "message", "text", "prompt", "description")
-"""Where the value of an interrupt may have its question in words; the first that is there."""
+"""Keys of an interrupt's value that can contain the question; the first match wins."""
 
 
 def from_graph(graph: Any) -> Responder:
-    """Adapt a compiled graph: it is given `messages`, with the turn as its thread."""
+    """Adapt a compiled graph. Its input has the key `messages`, and its thread is the turn."""
     return partial(_graph_answers, graph)
 
 
 async def _graph_answers(graph: Any, request: Request) -> AsyncGenerator[Step, None]:
-    """Run a graph on the turn's thread, or on the one whose question this message answers."""
-    begin = await _beginning(graph, request)
-    said, voice = _Said(begin), _Voice()
+    """Run the graph on the thread of this turn, or of the turn whose question it answers."""
+    start = await _prepare_start(graph, request)
+    reported, streams = _MessageReporter(start), _TextStreams()
     interrupts: dict[str, object] = {}
-    config, modes = config_of(request, begin.thread), ["messages", "updates", "custom"]
-    async with closing(graph.astream(begin.given, config, stream_mode=modes)) as outputs:
+    config, modes = config_of(request, start.thread), ["messages", "updates", "custom"]
+    async with closing(graph.astream(start.given, config, stream_mode=modes)) as outputs:
         async for mode, data in outputs:
             steps: Iterable[Step] = ()
             match mode, data:
                 case "messages", (AIMessageChunk() as chunk, _):
-                    steps = said.before(voice.steps(chunk))
+                    steps = reported.before(streams.steps(chunk))
                 case "updates", {"__interrupt__": found}:
                     interrupts |= {one.id: one.value for one in found}
                 case "updates", _:
-                    steps = chain.from_iterable(map(said.steps, begin.updated(data)))
+                    steps = chain.from_iterable(map(reported.steps, start.updated(data)))
                 case "custom", Progress():
                     steps = [data]
             for step in steps:
                 yield step
-    for step in said.let_go():
+    for step in reported.release():
         yield step
     if interrupts:
         if not getattr(graph, "checkpointer", True):
             raise NoCheckpointer
-        for step in said.results_for_open_calls():
+        for step in reported.results_for_open_calls():
             yield step
-        yield Finished(_asking(begin.thread, interrupts))
+        yield Finished(_question_message(start.thread, interrupts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Beginning:
-    """Where a run of a graph begins."""
+class _Start:
+    """The start of a graph's run: a new thread, or one that is resumed."""
 
     thread: str
     given: object
     messages: Sequence[BaseMessage]
-    """Those that are not new."""
+    """The messages that are already stored."""
     is_resumed: bool
 
     def updated(self, update: Mapping[str, Any]) -> Iterator[BaseMessage]:
-        """The model's and tools' messages in what nodes and tasks have just made."""
-        is_again = self.is_resumed and "__metadata__" in update  # made before the question
+        """Yield the model's and the tools' messages in an update of nodes and tasks."""
+        # A resumed graph first repeats the update from before the question. Its messages without an
+        # id could not be recognized as repetitions.
+        is_repeated = self.is_resumed and "__metadata__" in update
         for made in update.values():
             for change in made if isinstance(made, list) else [made]:
                 for message in _messages(change):
                     if isinstance(message, AIMessage | ToolMessage) and (
-                        message.id or not is_again
+                        message.id or not is_repeated
                     ):
                         yield message
 
@@ -110,11 +112,12 @@ def _messages(change: object) -> list[BaseMessage]:
             return []
     for message in found:
         if isinstance(message, BaseMessage):
-            message.id = message.id or str(uuid.uuid4())  # which the graph's state keeps
+            # The graph stores the id in its state, so a repetition can be recognized.
+            message.id = message.id or str(uuid.uuid4())
     return convert_to_messages(found)
 
 
-async def _beginning(graph: Any, request: Request) -> _Beginning:
+async def _prepare_start(graph: Any, request: Request) -> _Start:
     messages = list(map(to_langchain, request.messages))
     for message in messages:
         message.id = message.id or str(uuid.uuid4())
@@ -123,96 +126,96 @@ async def _beginning(graph: Any, request: Request) -> _Beginning:
         state = await graph.aget_state(config_of(request, thread))
         waiting = {interrupt.id for interrupt in state.interrupts}
         if asked := [name for name, _ in request.answers.questions if name in waiting]:
-            # One at a time: a "yes" to the first of two questions is none to the second.
+            # Only the first question: a "yes" to it does not answer the next one.
             answer: object = Command(resume={asked[0]: text_of(request.messages[-1]["content"])})
             before = _messages(state.values)
-            return _Beginning(thread=thread, given=answer, messages=before, is_resumed=True)
-        logger.warning("turn %s: its graph waits for no answer any more", request.turn)
+            return _Start(thread=thread, given=answer, messages=before, is_resumed=True)
+        logger.warning("turn %s: its graph no longer waits for an answer", request.turn)
     given = {"messages": messages}
-    return _Beginning(thread=request.thread, given=given, messages=messages, is_resumed=False)
+    return _Start(thread=request.thread, given=given, messages=messages, is_resumed=False)
 
 
-class _Voice:
-    """What models stream, one at a time: the words of two at once would be mixed up."""
+class _TextStreams:
+    """Streams one model at a time. The texts of concurrent models would be mixed."""
 
     def __init__(self) -> None:
-        self._speaker: str | None = None
-        self._thought = Thought()
-        self._unheard: set[str | None] = set()
+        self._streaming_id: str | None = None
+        self._reasoning = ReasoningFilter()
+        self._ignored: set[str | None] = set()
 
     def steps(self, chunk: AIMessageChunk) -> Iterator[Text | Progress]:
-        if self._speaker not in (None, chunk.id):
-            self._unheard.add(chunk.id)
-        if chunk.id in self._unheard:
+        if self._streaming_id not in (None, chunk.id):
+            self._ignored.add(chunk.id)
+        if chunk.id in self._ignored:
             return
-        if self._speaker is None:
-            self._thought = Thought()
-        self._speaker = None if chunk.chunk_position == "last" else chunk.id
-        yield from self._thought.steps(chunk)
+        if self._streaming_id is None:
+            self._reasoning = ReasoningFilter()
+        self._streaming_id = None if chunk.chunk_position == "last" else chunk.id
+        yield from self._reasoning.steps(chunk)
 
 
-class _Said:
-    """The messages of a run, each once, and what its tools are at."""
+class _MessageReporter:
+    """Yields each message of a run once, with the progress of its tools."""
 
-    def __init__(self, begin: _Beginning) -> None:
-        self._known = {message.id for message in begin.messages}
+    def __init__(self, start: _Start) -> None:
+        self._known = {message.id for message in start.messages}
         self._calls = {
             str(call["id"]): call
-            for message in begin.messages
-            if begin.is_resumed and isinstance(message, AIMessage)
+            for message in start.messages
+            if start.is_resumed and isinstance(message, AIMessage)
             for call in message.tool_calls
         }
-        """Those made before the question; their results were not there yet."""
-        self._open: dict[str, str] = {}
-        """The names of the tools at work, by the ids of the calls."""
-        self._held: BaseMessage | None = None
-        """The last message, which a later node may correct, unless a tool acts on it."""
-        self._nameless: list[dict[str, object]] = []
-        """Those that came without an id; the graph's state gives them one."""
+        """By id, the tool calls from before the question, which have no results."""
+        self._running_tools: dict[str, str] = {}
+        """Names of the running tools, by call id."""
+        self._pending: BaseMessage | None = None
+        """The last message; a later node can correct it until a tool uses it."""
+        self._without_id: list[dict[str, object]] = []
+        """Messages without an id; the graph's state repeats them with one."""
 
     def steps(self, message: BaseMessage) -> Iterator[Step]:
-        """What a message adds, if it is new or corrects the last one."""
-        is_correction = self._held is not None and None is not self._held.id == message.id
-        if not is_correction:
+        """Yield the steps of a message that is new or corrects the pending one."""
+        pending_id = self._pending.id if self._pending is not None else None
+        if pending_id is None or pending_id != message.id:
             if not self._is_new(message):
                 return
-            yield from self.let_go()
-        self._held = message
+            yield from self.release()
+        self._pending = message
         if isinstance(message, ToolMessage):
             yield from self._result(message)
         elif isinstance(message, AIMessage) and message.tool_calls:
-            yield from self.let_go()
+            yield from self.release()
             for call in message.tool_calls:
-                self._open[str(call["id"])] = call["name"]
+                self._running_tools[str(call["id"])] = call["name"]
                 yield Progress("tool", call["name"], "started")
 
     def before(self, steps: Iterator[Text | Progress]) -> Iterator[Step]:
-        """What a model streams, behind the message before it."""
+        """Yield a model's streamed steps, and the pending message before its text."""
         for step in steps:
             if isinstance(step, Text):
-                yield from self.let_go()
+                yield from self.release()
             yield step
 
-    def let_go(self) -> Iterator[Step]:
-        """The message that was held back: nothing corrects it any more."""
-        held, self._held = self._held, None
-        if held is not None:
-            yield Finished(to_plain(held))
+    def release(self) -> Iterator[Step]:
+        """Yield the pending message; it can no longer be corrected."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            yield Finished(to_plain(pending))
 
     def results_for_open_calls(self) -> Iterator[Step]:
-        """A result for each call whose tool asks the user first."""
-        for call_id in self._open:
+        """Yield a placeholder result for each call whose tool asked the user."""
+        for call_id in self._running_tools:
             yield Finished({"role": "tool", "content": ASKED_FIRST, "tool_call_id": call_id})
 
     def _result(self, message: ToolMessage) -> Iterator[Step]:
-        self._held = None
+        self._pending = None
         result = to_plain(message)
         call = self._calls.get(message.tool_call_id)
-        name = self._open.pop(message.tool_call_id, call["name"] if call else message.name)
+        name = self._running_tools.pop(message.tool_call_id, call["name"] if call else message.name)
         yield Progress("tool", name or "", "failed" if message.status == "error" else "ended")
         if call is not None:
-            # The call stands in the turn that asked, with a result that says so. It is said once
-            # more, in a name of its own: providers refuse two calls of one name.
+            # The turn that asked contains this call with a placeholder result. It is repeated here
+            # with a new id, because providers reject two calls with the same id.
             result["tool_call_id"] = f"call_{uuid.uuid4().hex[:24]}"
             again = {**call, "id": result["tool_call_id"]}
             yield Finished({"role": "assistant", "content": "", "tool_calls": [again]})
@@ -223,17 +226,17 @@ class _Said:
             return False
         plain = to_plain(message)
         if plain.pop("id", None) is None:
-            self._nameless.append(plain)
+            self._without_id.append(plain)
             return True
         self._known.add(message.id)
-        if plain not in self._nameless:
+        if plain not in self._without_id:
             return True
-        self._nameless.remove(plain)
+        self._without_id.remove(plain)
         return False
 
 
-def _asking(thread: str, interrupts: Mapping[str, object]) -> dict[str, object]:
-    """The last message of a turn that asks, its first question as text for every client."""
+def _question_message(thread: str, interrupts: Mapping[str, object]) -> dict[str, object]:
+    """Build the turn's last message, whose text is the first question."""
     questions = tuple((name, _bounded(codec.cleaned(v))) for name, v in interrupts.items())
     asks = Asks(thread=thread, questions=questions)
     return {"role": "assistant", "content": _question(questions[0][1]), "asks": asks.plain()}
@@ -245,9 +248,9 @@ def _bounded(value: object) -> object:
 
 
 def _question(value: object) -> str:
-    """The words of a question; never empty, or the message would say nothing."""
+    """Return the question as text, never empty."""
     if isinstance(value, dict):
         texts = [text for key in QUESTION_KEYS if isinstance(text := value.get(key), str)]
         value = next(filter(str.strip, texts), value)
     text = value if isinstance(value, str) else codec.dump_json(value) if value else ""
-    return text if text.strip() else GO_ON
+    return text if text.strip() else DEFAULT_QUESTION

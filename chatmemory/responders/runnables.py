@@ -1,4 +1,4 @@
-"""LangChain's Runnables as responders: chat models and chains.
+"""Adapts LangChain's Runnables: chat models and chains.
 
 Importing this module imports LangChain, which takes over a second.
 """
@@ -17,15 +17,16 @@ from chatmemory.codec import text_of
 from chatmemory.langchain import to_langchain, to_plain
 from chatmemory.responders.values import Finished, Progress, Request, Responder, Step, Text
 
-THOUGHTS = frozenset({"reasoning", "thinking", "redacted_thinking"})
-"""Types of the blocks in which models think."""
+REASONING_TYPES = frozenset({"reasoning", "thinking", "redacted_thinking"})
+"""Types of content blocks that contain reasoning."""
 
 
 def from_runnable(runnable: Runnable[Any, Any]) -> Responder:
     """Adapt a chat model or a chain.
 
-    A model, alone or bound, is given the list of messages. A chain is given `messages`, `history`
-    (all but the last) and `input` (the text of the last), and streams text or messages.
+    The input of a model is the list of messages. The input of a chain is a dict with `messages`,
+    `history` (all but the last message) and `input` (the text of the last message). A chain must
+    stream text or messages.
     """
     return partial(_chain_answers, runnable)
 
@@ -38,7 +39,7 @@ async def _chain_answers(chain: Runnable[Any, Any], request: Request) -> AsyncGe
         given = {"messages": messages, "history": messages[:-1], "input": asked}
     texts: list[str] = []
     chunks: list[AIMessageChunk] = []
-    thought = Thought()
+    reasoning = ReasoningFilter()
     async with closing(chain.astream(given, config_of(request, request.thread))) as outputs:
         async for output in outputs:
             match output:
@@ -47,40 +48,41 @@ async def _chain_answers(chain: Runnable[Any, Any], request: Request) -> AsyncGe
                     yield Text(output)
                 case AIMessageChunk():
                     chunks.append(output)
-                    for step in thought.steps(output):
+                    for step in reasoning.steps(output):
                         yield step
                 case AIMessage() | ToolMessage():
                     yield Finished(to_plain(output))
                 case _:
                     name = type(output).__name__
-                    raise TypeError(f"a chain streams text or the model's messages, not {name}")
+                    raise TypeError(f"a chain must stream text or the model's messages, not {name}")
     if chunks:
-        yield Finished(to_plain(chunks[0] + chunks[1:]))  # all at once: one by one is quadratic
+        # One sum: adding chunk by chunk takes quadratic time.
+        yield Finished(to_plain(chunks[0] + chunks[1:]))
     if texts:
         yield Finished({"role": "assistant", "content": "".join(texts)})
 
 
 def _takes_messages(chain: Runnable[Any, Any]) -> bool:
-    """Whether it is a model, or begins with one."""
+    """Whether the input is a list of messages, as of a model or a chain that starts with one."""
     if getattr(chain, "input_messages_key", "") is None:  # LangChain's memory around a model
         return True
     try:
         kind = chain.InputType
-    except TypeError:  # it doesn't tell
+    except TypeError:  # it declares no input type
         return False
     return any(get_origin(option) is list for option in (kind, *get_args(kind)))
 
 
-class Thought:
-    """What a model streams, told apart: what it thinks is no text of the reply."""
+class ReasoningFilter:
+    """Separates a model's streamed reasoning from the text of its reply."""
 
     def __init__(self) -> None:
         self._is_on = False
 
     def steps(self, chunk: AIMessageChunk) -> Iterator[Text | Progress]:
-        """The text in a chunk, and that the model begins or ends to think."""
+        """Yield the text of a chunk, and a `Progress` when reasoning starts or ends."""
         text = text_of(chunk.content)
-        if not self._is_on and _thinks(chunk):
+        if not self._is_on and _has_reasoning(chunk):
             self._is_on = True
             yield Progress("thinking", "", "started")
         elif self._is_on and (text or chunk.tool_call_chunks or chunk.chunk_position == "last"):
@@ -90,21 +92,21 @@ class Thought:
             yield Text(text)
 
 
-def _thinks(chunk: AIMessageChunk) -> bool:
+def _has_reasoning(chunk: AIMessageChunk) -> bool:
     if chunk.additional_kwargs.get("reasoning_content"):
         return True
     blocks = chunk.content if isinstance(chunk.content, list) else []
-    return any(isinstance(block, dict) and block.get("type") in THOUGHTS for block in blocks)
+    return any(isinstance(block, dict) and block.get("type") in REASONING_TYPES for block in blocks)
 
 
 def config_of(request: Request, thread: str) -> RunnableConfig:
-    """What a Runnable is told of the run; `session_id` is what LangChain's memory asks for."""
+    """Return the Runnable's config. LangChain's own memory reads `session_id`."""
     return {"configurable": {"thread_id": thread, "session_id": request.session.key}}
 
 
 @asynccontextmanager
 async def closing(outputs: AsyncIterator[Any]) -> AsyncIterator[AsyncIterator[Any]]:
-    """Close the stream, and the connection behind it, when nobody listens any more."""
+    """Close the stream at the end, and thereby the connection to the model."""
     try:
         yield outputs
     finally:

@@ -1,4 +1,4 @@
-"""What a responder is given, and what it says."""
+"""The input and output types of a responder."""
 
 from __future__ import annotations
 
@@ -11,66 +11,68 @@ from chatmemory.codec import Asks
 from chatmemory.models import Session
 
 MAX_LABEL_CHARS = 100
-"""Longest name or state of a `Progress`; the rest is cut."""
+"""Maximum length of a name or state of `Progress`; longer ones are truncated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a responder is given."""
+    """The input of a responder."""
 
     session: Session
-    """As it was when the run began."""
+    """The session as of the start of the run."""
     turn: str
     """The turn's client_id."""
     messages: list[dict[str, object]]
-    """The window, as plain messages; the user's is the last."""
+    """The window, as plain messages. The last one is the user's."""
     answers: Asks | None = None
-    """What the turn before has asked, if the user's message answers it."""
+    """The questions of the previous turn, if the user's message answers them."""
     window_tokens: int = 0
-    """Of the stored messages in the window, as counted when they were stored."""
+    """Tokens of the stored messages in the window, as counted when they were stored."""
 
     @property
     def thread(self) -> str:
-        """The graph's thread: the turn, in a name that no other session has.
+        """The thread id for a graph, unique for the turn across sessions and epochs.
 
-        A `client_id` alone would not do: each client makes its own.
+        A `client_id` alone is unique only in its session.
         """
         return f"{self.session.pk}.{self.session.epoch}.{self.turn}"
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of the text that this step streams."""
+    """A piece of a step's streamed text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the run is at, for whoever looks on just now; it is shown and not stored.
+    """A state of the run for open sockets; it is not stored.
 
-    A tool's name comes from a model: what is no plain line of text is cleaned and cut.
+    Names come from models, so control characters are removed and long names are truncated.
     """
 
     kind: Literal["thinking", "tool"]
     name: str
-    """Of the tool; of a thought there may be none."""
+    """The tool's name; may be empty for thinking."""
     state: str
-    """Such as started, ended, failed."""
+    """For example started, ended or failed."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("thinking", "tool"):
-            raise ValueError(f"a progress is of kind thinking or tool, not {self.kind!a}")
+            raise ValueError(f"the kind of a progress must be thinking or tool, not {self.kind!a}")
         for field in ("name", "state"):
             value = getattr(self, field)
             if not isinstance(value, str):
-                raise TypeError(f"{field} of a progress must be a text, not {type(value).__name__}")
+                raise TypeError(
+                    f"{field} of a progress must be a string, not {type(value).__name__}"
+                )
             object.__setattr__(self, field, codec.label(value, MAX_LABEL_CHARS))
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A whole message of the assistant or a tool. It ends the step, and stands for its text."""
+    """A complete assistant or tool message, which ends the step and replaces its streamed text."""
 
     message: dict[str, object]
 
@@ -78,9 +80,9 @@ class Finished:
 Step = Text | Progress | Finished
 
 Responder = Callable[[Request], AsyncGenerator[Step, None]]
-"""Answers a request in steps: pieces of text, if any, then the message that they make.
+"""Yields the steps of a reply: optional pieces of text, then the message that they form.
 
-The last step is a message of the assistant that calls no tool; its text may be empty. Whoever
-stops listening closes the generator, and with it the connection to the model.
-Raises ModelTimeout, ModelUnavailable, ContextTooLong, and whatever the responder's own code raises.
+The last step is an assistant message without tool calls; its text can be empty. Closing the
+generator closes the connection to the model.
+Raises ModelTimeout, ModelUnavailable, ContextTooLong, and the errors of the responder's own code.
 """

@@ -1,87 +1,36 @@
-"""Every write, and the reads that must say for whom. Entry points call these and nothing below."""
+"""The functions and types that a host may call. The reference is docs/services.md."""
 
 from __future__ import annotations
 
-from chatmemory.services.actors import SERVER, Actor, importing, scope_for, user_scope
-from chatmemory.services.admission import BUSY_POLICIES, Admitted, aadmit_turn, admit_turn
-from chatmemory.services.audit import (
-    arecord_refusal,
-    record_refusal,
+from chatmemory.access.actors import SERVER, Actor, user_scope
+from chatmemory.access.logins import Login
+from chatmemory.access.tickets import aissue_ticket, ause_ticket, issue_ticket, use_ticket
+from chatmemory.services.audit.seals import (
+    AuditFinding,
+    AuditState,
+    aaudit_state,
+    aseal_audit,
+    audit_state,
+    seal_audit,
+    verify_audit,
 )
-from chatmemory.services.claims import Claim, aclaim_next, claim_next
-from chatmemory.services.cuts import Cut
 from chatmemory.services.database_restore import (
     RecoveredSessions,
     arecover_restored_database,
     recover_restored_database,
 )
-from chatmemory.services.ends import (
-    Recovered,
-    aend_all_overdue,
-    aend_overdue,
-    agive_back_claims,
-    astop_turn,
-    end_all_overdue,
-    end_overdue,
-    give_back_claims,
-    stop_turn,
-)
-from chatmemory.services.erasure import (
-    Erased,
-    ErasureRecord,
-    KnownErasure,
-    Replayed,
-    aerase_person,
-    afind_erasures,
-    apreview_erasure,
-    areplay_erasures,
-    erase_person,
-    find_erasures,
-    preview_erasure,
-    replay_erasures,
-)
-from chatmemory.services.exports import (
-    Export,
-    abegin_export,
-    abegin_export_of_all,
-    begin_export,
-    begin_export_of_all,
-)
-from chatmemory.services.findings import Finding
-from chatmemory.services.imports import (
-    Import,
-    abegin_import,
-    adiscard_import,
-    afinish_import,
-    aimport_rows,
-    ais_imported,
-    begin_import,
-    discard_import,
-    finish_import,
-    import_rows,
-    is_imported,
-)
-from chatmemory.services.integrity import check_integrity
-from chatmemory.services.keeping import (
-    aarchive_session,
-    ahold_session,
-    archive_session,
-    arelease_session,
-    aunarchive_session,
-    hold_session,
-    release_session,
-    unarchive_session,
-)
-from chatmemory.services.limits import acheck_rate, acheck_reads, check_rate, check_reads
+from chatmemory.services.integrity.findings import Finding
+from chatmemory.services.integrity.sessions import check_integrity
 from chatmemory.services.messages import Appended, aappend_messages, append_messages
-from chatmemory.services.readings import (
-    aclose_readings,
-    arecord_reading,
-    close_readings,
-    record_reading,
+from chatmemory.services.removal.accounts import deleting_users
+from chatmemory.services.removal.erasure import (
+    Erased,
+    aerase_person,
+    apreview_erasure,
+    erase_person,
+    preview_erasure,
 )
-from chatmemory.services.redaction import aredact_message, aredact_turn, redact_message, redact_turn
-from chatmemory.services.removal import (
+from chatmemory.services.removal.hide import (
     Preview,
     aclear_session,
     apreview_removal,
@@ -94,161 +43,134 @@ from chatmemory.services.removal import (
     purge_session,
     trim_session,
 )
-from chatmemory.services.restoring import (
+from chatmemory.services.removal.holds import (
+    aarchive_session,
+    ahold_session,
+    archive_session,
+    arelease_session,
+    aunarchive_session,
+    hold_session,
+    release_session,
+    unarchive_session,
+)
+from chatmemory.services.removal.past_erasures import (
+    ErasureRecord,
+    KnownErasure,
+    Replayed,
+    afind_erasures,
+    areplay_erasures,
+    find_erasures,
+    replay_erasures,
+)
+from chatmemory.services.removal.redaction import (
+    aredact_message,
+    aredact_turn,
+    redact_message,
+    redact_turn,
+)
+from chatmemory.services.removal.restore import (
     Restoration,
     apreview_restore,
     arestore_session,
     preview_restore,
     restore_session,
 )
-from chatmemory.services.retention import (
+from chatmemory.services.removal.retention import (
     Expired,
-    Forgetting,
-    Went,
+    RemovalCount,
     aexpire_sessions,
-    aforget_person,
-    apreview_forgetting,
-    deleting_users,
     expire_sessions,
-    forget_person,
-    forget_user,
-    preview_forgetting,
-    retention_rules,
 )
-from chatmemory.services.rights import (
-    Login,
-    aallowed_logins,
-    acheck_login,
-    acheck_reach,
-    allowed_logins,
-    astanding_logins,
-    check_login,
-    check_reach,
-    standing_logins,
-)
-from chatmemory.services.runs import (
-    Ended,
-    aadd_rows,
-    add_rows,
-    afinish_turn,
-    arenew_leases,
-    asave_partial,
-    astart_turn,
-    finish_turn,
-    in_run,
-    renew_leases,
-    running,
-    save_partial,
-    start_turn,
-)
-from chatmemory.services.seals import (
-    AuditFinding,
-    AuditState,
-    aaudit_state,
-    aseal_audit,
-    audit_state,
-    seal_audit,
-    verify_audit,
-)
+from chatmemory.services.removal.trim_limits import TrimLimit
+from chatmemory.services.removal.vacuum import Vacuumed, avacuum, vacuum
 from chatmemory.services.sessions import (
     aget_session,
     aopen_session,
     aread_history,
     aread_page,
     aread_superseded,
+    arename_session,
     get_session,
     open_session,
     read_history,
     read_page,
     read_superseded,
+    rename_session,
     sessions_of,
 )
-from chatmemory.services.tags import (
-    atag_session,
-    auntag_session,
-    tag_session,
-    untag_session,
+from chatmemory.services.tags import atag_session, auntag_session, tag_session, untag_session
+from chatmemory.services.transfers.exports import (
+    Export,
+    abegin_export,
+    abegin_export_of_all,
+    begin_export,
+    begin_export_of_all,
 )
-from chatmemory.services.tickets import (
-    TICKET_SECONDS,
-    aissue_ticket,
-    ause_ticket,
-    issue_ticket,
-    use_ticket,
+from chatmemory.services.transfers.imports import (
+    Import,
+    abegin_import,
+    adiscard_import,
+    afinish_import,
+    aimport_rows,
+    ais_imported,
+    begin_import,
+    discard_import,
+    finish_import,
+    import_rows,
+    is_imported,
 )
-from chatmemory.services.unstored import Unstored, aread_unstored, read_unstored
-from chatmemory.services.vacuum import Vacuumed, avacuum, vacuum
-from chatmemory.services.versions import Version, alist_versions, list_versions
+from chatmemory.services.turns.admission import Admitted, aadmit_turn, admit_turn
+from chatmemory.services.turns.stops import astop_turn, stop_turn
+from chatmemory.services.turns.unstored import Unstored, aread_unstored, read_unstored
+from chatmemory.services.turns.versions import Version, alist_versions, list_versions
 
 __all__ = [
-    "BUSY_POLICIES",
     "SERVER",
-    "TICKET_SECONDS",
     "Actor",
     "Admitted",
     "Appended",
     "AuditFinding",
     "AuditState",
-    "Claim",
-    "Cut",
-    "Ended",
     "Erased",
     "ErasureRecord",
     "Expired",
     "Export",
     "Finding",
-    "Forgetting",
     "Import",
     "KnownErasure",
     "Login",
     "Preview",
-    "Recovered",
     "RecoveredSessions",
+    "RemovalCount",
     "Replayed",
     "Restoration",
+    "TrimLimit",
     "Unstored",
     "Vacuumed",
     "Version",
-    "Went",
-    "aadd_rows",
     "aadmit_turn",
-    "aallowed_logins",
     "aappend_messages",
     "aarchive_session",
     "aaudit_state",
     "abegin_export",
     "abegin_export_of_all",
     "abegin_import",
-    "acheck_login",
-    "acheck_rate",
-    "acheck_reach",
-    "acheck_reads",
-    "aclaim_next",
     "aclear_session",
-    "aclose_readings",
-    "add_rows",
     "adiscard_import",
     "admit_turn",
-    "aend_all_overdue",
-    "aend_overdue",
     "aerase_person",
     "aexpire_sessions",
     "afind_erasures",
     "afinish_import",
-    "afinish_turn",
-    "aforget_person",
     "aget_session",
-    "agive_back_claims",
     "ahold_session",
     "aimport_rows",
     "ais_imported",
     "aissue_ticket",
     "alist_versions",
-    "allowed_logins",
     "aopen_session",
     "append_messages",
     "apreview_erasure",
-    "apreview_forgetting",
     "apreview_removal",
     "apreview_restore",
     "apreview_trim",
@@ -258,19 +180,14 @@ __all__ = [
     "aread_page",
     "aread_superseded",
     "aread_unstored",
-    "arecord_reading",
-    "arecord_refusal",
     "arecover_restored_database",
     "aredact_message",
     "aredact_turn",
     "arelease_session",
-    "arenew_leases",
+    "arename_session",
     "areplay_erasures",
     "arestore_session",
-    "asave_partial",
     "aseal_audit",
-    "astanding_logins",
-    "astart_turn",
     "astop_turn",
     "atag_session",
     "atrim_session",
@@ -283,36 +200,21 @@ __all__ = [
     "begin_export_of_all",
     "begin_import",
     "check_integrity",
-    "check_login",
-    "check_rate",
-    "check_reach",
-    "check_reads",
-    "claim_next",
     "clear_session",
-    "close_readings",
     "deleting_users",
     "discard_import",
-    "end_all_overdue",
-    "end_overdue",
     "erase_person",
     "expire_sessions",
     "find_erasures",
     "finish_import",
-    "finish_turn",
-    "forget_person",
-    "forget_user",
     "get_session",
-    "give_back_claims",
     "hold_session",
     "import_rows",
-    "importing",
-    "in_run",
     "is_imported",
     "issue_ticket",
     "list_versions",
     "open_session",
     "preview_erasure",
-    "preview_forgetting",
     "preview_removal",
     "preview_restore",
     "preview_trim",
@@ -321,23 +223,15 @@ __all__ = [
     "read_page",
     "read_superseded",
     "read_unstored",
-    "record_reading",
-    "record_refusal",
     "recover_restored_database",
     "redact_message",
     "redact_turn",
     "release_session",
-    "renew_leases",
+    "rename_session",
     "replay_erasures",
     "restore_session",
-    "retention_rules",
-    "running",
-    "save_partial",
-    "scope_for",
     "seal_audit",
     "sessions_of",
-    "standing_logins",
-    "start_turn",
     "stop_turn",
     "tag_session",
     "trim_session",

@@ -1,7 +1,8 @@
-"""The time after a database was restored: it knows less than clients and runs do.
+"""Make a database usable after it was restored from a backup.
 
-Rows, primary keys, fences and epochs are those of an earlier moment and are assigned again. A new
-epoch for each session fences off every run, writer and cursor from before.
+Clients and runs know rows that are missing in the backup, and the database assigns their primary
+keys, seqs and fences again. A new epoch for each session rejects every earlier run, writer and
+cursor. See Note [Floor and epoch].
 """
 
 from __future__ import annotations
@@ -9,67 +10,68 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
 
 from django.db.models import F
 
+from chatmemory.access.actors import Actor
+from chatmemory.database.after_commit import announce_change
+from chatmemory.database.batches import batches, check_size
+from chatmemory.database.locks import lock_all, lock_pk, locked_transaction
+from chatmemory.database.pool import in_pool
+from chatmemory.database.retries import durably, retried
 from chatmemory.errors import MemoryUnavailable, NotFound
 from chatmemory.models import Session, Turn
-from chatmemory.services.actors import Actor
-from chatmemory.services.audit import check_reason, record_person
-from chatmemory.services.ends import cancel, give_back, interrupt
-from chatmemory.services.erasure import Replayed, replay_erasures
-from chatmemory.services.faults import durably
-from chatmemory.services.floor import cancel_waiting
-from chatmemory.services.locks import lock_all, lock_pk, unit
-from chatmemory.services.news import tell
-from chatmemory.services.pool import in_pool
-from chatmemory.services.walk import pages
+from chatmemory.services.audit.entries import check_reason, record_person
+from chatmemory.services.removal.floor import cancel_waiting
+from chatmemory.services.removal.past_erasures import Replayed, replay_erasures
+from chatmemory.services.turns.endings import cancel_turn, interrupt_turn, requeue_turn
 
 ACTION = "db_restored"
-"""The action of the entry in the audit."""
+"""The action of the audit entry."""
 
-BATCH = 100
-"""Idle sessions locked in one transaction."""
+BATCH_SIZE = 100
+"""Default and maximum number of idle sessions locked in one transaction."""
 
 MIN_JUMP = 2**20
-"""More than the clears and purges that the lost time can have had."""
+"""More than the number of clears and purges between the backup and its restore."""
 
 JUMP_RANGE = 2**36
-"""Large, so that no two restores of one backup give the same epoch. An epoch starts below 2**40, so
-it stays below JavaScript's 2**53 for 100,000 restores."""
+"""So large that two restores of one backup do not give the same epoch. An epoch starts below 2**40,
+so it stays below JavaScript's 2**53 for 100,000 restores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredSessions:
-    """What was done after a restore."""
+    """Counts of a recovery after a database restore."""
 
     sessions: int
-    """Sessions that have a new epoch."""
+    """Sessions with a new epoch."""
     interrupted: int
-    """Running turns that ended."""
+    """Started turns that were ended."""
     cancelled: int
-    """Waiting turns that ended."""
+    """Turns that were cancelled while they waited."""
     kept: int
-    """Waiting turns that still wait."""
+    """Turns that still wait."""
     failed: int
-    """Sessions that stayed locked; call again."""
+    """Sessions that stayed locked; call `recover_restored_database` again."""
     erasures: Replayed
 
 
 def recover_restored_database(
-    *, by: Actor, reason: str, keep_waiting: bool = False
+    *, by: Actor, reason: str, keep_waiting: bool = False, batch_size: int = BATCH_SIZE
 ) -> RecoveredSessions:
-    """Fence off all that began before the database was restored, then repeat the listed erasures.
+    """Reject all writers from before the restore, then repeat the erasures on the erasure list.
 
     Each session gets a new epoch, so its clients are reset and no earlier run can write. Running
-    turns end as interrupted. Waiting turns are cancelled, or wait on with `keep_waiting`. After an
-    interruption call it again; a further call only resets the clients again.
+    turns end as interrupted. Waiting turns are cancelled, unless `keep_waiting` is set. One
+    transaction locks up to `batch_size` idle sessions, which is at most 100. If the call is
+    interrupted, repeat it: a repeated call only resets the clients again.
     Raises BadInput, MemoryUnavailable.
     """
     check_reason(reason)
+    check_size("batch_size", batch_size, maximum=BATCH_SIZE)
     counts: Counter[str] = Counter()
-    for pks in pages(Session.objects.all(), BATCH):
+    for pks in batches(Session.objects.all(), batch_size):
         counts += _recover_batch(pks, keep_waiting=keep_waiting)
     about = {name: counts[name] for name in ("sessions", "interrupted", "cancelled", "failed")}
     durably(lambda: record_person("", ACTION, by, reason, **about), is_repeatable=False)
@@ -79,36 +81,38 @@ def recover_restored_database(
 
 def _recover_batch(pks: list[int], *, keep_waiting: bool) -> Counter[str]:
     try:
-        moved = set(durably(partial(_move_idle, pks), is_repeatable=True))
-    except MemoryUnavailable:  # one of them is locked
+        moved = set(_move_idle(pks))
+    except MemoryUnavailable:  # one of them is locked, so each is recovered separately
         moved = set()
     counts = Counter(sessions=len(moved))
     for session_pk in pks:
         if session_pk not in moved:
-            recover = partial(_recover_one, session_pk, keep_waiting=keep_waiting)
             try:
-                counts += durably(recover, is_repeatable=True)
-            except NotFound:  # deleted by now
+                counts += _recover_one(session_pk, keep_waiting=keep_waiting)
+            except NotFound:  # deleted meanwhile
                 continue
             except MemoryUnavailable:
                 counts["failed"] += 1
     return counts
 
 
+@retried(is_repeatable=True)
 def _move_idle(pks: list[int]) -> list[int]:
-    """Give the idle ones of these sessions a new epoch; return which they are.
+    """Give the idle ones of these sessions a new epoch; return their primary keys.
 
-    Open sockets learn of it by the next sweep: a hint for each session would flood the layer.
+    No change is announced: a hint for each session would overload the channel layer. The next sweep
+    of each process finds the new epochs.
     """
-    with unit():
+    with locked_transaction():
         idle = Session.objects.filter(pk__in=pks, running__isnull=True, waiting=0)
         locked = lock_all(idle)
         _move_epochs(locked)
         return locked
 
 
+@retried(is_repeatable=True)
 def _recover_one(session_pk: int, *, keep_waiting: bool) -> Counter[str]:
-    with unit():
+    with locked_transaction():
         session = lock_pk(session_pk)
         counts = _end_running(session, keep_waiting=keep_waiting)
         if keep_waiting:
@@ -117,27 +121,28 @@ def _recover_one(session_pk: int, *, keep_waiting: bool) -> Counter[str]:
             counts["cancelled"] += session.waiting
             cancel_waiting(session)
         _move_epochs([session_pk])
-        tell(session_pk)
+        announce_change(session_pk)
         return counts + Counter(sessions=1)
 
 
 def _end_running(session: Session, *, keep_waiting: bool) -> Counter[str]:
-    """End the turn that the session names, if it has one. Needs the lock."""
-    turn = session.turns.filter(client_id=session.running).first() if session.running else None
+    """End or keep the turn in `session.running`; return the count. Needs the session's lock."""
+    # Note [Fence]: a run's start is written without the session's lock, so the turn is locked too.
+    turn = session.turns.filter(client_id=session.running).select_for_update().first()
     if turn is None:
         return Counter()
     if turn.status == Turn.Status.RUNNING and (turn.started_at or not keep_waiting):
-        interrupt(session, turn)
+        interrupt_turn(session, turn)
         return Counter(interrupted=1)
-    if turn.status == Turn.Status.RUNNING:  # claimed, and the model was not called
-        give_back(session, turn)
-    elif not keep_waiting and cancel(session, turn.client_id):
+    if turn.status == Turn.Status.RUNNING:  # claimed, but not started: the model was not called
+        requeue_turn(session, turn)
+    elif not keep_waiting and cancel_turn(session, turn.client_id):
         return Counter(cancelled=1)
     return Counter(kept=1)
 
 
 def _move_epochs(pks: list[int]) -> None:
-    """Needs the locks."""
+    """Give sessions a new epoch. Needs their locks."""
     jump = MIN_JUMP + secrets.randbelow(JUMP_RANGE)
     Session.objects.filter(pk__in=pks).update(
         epoch=F("epoch") + jump, fence=F("fence") + 1, revision=F("revision") + 1

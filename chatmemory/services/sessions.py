@@ -1,51 +1,60 @@
-"""Sessions: found, opened and written to."""
+"""Find, open, rename and read sessions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
+from django.db.models import F
 from django.utils import timezone
 from django.utils.timezone import is_naive
 
+from chatmemory.access.actors import INTERNAL_PREFIXES, Actor, owner_of, scope_for
+from chatmemory.access.addresses import (
+    MAX_SEQ,
+    address_lane,
+    check_length,
+    check_session_key,
+    lock_session,
+)
+from chatmemory.access.rates import check_sessions
 from chatmemory.codec import check_value, dump_json
-from chatmemory.errors import BadInput, HistoryCleared, MemoryUnavailable, NotFound
-from chatmemory.models import Head, Page, Session, SessionQuerySet, Turn
-from chatmemory.services.actors import NOBODYS, Actor, owner_of, scope_for
-from chatmemory.services.addresses import MAX_SEQ, check_length, check_session_key
-from chatmemory.services.faults import durably
-from chatmemory.services.limits import check_sessions
-from chatmemory.services.locks import unit
-from chatmemory.services.pool import address_lane, in_pool
-from chatmemory.services.refusals import damaged
-from chatmemory.services.removal import purge_expired
+from chatmemory.database.after_commit import announce_change
+from chatmemory.database.locks import locked_transaction
+from chatmemory.database.pool import in_pool
+from chatmemory.database.reads import read_content_at, read_page_at, read_session_at
+from chatmemory.database.refusals import report_damage
+from chatmemory.database.retries import durably, retried
+from chatmemory.errors import BadInput, Held, HistoryCleared, MemoryUnavailable, NotFound
+from chatmemory.models import ContentRow, Head, Message, Page, Session, SessionQuerySet, Turn
+from chatmemory.services.audit.entries import check_reason, record
+from chatmemory.services.removal.hide import purge_expired
 
 T = TypeVar("T")
 
-TRIES = 3
-"""How often a refusal that nothing explains is tried again: what refused it has just gone."""
+MAX_ATTEMPTS = 3
+"""Attempts of a write that is refused for no visible reason: the reason may just have ended."""
 
 MAX_TITLE_CHARS = 200
 MAX_PAGE = 1_000
 MAX_METADATA_BYTES = 8_192
-"""As JSON. Each list of sessions has the metadata of all."""
+"""As JSON. Small, since a list of sessions contains the metadata of each."""
 
 
 def sessions_of(by: Actor, scope: str | None = None) -> SessionQuerySet:
-    """The living sessions that `by` can reach, in no order."""
-    return Session.objects.living().filter(scope=scope_for(by, scope))
+    """Return the active sessions of the actor's scope, unordered."""
+    return Session.objects.active().filter(scope=scope_for(by, scope))
 
 
 def get_session(*, session_key: str, by: Actor, scope: str | None = None) -> Session:
-    """The living session under this key.
+    """Return the active session with this key.
 
-    Raises BadInput, and NotFound for an unknown session and for another's alike.
+    Raises BadInput, MemoryUnavailable, and NotFound also for another user's session.
     """
     check_session_key(session_key)
-    found = sessions_of(by, scope).filter(key=session_key)
-    session = durably(found.first, is_repeatable=True)
+    session = read_session_at(scope_for(by, scope), session_key)
     if session is None:
         raise NotFound
     return session
@@ -61,23 +70,22 @@ def open_session(
     metadata: Mapping[str, object] | None = None,
     expires_at: datetime | None = None,
 ) -> Session:
-    """The session under this key, made if there is none.
+    """Return the session with this key; create it if it is missing.
 
-    `title`, `instructions`, `metadata` and `expires_at` (its end, an aware time, instead of
-    `SESSION_TTL`) are those of a new one; an existing one keeps its own. A key is text of 1 to
-    200 characters, a title up to 200; metadata has up to 8 kB as JSON. Raises BadInput, also if a
-    person has MAX_SESSIONS_PER_USER.
+    `title`, `instructions`, `metadata` and `expires_at` (an aware time that replaces
+    `SESSION_TTL`) apply only to a new session. A key has 1 to 200 characters, a title at most 200,
+    metadata at most 8,192 bytes as JSON.
+    Raises BadInput, also if the user has MAX_SESSIONS_PER_USER sessions, and MemoryUnavailable.
     """
     scope = scope_for(by, scope)
     check_session_key(session_key)
-    if scope.startswith(NOBODYS):
+    if scope.startswith(INTERNAL_PREFIXES):
         raise BadInput("No session can be opened in this scope.", field="scope")
-    check_length("title", title, 0, MAX_TITLE_CHARS)
-    check_value(title, "title")
+    check_title(title)
     check_value(instructions, "instructions")
     _check_metadata(dict(metadata or {}))
     if expires_at is not None and (is_naive(expires_at) or expires_at <= timezone.now()):
-        raise BadInput("expires_at must be to come, with a time zone.", field="expires_at")
+        raise BadInput("expires_at must be in the future and have a time zone.", field="expires_at")
     new = Session(
         scope=scope,
         key=session_key,
@@ -87,35 +95,72 @@ def open_session(
         metadata=dict(metadata or {}),
         expires_at=expires_at,
     )
+    return _get_or_create(new, by)
 
-    def work() -> Session:
-        session = Session.objects.at(scope, session_key).first()
-        if session is None:
-            check_sessions(by)
-            with unit():
-                purge_expired(scope, session_key)
-                Session.objects.bulk_create([new], ignore_conflicts=True)
-            session = Session.objects.at(scope, session_key).first()
-        if session is None:
-            raise MemoryUnavailable("The session was purged while it was opened.")
+
+@retried(is_repeatable=True)
+def _get_or_create(new: Session, by: Actor) -> Session:
+    session = Session.objects.at(new.scope, new.key).first()
+    if session is None:
+        check_sessions(by)
+        with locked_transaction():
+            purge_expired(new.scope, new.key)  # an expired session still occupies its key
+            # Another process may create the row simultaneously: both processes return that row.
+            Session.objects.bulk_create([new], ignore_conflicts=True)
+        session = Session.objects.at(new.scope, new.key).first()
+    if session is None:
+        raise MemoryUnavailable("The session was purged while it was opened; try again.")
+    return session
+
+
+@retried(is_repeatable=True)
+def rename_session(
+    *, session_key: str, title: str, by: Actor, reason: str = "", scope: str | None = None
+) -> Session:
+    """Change the title of a session, and return the session.
+
+    A title has up to 200 characters; without one, lists show the first message. The audit records
+    who renamed another person's session, with the reason, but no title.
+    Raises BadInput, NotFound, Held, MemoryUnavailable.
+    """
+    check_title(title)
+    check_reason(reason)
+    with locked_transaction():
+        session = lock_session(session_key, by, scope)
+        if session.title == title:
+            return session
+        if session.held_at is not None:
+            raise Held("The session is on hold, so its title cannot be changed.")
+        session.title, session.revision = title, session.revision + 1
+        session.save(update_fields=["title", "revision"])
+        announce_change(session.pk)
+        if by.kind in ("operator", "command"):
+            record(session, "rename", by, reason)
         return session
 
-    return durably(work, is_repeatable=True)
+
+def check_title(title: str) -> None:
+    """Check that every database can store a title.
+
+    Raises BadInput; TypeError if it is not a str.
+    """
+    check_length("title", title, 0, MAX_TITLE_CHARS)
+    check_value(title, "title")
 
 
 def _check_metadata(metadata: dict[str, object]) -> None:
     check_value(metadata, "metadata")
     if len(dump_json(metadata).encode()) > MAX_METADATA_BYTES:
         raise BadInput(
-            f"metadata has more than {MAX_METADATA_BYTES} bytes.",
+            f"metadata must have at most {MAX_METADATA_BYTES} bytes as JSON.",
             code="too_large",
             field="metadata",
             limit=MAX_METADATA_BYTES,
         )
 
 
-def write_at(
-    write: Callable[[], T | None],
+def write_or_open(
+    write: Callable[[], T],
     *,
     session_key: str,
     by: Actor,
@@ -123,31 +168,29 @@ def write_at(
     epoch: int | None,
     create: bool,
 ) -> T:
-    """Return what `write` does to the session under this key, made first with `create`.
+    """Call a repeatable write; open the session if it is missing and `create` is set.
 
-    None from it says that nothing stands in its way any more: it is called again, three times at
-    most. With an `epoch` there was a session once, so none is made. Raises HistoryCleared if that
-    is gone, and MemoryUnavailable.
+    An `epoch` implies that the session existed: if it is missing, it is not created, and
+    HistoryCleared is raised. Also raises NotFound, MemoryUnavailable.
     """
-
-    def work() -> T:
-        for _ in range(TRIES):
-            done = write()
-            if done is not None:
-                return done
-        for session_pk in Session.objects.at(scope, session_key).values_list("pk", flat=True):
-            raise damaged(session_pk)
-        raise MemoryUnavailable
-
     try:
-        return durably(work, is_repeatable=True)
+        return durably(write, is_repeatable=True)
     except NotFound:
         if epoch is not None:
             raise HistoryCleared from None
         if not create:
             raise
     open_session(session_key=session_key, by=by, scope=scope)
-    return durably(work, is_repeatable=True)
+    return durably(write, is_repeatable=True)
+
+
+def unexplained_refusal(scope: str, key: str) -> MemoryUnavailable:
+    """Return the error of a write that was refused `MAX_ATTEMPTS` times for no visible reason."""
+    # Rows above the counter refuse each new row. Without them, other writers caused the refusals.
+    rows = Message.stored.filter(session__in=Session.objects.at(scope, key))
+    above = rows.filter(seq__gt=F("session__last_seq")).values_list("session_id", flat=True)
+    session_pk = above.first()
+    return MemoryUnavailable() if session_pk is None else report_damage(session_pk)
 
 
 def read_page(
@@ -159,47 +202,82 @@ def read_page(
     before: int | None = None,
     limit: int = 50,
 ) -> Page:
-    """A session's head and some of its rows, in order of seq, as of one moment.
+    """Return a session's head and up to `limit` of its rows, ordered by seq, as of one moment.
 
-    `after` gives the oldest rows above that number, `before` the newest below it, neither the
-    newest of all; 1 to 1,000 of them. A missing session is NotFound, never an empty page: a wrong
-    key or scope must not look like a new chat. Raises BadInput, NotFound.
+    With `after` they are the oldest rows above that seq, with `before` the newest below it, else
+    the newest of all. `limit` is 1 to 1,000. A missing session is never an empty page, so that a
+    wrong key or scope does not look like a new chat. Raises BadInput, NotFound, MemoryUnavailable.
     """
     if not 1 <= limit <= MAX_PAGE:
-        raise BadInput("A page has 1 to 1,000 messages.", field="limit", limit=MAX_PAGE)
+        raise BadInput(f"limit must be 1 to {MAX_PAGE} messages.", field="limit", limit=MAX_PAGE)
     for field, number in {"after": after, "before": before}.items():
         if number is not None and abs(number) > MAX_SEQ:
-            raise BadInput(f"{field} is no number of a message.", code="bad_number", field=field)
+            raise BadInput(f"{field} is out of range.", code="bad_number", field=field)
     return _page(session_key, by, scope, after=after, before=before, limit=limit)
 
 
 def read_history(
     *, session_key: str, by: Actor, scope: str | None = None, superseded: bool = True
 ) -> Page:
-    """A session's head and all of its rows from the floor on, in order of seq.
+    """Return a session's head and all of its rows from the floor on, ordered by seq.
 
-    Without `superseded` those are left out that a later turn superseded. A missing session is
-    NotFound, as for `read_page`. Raises BadInput, NotFound.
+    `superseded=False` leaves out the rows that later turns supersede.
+    Raises BadInput, NotFound, MemoryUnavailable.
     """
     page = _page(session_key, by, scope, after=0, before=None, limit=None)
     return page if superseded else _without_superseded(page)
 
 
-def read_superseded(*, head: Head) -> list[tuple[int, int]]:
-    """The ranges of a session's numbers above the floor, ends included, that were superseded.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """The content of a session's rows in order, without those that later turns supersede."""
 
-    One for each turn that did, in order of their ends; no later than the head.
+    epoch: int
+    rows: list[ContentRow]
+
+
+def read_content(*, session_key: str, by: Actor, scope: str | None = None) -> Content:
+    """Read as `read_history` does, but only what a model needs.
+
+    Raises BadInput, NotFound, MemoryUnavailable.
     """
+    check_session_key(session_key)
+    found = read_content_at(scope_for(by, scope), session_key)
+    if not found:
+        raise NotFound
+    role, _, _, first_seq, epoch, superseded_in = found[0]
+    if role is None:
+        found = []
+    elif superseded_in is not None:
+        _, _, _, last_seq, _, _ = found[-1]
+        superseded = _seqs_of(_read_superseded(superseded_in, first_seq, last_seq))
+        found = [row for row in found if row[3] not in superseded]
+    return Content(epoch=epoch, rows=found)
+
+
+def read_superseded(*, head: Head) -> list[tuple[int, int]]:
+    """Return the superseded ranges above the floor, ends included, ordered by their ends.
+
+    One for each turn that superseded rows, up to the head. Raises MemoryUnavailable.
+    """
+    # Note [Superseded ranges] in turns/versions: most sessions need no query.
     if head.superseded_to < head.first_seq:
         return []
-    turns = Turn.objects.filter(session=head.pk, user_seq__lte=head.last_seq)
-    return durably(lambda: turns.superseded(head.first_seq), is_repeatable=True)
+    return _read_superseded(head.pk, head.first_seq, head.last_seq)
+
+
+@retried(is_repeatable=True)
+def _read_superseded(pk: int, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
+    return Turn.objects.filter(session=pk, user_seq__lte=last_seq).superseded(first_seq)
 
 
 def _without_superseded(page: Page) -> Page:
-    ranges = read_superseded(head=page.head)
-    gone = {seq for low, high in ranges for seq in range(low, high + 1)}
-    return replace(page, rows=[row for row in page.rows if row.seq not in gone])
+    superseded = _seqs_of(read_superseded(head=page.head))
+    return replace(page, rows=[row for row in page.rows if row.seq not in superseded])
+
+
+def _seqs_of(ranges: list[tuple[int, int]]) -> set[int]:
+    return {seq for low, high in ranges for seq in range(low, high + 1)}
 
 
 def _page(
@@ -212,8 +290,7 @@ def _page(
     limit: int | None,
 ) -> Page:
     check_session_key(session_key)
-    found = sessions_of(by, scope).filter(key=session_key)
-    page = durably(lambda: found.page(after=after, before=before, limit=limit), is_repeatable=True)
+    page = read_page_at(scope_for(by, scope), session_key, after=after, before=before, limit=limit)
     if page is None:
         raise NotFound
     return page
@@ -221,6 +298,8 @@ def _page(
 
 aget_session = in_pool(get_session)
 aopen_session = in_pool(open_session, lane=address_lane)
+arename_session = in_pool(rename_session, lane=address_lane)
 aread_page = in_pool(read_page)
 aread_history = in_pool(read_history)
+aread_content = in_pool(read_content)
 aread_superseded = in_pool(read_superseded)

@@ -1,5 +1,5 @@
-"""For tests of other projects: tools for your project's tests, and the contract of a memory.
+"""Tools for the tests of other projects, and the contract tests of a chat memory.
 
 `chatmemory.testing.cases`, `.plugin` and `.sockets` are for a Django project that uses the app.
-`chatmemory.testing.contract` needs pytest and nothing else: no Django, no LangChain.
+`chatmemory.testing.contract` requires only pytest, neither Django nor LangChain.
 """

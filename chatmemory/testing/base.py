@@ -1,4 +1,4 @@
-"""What the parts of the contract have in common."""
+"""Fixtures and test data that all parts of the contract share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., None])
 
 
 class Contract:
-    """The fixtures of each part; override what your store needs otherwise."""
+    """The fixtures and limits of each part. Override them to suit your store."""
 
     make_store: ClassVar[str]
     """The path of the function that makes the store, `package.module:function`."""
@@ -24,13 +24,13 @@ class Contract:
     threads: ClassVar[int] = 8
     processes: ClassVar[int] = 3
     batches: ClassVar[int] = 10
-    """How many each of them appends."""
+    """Batches that each thread or process appends."""
     long_history: ClassVar[int] = 2_000
-    """How many messages a session of some years has."""
+    """Number of messages in a long session."""
 
     @pytest.fixture
     def arguments(self) -> dict[str, Any]:
-        """What `make_store` is called with; JSON must be able to say it."""
+        """The keyword arguments of `make_store`; they must be JSON-serializable."""
         return {}
 
     @pytest.fixture
@@ -39,7 +39,7 @@ class Contract:
 
     @pytest.fixture
     def store(self, request: pytest.FixtureRequest, recipe: Recipe) -> Iterator[Store]:
-        """The store under test; skips what it doesn't offer."""
+        """The store under test; skips a test whose operations the store does not offer."""
         store = recipe.make()
         try:
             for operation in getattr(request.function, "needed", ()):
@@ -51,19 +51,19 @@ class Contract:
 
     @pytest.fixture
     def at(self) -> Address:
-        """A session that is not yet there."""
+        """The address of a session that does not exist."""
         return new_address()
 
     @pytest.fixture
     def workers(self) -> Iterator[Crew]:
-        """Processes; ended after the test."""
+        """Worker processes; the fixture ends them after the test."""
         crew = Crew()
         yield crew
         crew.end()
 
 
 def needs(*operations: str) -> Callable[[F], F]:
-    """The test is for stores that offer these."""
+    """Mark a test as requiring these operations of the store."""
 
     def mark(function: F) -> F:
         function.needed = operations  # type: ignore[attr-defined]  # read by the fixture `store`
@@ -73,29 +73,29 @@ def needs(*operations: str) -> Callable[[F], F]:
 
 
 def new_address(user: str = "ann") -> Address:
-    """One that no other test uses, so that stores need not be emptied."""
+    """Return an address that no other test uses, so stores need not be emptied."""
     return Address(user, uuid.uuid4().hex)
 
 
-def said(*texts: str) -> list[Message]:
-    """Messages: the user speaks first, then both in turn."""
+def make_messages(*texts: str) -> list[Message]:
+    """Return messages that alternate between user and assistant; the first is the user's."""
     roles = ("user", "assistant")
     return [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
 
 
 def pairs(writer: int, count: int) -> list[list[str]]:
-    """The batches of one writer, each a question and its answer."""
+    """Return the batches of one writer, each a question and an answer."""
     return [[f"{writer}.{number}.0", f"{writer}.{number}.1"] for number in range(count)]
 
 
 def texts(messages: Sequence[Message]) -> list[str]:
-    """What was said."""
+    """Return the contents of the messages."""
     return [message["content"] for message in messages]
 
 
-def read_back(store: Store, at: Address, of: int) -> list[str]:
-    """What was said, of which there should be `of`. Raises Violation where it can't be read."""
+def read_back(store: Store, at: Address, expected_count: int) -> list[str]:
+    """Read the contents. Raises Violation if the read fails: all expected ones are unreadable."""
     try:
         return texts(store.read(at))
-    except Exception as error:  # what a store raises for what it wrote itself, nobody can know
-        raise Violation({"unreadable": (of, of)}) from error
+    except Exception as error:  # a store may raise any class for data that it wrote itself
+        raise Violation({"unreadable": (expected_count, expected_count)}) from error

@@ -1,4 +1,4 @@
-"""For the tests of your project: one thread for all database work, and none left running."""
+"""Run a project's tests with all database work in one thread; end our threads after each test."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from django.conf import settings as django_settings
 from django.test import override_settings
 
 from chatmemory.conf import Settings
-from chatmemory.hub import hub
-from chatmemory.runner import runner
+from chatmemory.live.hub import hub
+from chatmemory.live.runner import runner
 
 TEST_SETTINGS = {
     "DB_THREADS": 0,
@@ -20,13 +20,14 @@ TEST_SETTINGS = {
     "SENDS_PER_MINUTE": None,
     "TOKENS_PER_DAY": None,
 }
-"""Django's own thread sees a test's transaction. The cache, which keeps counts, outlives a test."""
+"""Only Django's own thread sees a test's transaction. The other settings would use counts in the
+cache, which Django does not empty between tests."""
 
 
 class ChatMemoryTestMixin(unittest.TestCase):
-    """Put before Django's TestCase or TransactionTestCase: chatmemory then sees the test's data.
+    """Let chatmemory see a test's data. Put it before Django's TestCase or TransactionTestCase.
 
-    Applies `TEST_SETTINGS`, unless a test sets them itself; ends chatmemory's threads after each
+    It applies `TEST_SETTINGS`, unless a test sets them, and ends chatmemory's threads after each
     test.
     """
 

@@ -1,14 +1,22 @@
-"""Many at once: threads or coroutines, and processes, some of them killed."""
+"""Concurrent writers: threads or coroutines, and processes, some of which are killed."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice, pairwise
+from itertools import chain, compress, islice, pairwise
 from typing import Any
 
-from chatmemory.testing.base import Contract, needs, new_address, pairs, read_back, said, texts
+from chatmemory.testing.base import (
+    Contract,
+    make_messages,
+    needs,
+    new_address,
+    pairs,
+    read_back,
+    texts,
+)
 from chatmemory.testing.models import DEADLINE_SECONDS, reply_to
 from chatmemory.testing.stores import Address, Recipe, Store, in_thread
 from chatmemory.testing.violations import (
@@ -23,89 +31,93 @@ from chatmemory.testing.violations import (
 from chatmemory.testing.workers import Crew, Refused
 
 KILLED_AFTER = 3
-"""How many of its batches a writer is told to be stored before it is killed."""
+"""Acknowledged batches after which a writer is killed."""
 
 
-class AtOnce(Contract):
-    """What holds where many write."""
+class ConcurrentWriters(Contract):
+    """The promises for concurrent writers."""
 
     def test_threads_lose_nothing(self, store: Store, at: Address) -> None:
         """Threads, or coroutines, that write to one session lose nothing."""
         batches = [pairs(writer, self.batches) for writer in range(self.threads)]
         refused = 0
         for number in range(self.batches):
-            calls = [(at, said(*batches[writer][number])) for writer in range(self.threads)]
-            refused += sum(isinstance(done, Exception) for done in store.at_once("append", calls))
+            calls = [(at, make_messages(*own[number])) for own in batches]
+            results = store.call_concurrently("append", calls)
+            refused += sum(isinstance(result, Exception) for result in results)
         check_written(texts(store.read(at)), batches, refused)
 
     def test_threads_stay_in_their_sessions(self, store: Store) -> None:
-        """Threads, or coroutines, that write to sessions of their own stay in them."""
+        """Threads, or coroutines, that write to separate sessions stay in them."""
         addresses = [new_address(f"user{n}") for n in range(self.threads)]
         for number in range(3):
             batch = [f"{number}.0", f"{number}.1"]
-            done = store.at_once(
-                "append",
-                [(at, said(*(f"{n}.{text}" for text in batch))) for n, at in enumerate(addresses)],
-            )
-            check(refused=(sum(isinstance(one, Exception) for one in done), len(done)))
+            calls = [
+                (at, make_messages(*(f"{n}.{text}" for text in batch)))
+                for n, at in enumerate(addresses)
+            ]
+            check_refused(store.call_concurrently("append", calls))
         found = [texts(store.read(at)) for at in addresses]
         expected = [list(chain(*pairs(n, 3))) for n in range(self.threads)]
-        others = sum(foreign(*both) for both in zip(found, expected, strict=True))
+        others = sum(foreign(*pair) for pair in zip(found, expected, strict=True))
         check(of_others=(others, sum(map(len, found))))
         for own, wanted in zip(found, expected, strict=True):
             check_same(own, wanted)
 
     @needs("append_once")
-    def test_a_retry_at_the_same_time_is_stored_once(self, store: Store, at: Address) -> None:
-        """The same write many times at once is stored once."""
+    def test_concurrent_retries_are_stored_once(self, store: Store, at: Address) -> None:
+        """Concurrent repeats of a write are stored once."""
         for number in range(3):
-            batch = said(f"{number}.0", f"{number}.1")
+            batch = make_messages(f"{number}.0", f"{number}.1")
             calls = [(at, batch, f"write-{number}") for _ in range(self.threads)]
-            done = store.at_once("append_once", calls)
-            check(refused=(sum(isinstance(one, Exception) for one in done), len(done)))
+            check_refused(store.call_concurrently("append_once", calls))
         check_same(texts(store.read(at)), list(chain(*pairs_of(3))))
 
     def test_processes_lose_nothing(
         self, store: Store, recipe: Recipe, at: Address, workers: Crew
     ) -> None:
-        """Processes that write to one session lose, double, misorder nothing."""
+        """Processes that write to one session lose, duplicate and misorder nothing."""
         batches, refused = self.written_by_processes(recipe, at, workers)
-        of = 2 * sum(map(len, batches))
-        check_written(read_back(store, at, of), batches, refused)
+        check_written(read_back(store, at, 2 * sum(map(len, batches))), batches, refused)
 
     def test_processes_split_no_batch(
         self, store: Store, recipe: Recipe, at: Address, workers: Crew
     ) -> None:
-        """A question and its answer, written together, lie together."""
+        """A question and its answer, written together, stay together."""
         batches, _ = self.written_by_processes(recipe, at, workers)
         stored = list(chain(*batches))
         check(split=(split(texts(store.read(at)), stored), len(stored)))
 
-    def test_what_was_read_never_changes(
+    def test_rows_that_were_read_never_change(
         self, store: Store, recipe: Recipe, at: Address, workers: Crew
     ) -> None:
-        """While others write, a reader sees new messages at the end only."""
-        store.append(at, said("first", "second"))
+        """While others write, a reader sees new messages only at the end."""
+        store.append(at, make_messages("first", "second"))
         reads: list[list[str]] = []
         with reading(store, at, reads):
             self.written_by_processes(recipe, at, workers)
         changed = sum(later[: len(earlier)] != earlier for earlier, later in pairwise(reads))
         check(rewritten=(changed, len(reads)))
 
-    def test_a_killed_writer_loses_nothing_that_it_was_told(
+    def test_a_killed_writer_loses_no_acknowledged_batch(
         self, store: Store, recipe: Recipe, at: Address, workers: Crew
     ) -> None:
-        """Of a writer killed in the middle, what was acknowledged is there, and no half batch."""
+        """If a writer is killed, all acknowledged batches are stored, and no partial batch."""
         (worker,) = workers.take(1, recipe)
         batches = pairs(0, 2_000)
-        worker.begin(recipe, "append", [[at, said(*batch)] for batch in batches])
+        worker.begin(recipe, "append", [[at, make_messages(*batch)] for batch in batches])
         answers = worker.answers()
-        told = list(islice(answers, KILLED_AFTER))
+        results = list(islice(answers, KILLED_AFTER))
         workers.kill(worker)
-        told += answers
-        found = read_back(store, at, 2 * len(told))
-        both = zip(batches, told, strict=False)
-        expected = list(chain(*(batch for batch, one in both if not isinstance(one, Refused))))
+        results += answers  # those that it had sent before the kill
+        found = read_back(store, at, 2 * len(results))
+        # The writer answers in order, so the batches without a result are the last.
+        acknowledged = [
+            batch
+            for batch, result in zip(batches, results, strict=False)
+            if not isinstance(result, Refused)
+        ]
+        expected = list(chain(*acknowledged))
         check(
             lost=(missing(found, expected), len(expected)),
             doubled=(doubled(found, list(chain(*batches))), len(found)),
@@ -118,52 +130,58 @@ class AtOnce(Contract):
     ) -> None:
         """Turns that processes run in one session lose nothing."""
         crew = workers.take(self.processes, recipe)
-        asked = [[f"{n}.{number}" for number in range(4)] for n in range(len(crew))]
-        for worker, own in zip(crew, asked, strict=True):
+        questions = [[f"{n}.{number}" for number in range(4)] for n in range(len(crew))]
+        for worker, own in zip(crew, questions, strict=True):
             worker.begin(recipe, "turn", [[at, text, "ponder"] for text in own])
-        answers = [list(worker.answers()) for worker in crew]
+        answers = list(chain(*(worker.answers() for worker in crew)))
         expected = [
             text
-            for own, told in zip(asked, answers, strict=True)
-            for question, answer in zip(own, told, strict=True)
+            for question, answer in zip(chain(*questions), answers, strict=True)
             if not isinstance(answer, Refused)
             for text in (question, reply_to(question))
         ]
         found = read_back(store, at, len(expected))
-        refused = sum(isinstance(one, Refused) for told in answers for one in told)
+        refused = sum(isinstance(answer, Refused) for answer in answers)
         check(
             lost=(missing(found, expected), len(expected)),
             doubled=(doubled(found, expected), len(expected)),
-            refused=(refused, sum(map(len, answers))),
+            refused=(refused, len(answers)),
         )
 
     def written_by_processes(
         self, recipe: Recipe, at: Address, workers: Crew
     ) -> tuple[list[list[list[str]]], int]:
-        """The batches that processes were told are stored, and how often they were refused."""
+        """Let processes append concurrently.
+
+        Return the acknowledged batches of each process, and the number of refused ones.
+        """
         crew = workers.take(self.processes, recipe)
         batches = [pairs(writer, self.batches) for writer in range(len(crew))]
         for worker, own in zip(crew, batches, strict=True):
-            worker.begin(recipe, "append", [[at, said(*batch)] for batch in own])
+            worker.begin(recipe, "append", [[at, make_messages(*batch)] for batch in own])
         stored: list[list[list[str]]] = []
         refused = 0
         for worker, own in zip(crew, batches, strict=True):
-            answers = list(worker.answers())
-            told = [not isinstance(answer, Refused) for answer in answers]
-            stored.append([batch for batch, done in zip(own, told, strict=True) if done])
-            refused += told.count(False)
+            is_stored = [not isinstance(answer, Refused) for answer in worker.answers()]
+            stored.append(list(compress(own, is_stored)))
+            refused += is_stored.count(False)
         return stored, refused
 
 
 def pairs_of(count: int) -> list[list[str]]:
-    """Batches without the name of a writer."""
+    """Return batches whose texts name no writer, each a question and an answer."""
     return [[f"{number}.0", f"{number}.1"] for number in range(count)]
+
+
+def check_refused(results: Sequence[object]) -> None:
+    """Check that no result of concurrent calls is an exception."""
+    check(refused=(sum(isinstance(result, Exception) for result in results), len(results)))
 
 
 def check_written(
     found: Sequence[str], batches: Sequence[Sequence[Sequence[str]]], refused: int
 ) -> None:
-    """See that a session holds what its writers were told, each one's in order."""
+    """Check that all acknowledged texts are stored, and ascending for each writer."""
     expected = list(chain(*chain(*batches)))
     known = set(expected)
     numbers = [tuple(map(int, text.split("."))) for text in found if text in known]
@@ -177,7 +195,7 @@ def check_written(
 
 @contextmanager
 def reading(store: Store, at: Address, reads: list[list[str]]) -> Iterator[None]:
-    """Read a session over and over, as long as the block lasts."""
+    """Read a session repeatedly in another thread until the block ends."""
     is_over = False
 
     def read() -> None:

@@ -1,20 +1,20 @@
-"""What a memory promises: tests to which any store can be held.
+"""The contract of a chat memory, as tests that any store can run.
 
-Subclass `MemoryContract`, and say how your store is made:
+Subclass `MemoryContract` and name the function that makes your store:
 
     class TestMyStore(MemoryContract):
         make_store = "my_package.testing:make_store"
 
 The function is called with the values of the fixture `arguments`, in this process and in others,
-and returns a `chatmemory.testing.stores.Store`. What fails says what is wrong, counted; what the
-store doesn't offer is skipped.
+and returns a `chatmemory.testing.stores.Store`. A failed test raises a `Violation` with counts. A
+test whose operation the store does not offer is skipped.
 """
 
 from __future__ import annotations
 
-from chatmemory.testing.concurrency import AtOnce
+from chatmemory.testing.concurrency import ConcurrentWriters
 from chatmemory.testing.edges import Edges
-from chatmemory.testing.sequence import InSequence
+from chatmemory.testing.sequence import SequentialCalls
 from chatmemory.testing.stores import Address, AsyncStore, Message, Model, Recipe, Store
 from chatmemory.testing.turns import Turns
 from chatmemory.testing.violations import Violation
@@ -22,18 +22,18 @@ from chatmemory.testing.violations import Violation
 __all__ = [
     "Address",
     "AsyncStore",
-    "AtOnce",
+    "ConcurrentWriters",
     "Edges",
-    "InSequence",
     "MemoryContract",
     "Message",
     "Model",
     "Recipe",
+    "SequentialCalls",
     "Store",
     "Turns",
     "Violation",
 ]
 
 
-class MemoryContract(InSequence, AtOnce, Turns, Edges):
-    """All of it: one call after another, many at once, a model at work, the edges."""
+class MemoryContract(SequentialCalls, ConcurrentWriters, Turns, Edges):
+    """The whole contract: sequential and concurrent writers, turns of a model, edge cases."""

@@ -1,4 +1,4 @@
-"""What is long, odd, old or broken."""
+"""Edge cases: long, unusual, expired and damaged data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from chatmemory.testing.base import Contract, needs, said, texts
+from chatmemory.testing.base import Contract, make_messages, needs, texts
 from chatmemory.testing.stores import Address, Message, Recipe, Store
 from chatmemory.testing.violations import Violation, check, check_same, missing
 from chatmemory.testing.workers import Crew
@@ -21,7 +21,7 @@ from chatmemory.testing.workers import Crew
 SHORT_SECONDS = 2.0
 
 ARGUMENTS = {"zone": "Rome", "at": [1, 2.5, None, True], "a": {"z": 1, "b": "é"}}
-"""Of a tool call; the order of the keys is none that a sort would give."""
+"""Arguments of a tool call; their keys are not sorted."""
 
 RICH: list[Message] = [
     {"role": "user", "content": "Rain?", "id": "message-1", "name": "Ann"},
@@ -43,7 +43,7 @@ RICH: list[Message] = [
         "artifact": {"millimetres": [0.1, 2]},
     },
 ]
-"""All that a message has today."""
+"""Messages with all fields that a message can have."""
 
 CHARACTERS = [
     " leading and trailing \n\t ",
@@ -72,14 +72,14 @@ LOOKS_LIKE_CODE = {
     "py/object": "os.system",
     "$ref": "#/x",
 }
-"""What readers that make objects of data might run, or fill with a secret."""
+"""Data that an unsafe deserializer might execute, or replace by a secret."""
 
 
 class Edges(Contract):
-    """What holds in the corners."""
+    """The promises for edge cases."""
 
-    def test_a_message_comes_back_as_it_was(self, store: Store, at: Address) -> None:
-        """Tool calls, results, usage, ids, names come back."""
+    def test_a_message_is_read_as_it_was_stored(self, store: Store, at: Address) -> None:
+        """Tool calls, results, usage, ids and names are preserved."""
         store.append(at, RICH)
         found = store.read(at)
         check_same(texts(found), texts(RICH))
@@ -87,57 +87,57 @@ class Edges(Contract):
         dropped = sum(not is_kept(value, found[n].get(key)) for n, key, value in sent)
         check(dropped=(dropped, len(sent)))
 
-    def test_keys_come_back_in_their_order(self, store: Store, at: Address) -> None:
-        """The keys of a tool call's arguments come back in their order."""
+    def test_keys_keep_their_order(self, store: Store, at: Address) -> None:
+        """The keys of a tool call's arguments keep their order."""
         store.append(at, RICH)
         calls = store.read(at)[1].get("tool_calls") or [{"args": None}]
         if json.dumps(calls[0]["args"]) != json.dumps(ARGUMENTS):
             raise Violation({"reordered": (1, 1)})
 
-    def test_each_character_comes_back(self, store: Store, at: Address) -> None:
-        """Every kind of character comes back."""
-        store.append(at, said(*CHARACTERS))
+    def test_each_character_is_preserved(self, store: Store, at: Address) -> None:
+        """Every kind of character is preserved."""
+        store.append(at, make_messages(*CHARACTERS))
         found = texts(store.read(at))
         check_same(sorted(found), sorted(CHARACTERS))
         check_same(found, CHARACTERS)
 
     @pytest.mark.parametrize("character", ["\0", "\ud800"], ids=["nul", "surrogate"])
-    def test_what_it_can_not_hold_is_refused(
+    def test_unstorable_text_is_kept_or_refused(
         self, store: Store, at: Address, character: str
     ) -> None:
-        """NUL and lone surrogates are kept or refused, and harm nothing."""
-        store.append(at, said("1", "2"))
+        """NUL and lone surrogates are stored or refused, and harm nothing."""
+        store.append(at, make_messages("1", "2"))
         odd = f"a{character}b"
         expected = ["1", "2", odd, "4"]
         try:
-            store.append(at, said(odd, "4"))
+            store.append(at, make_messages(odd, "4"))
         except Exception:
             expected = ["1", "2"]
         try:
-            store.append(at, said("5", "6"))
+            store.append(at, make_messages("5", "6"))
             found = texts(store.read(at))
         except Exception as error:
             raise Violation({"poisoned": (1, 1)}) from error
         check_same(found, [*expected, "5", "6"])
 
-    def test_a_very_long_message_comes_back(self, store: Store, at: Address) -> None:
-        """A message of 300,000 characters comes back."""
+    def test_a_very_long_message_is_preserved(self, store: Store, at: Address) -> None:
+        """A message of 300,000 characters is preserved."""
         long = "".join(chr(0x4E00 + number % 5_000) for number in range(300_000))
-        store.append(at, said(long, "short"))
+        store.append(at, make_messages(long, "short"))
         found = texts(store.read(at))
         check(altered=(missing(found, [long, "short"]), 2))
 
-    def test_a_long_history_comes_back_whole(self, store: Store, at: Address) -> None:
-        """A long history comes back whole."""
-        spoken = [str(number) for number in range(self.long_history)]
+    def test_a_long_history_is_read_completely(self, store: Store, at: Address) -> None:
+        """A long history is read completely."""
+        contents = [str(number) for number in range(self.long_history)]
         for first in range(0, self.long_history, 500):
-            store.append(at, said(*spoken[first : first + 500]))
-        check_same(texts(store.read(at)), spoken)
+            store.append(at, make_messages(*contents[first : first + 500]))
+        check_same(texts(store.read(at)), contents)
 
     def test_data_stays_data(self, store: Store, at: Address) -> None:
         """Data that looks like an object of the program stays data."""
         message = {"role": "assistant", "content": "x", "additional_kwargs": LOOKS_LIKE_CODE}
-        store.append(at, [*said("1"), message])
+        store.append(at, [*make_messages("1"), message])
         found = store.read(at)[-1].get("additional_kwargs")
         check(altered=(int(found != LOOKS_LIKE_CODE), 1))
 
@@ -157,23 +157,23 @@ class Edges(Contract):
 
     @needs("damage")
     def test_a_damaged_message_hides_no_other(self, store: Store, at: Address) -> None:
-        """One damaged message hides no other, nor itself."""
-        store.append(at, [*said("1", "2"), RICH[1], *said("4", "5")])
+        """A damaged message is shown, and hides no other."""
+        store.append(at, [*make_messages("1", "2"), RICH[1], *make_messages("4", "5")])
         store.damage(at, 2)
         try:
             found = texts(store.read(at))
-        except Exception as error:  # whatever a broken value leads to
+        except Exception as error:  # a damaged value can raise any class
             raise Violation({"unreadable": (5, 5)}) from error
         check(lost=(5 - len(found) + missing(found, ["1", "2", "4", "5"]), 5))
 
     @needs("short_lived")
     def test_a_session_expires(self, store: Store, at: Address) -> None:
-        """A session expires, whole, and another begins."""
+        """A session expires completely, and a new one starts."""
         short = store.short_lived(SHORT_SECONDS)
-        short.append(at, said("1", "2"))
+        short.append(at, make_messages("1", "2"))
         short.age(at, SHORT_SECONDS * 1.2)
         check(stayed=(len(short.read(at)), 2))
-        short.append(at, said("3", "4"))
+        short.append(at, make_messages("3", "4"))
         check_same(texts(short.read(at)), ["3", "4"])
 
     @needs("short_lived")
@@ -181,26 +181,26 @@ class Edges(Contract):
         """A session in use does not expire."""
         short = store.short_lived(SHORT_SECONDS)
         for text in "123":
-            short.append(at, said(text))
+            short.append(at, make_messages(text))
             short.age(at, SHORT_SECONDS * 0.6)
         check_same(texts(short.read(at)), ["1", "2", "3"])
 
-    def test_the_memory_outlives_its_process(
+    def test_the_memory_survives_its_process(
         self, store: Store, recipe: Recipe, at: Address, workers: Crew
     ) -> None:
-        """The memory outlives its process."""
+        """The memory survives its process."""
         (worker,) = workers.take(1, recipe)
-        worker.call(recipe, "append", at, said("1", "2", "3", "4"))
+        worker.call(recipe, "append", at, make_messages("1", "2", "3", "4"))
         workers.kill(worker)
         check_same(texts(store.read(at)), ["1", "2", "3", "4"])
 
     @needs("outage")
-    def test_an_outage_is_an_error_and_no_empty_memory(self, store: Store, at: Address) -> None:
+    def test_an_outage_is_an_error_not_an_empty_memory(self, store: Store, at: Address) -> None:
         """An outage is an error, never an empty list, and loses nothing."""
-        store.append(at, said("1", "2"))
+        store.append(at, make_messages("1", "2"))
         hidden = 0
         with store.outage():
-            for call in (lambda: store.read(at), lambda: store.append(at, said("3", "4"))):
+            for call in (lambda: store.read(at), lambda: store.append(at, make_messages("3", "4"))):
                 try:
                     call()
                 except store.errors:
@@ -208,12 +208,12 @@ class Edges(Contract):
                 hidden += 1
         check(hidden=(hidden, 2))
         check_same(texts(store.read(at)), ["1", "2"])
-        store.append(at, said("5", "6"))
+        store.append(at, make_messages("5", "6"))
         check_same(texts(store.read(at)), ["1", "2", "5", "6"])
 
 
 def is_kept(sent: object, found: object) -> bool:
-    """Whether all that was sent is there; a store may add to a dict."""
+    """Whether all sent values are found; a store may add keys to a dict."""
     match sent, found:
         case dict(), dict():
             return all(is_kept(value, found.get(key)) for key, value in sent.items())
@@ -224,7 +224,7 @@ def is_kept(sent: object, found: object) -> bool:
 
 
 def is_pickle(value: bytes) -> bool:
-    """Whether a reader of pickles would take it."""
+    """Whether the value is a complete pickle of protocol 2 or later."""
     if not value.startswith(b"\x80"):
         return False
     try:
@@ -235,10 +235,11 @@ def is_pickle(value: bytes) -> bool:
 
 @contextmanager
 def pickling() -> Iterator[list[str]]:
-    """The calls of a pickler or unpickler within the block, in threads that begin there too."""
+    """Record the calls of picklers and unpicklers in the block, also in threads started there."""
     seen: list[str] = []
 
-    def notice(frame: FrameType, event: str, called: Any) -> None:
+    # A profile function, since a patch of `pickle` would miss modules that imported its names.
+    def record(frame: FrameType, event: str, called: Any) -> None:
         if event == "c_call":
             owner = type(getattr(called, "__self__", None)).__mro__
             modules = {getattr(called, "__module__", None), *(cls.__module__ for cls in owner)}
@@ -248,8 +249,8 @@ def pickling() -> Iterator[list[str]]:
             seen.append(frame.f_code.co_name)
 
     before = sys.getprofile()
-    threading.setprofile(notice)
-    sys.setprofile(notice)
+    threading.setprofile(record)
+    sys.setprofile(record)
     try:
         yield seen
     finally:

@@ -1,4 +1,4 @@
-"""The store of anyone who has a LangChain history class. Imports LangChain, and nothing else."""
+"""Stores for LangChain history classes. This module imports no package except LangChain."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ FIELDS = {
     "usage": "usage_metadata",
     "additional_kwargs": "additional_kwargs",
 }
-"""Of the contract's messages, and what LangChain calls them."""
+"""The fields of the contract's messages, and their names in LangChain."""
 
 
 def to_langchain(message: Message) -> BaseMessage:
-    """The contract's message as LangChain's."""
+    """Convert a message of the contract to LangChain's class."""
     fields = {FIELDS.get(name, name): value for name, value in message.items() if name != "role"}
     return CLASSES[message["role"]](**fields)
 
 
 def to_plain(message: BaseMessage) -> Message:
-    """LangChain's message as the contract's."""
+    """Convert LangChain's message to one of the contract."""
     plain = {"role": ROLES.get(message.type, message.type), "content": message.content}
     fields = {name: getattr(message, field, None) for name, field in FIELDS.items()}
     return {**plain, **{name: value for name, value in fields.items() if value}}
 
 
 def given(messages: Sequence[BaseMessage]) -> list[str]:
-    """What a model is given, as texts."""
+    """Return the contents of a model's messages as texts."""
     return [str(message.content) for message in messages]
 
 
 def as_runnable(model: Model) -> Runnable[Any, Any]:
-    """The contract's model as LangChain's."""
+    """Wrap a model of the contract as a Runnable."""
 
     def answer(messages: list[BaseMessage]) -> AIMessage:
         return AIMessage(model(given(messages)))
@@ -65,7 +65,7 @@ class HistoryStore(Store):
     """A history class; its turns are run by `RunnableWithMessageHistory`. Override `history`."""
 
     def history(self, at: Address) -> BaseChatMessageHistory:
-        """A new object for each call, as a request makes one."""
+        """Return a new history object, as each request of a project makes one."""
         raise NotImplementedError
 
     def append(self, at: Address, messages: Sequence[Message]) -> None:
@@ -78,7 +78,7 @@ class HistoryStore(Store):
         self.history(at).clear()
 
     def trim(self, at: Address, keep_last: int) -> None:
-        """As LangChain's guides do it: what is kept is written again."""
+        """Clear the history and store the kept messages again, as LangChain's guides do."""
         history = self.history(at)
         kept = history.messages[-keep_last:]
         history.clear()
@@ -91,10 +91,10 @@ class HistoryStore(Store):
 
 
 class AsyncHistoryStore(AsyncStore):
-    """The same, by the async methods of the class."""
+    """A history class, called by its async methods. Override `history`."""
 
     def history(self, at: Address) -> BaseChatMessageHistory:
-        """A new object for each call, as a request makes one."""
+        """Return a new history object, as each request of a project makes one."""
         raise NotImplementedError
 
     async def aappend(self, at: Address, messages: Sequence[Message]) -> None:

@@ -1,4 +1,4 @@
-"""What stands for a language model: one whose thinking a test decides."""
+"""Fake language models; a test controls what happens while they think."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from chatmemory.testing.stores import Store, in_thread
 PONDERING_SECONDS = 0.03
 DYING_SECONDS = 0.3
 PATIENCE_SECONDS = 0.8
-"""How long it waits for what is done while it thinks: a store may let that wait for the reply."""
+"""Maximum wait for concurrent work: a store may block that work until the reply."""
 
-GIVES_UP_SECONDS = 1.5
-"""How long a turn is waited for while the backend is away; a store may go on trying for longer."""
+OUTAGE_PATIENCE_SECONDS = 1.5
+"""Maximum wait for a turn during an outage; a store may continue to retry."""
 
 DEADLINE_SECONDS = 60.0
 
 
 def reply_to(text: str) -> str:
-    """What it answers."""
+    """Return the reply of all fake models except `recite`."""
     return f"re: {text}"
 
 
 class Thinking:
-    """A model that answers, and what is done by others while it thinks."""
+    """A model that runs `meanwhile` in another thread at its first call."""
 
     def __init__(self, store: Store, meanwhile: Callable[[], object] = lambda: None) -> None:
         self.given: list[list[str]] = []
-        """What it was given, newest last."""
+        """The texts of each call, newest last."""
         self._store = store
         self._meanwhile = meanwhile
         self._done: Future[object] | None = None
@@ -44,14 +44,14 @@ class Thinking:
         return reply_to(given[-1])
 
     def end(self) -> None:
-        """Wait for what was done meanwhile; raises what it raised."""
+        """Wait until `meanwhile` ends; raise its exception."""
         if self._done is None:
-            raise AssertionError("the model was not asked")
+            raise AssertionError("The model was not called.")
         self._done.result(DEADLINE_SECONDS)
 
 
 def echo(given: Sequence[str]) -> str:
-    """Answer at once."""
+    """Answer immediately."""
     return reply_to(given[-1])
 
 
@@ -61,16 +61,16 @@ def ponder(given: Sequence[str]) -> str:
     return reply_to(given[-1])
 
 
-def told(given: Sequence[str]) -> str:
-    """Say all that it was given."""
+def recite(given: Sequence[str]) -> str:
+    """Answer with all given texts."""
     return " | ".join(given)
 
 
 def die(given: Sequence[str]) -> str:
-    """Take the process with it, after a while."""
+    """Kill the process after a moment."""
     time.sleep(DYING_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")
 
 
-BY_NAME = {model.__name__: model for model in (echo, ponder, told, die)}
+BY_NAME = {model.__name__: model for model in (echo, ponder, recite, die)}

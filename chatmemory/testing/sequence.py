@@ -1,64 +1,64 @@
-"""One call after another."""
+"""Sequential calls: order, isolation, retries, removals."""
 
 from __future__ import annotations
 
 import pytest
 
-from chatmemory.testing.base import Contract, needs, new_address, said, texts
+from chatmemory.testing.base import Contract, make_messages, needs, new_address, texts
 from chatmemory.testing.stores import Address, Store
 from chatmemory.testing.violations import Violation, check, check_same, foreign
 
 
-class InSequence(Contract):
-    """What holds where nobody else is at work."""
+class SequentialCalls(Contract):
+    """The promises for a single caller."""
 
-    def test_what_was_said_is_read_in_its_order(self, store: Store, at: Address) -> None:
-        """What was said is read in its order."""
-        spoken = [f"{number}" for number in range(40)]
+    def test_messages_are_read_in_order(self, store: Store, at: Address) -> None:
+        """Messages are read in the order in which they were stored."""
+        contents = [f"{number}" for number in range(40)]
         for first in range(0, 40, 2):
-            store.append(at, said(*spoken[first : first + 2]))
-        check_same(texts(store.read(at)), spoken)
+            store.append(at, make_messages(*contents[first : first + 2]))
+        check_same(texts(store.read(at)), contents)
 
-    def test_a_large_batch_is_kept_whole(self, store: Store, at: Address) -> None:
-        """A batch of 120 is kept whole."""
-        spoken = [f"{number}" for number in range(120)]
-        store.append(at, said(*spoken))
-        check_same(texts(store.read(at)), spoken)
+    def test_a_large_batch_is_stored_completely(self, store: Store, at: Address) -> None:
+        """A batch of 120 is stored completely."""
+        contents = [f"{number}" for number in range(120)]
+        store.append(at, make_messages(*contents))
+        check_same(texts(store.read(at)), contents)
 
-    def test_sessions_are_apart(self, store: Store) -> None:
-        """A user's sessions are apart."""
-        check_apart(store, [new_address() for _ in range(3)])
+    def test_sessions_are_separate(self, store: Store) -> None:
+        """A user's sessions are separate."""
+        check_separate(store, [new_address() for _ in range(3)])
 
-    def test_users_are_apart(self, store: Store, at: Address) -> None:
-        """Two users' sessions of the same name are apart."""
-        check_apart(store, [at, at._replace(user="bob")])
+    def test_users_are_separate(self, store: Store, at: Address) -> None:
+        """Two users' sessions of the same name are separate."""
+        check_separate(store, [at, at._replace(user="bob")])
 
     @needs("append_once")
     def test_a_retry_is_stored_once(self, store: Store, at: Address) -> None:
-        """The same write again is stored once."""
-        store.append_once(at, said("1", "2"), "first")
+        """A repeated write is stored once."""
+        store.append_once(at, make_messages("1", "2"), "first")
         for _ in range(2):
-            store.append_once(at, said("3", "4"), "second")
-        store.append_once(at, said("1", "2"), "first")
+            store.append_once(at, make_messages("3", "4"), "second")
+        store.append_once(at, make_messages("1", "2"), "first")
         check_same(texts(store.read(at)), ["1", "2", "3", "4"])
 
     @needs("append_once")
-    def test_a_retry_with_other_words_is_refused(self, store: Store, at: Address) -> None:
-        """The same id with other words is refused."""
-        store.append_once(at, said("1", "2"), "first")
+    def test_a_retry_with_other_content_is_refused(self, store: Store, at: Address) -> None:
+        """A repeated id with other content is refused."""
+        store.append_once(at, make_messages("1", "2"), "first")
         try:
-            store.append_once(at, said("1", "other"), "first")
+            store.append_once(at, make_messages("1", "other"), "first")
         except Exception:
             check_same(texts(store.read(at)), ["1", "2"])
         else:
             raise Violation({"not refused": (1, 1)})
 
-    def test_a_batch_is_stored_whole_or_not_at_all(self, store: Store, at: Address) -> None:
-        """A batch with one bad message is stored whole or not at all."""
-        store.append(at, said("1", "2"))
+    def test_a_batch_is_stored_completely_or_not_at_all(self, store: Store, at: Address) -> None:
+        """A batch with one bad message is stored completely or not at all."""
+        store.append(at, make_messages("1", "2"))
         bad = {"role": "user", "content": "5", "additional_kwargs": {"opened": object()}}
         try:
-            store.append(at, [*said("3", "4"), bad])
+            store.append(at, [*make_messages("3", "4"), bad])
         except Exception:
             check_same(texts(store.read(at)), ["1", "2"])
         else:
@@ -66,60 +66,62 @@ class InSequence(Contract):
 
     @needs("trim")
     def test_a_trim_keeps_the_newest(self, store: Store, at: Address) -> None:
-        """A trim keeps the newest."""
-        store.append(at, said("1", "2", "3", "4", "5", "6"))
+        """A trim keeps the newest messages."""
+        store.append(at, make_messages("1", "2", "3", "4", "5", "6"))
         store.trim(at, 4)
         check_same(texts(store.read(at)), ["3", "4", "5", "6"])
 
     @needs("trim")
-    def test_what_follows_a_trim_comes_last(self, store: Store, at: Address) -> None:
-        """What is said after a trim comes last."""
-        store.append(at, said("1", "2", "3", "4", "5", "6"))
+    def test_a_message_after_a_trim_is_the_last(self, store: Store, at: Address) -> None:
+        """A message stored after a trim is the last."""
+        store.append(at, make_messages("1", "2", "3", "4", "5", "6"))
         store.trim(at, 2)
         for first in range(7, 15, 2):
-            store.append(at, said(str(first), str(first + 1)))
+            store.append(at, make_messages(str(first), str(first + 1)))
         check_same(texts(store.read(at)), [str(number) for number in range(5, 15)])
 
     @pytest.mark.parametrize("removal", ["clear", "purge"])
-    def test_a_removal_leaves_nothing_and_the_session_goes_on(
+    def test_a_removal_leaves_nothing_and_the_session_continues(
         self, store: Store, at: Address, removal: str
     ) -> None:
-        """A clear or purge leaves nothing, and what follows is kept."""
+        """A clear or purge leaves nothing, and later messages are stored."""
         require(store, removal)
-        store.append(at, said("1", "2"))
+        store.append(at, make_messages("1", "2"))
         getattr(store, removal)(at)
-        check(came_back=(len(store.read(at)), 2))
-        store.append(at, said("3", "4"))
+        check(returned=(len(store.read(at)), 2))
+        store.append(at, make_messages("3", "4"))
         check_same(texts(store.read(at)), ["3", "4"])
 
     @pytest.mark.parametrize("removal", ["clear", "purge"])
-    def test_a_removal_spares_other_sessions(self, store: Store, at: Address, removal: str) -> None:
-        """A clear or purge spares other sessions."""
+    def test_a_removal_changes_no_other_session(
+        self, store: Store, at: Address, removal: str
+    ) -> None:
+        """A clear or purge changes no other session."""
         require(store, removal)
         others = [new_address(), at._replace(user="bob")]
         for address in (at, *others):
-            store.append(address, said("1", "2"))
+            store.append(address, make_messages("1", "2"))
         getattr(store, removal)(at)
         kept = [texts(store.read(address)) for address in others]
         check(lost=(sum(2 - len(found) for found in kept), 4))
 
 
 def require(store: Store, operation: str) -> None:
-    """Skip the test where the store doesn't offer this."""
+    """Skip the test if the store does not offer the operation."""
     if not store.offers(operation):
         pytest.skip(f"not offered: {operation}")
 
 
-def check_apart(store: Store, addresses: list[Address]) -> None:
-    """Write to the sessions in turn, and see that each has its own."""
-    spoken = {
+def check_separate(store: Store, addresses: list[Address]) -> None:
+    """Write to the sessions alternately; check that each has only its own messages."""
+    contents = {
         address: [f"{n}.{number}" for number in range(6)] for n, address in enumerate(addresses)
     }
     for first in range(0, 6, 2):
-        for address, own in spoken.items():
-            store.append(address, said(*own[first : first + 2]))
+        for address, own in contents.items():
+            store.append(address, make_messages(*own[first : first + 2]))
     found = {address: texts(store.read(address)) for address in addresses}
-    others = sum(foreign(found[address], spoken[address]) for address in addresses)
+    others = sum(foreign(found[address], contents[address]) for address in addresses)
     check(of_others=(others, sum(map(len, found.values()))))
     for address in addresses:
-        check_same(found[address], spoken[address])
+        check_same(found[address], contents[address])

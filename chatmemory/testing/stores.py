@@ -1,4 +1,4 @@
-"""What a store looks like to the contract, and how one is made, here or in another process."""
+"""The interface of a store under test, and how to make one in any process."""
 
 from __future__ import annotations
 
@@ -15,59 +15,45 @@ from typing import Any, NamedTuple, TypeVar
 T = TypeVar("T")
 
 Message = Mapping[str, Any]
-"""A dict that JSON can say: `role` (user, assistant, tool), `content` (a text), and any of `id`,
-`name`, `tool_calls`, `tool_call_id`, `artifact`, `usage`, `additional_kwargs`."""
+"""A JSON object with `role` (user, assistant, tool), `content` (text), and any of `id`, `name`,
+`tool_calls`, `tool_call_id`, `artifact`, `usage`, `additional_kwargs`."""
 
 Model = Callable[[Sequence[str]], str]
-"""Stands for the language model: from the texts that it is given, the newest last, to its reply.
-It may take its time, and may be called in any thread."""
-
-OPERATIONS = (
-    "append_once",
-    "trim",
-    "clear",
-    "purge",
-    "turn",
-    "short_lived",
-    "bounded",
-    "outage",
-    "damage",
-    "raw",
-)
-"""What a store may leave out. A test that needs it is skipped as not offered, never passed."""
+"""A language model: maps the given texts, newest last, to its reply. It may block, and may be
+called in any thread."""
 
 
 class Address(NamedTuple):
-    """Whose session, and which; two users may both have one called `default`."""
+    """A user and the name of a session; two users may each have a session named `default`."""
 
     user: str
     session: str
 
 
 class Store:
-    """A memory, as the contract drives it. Subclass it; each call may come from any thread.
+    """The base class of a store under test. Calls may come from any thread.
 
-    `append` and `read` must be there; what else you override is what the store offers.
+    `append` and `read` are required. The store offers each other operation that it overrides.
     """
 
     errors: tuple[type[Exception], ...] = (Exception,)
-    """What a call may raise while the backend can't be reached."""
+    """The errors that a call may raise while the backend is unavailable."""
 
-    keeps_words = False
-    """Whether it says that a turn's words are stored before the model is asked."""
+    stores_user_message_first = False
+    """Whether the store promises to store a turn's user message before it calls the model."""
 
     def append(self, at: Address, messages: Sequence[Message]) -> None:
-        """Add a batch to the end of a session, which begins with its first message."""
+        """Append a batch to a session; the first batch creates the session."""
         raise NotImplementedError
 
     def read(self, at: Address) -> list[Message]:
-        """All messages of a session in order, none if there is no such session."""
+        """Return all messages, oldest first; an empty list if the session does not exist."""
         raise NotImplementedError
 
     def append_once(self, at: Address, messages: Sequence[Message], client_id: str) -> None:
-        """Append, but only if nothing was appended under this `client_id` before.
+        """Append a batch, unless it is stored already under this `client_id`.
 
-        The same again does nothing; with other messages it raises.
+        Raises if other messages are stored under the `client_id`.
         """
         raise NotImplementedError
 
@@ -84,45 +70,45 @@ class Store:
         raise NotImplementedError
 
     def turn(self, at: Address, text: str, model: Model) -> str:
-        """Let the user say something; return the reply. In the store's own way, whatever it is."""
+        """Run a turn as the store does: store the user's text and the reply; return the reply."""
         raise NotImplementedError
 
     def short_lived(self, seconds: float) -> Store:
-        """The same store, whose sessions expire so long after their last message."""
+        """Return a store on this memory whose sessions expire after this time without messages."""
         raise NotImplementedError
 
     def bounded(self, messages: int) -> Store:
-        """The same store, whose turns give the model at most so many earlier messages."""
+        """Return a store on this memory whose model gets at most this many earlier messages."""
         raise NotImplementedError
 
     def outage(self) -> AbstractContextManager[None]:
-        """Within it, the backend can't be reached."""
+        """Make the backend unavailable within the block."""
         raise NotImplementedError
 
     def damage(self, at: Address, place: int) -> None:
-        """Make the stored message at this place, from 0, one that can't be decoded."""
+        """Make the stored message at this index, from 0, undecodable."""
         raise NotImplementedError
 
     def raw(self, at: Address) -> Iterable[bytes]:
-        """What the backend holds of a session, each value as it lies there."""
+        """Return the stored values of a session as the backend stores them."""
         raise NotImplementedError
 
     def age(self, at: Address, seconds: float) -> None:
-        """Let so much time pass for a session. Waits, where the store can't do it sooner."""
+        """Age a session by this time. By default it waits; override it to be faster."""
         time.sleep(seconds)
 
     def release(self) -> None:
-        """Let go of what the calling thread holds, such as a connection; called at its end."""
+        """Release the resources of the calling thread, which is about to end: its connection."""
 
     def close(self) -> None:
-        """Let go of everything; called at the end of a test."""
+        """Release all resources; called at the end of a test."""
 
     def offers(self, operation: str) -> bool:
-        """Whether the store has this operation."""
+        """Whether the store overrides this operation."""
         return getattr(type(self), operation) is not getattr(Store, operation)
 
-    def at_once(self, operation: str, calls: Iterable[Sequence[Any]]) -> list[Any]:
-        """What the operation returns, or raises, for each tuple of arguments, all at one time."""
+    def call_concurrently(self, operation: str, calls: Iterable[Sequence[Any]]) -> list[Any]:
+        """Call the operation concurrently; return the result or exception of each."""
         listed = list(calls)
         barrier = threading.Barrier(len(listed))
 
@@ -140,9 +126,9 @@ class Store:
 
 
 class AsyncStore(Store):
-    """A memory whose calls are coroutines, run in one event loop on a thread of its own.
+    """The base class of a store with coroutines. They run in one event loop on its own thread.
 
-    Override `aappend`, `aread` and so on in place of the operations of the same name.
+    Override `aappend`, `aread` and so on instead of `append` and `read`.
     """
 
     def __init__(self) -> None:
@@ -169,14 +155,14 @@ class AsyncStore(Store):
         raise NotImplementedError
 
     async def aturn(self, at: Address, text: str, model: Model) -> str:
-        """As `turn`; the model waits, so call it with `asyncio.to_thread`."""
+        """Run a turn. The model blocks, so call it with `asyncio.to_thread`."""
         raise NotImplementedError
 
     async def aclose(self) -> None:
-        """Let go of what belongs to the event loop."""
+        """Release the resources of the event loop."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What the coroutine returns, run in the store's loop; from any other thread."""
+        """Run a coroutine in the store's loop; return its result. Call it from another thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def append(self, at: Address, messages: Sequence[Message]) -> None:
@@ -207,38 +193,38 @@ class AsyncStore(Store):
         self._loop.close()
 
     def offers(self, operation: str) -> bool:
-        own = (getattr(type(self), name, None) for name in (operation, f"a{operation}"))
-        base = (getattr(AsyncStore, name, None) for name in (operation, f"a{operation}"))
-        return any(one is not other for one, other in zip(own, base, strict=True))
+        # An operation is offered if the store overrides it, or the coroutine that it calls.
+        names = (operation, f"a{operation}")
+        return any(getattr(type(self), n, None) is not getattr(AsyncStore, n, None) for n in names)
 
-    def at_once(self, operation: str, calls: Iterable[Sequence[Any]]) -> list[Any]:
+    def call_concurrently(self, operation: str, calls: Iterable[Sequence[Any]]) -> list[Any]:
         twin = getattr(self, f"a{operation}")
 
-        async def gathered() -> list[Any]:
-            begun = [twin(*arguments) for arguments in calls]
-            return list(await asyncio.gather(*begun, return_exceptions=True))
+        async def call_all() -> list[Any]:
+            coroutines = [twin(*arguments) for arguments in calls]
+            return list(await asyncio.gather(*coroutines, return_exceptions=True))
 
-        return self.run(gathered())
+        return self.run(call_all())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How to make a store, in any process: a function by its path, and what it is called with."""
+    """How to make a store in any process: the path of a function, and its arguments."""
 
     path: str
     """`package.module:function`."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Its keyword arguments, such as JSON can say."""
+    """The function's keyword arguments; they must be JSON-serializable."""
 
     def make(self) -> Store:
-        """A store of its own on the memory that all of this recipe share."""
+        """Make a store. All stores of one recipe share their memory."""
         module, _, name = self.path.partition(":")
-        made: Store = getattr(import_module(module), name)(**self.arguments)
-        return made
+        store: Store = getattr(import_module(module), name)(**self.arguments)
+        return store
 
 
 def in_thread(store: Store, call: Callable[[], T]) -> Future[T]:
-    """Begin a call in a thread of its own."""
+    """Start a call in a new thread; release the store's resources at its end."""
 
     def work() -> T:
         try:

@@ -1,4 +1,4 @@
-"""A model at work: what others do while it thinks, and what becomes of a turn that fails."""
+"""Turns of a model: concurrent writes while it thinks, and turns that fail."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from chatmemory.testing.base import Contract, needs, new_address, said, texts
+from chatmemory.testing.base import Contract, make_messages, needs, new_address, texts
 from chatmemory.testing.models import (
     DEADLINE_SECONDS,
-    GIVES_UP_SECONDS,
+    OUTAGE_PATIENCE_SECONDS,
     Thinking,
     echo,
     reply_to,
@@ -22,11 +22,11 @@ from chatmemory.testing.workers import Crew
 
 
 class Turns(Contract):
-    """What holds where a turn takes its time."""
+    """The promises for turns with a slow model."""
 
     @needs("turn")
     def test_a_turn_is_stored_and_given_to_the_next(self, store: Store, at: Address) -> None:
-        """A turn is stored, and the next is given it."""
+        """A turn is stored, and given to the model in the next turn."""
         model = Thinking(store)
         replies = [store.turn(at, text, model) for text in "12"]
         check_same(replies, ["re: 1", "re: 2"])
@@ -34,7 +34,7 @@ class Turns(Contract):
         check_same(model.given[-1], ["1", "re: 1", "2"])
 
     @needs("turn")
-    def test_a_turn_is_given_nothing_of_others(self, store: Store) -> None:
+    def test_the_model_is_given_nothing_of_others(self, store: Store) -> None:
         """The model is given nothing of other users and sessions."""
         models = {new_address(user): Thinking(store) for user in ("ann", "ann", "bob")}
         for number in range(3):
@@ -51,8 +51,8 @@ class Turns(Contract):
 
     @needs("turn")
     def test_overlapping_turns_lose_nothing(self, store: Store, at: Address) -> None:
-        """Of two turns that overlap, both are kept."""
-        asked(store, at, 2)
+        """Two overlapping turns are both stored."""
+        run_turns(store, at, 2)
         within = Thinking(store, lambda: store.turn(at, "inner", echo))
         store.turn(at, "outer", within)
         within.end()
@@ -61,78 +61,78 @@ class Turns(Contract):
         check(lost=(missing(found, expected), 8), doubled=(doubled(found, expected), 8))
 
     @needs("turn", "trim")
-    def test_a_trim_while_the_model_thinks_stays(self, store: Store, at: Address) -> None:
-        """What is trimmed while the model thinks stays away."""
-        asked(store, at, 4)
-        done_while_thinking(store, at, lambda: store.trim(at, 2))
+    def test_a_trim_while_the_model_thinks_remains(self, store: Store, at: Address) -> None:
+        """Messages that are trimmed while the model thinks do not return."""
+        run_turns(store, at, 4)
+        run_turn_with(store, at, lambda: store.trim(at, 2))
         found = texts(store.read(at))
         trimmed = ["1", "re: 1", "2", "re: 2", "3", "re: 3"]
         kept = ["4", "re: 4", "last", "re: last"]
         check(
-            came_back=(sum(text in trimmed for text in found), len(trimmed)),
+            returned=(sum(text in trimmed for text in found), len(trimmed)),
             doubled=(doubled(found, kept), len(kept)),
             lost=(missing(found, kept[2:]), 2),
         )
 
     @pytest.mark.parametrize("removal", ["clear", "purge"])
     @needs("turn")
-    def test_a_removal_while_the_model_thinks_stays(
+    def test_a_removal_while_the_model_thinks_remains(
         self, store: Store, at: Address, removal: str
     ) -> None:
-        """What is cleared or purged while the model thinks stays away."""
+        """Messages that are cleared or purged while the model thinks do not return."""
         require(store, removal)
-        asked(store, at, 3)
-        with suppress(Exception):  # the turn may say that its session is gone
-            done_while_thinking(store, at, lambda: getattr(store, removal)(at))
-        check(came_back=(len(store.read(at)), 8))
+        run_turns(store, at, 3)
+        with suppress(Exception):  # the turn may raise because its session was removed
+            run_turn_with(store, at, lambda: getattr(store, removal)(at))
+        check(returned=(len(store.read(at)), 8))
         store.turn(at, "new", echo)
         check_same(texts(store.read(at)), ["new", "re: new"])
 
     @needs("turn", "outage")
     def test_a_failed_save_reaches_the_caller(self, store: Store, at: Address) -> None:
         """A reply that can't be stored is an error to the caller."""
-        asked(store, at, 1)
+        run_turns(store, at, 1)
         with ExitStack() as outage:
             model = Thinking(store, lambda: outage.enter_context(store.outage()))
             turn = in_thread(store, lambda: store.turn(at, "2", model))
-            with suppress(Exception):  # a store may go on trying
-                turn.result(GIVES_UP_SECONDS)
+            with suppress(Exception):  # a store may continue to retry
+                turn.result(OUTAGE_PATIENCE_SECONDS)
         if turn.exception(DEADLINE_SECONDS) is None:
             expected = ["1", "re: 1", "2", "re: 2"]
-            check(lost_without_a_word=(missing(texts(store.read(at)), expected), 2))
+            check(lost_silently=(missing(texts(store.read(at)), expected), 2))
 
     @needs("turn")
-    def test_a_crash_while_the_model_thinks_keeps_the_words(
+    def test_a_crash_while_the_model_thinks_keeps_the_user_message(
         self, store: Store, recipe: Recipe, at: Address, workers: Crew
     ) -> None:
-        """A crash while the model thinks keeps the user's words."""
-        if not store.keeps_words:
-            pytest.skip("not offered: keeps_words")
-        asked(store, at, 1)
+        """A crash while the model thinks loses no user message."""
+        if not store.stores_user_message_first:
+            pytest.skip("not offered: stores_user_message_first")
+        run_turns(store, at, 1)
         (worker,) = workers.take(1, recipe)
         with suppress(EOFError):
-            worker.call(recipe, "turn", at, "my words", "die")
+            worker.call(recipe, "turn", at, "my message", "die")
         workers.kill(worker)
-        check(lost=(missing(texts(store.read(at)), ["1", "re: 1", "my words"]), 3))
+        check(lost=(missing(texts(store.read(at)), ["1", "re: 1", "my message"]), 3))
 
     @needs("turn")
-    def test_a_new_process_knows_what_was_said(
+    def test_a_new_process_knows_earlier_messages(
         self, store: Store, recipe: Recipe, at: Address, workers: Crew
     ) -> None:
-        """After a restart the model is given what was said before it."""
+        """After a restart the model is given the earlier messages."""
         facts = ["my number is 4711", "I live in Rome", "call me Ann"]
         (worker,) = workers.take(1, recipe)
         for fact in facts:
             worker.call(recipe, "turn", at, fact, "echo")
         workers.kill(worker)
         (worker,) = workers.take(1, recipe)
-        given = worker.call(recipe, "turn", at, "who am I?", "told")
+        given = worker.call(recipe, "turn", at, "who am I?", "recite")
         check(forgotten=(sum(fact not in given for fact in facts), len(facts)))
 
     @needs("turn", "bounded")
     def test_the_model_is_given_no_more_than_its_window(self, store: Store, at: Address) -> None:
-        """The model is given no more than its window, however long the history."""
-        store.append(at, said(*(reply_to(str(number)) for number in range(40))))
+        """The model is given no more than its window, however long the history is."""
+        store.append(at, make_messages(*(reply_to(str(number)) for number in range(40))))
         model = Thinking(store)
         bounded = store.bounded(6)
         try:
@@ -144,14 +144,14 @@ class Turns(Contract):
         check(over=(max(0, len(given) - 7), 34), lost=(missing(given, ["last"]), 1))
 
 
-def asked(store: Store, at: Address, count: int) -> None:
-    """Turns: 1, 2, 3, …"""
+def run_turns(store: Store, at: Address, count: int) -> None:
+    """Run turns whose texts are 1, 2, 3, …"""
     for number in range(count):
         store.turn(at, str(number + 1), echo)
 
 
-def done_while_thinking(store: Store, at: Address, meanwhile: Callable[[], object]) -> None:
-    """A turn, and what another does meanwhile. Raises what either does, the other's first."""
+def run_turn_with(store: Store, at: Address, meanwhile: Callable[[], object]) -> None:
+    """Run a turn, and call `meanwhile` while its model thinks. Raises the exceptions of both."""
     model = Thinking(store, meanwhile)
     try:
         store.turn(at, "last", model)

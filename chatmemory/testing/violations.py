@@ -1,4 +1,4 @@
-"""What is wrong with a memory, counted."""
+"""Count the differences between stored and expected messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Violation(AssertionError):
-    """A promise was not kept: by kind, how many, and of how many."""
+    """A broken promise: for each kind, the number of violations and the number of cases."""
 
     def __init__(self, counts: dict[str, tuple[int, int]]) -> None:
         super().__init__(", ".join(f"{n} of {of} {kind}" for kind, (n, of) in counts.items()))
@@ -18,14 +18,14 @@ class Violation(AssertionError):
 
 
 def check(**counts: tuple[int, int]) -> None:
-    """Raises Violation, with each kind of which there is more than none."""
+    """Raise Violation for the kinds whose number of violations is not 0."""
     found = {kind.replace("_", " "): count for kind, count in counts.items() if count[0]}
     if found:
         raise Violation(found)
 
 
 def check_same(found: Sequence[T], expected: Sequence[T]) -> None:
-    """See that a session holds just these, in this order. Raises Violation."""
+    """Check that a session contains exactly the expected items in order. Raises Violation."""
     of = len(expected)
     check(
         lost=(missing(found, expected), of),
@@ -36,24 +36,24 @@ def check_same(found: Sequence[T], expected: Sequence[T]) -> None:
 
 
 def missing(found: Iterable[T], expected: Iterable[T]) -> int:
-    """How many of those expected aren't there."""
+    """Count the expected items that are missing."""
     return sum((Counter(expected) - Counter(found)).values())
 
 
 def doubled(found: Iterable[T], expected: Iterable[T]) -> int:
-    """How many of those expected are there too often."""
+    """Count the surplus copies of expected items."""
     wanted = Counter(expected)
     return sum(n for item, n in (Counter(found) - wanted).items() if item in wanted)
 
 
 def foreign(found: Iterable[T], expected: Iterable[T]) -> int:
-    """How many are there that nobody put there."""
+    """Count the items that are not expected."""
     wanted = set(expected)
     return sum(item not in wanted for item in found)
 
 
 def misordered(found: Iterable[T], expected: Iterable[T]) -> int:
-    """How many stand behind one that they should stand before."""
+    """Count the items that follow an item that they should precede."""
     places = {item: place for place, item in enumerate(expected)}
     furthest, count = -1, 0
     for item in found:
@@ -64,7 +64,7 @@ def misordered(found: Iterable[T], expected: Iterable[T]) -> int:
 
 
 def misordered_within(found: Iterable[tuple[int, ...]]) -> int:
-    """The same for each writer's own, whatever stands between them; its number comes first."""
+    """Count the misordered items of each writer; an item begins with its writer's number."""
     groups: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for item in found:
         groups[item[0]].append(item)
@@ -72,7 +72,7 @@ def misordered_within(found: Iterable[tuple[int, ...]]) -> int:
 
 
 def split(found: Sequence[T], batches: Iterable[Sequence[T]]) -> int:
-    """How many batches, of those that are there, don't lie together."""
+    """Count the complete batches whose items are not adjacent."""
     places = {item: place for place, item in enumerate(found)}
     return sum(
         [places[item] for item in batch]

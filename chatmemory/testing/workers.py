@@ -1,9 +1,9 @@
-"""Processes that use a store: at once, killed, started again.
+"""Worker processes that use a store, for tests that run and kill several of them.
 
-`python -m chatmemory.testing.workers SOCKET [PATH]` is the one from which they come: it calls the
-function at `PATH`, if there is one, which imports what takes long, and then forks for each who
-connects to the socket. A worker reads tasks, each a line of JSON, and answers with a line for each
-call, and one at the end of a task. It shares no memory with another but what was imported.
+`python -m chatmemory.testing.workers SOCKET [PATH]` is their parent process. It calls the function
+at `PATH`, if given, for slow imports, and then forks a worker for each connection to the socket. A
+worker reads tasks, one JSON line each, and answers with a line for each call and a line at the end
+of the task. Workers share no memory except for the imported modules.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from chatmemory.testing.stores import Address, Recipe, Store
 
 
 class Worker:
-    """One such process."""
+    """The connection to a worker process."""
 
     def __init__(self, address: str) -> None:
         self._connection = socket.socket(socket.AF_UNIX)
@@ -38,15 +38,15 @@ class Worker:
         self._pid = int(self._output.readline())
 
     def begin(self, recipe: Recipe, operation: str, calls: Sequence[Sequence[Any]]) -> None:
-        """Give it a task: to make these calls, one after another."""
+        """Send a task: a list of calls, which the worker makes one after another."""
         task = [recipe.path, dict(recipe.arguments), operation, calls]
         self._input.write(json.dumps(task) + "\n")
         self._input.flush()
 
     def answers(self) -> Iterator[Any]:
-        """What each call of the task returned, as it comes; for one that failed a Refused.
+        """Yield the result of each call, or a Refused for a failed call, when it arrives.
 
-        Ends early where the process does.
+        Ends early if the process ends.
         """
         with suppress(ConnectionResetError):
             for line in self._output:
@@ -56,24 +56,25 @@ class Worker:
                 yield Refused(value) if kind == "refused" else value
 
     def call(self, recipe: Recipe, operation: str, *arguments: Any) -> Any:
-        """What a single call returns. Raises Refused, and EOFError if the process ends in it."""
+        """Return the result of one call. Raises Refused, and EOFError if the process ends."""
         self.begin(recipe, operation, [arguments])
         answers = list(self.answers())
         if not answers:
-            raise EOFError("the process ended")
+            raise EOFError("The worker process ended during the call.")
         if isinstance(answers[0], Refused):
             raise answers[0]
         return answers[0]
 
     def kill(self) -> None:
-        """End it as an operating system does that is out of memory; its answers can be read."""
+        """Kill the process with SIGKILL; the answers that it sent can still be read."""
+        # The parent process reaps the worker. Until then its writes may still be under way.
         with suppress(ProcessLookupError):
             while True:
                 os.kill(self._pid, signal.SIGKILL)
                 time.sleep(0.001)
 
     def close(self) -> None:
-        """End it, and what leads to it."""
+        """Kill the process and close the connection."""
         self.kill()
         for file in (self._input, self._output):
             with suppress(OSError):
@@ -82,70 +83,71 @@ class Worker:
 
 
 class Refused(Exception):
-    """A call failed in a worker, and so its caller was told."""
+    """A call failed in a worker; the text is the class and message of its exception."""
 
 
 class Crew:
-    """Workers, kept for the next who asks; those that were killed are replaced."""
+    """A pool of workers; killed workers are replaced."""
 
     def __init__(self, environment: Mapping[str, str] | None = None, prepare: str = "") -> None:
-        """`prepare` is the path of a function, `package.module:function`, called before all."""
+        """`prepare` is the path of a function, `package.module:function`, called before a fork."""
         self._environment = os.environ if environment is None else environment
         self._prepare = prepare
         self._folder = tempfile.TemporaryDirectory()
         self._address = str(Path(self._folder.name) / "workers")
-        self._source: subprocess.Popen[bytes] | None = None
+        self._parent: subprocess.Popen[bytes] | None = None
         self._workers: list[Worker] = []
         self._killed: list[Worker] = []
 
     def take(self, count: int, recipe: Recipe) -> list[Worker]:
-        """So many, each with the store of this recipe at hand."""
+        """Return `count` workers that have made the store of this recipe. Raises Refused."""
         while len(self._workers) < count:
             self._workers.append(self._worker())
-        taken = self._workers[:count]
-        for worker in taken:
+        workers = self._workers[:count]
+        for worker in workers:
             worker.begin(recipe, "release", [[]])
-        for worker in taken:
+        for worker in workers:
             for answer in worker.answers():
                 if isinstance(answer, Refused):
                     raise answer
-        return taken
+        return workers
 
     def kill(self, worker: Worker) -> None:
-        """Kill one, and have another in its place when it is asked for."""
+        """Kill a worker; the next `take` replaces it."""
         self._workers.remove(worker)
         self._killed.append(worker)
         worker.kill()
 
     def end(self) -> None:
-        """End them all."""
+        """End all workers and their parent process."""
         for worker in self._workers + self._killed:
             worker.close()
-        if self._source is not None:
-            self._source.communicate()
+        if self._parent is not None:
+            self._parent.communicate()
         self._folder.cleanup()
 
     def _worker(self) -> Worker:
-        if self._source is None:
-            self._source = subprocess.Popen(  # noqa: S603  # our own module
+        if self._parent is None:
+            self._parent = subprocess.Popen(  # noqa: S603  # our own module
                 [sys.executable, "-m", "chatmemory.testing.workers", self._address, self._prepare],
                 env=self._environment,
                 stdin=subprocess.PIPE,
             )
         until = time.monotonic() + DEADLINE_SECONDS
         while not Path(self._address).exists():
-            if self._source.poll() is not None or time.monotonic() > until:
-                raise AssertionError("the workers can't be started")
+            if self._parent.poll() is not None or time.monotonic() > until:
+                raise AssertionError("The parent process of the workers does not listen.")
             time.sleep(0.01)
         return Worker(self._address)
 
 
 def main(address: str, prepare: str) -> None:
-    """Fork for each who connects, until the input ends."""
+    """Fork a worker for each connection, until the standard input ends."""
     if prepare:
         module, _, name = prepare.partition(":")
         getattr(import_module(module), name)()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps killed workers
+    # Renamed only when it listens, so that a process that sees the socket can connect to it.
     draft = f"{address}.draft"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(draft)
@@ -162,22 +164,22 @@ def main(address: str, prepare: str) -> None:
 
 
 def work(tasks: IO[str], out: IO[str]) -> None:
-    """Do the tasks, one after another, until there are no more."""
+    """Run the tasks one after another, until the input ends."""
     out.write(f"{os.getpid()}\n")
     out.flush()
     stores: dict[str, Store] = {}
     for line in tasks:
         path, arguments, operation, calls = json.loads(line)
-        known = json.dumps([path, arguments])
+        recipe = json.dumps([path, arguments])
         try:
-            if known not in stores:
-                stores[known] = Recipe(path=path, arguments=arguments).make()
+            if recipe not in stores:
+                stores[recipe] = Recipe(path=path, arguments=arguments).make()
             for call in calls:
-                _say(out, *_outcome(stores[known], operation, call))
-            stores[known].release()
+                _send(out, *_outcome(stores[recipe], operation, call))
+            stores[recipe].release()
         except Exception as error:
-            _say(out, "refused", _named(error))
-        _say(out, "end", None)
+            _send(out, "refused", _describe(error))
+        _send(out, "end", None)
 
 
 def _outcome(store: Store, operation: str, call: Sequence[Any]) -> tuple[str, object]:
@@ -187,14 +189,14 @@ def _outcome(store: Store, operation: str, call: Sequence[Any]) -> tuple[str, ob
     try:
         return "returned", getattr(store, operation)(*arguments)
     except Exception as error:
-        return "refused", _named(error)
+        return "refused", _describe(error)
 
 
-def _named(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _say(out: IO[str], kind: str, value: object) -> None:
+def _send(out: IO[str], kind: str, value: object) -> None:
     out.write(json.dumps([kind, value]) + "\n")
     out.flush()
 

@@ -1,4 +1,4 @@
-"""Sessions out of the memory and into it, as text in several forms, a piece at a time."""
+"""Export and import sessions as text in several forms, piece by piece."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The forms that chat models and their tools read: one conversation a line.
+"""Export forms for chat models and their tools: one session per line.
 
-They hold what stands: from the floor on, without what a later turn replaced.
+They contain the visible messages: from the floor on, without superseded rows.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from chatmemory.transfer.reading import Reading
 
 
 def write_langchain(reading: Reading) -> Iterator[str]:
-    """A list of dicts, as `messages_to_dict` of LangChain gives them."""
+    """Write a list of dicts in the format of LangChain's `messages_to_dict`."""
     from chatmemory.langchain.messages import to_dict
 
-    return _line("[", (to_dict(row.plain()) for row in _standing(reading)), "]\n")
+    return _line("[", (to_dict(row.plain()) for row in _visible_rows(reading)), "]\n")
 
 
 def write_openai(reading: Reading) -> Iterator[str]:
-    """An object with the messages as OpenAI's chat completions take them."""
+    """Write an object whose messages have the format of OpenAI's chat completions."""
     return _line('{"messages":[', _for_openai(reading), "]}\n")
 
 
 def _line(begin: str, messages: Iterable[object], end: str) -> Iterator[str]:
-    """A line piece by piece; none for a session without messages."""
+    """Write a line piece by piece, or no line for a session without messages."""
     separator = begin
     for message in messages:
         yield separator + codec.dump_json(message)
@@ -34,21 +34,22 @@ def _line(begin: str, messages: Iterable[object], end: str) -> Iterator[str]:
         yield end
 
 
-def _standing(reading: Reading) -> Iterator[Message]:
+def _visible_rows(reading: Reading) -> Iterator[Message]:
     for row, is_replaced in reading.marked_rows(start=reading.session.first_seq):
         if not is_replaced:
             yield row
 
 
 def _for_openai(reading: Reading) -> Iterator[dict[str, object]]:
-    """The messages that a provider takes: instructions first, no empty or unreadable ones."""
+    """The messages that a provider accepts: instructions first, no empty or unreadable messages."""
     called: set[str] = set()
     has_begun = False
-    for row in _standing(reading):
+    for row in _visible_rows(reading):
         plain = row.plain()
         if row.redacted or row.quarantined or plain.get("quarantined") is True:
             continue
         message = to_openai(plain)
+        # A provider rejects a result whose call is missing, or is in another turn.
         if row.role == Message.Role.USER:
             called.clear()
         called.update(codec.call_ids(plain))
@@ -64,7 +65,7 @@ def _for_openai(reading: Reading) -> Iterator[dict[str, object]]:
 
 
 def to_openai(plain: Mapping[str, object]) -> dict[str, object]:
-    """A plain message in the shape of OpenAI's chat completions."""
+    """Convert a plain message to the format of OpenAI's chat completions."""
     role = plain["role"]
     content = plain["content"]
     if role != "user" or not isinstance(content, list):
@@ -94,7 +95,7 @@ def _calls(plain: Mapping[str, object]) -> Iterator[dict[str, object]]:
 
 
 def _part(block: object) -> dict[str, object] | None:
-    """A part of a user's content; None for a block that only its maker understands."""
+    """Convert a block of a user's content; None if OpenAI's format has no such block."""
     match block:
         case str() as text:
             return {"type": "text", "text": text}

@@ -1,4 +1,4 @@
-"""The columns of our own form: what each line may hold, written and read by the same table."""
+"""The columns of the `jsonl` form: one table for each kind of line, for export and import."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HIGHEST = {"IntegerField": 2**31 - 1, "BigIntegerField": codec.MAX_SAFE_INTEGER
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a model, as a value of JSON. What equals its default is not written."""
+    """A column of a model as a JSON value. A value equal to the default is not written."""
 
     field: models.Field[Any, Any]
     default: object
@@ -29,7 +29,7 @@ class Column:
         return self.field.name
 
     def write(self, value: Any) -> object:
-        """The value as JSON says it; times in UTC with microseconds."""
+        """Convert a value to JSON; times are in UTC with microseconds."""
         if isinstance(value, datetime):
             return value.astimezone(UTC).isoformat(timespec="microseconds")
         if isinstance(value, date):
@@ -37,7 +37,7 @@ class Column:
         return _sorted(value) if isinstance(self.field, models.JSONField) else value
 
     def read(self, value: object) -> Any:
-        """The value of the column. Raises BadInput."""
+        """Convert a JSON value to the column's type. Raises BadInput."""
         if value is None and self.field.null:
             return None
         match self.field, value:
@@ -55,15 +55,15 @@ class Column:
                 return value
             case ((models.CharField() | models.TextField()), str()):
                 return self._text(value)
-        raise self._wrong()
+        raise self._invalid()
 
     def _text(self, value: str) -> str:
-        longest = self.field.max_length
+        max_chars = self.field.max_length
         choices = self.field.choices
-        if longest is not None and len(value) > longest:
-            raise self._wrong()
+        if max_chars is not None and len(value) > max_chars:
+            raise self._invalid()
         if choices is not None and value not in dict(self.field.flatchoices):
-            raise self._wrong()
+            raise self._invalid()
         return codec.check_storable(value, self.name)
 
     def _moment(self, value: str) -> datetime:
@@ -73,34 +73,34 @@ class Column:
                 return moment.astimezone(UTC)
         except (ValueError, OverflowError):
             pass
-        raise self._wrong()
+        raise self._invalid()
 
     def _day(self, value: str) -> date:
         try:
             return date.fromisoformat(value)
         except ValueError:
-            raise self._wrong() from None
+            raise self._invalid() from None
 
-    def _wrong(self) -> BadInput:
-        return BadInput(f"{self.name} must be {self._wanted()}.", field=self.name)
+    def _invalid(self) -> BadInput:
+        return BadInput(f"{self.name} must be {self._expected()}.", field=self.name)
 
-    def _wanted(self) -> str:
-        """What the column holds, in words."""
+    def _expected(self) -> str:
+        """Describe the accepted values, for an error text."""
         match self.field:
             case models.BooleanField():
                 return "true or false"
             case models.IntegerField():
                 return f"a whole number from 0 to {_HIGHEST[self.field.get_internal_type()]}"
             case models.DateTimeField():
-                return "a time with its offset"
+                return "a time with its UTC offset"
             case models.DateField():
-                return "a day"
+                return "a date (YYYY-MM-DD)"
             case models.JSONField():
                 return "an object"
         if self.field.choices is not None:
             return f"one of {', '.join(dict(self.field.flatchoices))}"
-        longest = self.field.max_length
-        return "a text" if longest is None else f"a text of up to {longest} characters"
+        max_chars = self.field.max_length
+        return "a text" if max_chars is None else f"a text of up to {max_chars} characters"
 
 
 class Line:
@@ -111,30 +111,33 @@ class Line:
         self.columns = [Column(fields[name], default) for name, default in defaults.items()]
 
     def write(self, row: models.Model) -> dict[str, object]:
-        """The line of a row, without its kind."""
+        """Convert a row to a line, without its type."""
         values = ((column, getattr(row, column.name)) for column in self.columns)
         return {
             column.name: column.write(value) for column, value in values if value != column.default
         }
 
     def read(self, line: Mapping[str, object]) -> dict[str, Any]:
-        """The columns of a row. Raises BadInput, for what is missing or unknown too."""
+        """Convert a line to the columns of a row.
+
+        Raises BadInput, also for a missing or an unknown column.
+        """
         values = {}
-        left = dict(line)
+        remaining = dict(line)
         for column in self.columns:
-            if column.name in left:
-                values[column.name] = column.read(left.pop(column.name))
+            if column.name in remaining:
+                values[column.name] = column.read(remaining.pop(column.name))
             elif column.default is _REQUIRED:
-                raise BadInput(f"{column.name} is missing.", field=column.name)
+                raise BadInput(f"{column.name} is required.", field=column.name)
             else:
                 values[column.name] = column.default
-        if left:
-            raise codec.unknown_field(next(iter(left)))
+        if remaining:
+            raise codec.unknown_field(next(iter(remaining)))
         return values
 
 
 def _sorted(value: object) -> object:
-    """The same with its keys in order: PostgreSQL doesn't keep theirs."""
+    """Sort the keys of all dicts: PostgreSQL's jsonb does not keep their order."""
     match value:
         case dict():
             return {key: _sorted(value[key]) for key in sorted(value)}
@@ -145,7 +148,7 @@ def _sorted(value: object) -> object:
 
 
 ADDRESS = ("key", "scope", "removed_scope", "removed_at")
-"""Columns of a session that an import doesn't take over as they are."""
+"""Columns of a session that an import replaces by its own values."""
 
 SESSION = Line(
     Session,

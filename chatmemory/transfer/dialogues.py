@@ -1,4 +1,4 @@
-"""Dialogues from elsewhere, one in each line: a simple form, OpenAI's and LangChain's."""
+"""Parse the dialogues of other programs: a simple form, OpenAI's form and LangChain's form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chatmemory import codec
 from chatmemory.errors import BadInput
 
 BATCH = 1_000
-"""Messages stored at once; a longer dialogue is stored in several batches."""
+"""Messages in one batch; a longer dialogue is stored in several batches."""
 
 ROLES = {role: role for role in ("user", "assistant", "system")}
 ROLES |= {"human": "user", "ai": "assistant"}
@@ -21,27 +21,24 @@ Message = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialogue:
-    """A line of the file."""
+    """The session in one line of the file."""
 
     id: str
     messages: Sequence[Message]
 
     def batches(self) -> Iterator[tuple[str, Sequence[Message]]]:
-        """What is stored at once, each with its client_id."""
+        """Yield the batches to store, each with its client_id."""
         for number, start in enumerate(range(0, len(self.messages), BATCH), 1):
             client_id = self.id if number == 1 else f"{self.id}:{number}"
             yield client_id, self.messages[start : start + BATCH]
 
     def digest(self) -> str:
-        """A short text that another dialogue hasn't."""
+        """Return a hash of the messages, with 32 hexadecimal digits."""
         return _digest(list(self.messages))
 
 
 def read_dialogue(value: object) -> Dialogue:
-    """The dialogue in a line. One of OpenAI's or LangChain's has no id: it gets a hash as one.
-
-    Raises BadInput.
-    """
+    """Parse a line; the id of OpenAI's and LangChain's forms is a hash. Raises BadInput."""
     match value:
         case {"id": str(id_), "turns": [_, *_] as turns}:
             messages = [_message(turn, f"turns[{place}]") for place, turn in enumerate(turns)]
@@ -53,7 +50,7 @@ def read_dialogue(value: object) -> Dialogue:
             id_ = _digest(messages)
         case _:
             raise BadInput(
-                "Not an object with an id (a text) and turns (a list), nor another form.",
+                "The line must be an object with id (text) and turns (list), or have another form.",
                 code="bad_shape",
             )
     dialogue = Dialogue(id=id_, messages=messages)
@@ -85,9 +82,9 @@ def _from_langchain(given: object, field: str) -> Message:
 
 
 def from_openai(given: object, field: str) -> Message:
-    """A message of OpenAI's chat completions as a plain one; what we have no key for is kept.
+    """Convert a message of OpenAI's chat completions to a plain one. Raises BadInput.
 
-    Raises BadInput.
+    Fields without a plain counterpart are kept in `additional_kwargs`.
     """
     match given:
         case {"role": str(name), **rest} if name in OPENAI_ROLES:

@@ -1,4 +1,4 @@
-"""Sessions as text in one of several forms, piece by piece."""
+"""Write sessions as text in one of several forms, piece by piece."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from chatmemory.database.pool import in_pool
 from chatmemory.models import SessionQuerySet
 from chatmemory.services import Export
-from chatmemory.services.pool import in_pool
 from chatmemory.transfer import chats, jsonl, people
 from chatmemory.transfer.reading import Reading, read_sessions
 
 PIECES = 200
-"""How many pieces of text are made in one step of the event loop's work."""
+"""Pieces of text per call on a database thread, when the event loop reads an export."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Form:
     suffix: str
     content_type: str
     head: str = ""
-    """What comes before the first session."""
+    """Text before the first session."""
 
 
 FORMS = {
@@ -41,26 +41,26 @@ FORMS = {
         head="\ufeff" + people.csv_row(*people.HEADER),
     ),
 }
-"""The forms by name; `jsonl` is the one that can be imported again without loss."""
+"""The forms by name; only `jsonl` can be imported again without loss."""
 
 
 def write_export(export: Export) -> Iterator[str]:
-    """The text of an export that was begun by `begin_export`."""
+    """Write the text of an export that `begin_export` started."""
     return export_sessions(export.sessions, form=export.form)
 
 
 async def awrite_export(export: Export) -> AsyncIterator[str]:
-    """The same for the event loop: the work is done on the threads of the pool, in steps."""
+    """Write an export in an event loop; the pool's threads read the database."""
     text = write_export(export)
-    while some := await _asome(text):
-        yield some
+    while pieces := await _anext_pieces(text):
+        yield pieces
 
 
 def export_sessions(sessions: SessionQuerySet, *, form: str) -> Iterator[str]:
-    """These sessions as text; memory doesn't grow with their number or length.
+    """Write sessions as text; memory does not grow with their number or length.
 
-    Of each it shows the messages up to the last that it had when its turn came. This writes no
-    audit entry: `begin_export` does. Raises KeyError for an unknown form, at once.
+    Of each session it writes the messages up to the newest when the session was read. It writes no
+    audit entry; `begin_export` does. Raises KeyError for an unknown form, before any iteration.
     """
     return _text(sessions, FORMS[form])
 
@@ -72,9 +72,9 @@ def _text(sessions: SessionQuerySet, form: Form) -> Iterator[str]:
         yield from form.write(reading)
 
 
-def _some(text: Iterator[str]) -> str:
-    """The next pieces of a text; empty at its end."""
+def _next_pieces(text: Iterator[str]) -> str:
+    """Return the next `PIECES` pieces of a text, joined; empty at its end."""
     return "".join(islice(text, PIECES))
 
 
-_asome = in_pool(_some)
+_anext_pieces = in_pool(_next_pieces)

@@ -1,4 +1,4 @@
-"""Sessions from lines of a file: our own form, and dialogues from elsewhere."""
+"""Import sessions from the lines of a file: the `jsonl` form, or dialogues of other programs."""
 
 from __future__ import annotations
 
@@ -10,58 +10,59 @@ from itertools import count
 from typing import Any, BinaryIO
 
 from chatmemory import codec, services
+from chatmemory.access import actors
 from chatmemory.errors import BadInput, ChatMemoryError, Conflict
+from chatmemory.models import Turn
 from chatmemory.services import Actor, Import
-from chatmemory.services.floor import LIVE
 from chatmemory.services.tags import check_tag
 from chatmemory.transfer.columns import ADDRESS, MESSAGE, SESSION, TURN
 from chatmemory.transfer.dialogues import Dialogue, read_dialogue
 from chatmemory.transfer.jsonl import VERSION
 
 MAX_LINE = 64 * 2**20
-"""Longest line that is taken, in bytes."""
+"""Maximum line length, in bytes."""
 
 CHUNK_ROWS = 1_000
 CHUNK_CHARS = 4_000_000
-"""How much is stored at once: so many rows, or fewer if they are long."""
+"""Limits of one write: the number of rows, and the characters in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a session of the file."""
+    """The result for one session of the file."""
 
     line: int
-    """Where it ended; of one that can't be taken, where that was seen."""
+    """The number of the session's last line, or of the line with the error."""
     messages: int = 0
     is_new: bool = False
-    is_left_out: bool = False
-    """It was purged where it comes from, or half imported."""
+    is_skipped: bool = False
+    """The session was purged, or not completely imported, in the exported database."""
     error: ChatMemoryError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where sessions go, and who takes them there."""
+    """The scope and keys of the imported sessions, and the actor of the import."""
 
     by: Actor
     scope: str | None
-    """None is the scope that stands in the file; dialogues from elsewhere need one."""
+    """None is the scope in the file; dialogues of other programs require a scope."""
     prefix: str | None = None
-    """Goes before each key, with a colon."""
+    """Prepended to each key, with a colon."""
     dialogue_prefix: str = "import"
-    """The same for dialogues from elsewhere, where there is no `prefix`."""
+    """The prefix for dialogues of other programs, if `prefix` is None."""
     reason: str = ""
     dry_run: bool = False
-    """Look at everything and store nothing."""
+    """Check all lines and store nothing."""
 
 
 class Lines:
-    """Each line that isn't blank, with its number; of one that is too long, only the beginning."""
+    """The lines that are not blank, with their numbers; a too long line is truncated."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream = stream
         self.number = 0
-        """That of the line that was given last."""
+        """The number of the newest line, from 1."""
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         for self.number in count(1):
@@ -77,31 +78,31 @@ class Lines:
 
 
 def import_lines(lines: Iterable[tuple[int, bytes]], *, target: Target) -> Iterator[Outcome]:
-    """Store the sessions in numbered lines; yield what became of each.
+    """Store the sessions in numbered lines; yield one outcome per session.
 
-    Each is stored whole or not at all. One that can't be taken is an outcome with its error, and
-    the next are taken. Raises MemoryUnavailable and Busy; then the same lines can be given again,
-    and what is there already is not stored twice.
+    A session is stored completely or not at all. A rejected session is an outcome with its error,
+    and the import continues. Raises MemoryUnavailable and Busy; then repeat the call with all
+    lines: what is stored already is not stored again.
     """
     codec.check_value(target.reason, "reason")
     importer = _Importer(target)
     for number, line in lines:
-        yield from importer.take(number, line)
+        yield from importer.read(number, line)
     yield from importer.end()
 
 
 class _Importer:
-    """Goes through the lines, a session at a time."""
+    """The state of an import between two lines."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.current: _Session | None = None
-        self.is_passing = False
-        """Over the rest of a session that can't be taken or was purged."""
+        self.is_skipping = False
+        """Whether the importer skips the rest of a session that was rejected or purged."""
         self.seen: dict[tuple[str, str], str] = {}
         self.number = 0
 
-    def take(self, number: int, line: bytes) -> Iterator[Outcome]:
+    def read(self, number: int, line: bytes) -> Iterator[Outcome]:
         self.number = number
         try:
             kind, value = _parse(line)
@@ -111,7 +112,7 @@ class _Importer:
         if kind in (None, "session"):
             yield from self.end()
         try:
-            outcome = self._dialogue(value) if kind is None else self._ours(kind, value, line)
+            outcome = self._dialogue(value) if kind is None else self._native(kind, value, line)
         except ChatMemoryError as error:
             if error.retry:
                 raise
@@ -121,29 +122,31 @@ class _Importer:
                 yield outcome
 
     def end(self) -> Iterator[Outcome]:
-        """Give up a session whose last line is missing."""
+        """Reject a session whose last line is missing."""
         if self.current is not None:
-            message = f"The session of line {self.current.line} is cut off: it has no end."
+            message = (
+                f"The session of line {self.current.line} is truncated: its end line is missing."
+            )
             yield self._failed(BadInput(message, code="bad_shape"))
-        self.is_passing = False
+        self.is_skipping = False
 
     def _failed(self, error: ChatMemoryError) -> Outcome:
         if self.current is not None:
             self.current.discard()
-            self.is_passing = True
+            self.is_skipping = True
         self.current = None
         return Outcome(line=self.number, error=error)
 
-    def _ours(self, kind: str, line: dict[str, object], raw: bytes) -> Outcome | None:
+    def _native(self, kind: str, line: dict[str, object], raw: bytes) -> Outcome | None:
         if kind == "session":
             return self._begin(line, raw)
         current = self.current
         if current is None:
-            if self.is_passing:
-                self.is_passing = kind != "end"
+            if self.is_skipping:
+                self.is_skipping = kind != "end"
                 return None
-            self.is_passing = True
-            raise BadInput("This line belongs to no session.", code="bad_shape")
+            self.is_skipping = True
+            raise BadInput("This line does not follow a session line.", code="bad_shape")
         if kind == "turn":
             current.turn(line)
         elif kind == "message":
@@ -155,11 +158,12 @@ class _Importer:
         return None
 
     def _begin(self, line: dict[str, object], raw: bytes) -> Outcome | None:
-        self.is_passing = True  # if it can't be taken
+        self.is_skipping = True  # remains True if an error follows
         tags = _tags(line)
         columns = _session_columns(line)
-        if columns["removed_at"] is not None or columns["scope"].startswith(services.importing("")):
-            return Outcome(line=self.number, is_left_out=True)
+        is_internal = columns["scope"].startswith(actors.importing_scope(""))
+        if is_internal or columns["removed_at"] is not None:
+            return Outcome(line=self.number, is_skipped=True)
         scope = columns["scope"] if self.target.scope is None else self.target.scope
         prefix = self.target.prefix
         key = columns["key"] if prefix is None else f"{prefix}:{columns['key']}"
@@ -181,21 +185,21 @@ class _Importer:
                 scope=scope,
             )
         self.current = _Session(self.target, self.number, kept, found, is_new=is_new)
-        self.is_passing = False
+        self.is_skipping = False
         return None
 
     def _is_first(self, scope: str, key: str, digest: str) -> bool:
-        """Whether a dry run meets this address for the first time. Raises Conflict."""
+        """Whether this address is new in a dry run. Raises Conflict."""
         before = self.seen.get((scope, key))
         if before not in (None, digest):
-            raise Conflict("This id is there already, with other messages.")
+            raise Conflict("This id already exists with other messages.")
         self.seen[scope, key] = digest
         return before is None
 
     def _dialogue(self, value: object) -> Outcome:
         dialogue = read_dialogue(value)
         if self.target.scope is None:
-            raise BadInput("A dialogue from elsewhere needs an owner.", field="scope")
+            raise BadInput("scope is required for a dialogue of another program.", field="scope")
         prefix = self.target.prefix or self.target.dialogue_prefix
         key = codec.check_key(f"{prefix}:{dialogue.id}", field="id")
         store = self._would_be_new if self.target.dry_run else self._store
@@ -210,7 +214,7 @@ class _Importer:
         return found.filter(messages__client_id__in=ids).count() < len(ids)
 
     def _store(self, key: str, scope: str, dialogue: Dialogue) -> bool:
-        """Return whether anything of it was new."""
+        """Store a dialogue; return whether any of its messages is new."""
         epoch: int | None = None
         is_new = False
         for client_id, batch in dialogue.batches():
@@ -225,16 +229,18 @@ class _Importer:
                     create=epoch is None,
                 )
             except Conflict as error:
-                raise Conflict("This id is there already, with other messages.") from error
+                raise Conflict("This id already exists with other messages.") from error
             epoch = appended.epoch
             is_new = is_new or not appended.is_duplicate
         return is_new
 
 
 def _parse(line: bytes) -> tuple[str | None, Any]:
-    """The kind of a line of our form, None for others, and its value. Raises BadInput."""
+    """Return the type of a `jsonl` line (None for other forms) and its value. Raises BadInput."""
     if len(line) >= MAX_LINE:
-        raise BadInput(f"Longer than {MAX_LINE} bytes.", code="too_large", limit=MAX_LINE)
+        raise BadInput(
+            f"The line is longer than {MAX_LINE} bytes.", code="too_large", limit=MAX_LINE
+        )
     match codec.parse_json(line, is_ours=True):
         case {"type": "session" | "turn" | "message" | "end" as kind, **rest}:
             return str(kind), rest
@@ -243,11 +249,11 @@ def _parse(line: bytes) -> tuple[str | None, Any]:
 
 
 def _tags(line: dict[str, object]) -> list[str]:
-    """Take the tags out of the line of a session. Raises BadInput."""
+    """Remove the tags from the line of a session; return them. Raises BadInput."""
     given = line.pop("tags", [])
     tags = [tag for tag in given if isinstance(tag, str)] if isinstance(given, list) else []
     if tags != given or len(set(tags)) < len(tags):
-        raise BadInput("tags must be a list of different texts.", field="tags")
+        raise BadInput("tags must be a list of texts without duplicates.", field="tags")
     for tag in tags:
         check_tag(tag)
     return tags
@@ -256,18 +262,21 @@ def _tags(line: dict[str, object]) -> list[str]:
 def _session_columns(line: dict[str, object]) -> dict[str, Any]:
     version = line.pop("version", None)
     if type(version) is not int or version != VERSION:
-        message = f"This is no version that can be read; {VERSION} is."
+        message = f"This version of the format is not supported; version {VERSION} is."
         raise BadInput(message, code="unsupported_version", field="version")
     columns = SESSION.read(line)
     if not columns["scope"]:
         raise BadInput("scope is empty.", field="scope")
     if not 1 <= columns["stored_from"] <= columns["first_seq"] <= columns["last_seq"] + 1:
-        raise BadInput("stored_from, first_seq and last_seq don't fit together.", field="first_seq")
+        raise BadInput(
+            "stored_from must be from 1 to first_seq, and first_seq at most last_seq + 1.",
+            field="first_seq",
+        )
     return columns
 
 
 class _Session:
-    """A session of our form whose lines are being read."""
+    """A session of the `jsonl` form whose lines are being read."""
 
     def __init__(
         self,
@@ -290,31 +299,36 @@ class _Session:
         self._start_chunk()
 
     def turn(self, line: dict[str, object]) -> None:
-        """Take the line of a turn."""
+        """Read the line of a turn. Raises BadInput."""
         turn = TURN.read(line)
         codec.check_client_id(turn["client_id"])
         user_seq = turn["user_seq"]
         if user_seq is not None and not 1 <= user_seq <= self.last:
-            raise BadInput("user_seq is no message of the session.", field="user_seq")
+            raise BadInput(
+                "user_seq must be the seq of a message of the session.", field="user_seq"
+            )
         low, high = turn["replaces_from"], turn["replaces_to"]
         is_range = None not in (low, high) and 1 <= low <= high < (user_seq or high + 1)
         if (low, high) != (None, None) and not is_range:
-            raise BadInput("replaces_from and replaces_to don't fit together.", field="replaces_to")
-        if turn["status"] in LIVE and user_seq is not None:
+            raise BadInput(
+                "replaces_from and replaces_to must be a range below user_seq, or both null.",
+                field="replaces_to",
+            )
+        if turn["status"] in Turn.ACTIVE_STATUSES and user_seq is not None:
             if self.running is not None:
-                raise BadInput("Only one turn can run.", field="status")
+                raise BadInput("Only one turn of a session can be running.", field="status")
             self.running = turn["client_id"]
         self.turns += 1
         self._add(self.chunk_turns, turn, len(turn["asked"]) + len(turn["partial"]))
 
     def message(self, line: dict[str, object]) -> None:
-        """Take the line of a message."""
+        """Read the line of a message. Raises BadInput."""
         row = MESSAGE.read(line)
         if row["seq"] != self.next or row["seq"] > self.last:
-            message = f"seq is {row['seq']} where {self.next} must follow, up to {self.last}."
+            message = f"seq must be {self.next}, and at most {self.last}; it is {row['seq']}."
             raise BadInput(message, field="seq")
         if row["turn"] is not None and not 1 <= row["turn"] <= row["seq"]:
-            raise BadInput("turn is no earlier message.", field="turn")
+            raise BadInput("turn must be the seq of this message or an earlier one.", field="turn")
         if row["client_id"] is not None:
             codec.check_client_id(row["client_id"])
         self.next += 1
@@ -322,9 +336,9 @@ class _Session:
         self._add(self.chunk_rows, row, len(row["text"]) + len(row["body"] or ""))
 
     def end(self, line: dict[str, object]) -> bool:
-        """Take the last line; return whether the session is new here."""
+        """Read the last line and finish the import; return whether the session is new."""
         if line != {"turns": self.turns, "messages": self.messages} or self.next <= self.last:
-            message = f"Lines are missing: there were {self.turns} turns, {self.messages} messages."
+            message = f"Lines are missing: found {self.turns} turns and {self.messages} messages."
             raise BadInput(message, code="bad_shape")
         self._store_chunk()
         if self.found is None:
@@ -338,7 +352,7 @@ class _Session:
         )
 
     def discard(self) -> None:
-        """Leave nothing of it behind."""
+        """Delete what was imported of the session."""
         if self.found is not None:
             services.discard_import(found=self.found)
 

@@ -1,4 +1,4 @@
-"""Our own form: JSON lines with everything that is stored, so that an import makes it again."""
+"""Write the `jsonl` form: JSON lines with all stored data, for an import without loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VERSION = 1
 
 
 def write(reading: Reading) -> Iterator[str]:
-    """The session, its turns and messages, each a line, and a line with how many there were."""
+    """Write a line for the session, each turn and each message, and a line with their counts."""
     tags = {"tags": sorted(reading.tags)} if reading.tags else {}
     yield _line("session", {"version": VERSION, **SESSION.write(reading.session), **tags})
     turns = messages = 0

@@ -1,6 +1,6 @@
-"""The forms that people read: Markdown, and CSV for spreadsheets.
+"""The export forms for people: Markdown, and CSV for spreadsheets.
 
-They hold all that is stored, and say of each message what became of it.
+They contain all stored messages, each with its state, such as hidden or replaced.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _SIGNS = (
     "\uff0b\uff0d\uff1d\uff20-"
 )
 """Characters whose compatibility form (NFKC) begins with one of =+-@, and the minus sign."""
-_UNSEEN = r"[^\w!-~\t\r\n]*"
-"""Blanks, and marks and controls that a spreadsheet may ignore."""
-_FORMULA = re.compile(rf"\A(?={_UNSEEN}[\t\r\n{_SIGNS}])|(?<=[;\r\n])(?={_UNSEEN}[{_SIGNS}])")
-"""Where a formula may begin: also after a semicolon or a line break in the text. A spreadsheet in
-whose country semicolons separate cells ignores the quotes, which follow commas."""
+_IGNORED = r"[^\w!-~\t\r\n]*"
+"""Spaces, marks and control characters that a spreadsheet may ignore."""
+_FORMULA = re.compile(rf"\A(?={_IGNORED}[\t\r\n{_SIGNS}])|(?<=[;\r\n])(?={_IGNORED}[{_SIGNS}])")
+"""Where a formula may begin: also after a semicolon or a line break in the text. Spreadsheets in
+some countries separate cells by semicolons, and then ignore quotes that follow commas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """A message, or what a live turn holds of one, as people are shown it."""
+class Entry:
+    """A message, or the text of a turn that is not stored as a message, for display."""
 
     number: int | None
     role: str
@@ -54,61 +54,61 @@ class Said:
     tokens: int | None
     text: str
     data: str
-    """The whole message as JSON, where it is more than a text."""
+    """The whole message as JSON, if it is more than a text."""
 
 
 def write_markdown(reading: Reading) -> Iterator[str]:
-    """A heading for the session and for each message; each text in a fence."""
+    """Write a heading for the session and for each message, and each text in a fence."""
     session = reading.session
     names = [_code(name) for name in (session.title, session.key) if name]
     yield f"# {' · '.join(names)}\n\n"
-    facts = [f"Begun {_time(session.created_at)}", *_states(session)]
+    facts = [f"Created {_time(session.created_at)}", *_states(session)]
     yield f"{'; '.join(facts)}.\n\n"
     if session.instructions:
         yield f"Instructions:\n\n{_fence(session.instructions)}\n"
-    for said in _everything(reading):
-        number = "not yet stored" if said.number is None else said.number
-        about = [f"{said.role}, {_time(said.at)}", *said.states]
-        about += [_code(said.model)] if said.model else []
-        yield f"## {number}: {'; '.join(about)}\n\n{_fence(said.text)}\n"
-        if said.data:
-            yield f"{_fence(said.data, 'json')}\n"
+    for entry in _entries(reading):
+        number = "not yet stored" if entry.number is None else entry.number
+        about = [f"{entry.role}, {_time(entry.at)}", *entry.states]
+        about += [_code(entry.model)] if entry.model else []
+        yield f"## {number}: {'; '.join(about)}\n\n{_fence(entry.text)}\n"
+        if entry.data:
+            yield f"{_fence(entry.data, 'json')}\n"
 
 
 def write_csv(reading: Reading) -> Iterator[str]:
-    """A row for each message: all cells quoted, and none of them a formula."""
+    """Write a row for each message; all cells are quoted, and no cell is a formula."""
     session = reading.session
     states = "; ".join(_states(session))
-    for said in _everything(reading):
+    for entry in _entries(reading):
         yield csv_row(
             session.key,
             session.title,
             states,
-            said.number,
-            said.role,
-            _time(said.at),
-            "; ".join(said.states),
-            said.model,
-            said.tokens,
-            said.text,
-            said.data,
+            entry.number,
+            entry.role,
+            _time(entry.at),
+            "; ".join(entry.states),
+            entry.model,
+            entry.tokens,
+            entry.text,
+            entry.data,
         )
 
 
 def csv_row(*cells: object) -> str:
-    """A row of a CSV file."""
+    """Format a row of a CSV file."""
     out = io.StringIO(newline="")
     writer = csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\r\n")
-    writer.writerow(["" if cell is None else _harmless(str(cell)) for cell in cells])
+    writer.writerow(["" if cell is None else _escape_formulas(str(cell)) for cell in cells])
     return out.getvalue()
 
 
-def _harmless(text: str) -> str:
-    """A text that no spreadsheet takes for a formula: with an apostrophe where one may begin."""
+def _escape_formulas(text: str) -> str:
+    """Insert an apostrophe wherever a formula may begin."""
     return _FORMULA.sub("'", text)
 
 
-def _everything(reading: Reading) -> Iterator[Said]:
+def _entries(reading: Reading) -> Iterator[Entry]:
     for row, is_replaced in reading.marked_rows():
         states = [] if row.status == Message.Status.COMPLETE else [row.status]
         states += [row.error] if row.error else []
@@ -116,7 +116,7 @@ def _everything(reading: Reading) -> Iterator[Said]:
         states += ["replaced"] if is_replaced else []
         states += ["redacted"] if row.redacted else []
         states += ["unreadable"] if row.quarantined or "quarantined" in row.plain() else []
-        yield Said(
+        yield Entry(
             number=row.seq,
             role=row.role,
             at=row.created_at,
@@ -140,9 +140,11 @@ def _everything(reading: Reading) -> Iterator[Said]:
             yield _of_turn(turn, "assistant", turn.partial, states=states)
 
 
-def _of_turn(turn: Turn, role: str, text: str, asked: str = "", states: Sequence[str] = ()) -> Said:
+def _of_turn(
+    turn: Turn, role: str, text: str, asked: str = "", states: Sequence[str] = ()
+) -> Entry:
     is_text = codec.decode("user", text, asked or None) == {"role": "user", "content": text}
-    return Said(
+    return Entry(
         number=None,
         role=role,
         at=turn.created_at,
@@ -169,13 +171,13 @@ def _time(at: datetime) -> str:
 
 
 def _fence(text: str, kind: str = "") -> str:
-    """The text in a fence longer than any in it, so that it can't end before its end."""
+    """Put a text in a fence longer than any fence in it."""
     fence = "`" * max(3, _longest_run(text) + 1)
     return f"{fence}{kind}\n{text}\n{fence}\n"
 
 
 def _code(text: str) -> str:
-    """A text within a line, as it is but for its line breaks."""
+    """Format a text as inline code; line breaks become spaces."""
     text = " ".join(text.split()) or " "
     ticks = "`" * (_longest_run(text) + 1)
     return f"{ticks} {text} {ticks}"

@@ -1,4 +1,4 @@
-"""Sessions read for an export: page by page, so that memory doesn't grow with their length."""
+"""Read sessions for an export, page by page: memory does not grow with their length."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ from typing import TypeVar
 
 from django.db.models import Model, Q, QuerySet
 
+from chatmemory.database.batches import in_batches
+from chatmemory.database.retries import durably
 from chatmemory.models import Message, Session, SessionQuerySet, Turn
-from chatmemory.services.faults import durably
 from chatmemory.services.tags import tags_of
-from chatmemory.services.walk import walk
 
 logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Model)
 
 PAGE = 200
-"""Rows read at a time."""
+"""Rows per query."""
 
 
 def read_sessions(sessions: SessionQuerySet) -> Iterator[Reading]:
-    """Each of the sessions by primary key, as it is when its turn comes."""
-    for pk in walk(sessions):
+    """Read the sessions one after another, by primary key."""
+    for pk in in_batches(sessions):
         reading = durably(partial(_read, pk), is_repeatable=True)
         if reading is not None:
             yield reading
 
 
 def _read(pk: int) -> Reading | None:
-    # What waits is read before the head: a turn begun in between is then there as its row.
+    # The waiting turns are read before the head. A turn that starts between the two reads then
+    # appears as its row; read in the other order, it could be missing from both.
     waiting = list(Turn.objects.filter(session=pk, user_seq__isnull=True).waiting())
     session = Session.objects.filter(pk=pk).first()
     return None if session is None else Reading(session, waiting, tags_of(session))
 
 
 class Reading:
-    """A session up to the last number that it had when it was read."""
+    """A session up to its `last_seq` when it was read."""
 
     def __init__(self, session: Session, waiting: list[Turn], tags: Collection[str] = ()) -> None:
         self.session = session
@@ -48,27 +49,27 @@ class Reading:
         self.waiting = waiting
         self.turns = Turn.objects.filter(session=session.pk)
         self.missing = 0
-        """How many rows that should have been there were not; counted while they are read."""
+        """The number of missing rows in the range; counted while the rows are read."""
 
     def rows(self, *, start: int | None = None) -> Iterator[Message]:
-        """The stored messages in order of seq, those below the floor too, or from `start` on."""
+        """Yield the stored messages by seq, from `start` or from the first stored one on."""
         return chain.from_iterable(self._pages(start or self.session.stored_from))
 
     def turns_and_rows(self) -> Iterator[Turn | Message]:
-        """The turns without a row, then the messages, each turn before its user's."""
+        """Yield the turns without a row, then the messages, each turn before its user message."""
         yield from self._without_row()
         waiting = {turn.client_id for turn in self.waiting}
         for page in self._pages(self.session.stored_from):
             own = {row.client_id for row in page if row.client_id and row.turn == row.seq}
             turns = self.turns.filter(client_id__in=own - waiting)
-            of = {turn.user_seq: turn for turn in _all(turns)} if own else {}
+            turn_at = {turn.user_seq: turn for turn in _all(turns)} if own else {}
             for row in page:
-                if row.seq in of:
-                    yield of[row.seq]
+                if row.seq in turn_at:
+                    yield turn_at[row.seq]
                 yield row
 
     def marked_rows(self, *, start: int | None = None) -> Iterator[tuple[Message, bool]]:
-        """The rows, each with whether a later turn replaced it."""
+        """Yield the rows by seq, each with whether a later turn superseded it."""
         replaced = self._replaced()
         for row in self.rows(start=start):
             while replaced and replaced[0].stop <= row.seq:
@@ -76,12 +77,12 @@ class Reading:
             yield row, bool(replaced) and row.seq in replaced[0]
 
     def running(self) -> Turn | None:
-        """The turn that runs now, with the text so far."""
+        """Return the running turn with its partial text."""
         found = _all(self.turns.filter(status=Turn.Status.RUNNING))
         return found[0] if found else None
 
     def _replaced(self) -> deque[range]:
-        """Numbers of rows that later turns replaced, in order; none lies within another."""
+        """Return the superseded ranges, ascending and not nested. See Note [Superseded ranges]."""
         found: deque[range] = deque()
         for first, last in durably(self.turns.superseded, is_repeatable=True):
             while found and found[-1].start >= first:
@@ -97,7 +98,7 @@ class Reading:
             yield page
         self.missing += self.session.last_seq - after
         if self.missing:
-            logger.warning("%s rows of session %s are gone.", self.missing, self.session.pk)
+            logger.warning("Session %s: %s of its rows are missing.", self.session.pk, self.missing)
 
     def _page(self, after: int) -> list[Message]:
         if after >= self.session.last_seq:
@@ -107,7 +108,7 @@ class Reading:
         return _all(found[:PAGE])
 
     def _without_row(self) -> Iterator[Turn]:
-        """Waiting ones, then those that ended without a row or whose row was deleted."""
+        """Yield the waiting turns, then ended turns without a row or with a deleted row."""
         yield from self.waiting
         no_row = Q(user_seq__isnull=True) | Q(user_seq__lt=self.session.stored_from)
         others = self.turns.filter(no_row).exclude(pk__in=[turn.pk for turn in self.waiting])

@@ -1,4 +1,4 @@
-"""The guard of `swap` sees what blocks; run with their tests, since nothing of theirs blocks."""
+"""The guard of `swap` detects blocking calls; LangChain's own tests make none."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 import pytest
 from blockbuster import BlockingError  # type: ignore[import-not-found]  # as in `swap`
 
-from chatmemory import services
 from chatmemory.langchain import DjangoChatMessageHistory
+from chatmemory.services import sessions
 
 
-async def test_what_blocks_in_an_async_method_is_seen(monkeypatch):
-    monkeypatch.setattr(services, "aread_history", lambda **_: time.sleep(0.001))
+async def test_a_blocking_call_in_an_async_method_is_detected(monkeypatch):
+    monkeypatch.setattr(sessions, "aread_content", lambda **_: time.sleep(0.001))
     with pytest.raises(BlockingError):
         await DjangoChatMessageHistory("s", owner=None).aget_messages()

@@ -1,6 +1,6 @@
-"""A pytest plugin for LangChain's own tests: what they call the history in memory is ours.
+"""A pytest plugin for LangChain's own tests: replaces their in-memory history by our class.
 
-It runs in a process of its own, since their package is called `tests` too.
+It runs in its own process, since their package is named `tests` too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import blockbuster  # type: ignore[import-not-found]  # where this runs, it is installed
+import blockbuster  # type: ignore[import-not-found]  # installed only for these tests
 import django
 import pytest
 from langchain_core import chat_history
@@ -25,15 +25,15 @@ from chatmemory.langchain import DjangoChatMessageHistory  # noqa: E402  # it ha
 
 _thread = ThreadPoolExecutor(1)
 _made: list[str] = []
-"""The session of each history that the running test has made."""
+"""The session keys of all histories that the running test has created."""
 _outcomes: dict[str, dict[str, Any]] = {}
 
 
 class Ours(DjangoChatMessageHistory):
-    """The history under test, each in a session of its own, with what only their tests need.
+    """The history under test, with a new session for each object.
 
-    That is a constructor that takes messages, and `==`, which compares what is stored. Both work
-    in another thread, so that nothing but the history's own methods can block the event loop.
+    Their tests also need a constructor with messages, and `==`, which compares the stored messages.
+    Both use another thread, so that only the methods of the history can block the event loop.
     """
 
     __hash__ = None  # type: ignore[assignment]  # as theirs
@@ -43,26 +43,26 @@ class Ours(DjangoChatMessageHistory):
         super().__init__(self.key, owner=None)
         _made.append(self.key)
         if messages:
-            _thread.submit(self.anew().add_messages, messages).result()
+            _thread.submit(self.reopened().add_messages, messages).result()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Ours):
             return NotImplemented
-        mine, theirs = _thread.map(lambda history: history.anew().messages, (self, other))
+        mine, theirs = _thread.map(lambda history: history.reopened().messages, (self, other))
         return bool(mine == theirs)
 
-    def anew(self) -> DjangoChatMessageHistory:
-        """Another object of the same session; it has read nothing yet."""
+    def reopened(self) -> DjangoChatMessageHistory:
+        """Return a new object for the same session, which has read nothing yet."""
         return DjangoChatMessageHistory(self.key, owner=None)
 
 
-# Their modules are imported later, and take it from there.
-chat_history.InMemoryChatMessageHistory = Ours  # type: ignore[assignment,misc]  # the swap
+# Their modules are imported later, and then import our class from here.
+chat_history.InMemoryChatMessageHistory = Ours  # type: ignore[assignment,misc]  # replaced on purpose
 
 
 @pytest.fixture(autouse=True)
 def _no_blocking() -> Iterator[None]:
-    # Their conftest guards langchain_core, and so all that a chain calls.
+    # Their conftest guards only langchain_core.
     with blockbuster.blockbuster_ctx("chatmemory"):
         yield
 

@@ -1,4 +1,4 @@
-"""Other people's memories, held to the contract, each in an environment of its own.
+"""Run the contract on the memories of other packages, each in its own environment.
 
-`python -m tests.peers` makes the environments, runs everything, and prints the scoreboard.
+`python -m tests.peers` creates the environments, runs all tests, and prints the scoreboard.
 """

@@ -1,7 +1,8 @@
-"""`python -m tests.peers [--write] [NAME…]`: make the environments, run them, print the page.
+"""Create the environments, run the contract in them, and print the scoreboard.
 
-A NAME is that of a requirements file, or `ours`, or `careless`; without one all are run. What was
-run before is kept in `var/peers`. `--write` writes `docs/peers.md`.
+`python -m tests.peers [--write] [NAME…]`: a NAME is that of a requirements file, or `ours`, or
+`careless`; by default all run. `var/peers` keeps the results of earlier runs. `--write` writes
+`docs/peers.md`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ OURS = {
 }
 GROUPS = {
     "Ours": list(OURS),
-    "In the process, or written by hand": [
+    "In the process, or hand-written": [
         "shared ConversationBufferMemory",
         "InMemoryChatMessageHistory",
         "one list for all",
@@ -77,21 +78,24 @@ GROUPS = {
 
 INTRO = """# The scoreboard
 
-Our contract ([how it works](contract.md)), run on the memories of others and on ours. Each peer is
-used as its documentation says, in an environment of its own, with the versions below.
+[Our contract](contract.md), run on the memories of other packages and on ours. Each peer is used as
+its documentation describes, in its own environment, with the versions below.
 
-*pass*: the promise was kept. **Bold**: it wasn't, and how much was lost, doubled, split and so on.
-*Not offered*: the store doesn't claim to do that, and so can't fail at it. A count of what depends
-on chance, such as who comes first of eight processes, differs from run to run.
+*pass*: the promise was kept. **Bold**: it was broken, with the number of lost, doubled, split and
+other messages. *Not offered*: the store does not claim this, so it cannot fail. Counts that depend
+on chance, such as the order of eight processes, differ from run to run.
 
-`make peers` makes the environments and prints this page, `make peers ARGS=--write` writes it. It
+`make peers` creates the environments and prints this page; `make peers ARGS=--write` writes it. It
 needs PostgreSQL, MariaDB and Redis on this machine (`PEERS_POSTGRESQL`, `PEERS_MARIADB` and
-`PEERS_REDIS` say where), the package index, and half an hour.
+`PEERS_REDIS` are their addresses), the package index, and half an hour.
 """
 
 
 def environment(name: str) -> str | None:
-    """The Python of the environment of this name, made if its requirements have changed."""
+    """Return the Python of an environment, created again if its requirements have changed.
+
+    None if the installation fails.
+    """
     pins = HERE / f"requirements-{name}.txt"
     wanted = pins.read_text()
     place = PLACE / name
@@ -99,7 +103,7 @@ def environment(name: str) -> str | None:
     python = str(place / "bin" / "python")
     if made.exists() and made.read_text() == wanted:
         return python
-    say(f"Installing {name}.")
+    log(f"Installing {name}.")
     commands = [
         [sys.executable, "-m", "venv", "--clear", str(place)],
         [python, "-m", "pip", "--disable-pip-version-check", "-q", "install", "-r", str(pins)],
@@ -112,14 +116,14 @@ def environment(name: str) -> str | None:
 
 
 def run(name: str, python: str, arguments: Sequence[str], **more: str) -> None:
-    """Run a part of the contract; its results are kept under this name."""
-    say(f"Running {name}.")
+    """Run pytest, and keep the results under this name."""
+    log(f"Running {name}.")
     results = PLACE / "results" / f"{name}.json"
     results.unlink(missing_ok=True)
     command = [python, "-m", "pytest", "-p", "tests.peers.results", "-q", "--tb=short", *arguments]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PEERS_RESULTS": str(results), **more}
-    with (PLACE / "results" / f"{name}.txt").open("w") as log:
-        subprocess.run(command, cwd=ROOT, env=env, stdout=log, stderr=log, check=False)  # noqa: S603  # our own command line
+    with (PLACE / "results" / f"{name}.txt").open("w") as output:
+        subprocess.run(command, cwd=ROOT, env=env, stdout=output, stderr=output, check=False)  # noqa: S603  # our own command line
 
 
 def run_peer(name: str, python: str) -> None:
@@ -128,7 +132,14 @@ def run_peer(name: str, python: str) -> None:
 
 
 def run_ours() -> None:
-    arguments = ["tests/test_contract.py", "-m", "database", "-p", "no:randomly", "--create-db"]
+    arguments = [
+        "tests/testing/test_contract.py",
+        "-m",
+        "database",
+        "-p",
+        "no:randomly",
+        "--create-db",
+    ]
     for column, url in OURS.items():
         run(
             column.replace(", ", "-"),
@@ -139,21 +150,23 @@ def run_ours() -> None:
         )
 
 
-def answers(url: str) -> bool:
-    """Whether somebody listens there."""
-    there = urlsplit(url)
+def is_listening(url: str) -> bool:
+    """Whether a process listens at this address."""
+    address = urlsplit(url)
     try:
-        with socket.create_connection((there.hostname or "", there.port or 0), timeout=2):
+        with socket.create_connection((address.hostname or "", address.port or 0), timeout=2):
             return True
     except OSError:
         return False
 
 
 def make_database() -> None:
-    """The database in PostgreSQL that the peers share."""
-    there = urlsplit(POSTGRESQL)
-    name = there.path.removeprefix("/")
-    with psycopg.connect(there._replace(path="/postgres").geturl(), autocommit=True) as connection:
+    """Create the PostgreSQL database that the peers share."""
+    address = urlsplit(POSTGRESQL)
+    name = address.path.removeprefix("/")
+    with psycopg.connect(
+        address._replace(path="/postgres").geturl(), autocommit=True
+    ) as connection:
         if not connection.execute(
             "SELECT 1 FROM pg_database WHERE datname = %s", [name]
         ).fetchone():
@@ -163,19 +176,19 @@ def make_database() -> None:
 
 
 def versions() -> str:
-    """What this was run with."""
+    """List the versions of this run."""
     lines = [f"- Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"]
-    if answers(POSTGRESQL):
+    if is_listening(POSTGRESQL):
         with psycopg.connect(POSTGRESQL) as connection:
             lines.append(f"- PostgreSQL {connection.info.parameter_status('server_version')}")
-    if answers(MARIADB):
-        there = urlsplit(MARIADB)
-        account = {"user": there.username or "", "password": there.password or ""}
+    if is_listening(MARIADB):
+        address = urlsplit(MARIADB)
+        account = {"user": address.username or "", "password": address.password or ""}
         with closing(
-            MySQLdb.connect(host=there.hostname or "", port=there.port or 3306, **account)
+            MySQLdb.connect(host=address.hostname or "", port=address.port or 3306, **account)
         ) as server:
             lines.append(f"- MariaDB {server.get_server_info()}")
-    if answers(REDIS):
+    if is_listening(REDIS):
         with redis.Redis.from_url(REDIS) as client:
             info: Any = client.info("server")
             lines.append(f"- Redis {info['redis_version']}")
@@ -186,7 +199,7 @@ def versions() -> str:
 
 
 def page(results: Sequence[Mapping[str, Any]]) -> str:
-    """The scoreboard with what is said about it."""
+    """Return the page with the scoreboard."""
     cells = cells_of(results)
     sizes = ", ".join(f"{name.replace('_', ' ')} {size:,}" for name, size in SIZES.items())
     parts = [
@@ -198,14 +211,14 @@ def page(results: Sequence[Mapping[str, Any]]) -> str:
             for name, columns in GROUPS.items()
             for part in (f"## {name}\n", table(cells, columns))
         ),
-        "## With what\n",
+        "## Versions\n",
         f"Sizes: {sizes}.\n\n{versions()}",
     ]
     return "\n".join(parts)
 
 
-def say(words: str) -> None:
-    sys.stderr.write(f"{words}\n")
+def log(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
 
 
 def main() -> None:
@@ -214,7 +227,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write docs/peers.md")
     options = parser.parse_args()
     (PLACE / "results").mkdir(parents=True, exist_ok=True)
-    if answers(POSTGRESQL):
+    if is_listening(POSTGRESQL):
         make_database()
     names = options.names or ["careless", *MODULES, "ours"]
     for name in names:
@@ -222,17 +235,17 @@ def main() -> None:
             run_ours()
         elif name == "careless":
             run_peer(name, sys.executable)
-        elif missing := [url for url in NEEDS.get(name, ()) if not answers(url)]:
-            say(f"{name} is not run: nothing answers at {', '.join(missing)}.")
+        elif missing := [url for url in NEEDS.get(name, ()) if not is_listening(url)]:
+            log(f"{name} is not run: no server at {', '.join(missing)}.")
         elif python := environment(name):
             run_peer(name, python)
         else:
-            say(f"{name} is not run: its environment can't be made.")
-    found = [json.loads(path.read_text()) for path in sorted((PLACE / "results").glob("*.json"))]
-    made = page([result for one in found for result in one])
-    sys.stdout.write(made)
+            log(f"{name} is not run: its environment cannot be created.")
+    files = sorted((PLACE / "results").glob("*.json"))
+    text = page([result for file in files for result in json.loads(file.read_text())])
+    sys.stdout.write(text)
     if options.write:
-        PAGE.write_text(made)
+        PAGE.write_text(text)
 
 
 if __name__ == "__main__":

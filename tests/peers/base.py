@@ -1,4 +1,4 @@
-"""What the adapters have in common: workers that are kept, and a server that can go away."""
+"""The base of the adapters: shared workers, and a proxy that can cut a server off."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ CREW = Crew()
 
 
 class Peer(MemoryContract):
-    """A peer held to the contract; `column` is its place in the scoreboard."""
+    """The contract for a peer."""
 
     column: ClassVar[str]
+    """The peer's column in the scoreboard."""
 
     @pytest.fixture
     def workers(self) -> Crew:
@@ -33,7 +34,7 @@ class Peer(MemoryContract):
 
 
 class FilePeer(Peer):
-    """One whose memory is a file."""
+    """The contract for a peer whose memory is a file."""
 
     @pytest.fixture
     def arguments(self, tmp_path: Any) -> dict[str, Any]:
@@ -41,18 +42,18 @@ class FilePeer(Peer):
 
 
 def name_of(at: Address) -> str:
-    """The name of a session where a store knows no users: documented by each of them."""
+    """Return the session name for stores without users, as their documentation recommends."""
     return f"{at.user}:{at.session}"
 
 
 class Proxy:
-    """A way to a server that can be cut: what real networks do."""
+    """A TCP proxy that can cut its connections."""
 
     def __init__(self, host: str, port: int) -> None:
         self.held: bytes = b""
-        """What doesn't get through to the server, nor anything after it."""
+        """The proxy stops to forward a connection at data that contain these bytes."""
         self.is_holding = threading.Event()
-        self._there = (host, port)
+        self._target = (host, port)
         self._open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -60,7 +61,7 @@ class Proxy:
 
     @contextmanager
     def cut(self) -> Iterator[None]:
-        """Nothing gets through, and what was open is closed."""
+        """Close all connections, and refuse new ones within the block."""
         self.close()
         try:
             yield
@@ -87,7 +88,7 @@ class Proxy:
                 near, _ = listener.accept()
             except OSError:
                 return
-            far = socket.create_connection(self._there)
+            far = socket.create_connection(self._target)
             for one in (near, far):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._open.add(one)

@@ -1,4 +1,4 @@
-"""Two that need no environment of their own: what is written by hand again and again."""
+"""Two common hand-written memories, which need no other packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""django-ai-assistant: its threads, its assistant, a fake model."""
+"""django-ai-assistant: its threads and its assistant, with a fake model."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.peers.base import Peer
 
 
 def set_up(path: str) -> None:
-    """Django, with this database."""
+    """Set Django up with this database."""
     if settings.configured:
         return
     settings.configure(
-        SECRET_KEY="of a test",
+        SECRET_KEY="test",
         INSTALLED_APPS=[
             "django.contrib.auth",
             "django.contrib.contenttypes",
@@ -48,15 +48,15 @@ def set_up(path: str) -> None:
 
 
 class Assistant(Store):
-    """As its API has it: a message is created in a thread, and the assistant run right after."""
+    """Uses its API: a message is created in a thread, which runs the assistant."""
 
-    keeps_words = True
+    stores_user_message_first = True
 
     def __init__(self, path: str) -> None:
         set_up(path)
         self.parts: Any = import_module("tests.peers.django_ai_assistant_parts")
         with Path(f"{path}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # processes set up one by one
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one process at a time
             call_command("migrate", verbosity=0)
 
     def thread(self, at: Address) -> Any:

@@ -1,4 +1,4 @@
-"""What can be imported only once Django is set up."""
+"""The parts that can only be imported after Django is set up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chatmemory.testing.stores import Model
 from tests.peers.fake_llm import FakeChatModel
 
 MODELS: dict[str, Model] = {}
-"""Who answers, by what is asked."""
+"""The model of each turn, by the user's text."""
 
 
 class FakeAssistant(AIAssistant):
@@ -25,16 +25,16 @@ class FakeAssistant(AIAssistant):
     model = "fake"
 
     def get_llm(self) -> FakeChatModel:
-        # The instructions come first, and an empty system message is none of the contract's.
+        # The first message has the empty instructions, which the contract does not know.
         return FakeChatModel(lambda given: MODELS[given[-1]](given[1:]))
 
 
 def thread_of(user: str, session: str) -> Thread:
-    """The thread of this name, made if there is none."""
+    """Return the thread of this name; create it if it does not exist."""
     owner, _ = User.objects.get_or_create(username=user)
     found = Thread.objects.filter(name=session, created_by=owner)
     if not found:
-        with transaction.atomic():  # it has the write lock, so only one is made
+        with transaction.atomic():  # it holds the write lock, so only one thread is created
             return found.all().first() or Thread.objects.create(name=session, created_by=owner)
     return found[0]
 

@@ -13,11 +13,11 @@ from chatmemory.testing.langchain import given
 from chatmemory.testing.stores import Model
 
 PROMPT = ChatPromptTemplate([MessagesPlaceholder("history"), ("human", "{input}")])
-"""What a chain gives it: each message as it is."""
+"""A chain's prompt, which passes all messages on unchanged."""
 
 
 class FakeChatModel(BaseChatModel):
-    """Counts a message as one token."""
+    """Wraps a model of the contract; counts each message as one token."""
 
     model: Any
 

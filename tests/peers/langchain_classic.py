@@ -1,4 +1,4 @@
-"""LangChain's memories that live in the process."""
+"""LangChain's memories in the process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MEMORY = ConversationBufferMemory(return_messages=True)
 
 
 class SharedMemory(Store):
-    """One ConversationBufferMemory, made when the module is imported, for each chain."""
+    """One ConversationBufferMemory, created at import, for all chains."""
 
     def __init__(self) -> None:
-        MEMORY.clear()  # each test begins as a process does
+        MEMORY.clear()  # each test starts like a new process
 
     def append(self, at: Address, messages: Sequence[Message]) -> None:
         MEMORY.chat_memory.add_messages([to_langchain(message) for message in messages])
@@ -38,7 +38,7 @@ class SharedMemory(Store):
 
 
 class InMemory(HistoryStore):
-    """A buffer for each session, in a dict, under RunnableWithMessageHistory: as documented."""
+    """A dict with a history for each session, as the RunnableWithMessageHistory docs show."""
 
     histories: ClassVar[dict[str, InMemoryChatMessageHistory]] = {}
 

@@ -21,7 +21,7 @@ from langchain_community.chat_message_histories import (
 )
 from langchain_core.chat_history import BaseChatMessageHistory
 
-from chatmemory.testing.base import said
+from chatmemory.testing.base import make_messages
 from chatmemory.testing.langchain import HistoryStore
 from chatmemory.testing.stores import Address, Model, Recipe, Store
 from chatmemory.testing.violations import check
@@ -32,10 +32,10 @@ from tests.peers.fake_llm import PROMPT, FakeChatModel
 
 class RedisHistory(HistoryStore):
     def __init__(self, ttl: int | None = None, port: int | None = None) -> None:
-        """`port` is that of another's proxy."""
-        there = urlsplit(REDIS)
-        self.proxy = Proxy(there.hostname or "127.0.0.1", there.port or 6379)
-        self.url = there._replace(netloc=f"127.0.0.1:{port or self.proxy.port}").geturl()
+        """`port` is that of another store's proxy."""
+        address = urlsplit(REDIS)
+        self.proxy = Proxy(address.hostname or "127.0.0.1", address.port or 6379)
+        self.url = address._replace(netloc=f"127.0.0.1:{port or self.proxy.port}").geturl()
         self.ttl = ttl
 
     def history(self, at: Address) -> BaseChatMessageHistory:
@@ -63,13 +63,13 @@ class RedisHistory(HistoryStore):
 
 
 class SQLHistory(HistoryStore):
-    """On PostgreSQL, with one engine for all."""
+    """Uses PostgreSQL, with one engine for all sessions."""
 
     def __init__(self) -> None:
-        there = urlsplit(POSTGRESQL)
-        self.proxy = Proxy(there.hostname or "127.0.0.1", there.port or 5432)
-        at = f"{there.username}@127.0.0.1:{self.proxy.port}"
-        url = there._replace(scheme="postgresql+psycopg", netloc=at).geturl()
+        address = urlsplit(POSTGRESQL)
+        self.proxy = Proxy(address.hostname or "127.0.0.1", address.port or 5432)
+        at = f"{address.username}@127.0.0.1:{self.proxy.port}"
+        url = address._replace(scheme="postgresql+psycopg", netloc=at).geturl()
         self.engine = sqlalchemy.create_engine(url, pool_size=8)
 
     def history(self, at: Address) -> BaseChatMessageHistory:
@@ -150,7 +150,7 @@ class TokenMemory(Conversation):
 
 
 class SummaryMemory(Conversation):
-    """Its fake summary is all that it was told; the memory of a session lives as its chain does."""
+    """Keeps a memory for each session; its fake summary contains all texts."""
 
     memories: ClassVar[dict[Address, Any]] = {}
 
@@ -168,14 +168,14 @@ class TestRedisHistory(Peer):
     column = "RedisChatMessageHistory"
     make_store = "tests.peers.langchain_community:RedisHistory"
 
-    def test_a_crash_in_a_write_leaves_an_end(
+    def test_a_killed_writer_leaves_an_expiry(
         self, store: RedisHistory, at: Address, workers: Crew
     ) -> None:
-        """A writer that is killed in the middle leaves no session that never expires."""
+        """A killed writer leaves no session that never expires."""
         recipe = Recipe(path=self.make_store, arguments={"ttl": 60, "port": store.proxy.port})
         (worker,) = workers.take(1, recipe)
         store.proxy.held = b"EXPIRE"
-        worker.begin(recipe, "append", [[at, said("1", "2")]])
+        worker.begin(recipe, "append", [[at, make_messages("1", "2")]])
         if not store.proxy.is_holding.wait(20):
             raise AssertionError("nothing expires")
         workers.kill(worker)
@@ -203,6 +203,6 @@ class TestTokenMemory(Peer):
 class TestSummaryMemory(Peer):
     column = "ConversationSummaryMemory"
     make_store = "tests.peers.langchain_community:SummaryMemory"
-    # It gives the model a summary in place of the messages that these look for.
+    # It gives the model a summary instead of the messages that these tests expect.
     test_a_turn_is_stored_and_given_to_the_next = None  # type: ignore[assignment]
-    test_a_turn_is_given_nothing_of_others = None  # type: ignore[assignment]
+    test_the_model_is_given_nothing_of_others = None  # type: ignore[assignment]

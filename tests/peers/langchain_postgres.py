@@ -1,6 +1,6 @@
 """langchain-postgres's history, with a connection for each thread."""
 
-# ruff: noqa: S608  # names of our own only
+# ruff: noqa: S608  # only our own names
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psycopg
 from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_postgres import PostgresChatMessageHistory
 
-from chatmemory.testing.base import said
+from chatmemory.testing.base import make_messages
 from chatmemory.testing.langchain import HistoryStore
 from chatmemory.testing.stores import Address
 from chatmemory.testing.violations import check
@@ -25,10 +25,10 @@ TABLE = "peer_messages"
 
 class Postgres(HistoryStore):
     def __init__(self) -> None:
-        there = urlsplit(POSTGRESQL)
-        self.proxy = Proxy(there.hostname or "127.0.0.1", there.port or 5432)
-        at = f"{there.username}@127.0.0.1:{self.proxy.port}"
-        self.url = there._replace(netloc=at).geturl()
+        address = urlsplit(POSTGRESQL)
+        self.proxy = Proxy(address.hostname or "127.0.0.1", address.port or 5432)
+        at = f"{address.username}@127.0.0.1:{self.proxy.port}"
+        self.url = address._replace(netloc=at).geturl()
         self.own = threading.local()
         with suppress(psycopg.errors.UniqueViolation), psycopg.connect(POSTGRESQL) as connection:
             PostgresChatMessageHistory.create_tables(connection, TABLE)
@@ -82,7 +82,7 @@ class TestPostgres(Peer):
 
     def test_a_read_ends_its_transaction(self, store: Postgres, at: Address) -> None:
         """A read leaves no transaction open."""
-        store.append(at, said("1", "2"))
+        store.append(at, make_messages("1", "2"))
         store.read(at)
         state = store.connection().info.transaction_status
         check(left_open=(int(state != psycopg.pq.TransactionStatus.IDLE), 1))

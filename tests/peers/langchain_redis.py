@@ -23,9 +23,9 @@ class SearchedHistory(HistoryStore):
                 client.execute_command("FT._LIST")
             except redis.ResponseError:
                 pytest.skip("the Redis server has no search module")
-        there = urlsplit(REDIS)
-        self.proxy = Proxy(there.hostname or "127.0.0.1", there.port or 6379)
-        self.url = there._replace(netloc=f"127.0.0.1:{self.proxy.port}").geturl()
+        address = urlsplit(REDIS)
+        self.proxy = Proxy(address.hostname or "127.0.0.1", address.port or 6379)
+        self.url = address._replace(netloc=f"127.0.0.1:{self.proxy.port}").geturl()
         self.ttl = ttl
 
     def history(self, at: Address) -> BaseChatMessageHistory:

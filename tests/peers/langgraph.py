@@ -1,4 +1,4 @@
-"""LangGraph's savers: a graph with one node, its thread the session."""
+"""LangGraph's savers: a graph with one node, and a thread for each session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.peers.base import POSTGRESQL, FilePeer, Peer, Proxy, name_of
 
 
 class Graph(Store):
-    keeps_words = True  # "durable execution": the input is a checkpoint of its own
+    stores_user_message_first = True  # "durable execution": the input has its own checkpoint
 
     def __init__(self, saver: BaseCheckpointSaver[Any]) -> None:
         self.saver = saver
@@ -68,14 +68,14 @@ def config(at: Address) -> Any:
 
 
 class Postgres(Graph):
-    """With a pool, as its documentation has it."""
+    """Uses a pool, as its documentation recommends."""
 
     def __init__(self) -> None:
-        there = urlsplit(POSTGRESQL)
-        self.proxy = Proxy(there.hostname or "127.0.0.1", there.port or 5432)
-        at = f"{there.username}@127.0.0.1:{self.proxy.port}"
+        address = urlsplit(POSTGRESQL)
+        self.proxy = Proxy(address.hostname or "127.0.0.1", address.port or 5432)
+        at = f"{address.username}@127.0.0.1:{self.proxy.port}"
         self.pool: ConnectionPool[Any] = ConnectionPool(
-            there._replace(netloc=at).geturl(),
+            address._replace(netloc=at).geturl(),
             min_size=1,
             max_size=10,
             timeout=5,
@@ -84,7 +84,7 @@ class Postgres(Graph):
         )
         saver = PostgresSaver(self.pool)
         with psycopg.connect(POSTGRESQL) as connection:
-            connection.execute("SELECT pg_advisory_xact_lock(1)")  # processes set up one by one
+            connection.execute("SELECT pg_advisory_xact_lock(1)")  # one process at a time
             saver.setup()
         super().__init__(saver)
 

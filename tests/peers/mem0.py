@@ -1,7 +1,7 @@
-"""mem0, which keeps of a conversation the newest messages: just that claim is looked at.
+"""mem0: the claim that it keeps the newest messages of a conversation.
 
-Its memories are made by a model and an embedder, which are not there; what it keeps of the
-conversation itself is an SQLite table, from which it gives the newest ten to that model.
+Its memories come from a model and an embedder, which this test does not have. The conversation
+itself is in an SQLite table, whose newest ten messages mem0 gives to that model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from mem0.memory.storage import SQLiteManager
 
-from chatmemory.testing.base import Contract, said, texts
+from chatmemory.testing.base import Contract, make_messages, texts
 from chatmemory.testing.stores import Address, Message, Store
 from chatmemory.testing.violations import check, missing
 from tests.peers.base import name_of
@@ -45,7 +45,7 @@ class TestLastMessages(Contract):
 
     def test_the_newest_of_a_batch_are_kept(self, store: Store, at: Address) -> None:
         """Of a batch of 12, the newest ten are kept."""
-        spoken = [str(number) for number in range(12)]
-        store.append(at, said(*spoken))
-        newest = spoken[-KEPT:]
+        contents = [str(number) for number in range(12)]
+        store.append(at, make_messages(*contents))
+        newest = contents[-KEPT:]
         check(lost=(missing(texts(store.read(at)), newest), KEPT))

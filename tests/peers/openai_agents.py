@@ -82,14 +82,14 @@ class Sqlite(Sessions):
 
 
 class SqlAlchemy(Sessions):
-    """On PostgreSQL, with one engine for all."""
+    """Uses PostgreSQL, with one engine for all sessions."""
 
     def __init__(self, limit: int | None = None) -> None:
         super().__init__(limit)
-        there = urlsplit(POSTGRESQL)
-        self.proxy = Proxy(there.hostname or "127.0.0.1", there.port or 5432)
-        at = f"{there.username}@127.0.0.1:{self.proxy.port}"
-        url = there._replace(scheme="postgresql+asyncpg", netloc=at).geturl()
+        address = urlsplit(POSTGRESQL)
+        self.proxy = Proxy(address.hostname or "127.0.0.1", address.port or 5432)
+        at = f"{address.username}@127.0.0.1:{self.proxy.port}"
+        url = address._replace(scheme="postgresql+asyncpg", netloc=at).geturl()
         self.engine = create_async_engine(url, pool_size=8)
 
     def session(self, at: Address) -> Any:

@@ -1,6 +1,6 @@
-"""A pytest plugin: writes what became of each test of the contract, with its counts, as JSON.
+"""A pytest plugin that writes the result of each test of the contract, with its counts, as JSON.
 
-The file is named by `PEERS_RESULTS`. `PEERS_COLUMN` is the column of classes that name none.
+`PEERS_RESULTS` names the file. `PEERS_COLUMN` is the column of classes that name none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from chatmemory.testing.violations import Violation
 from tests.peers.base import CREW
 
 SIZES = {"threads": 8, "processes": 8, "batches": 20, "long_history": 10_050}
-"""Larger than in our tests, which run often."""
+"""Larger than in our own test suite, which runs often."""
 
 _results: list[dict[str, Any]] = []
 
@@ -54,8 +54,8 @@ def pytest_runtest_makereport(
     if isinstance(error, Violation):
         result["counts"] = error.counts
     elif error is not None:
-        words = str(error).strip().partition("\n")[0][:200]
-        result["why"] = words if report.skipped else f"{type(error).__name__}: {words}"
+        text = str(error).strip().partition("\n")[0][:200]
+        result["why"] = text if report.skipped else f"{type(error).__name__}: {text}"
     _results.append(result)
     return report
 

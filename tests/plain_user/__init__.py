@@ -1,1 +1,1 @@
-"""A host whose user model has no `is_active` column: a process of its own, see `scenario`."""
+"""A host whose user model has no `is_active` column; `scenario` runs in its own process."""

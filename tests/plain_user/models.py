@@ -9,6 +9,7 @@ from django.db import models
 class Member(AbstractBaseUser):
     name = models.CharField(max_length=50, unique=True)
     left_at = models.DateTimeField(null=True)
+    has_session = models.BooleanField(default=False)
 
     objects = BaseUserManager()
 

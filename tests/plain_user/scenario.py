@@ -1,4 +1,4 @@
-"""A member gets a ticket, uses it, and leaves: run as a module with the settings beside it."""
+"""Issue a ticket to a member, use it, and deactivate the member. Runs as a separate module."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from django.db.models.functions import Now  # noqa: E402
 from django.test import Client  # noqa: E402
 
 from chatmemory import services  # noqa: E402
+from chatmemory.access import logins  # noqa: E402
 from chatmemory.errors import Unauthenticated  # noqa: E402
 
 Member: Any = get_user_model()
@@ -38,9 +39,9 @@ def is_refused(check):
 
 
 login, unused = services.use_ticket(ticket=ticket()), ticket()
-services.check_login(login)
+logins.check_login(login)
 Member.objects.update(left_at=Now())
-assert is_refused(lambda: services.check_login(login))
+assert is_refused(lambda: logins.check_login(login))
 assert is_refused(lambda: services.use_ticket(ticket=unused))
 assert is_refused(lambda: services.issue_ticket(by=login.actor))
 print("done")  # noqa: T201  # for the test that runs this

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from project.settings import *  # noqa: F403  # the same project, but for what follows
+from project.settings import *  # noqa: F403  # with the changes below
 from project.settings import INSTALLED_APPS
 
 ALLOWED_HOSTS = ["testserver"]
-# Not the project itself: its admin is that of Django's own user model.
+# Without the app `project`, whose admin requires Django's own user model.
 INSTALLED_APPS = [*(app for app in INSTALLED_APPS if app != "project"), "tests.plain_user"]
 AUTH_USER_MODEL = "plain_user.Member"

@@ -1,5 +1,5 @@
-"""Real servers under real faults, and a checker that reads what clients saw and what is stored.
+"""Cause real faults of real servers; compare what clients saw with what is stored.
 
-`make torture`, or `python -m tests.torture --plan kill --seed 7`; docs/torture.md says what each
-plan does.
+`make torture`, or `python -m tests.torture --plan kill --seed 7`. docs/torture.md describes the
+plans.
 """

@@ -1,6 +1,6 @@
-"""`python -m tests.torture`: the plans, on servers and databases of their own.
+"""Run plans on their own servers and databases: all of SCHEDULE, or those that `--plan` names.
 
-All of SCHEDULE, or what `--plan` names. The same `--seed` takes the same choices.
+The same `--seed` makes the same choices.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ DATABASES = {
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A plan, how often its fault is tried, and where."""
+    """A plan, how often it repeats its fault, and on which server, database and layer."""
 
     plan: str
     rounds: int
     program: str = "uvicorn"
     database: str = "postgresql"
     layer: str = "pubsub"
-    """Of channels-redis, `pubsub` or `core`; `none` is without Redis."""
+    """The layer of channels-redis, `pubsub` or `core`; `none` runs without Redis."""
 
     def __str__(self) -> str:
         return f"{self.plan} ({self.rounds}): {self.program}, {self.database}, layer {self.layer}"
@@ -81,7 +81,7 @@ def main() -> int:
     names = sorted({stage.plan for stage in SCHEDULE})
     parser.add_argument("--plan", action="append", choices=names, help="one or more; else all")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
-    parser.add_argument("--rounds", type=int, help="how often the fault is tried, for all plans")
+    parser.add_argument("--rounds", type=int, help="how often each plan repeats its fault")
     parser.add_argument("--program", choices=["uvicorn", "daphne"], help="only on this server")
     parser.add_argument("--database", choices=list(DATABASES), help="only on this database")
     parser.add_argument("--layer", choices=["pubsub", "core", "none"], help="only on this layer")
@@ -94,16 +94,16 @@ def main() -> int:
         and options.database in (None, stage.database)
         and options.layer in (None, stage.layer)
     ]
-    say(f"Seed {options.seed}. Python {platform.python_version()}, {os.cpu_count()} cores.")
+    write_line(f"Seed {options.seed}. Python {platform.python_version()}, {os.cpu_count()} cores.")
     lines, status = summary({stage: run(stage, options.seed) for stage in chosen})
     for line in lines:
-        say(line)
+        write_line(line)
     return status
 
 
 def run(stage: Stage, seed: int) -> Verdict:
-    """Run a stage in a process of its own, with its own settings."""
-    say(f"\n== {stage}")
+    """Run a stage in its own process, with its own settings."""
+    write_line(f"\n== {stage}")
     place = [stage.program, stage.layer]
     command = [sys.executable, "-m", "tests.torture.stage", stage.plan, str(seed)]
     env = {
@@ -120,7 +120,7 @@ def run(stage: Stage, seed: int) -> Verdict:
     return Verdict(done.returncode) if known else Verdict.BROKEN  # a signal ended it
 
 
-def say(line: str) -> None:
+def write_line(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -1,6 +1,6 @@
-"""What must hold of any history and the database that it left behind.
+"""Invariants of every history and of the database after it.
 
-Nothing here knows what was done to the servers: only what clients were told, and what is stored.
+The checks do not know the faults: they read only what clients received, and what is stored.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Wrong = Literal[
 ]
 
 GRACE = 1.0
-"""Seconds after the end of a lease by which somebody must have ended the turn."""
+"""Seconds after the end of a lease within which a process must end the turn."""
 CANARY = re.compile(r"canary-([\w-]+)")
 LIVE = ("waiting", "running")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRow:
-    """A message."""
+    """A stored message."""
 
     seq: int
     role: str
@@ -50,16 +50,17 @@ class StoredRow:
 
 @dataclass(frozen=True, slots=True)
 class StoredTurn:
-    """A turn; `overdue` is for how many seconds its lease has ended, while it runs."""
+    """A stored turn."""
 
     client_id: str
     status: str
     overdue: float = 0.0
+    """Seconds since the end of its lease, while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTalk:
-    """A session, with all that it has."""
+    """A stored session with its messages and turns."""
 
     key: str
     first_seq: int
@@ -69,14 +70,14 @@ class StoredTalk:
     turns: Sequence[StoredTurn] = ()
 
     @property
-    def said(self) -> dict[str, StoredRow]:
-        """The users' rows by client_id."""
+    def user_rows(self) -> dict[str, StoredRow]:
+        """The users' messages by client_id."""
         return {row.client_id: row for row in self.rows if row.role == "user" and row.client_id}
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Something that must not be."""
+    """A broken invariant."""
 
     wrong: Wrong
     session: str
@@ -88,22 +89,22 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that a check may look at."""
+    """The data that checks read."""
 
     events: Sequence[Event]
     talks: Mapping[str, StoredTalk]
     faults: Mapping[str, int] = field(default_factory=dict)
-    """How often each fault must have happened at least."""
+    """The minimum number of each fault."""
 
-    def told(self, *kinds: Kind) -> Iterator[tuple[Event, StoredTalk]]:
-        """The events of these kinds, each with its session."""
+    def of_kinds(self, *kinds: Kind) -> Iterator[tuple[Event, StoredTalk]]:
+        """Yield the events of these kinds, each with its session."""
         for event in self.events:
             if event.kind in kinds:
                 yield event, self.talks.get(event.session, StoredTalk(event.session, 1, 0))
 
 
 def violations(evidence: Evidence) -> list[Violation]:
-    """All that is wrong."""
+    """Run all checks; return the violations."""
     checks = (
         _lost,
         _doubled,
@@ -120,30 +121,32 @@ def violations(evidence: Evidence) -> list[Violation]:
 
 
 def _lost(evidence: Evidence) -> Iterator[Violation]:
-    """What was acknowledged is stored, where it was said to be."""
-    for event, talk in evidence.told("ack"):
-        row = talk.said.get(event.id)
+    """Each acknowledged message is stored, under the acknowledged number."""
+    for event, talk in evidence.of_kinds("ack"):
+        row = talk.user_rows.get(event.id)
         if row is None:
             if event.seq is not None or event.id not in {turn.client_id for turn in talk.turns}:
                 yield Violation("lost", talk.key, f"{event.id} was acknowledged")
         elif event.seq not in (None, row.seq):
-            yield Violation("lost", talk.key, f"{event.id} is {row.seq} and was said {event.seq}")
+            yield Violation(
+                "lost", talk.key, f"{event.id} is {row.seq}, acknowledged as {event.seq}"
+            )
 
 
 def _doubled(evidence: Evidence) -> Iterator[Violation]:
-    """What was sent is stored once, under whatever id."""
-    sent = {(event.session, event.text) for event, _ in evidence.told("invoke")}
+    """Each sent message is stored once, also under another id."""
+    sent = {(event.session, event.text) for event, _ in evidence.of_kinds("invoke")}
     for talk in evidence.talks.values():
-        said = [row for row in talk.rows if row.role == "user"]
-        ids = Counter(row.client_id for row in said if row.client_id)
-        texts = Counter(row.text for row in said if (talk.key, row.text) in sent)
-        for what, times in chain(ids.items(), texts.items()):
+        rows = [row for row in talk.rows if row.role == "user"]
+        ids = Counter(row.client_id for row in rows if row.client_id)
+        texts = Counter(row.text for row in rows if (talk.key, row.text) in sent)
+        for name, times in chain(ids.items(), texts.items()):
             if times > 1:
-                yield Violation("doubled", talk.key, f"{what} is there {times} times")
+                yield Violation("doubled", talk.key, f"{name} is stored {times} times")
 
 
 def _gaps(evidence: Evidence) -> Iterator[Violation]:
-    """Numbers are those from the first to the last."""
+    """The numbers of a session have no gap."""
     for talk in evidence.talks.values():
         seqs = sorted(row.seq for row in talk.rows)
         if seqs != list(range(talk.first_seq, talk.last_seq + 1)):
@@ -152,19 +155,19 @@ def _gaps(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _changed(evidence: Evidence) -> Iterator[Violation]:
-    """The text is what was said."""
-    for event, talk in evidence.told("invoke"):
-        row = talk.said.get(event.id)
+    """Each message is stored with the text that was sent."""
+    for event, talk in evidence.of_kinds("invoke"):
+        row = talk.user_rows.get(event.id)
         if row is not None and row.text != event.text:
             yield Violation("changed", talk.key, f"{event.id} is {row.text!r}")
 
 
 def _misordered(evidence: Evidence) -> Iterator[Violation]:
-    """What a client said first has the lower number."""
+    """The messages of a client have the order in which it sent them."""
     latest: dict[tuple[str, str], int] = {}
     seen = set()
-    for event, talk in evidence.told("invoke"):
-        row = talk.said.get(event.id)
+    for event, talk in evidence.of_kinds("invoke"):
+        row = talk.user_rows.get(event.id)
         if row is None or (talk.key, event.id) in seen:
             continue
         seen.add((talk.key, event.id))
@@ -174,16 +177,16 @@ def _misordered(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _replies(evidence: Evidence) -> Iterator[Violation]:
-    """Each turn has one reply, right after its question, and that is what was shown."""
+    """Each turn has one reply, directly after its question, and clients were shown that reply."""
     shown: defaultdict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
-    for event, talk in evidence.told("done"):
+    for event, talk in evidence.of_kinds("done"):
         shown[talk.key, event.id].add((event.status, event.text))
     for talk in evidence.talks.values():
         status_of = {turn.client_id: turn.status for turn in talk.turns}
-        for client_id, row in talk.said.items():
+        for client_id, row in talk.user_rows.items():
             replies = [other for other in talk.rows if other.turn == row.seq and other != row]
             if row.turn is None or status_of.get(client_id) in LIVE:
-                continue  # stored without a turn; another check's matter
+                continue  # appended without a turn, or checked by _overrun
             if len(replies) != 1:
                 yield Violation("reply", talk.key, f"{client_id} has {len(replies)} replies")
                 continue
@@ -203,25 +206,25 @@ def _one_reply(
 
 
 def _false_answers(evidence: Evidence) -> Iterator[Violation]:
-    """What was refused for good is not stored."""
-    for event, talk in evidence.told("error"):
-        if event.is_final and event.id in talk.said:
-            yield Violation("false", talk.key, f"{event.id} is stored, and was refused")
+    """A message that was rejected for good is not stored."""
+    for event, talk in evidence.of_kinds("error"):
+        if event.is_final and event.id in talk.user_rows:
+            yield Violation("false", talk.key, f"{event.id} was rejected, but is stored")
 
 
 def _foreign(evidence: Evidence) -> Iterator[Violation]:
-    """No session shows or holds another's canary."""
-    for event, talk in evidence.told("token", "done"):
-        if strangers(event.text, talk.key):
+    """No session contains or shows the canary of another session."""
+    for event, talk in evidence.of_kinds("token", "done"):
+        if foreign_canaries(event.text, talk.key):
             yield Violation("foreign", talk.key, f"{event.client} was shown {event.text[:80]!r}")
     for talk in evidence.talks.values():
         for row in talk.rows:
-            if strangers(row.text, talk.key):
+            if foreign_canaries(row.text, talk.key):
                 yield Violation("foreign", talk.key, f"message {row.seq} is {row.text[:80]!r}")
 
 
-def strangers(text: str, key: str) -> set[str]:
-    """The canaries in a text that are not this session's. A stream may begin or end in one."""
+def foreign_canaries(text: str, key: str) -> set[str]:
+    """Return the canaries of other sessions in a text, which may end within a canary."""
     found = {match for match in CANARY.findall(text) if match != key}
     last = CANARY.search(text[text.rfind("canary-") :]) if "canary-" in text else None
     if last and text.endswith(last[0]) and key.startswith(last[1]):
@@ -230,7 +233,7 @@ def strangers(text: str, key: str) -> set[str]:
 
 
 def _overrun(evidence: Evidence) -> Iterator[Violation]:
-    """No turn runs beyond its lease, and none waits at the end."""
+    """No turn runs beyond its lease, and no turn waits at the end."""
     for talk in evidence.talks.values():
         live = [turn for turn in talk.turns if turn.status in LIVE]
         for turn in live:
@@ -238,11 +241,13 @@ def _overrun(evidence: Evidence) -> Iterator[Violation]:
             if turn.status == "waiting" or turn.overdue > GRACE:
                 yield Violation("overrun", talk.key, about)
         if talk.running is not None and talk.running not in {turn.client_id for turn in live}:
-            yield Violation("overrun", talk.key, f"{talk.running} is named and doesn't run")
+            yield Violation(
+                "overrun", talk.key, f"the session names {talk.running}, which does not run"
+            )
 
 
 def _no_fault(evidence: Evidence) -> Iterator[Violation]:
-    """What the plan is about has happened."""
+    """Each fault of the plan has happened as often as required."""
     happened = Counter(event.text for event in evidence.events if event.kind == "fault")
     for fault, wanted in evidence.faults.items():
         if happened[fault] < wanted:

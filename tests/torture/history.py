@@ -1,4 +1,4 @@
-"""What clients saw, one event after another."""
+"""The events of a plan, as clients saw them."""
 
 from __future__ import annotations
 
@@ -10,39 +10,40 @@ from pathlib import Path
 from typing import Literal
 
 GIVEN_UP = "given up"
-"""The text of an error event of a client that no longer waits."""
+"""The text of the error event of a client that stopped waiting."""
 
 Kind = Literal["invoke", "ack", "token", "done", "error", "lost", "back", "fault"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A moment of a client, or a fault; on the monotonic clock."""
+    """An event of a client, or a fault."""
 
     kind: Kind
     at: float = 0.0
+    """On the monotonic clock."""
     client: str = ""
     session: str = ""
-    """The session's key, of which a plan uses each once."""
+    """The session's key; a plan uses each key once."""
     id: str = ""
-    """The client_id of the message that it is about."""
+    """The client_id of the message."""
     text: str = ""
-    """What was said; of a token what was shown; of an error its code; of a fault its name."""
+    """The sent text; of a token the shown text; of an error its code; of a fault its name."""
     seq: int | None = None
     status: str = ""
     is_final: bool = False
-    """Of an error: it said that trying again is in vain."""
+    """Of an error: a retry would fail too."""
 
 
 class History:
-    """The events of a plan, kept here and written down, a line of JSON each."""
+    """Keeps the events of a plan, and writes each to a file as a line of JSON."""
 
     def __init__(self, file: Path) -> None:
         self.events: list[Event] = []
         self._file = file.open("a")
 
     def note(self, event: Event) -> Event:
-        """Take an event down, as of now if it has no time."""
+        """Record an event, with the current time if it has none."""
         if not event.at:
             event = Event(**{**asdict(event), "at": time.monotonic()})
         self.events.append(event)
@@ -50,14 +51,14 @@ class History:
         return event
 
     def faults(self) -> Counter[str]:
-        """How often each fault happened."""
+        """Count each fault."""
         return Counter(event.text for event in self.events if event.kind == "fault")
 
     def close(self) -> None:
-        """Write the last lines down."""
+        """Write the last lines."""
         self._file.close()
 
 
 def read_history(file: Path) -> list[Event]:
-    """The events of a file."""
+    """Read the events in a file."""
     return [Event(**json.loads(line)) for line in file.read_text().splitlines()]

@@ -1,6 +1,6 @@
-"""What is put into a server's process from outside: kill points, losses, a fence taken away.
+"""Faults that are patched into a server's process: kill points, losses, a missing fence.
 
-All is there from the start, and asleep until a file in the folder `TORTURE` wakes it.
+Each is inactive until a file for it exists in the folder `TORTURE`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from chatmemory.codec import text_of
-from chatmemory.hub import hub
-from chatmemory.runner import Runner
-from chatmemory.services.alongside import EndedTurn, NewTurn
-from chatmemory.services.runs import _run_of
+from chatmemory.database.turn_writes import TurnInsert, TurnUpdate
+from chatmemory.live.hub import hub
+from chatmemory.live.keeper import Keeper
+from chatmemory.models import Change
+from chatmemory.services.turns.run_context import _run_of
 from tests.torture import steps
 
 SHARE_LOST = 0.5
@@ -33,26 +35,26 @@ STALLS, STALLED, CALLS = "stalls", "stalled", "calls"
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def put_everywhere(name: str, wrapper: Wrapper) -> None:
-    """Wrap the function of this name, wherever in the app it is known by it."""
+def patch_everywhere(name: str, wrapper: Wrapper) -> None:
+    """Wrap the function of this name in all modules of the app that have it."""
     modules = [module for path, module in sys.modules.items() if path.startswith("chatmemory")]
     holders = [module for module in modules if callable(vars(module).get(name))]
-    assert holders, f"chatmemory has no {name} any more"
-    assert len({vars(holder)[name] for holder in holders}) == 1, f"there are several {name}"
+    assert holders, f"chatmemory has no {name}"
+    assert len({vars(holder)[name] for holder in holders}) == 1, f"several functions named {name}"
     wrapped = wrapper(vars(holders[0])[name])
     for module in holders:
         setattr(module, name, wrapped)
 
 
 def plant_kill_points() -> None:
-    """The steps that are calls; the others are in the responder and in the ASGI application."""
+    """Patch the steps that are calls; the other steps are in the responder and in `served`."""
     finished = threading.local()
 
     def storing(store: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*given: Any, turn_write: object = None, **named: Any) -> Any:
-            if isinstance(turn_write, NewTurn):
+            if isinstance(turn_write, TurnInsert):
                 steps.reach("before_commit")
-            is_end = isinstance(turn_write, EndedTurn)
+            is_end = isinstance(turn_write, TurnUpdate)
             if is_end:
                 steps.reach("before_finish")
             stored = store(*given, turn_write=turn_write, **named)
@@ -68,26 +70,28 @@ def plant_kill_points() -> None:
 
         return wrapper
 
-    poke = hub.poke
+    poke = hub.hint
 
-    def poking(session_pk: int) -> None:
-        if getattr(finished, "is_next", False):  # what this thread committed last
+    def poking(session_pk: int, change: Change | None = None) -> None:
+        if getattr(finished, "is_next", False):  # this thread has just committed the end of a turn
             finished.is_next = False
             steps.reach("before_poke")
-        poke(session_pk)
+        poke(session_pk, change)
 
-    put_everywhere("store", storing)
-    put_everywhere("astart_turn", starting)
-    hub.poke = poking  # type: ignore[method-assign]  # that is the point
+    patch_everywhere("store_rows", storing)
+    patch_everywhere("astart_turn", starting)
+    hub.hint = poking  # type: ignore[method-assign]  # patched on purpose
 
 
 def plant_losses() -> None:
-    """While there is a file `lose`, half of all pokes and pieces of text get lost, here and on the
-    way from other processes. Each leaves a byte in a file of this process."""
+    """While the file `lose` exists, lose half of all hints and pieces of text.
+
+    Both those of this process and those from other processes. Each loss writes a byte to a file.
+    """
     place = steps.folder()
     assert place is not None
     chance = random.Random(os.environ.get("TORTURE_SEED", ""))  # noqa: S311  # no secret
-    poke, say, hear = hub.poke, hub._say, hub._layer._hear
+    hint, notify_text, on_event = hub.hint, hub._sockets.notify_text, hub._layer._on_event
 
     def is_lost() -> bool:
         if not (place / "lose").exists() or chance.random() >= SHARE_LOST:
@@ -96,49 +100,49 @@ def plant_losses() -> None:
             file.write(".")
         return True
 
-    def lossy(session_pk: int, through: Callable[[int], None]) -> None:
+    def unless_lost(call: Callable[..., None], session_pk: int, *change: Change | None) -> None:
         if not is_lost():
-            through(session_pk)
+            call(session_pk, *change)
 
-    def hearing(kind: str, event: Mapping[str, Any]) -> None:
+    def receiving(kind: str, event: Mapping[str, Any]) -> None:
         if kind not in ("news", "text") or not is_lost():
-            hear(kind, event)
+            on_event(kind, event)
 
-    hub.poke = lambda session_pk: lossy(session_pk, poke)  # type: ignore[method-assign]
-    hub._say = lambda session_pk: lossy(session_pk, say)  # type: ignore[method-assign]
-    hub._layer._hear = hearing
+    hub.hint = partial(unless_lost, hint)  # type: ignore[method-assign]
+    hub._sockets.notify_text = partial(unless_lost, notify_text)  # type: ignore[method-assign]
+    hub._layer._on_event = receiving
 
 
-def plant_a_gap_in_the_fence() -> None:
-    """While there is a file `unfenced`, a run that was taken over may go on and write."""
+def plant_fence_gap() -> None:
+    """While the file `unfenced` exists, let a run continue to write after a takeover."""
     place = steps.folder()
     assert place is not None
     file = place / "unfenced"
-    drop: Callable[[Runner, Any], None] = Runner._drop
+    drop: Callable[[Keeper, Any], None] = Keeper._drop
 
-    def standing(condition: Callable[..., dict[str, object]]) -> Callable[..., dict[str, object]]:
+    def without(condition: Callable[..., dict[str, object]]) -> Callable[..., dict[str, object]]:
         return lambda claim: {} if file.exists() else condition(claim)
 
     def saving(save: Callable[..., bool]) -> Callable[..., bool]:
         return lambda **given: save(**given) or file.exists()
 
-    def dropping(runner: Runner, run: Any) -> None:
+    def dropping(keeper: Keeper, run: Any) -> None:
         if not file.exists():
-            drop(runner, run)
+            drop(keeper, run)
 
-    put_everywhere("_standing", standing)
-    put_everywhere("save_partial", saving)
-    Runner._drop = dropping  # type: ignore[assignment, method-assign]
+    patch_everywhere("_fence_conditions", without)
+    patch_everywhere("save_partial", saving)
+    Keeper._drop = dropping  # type: ignore[assignment, method-assign]
 
 
 def plant_stalls() -> None:
-    """Stop this process before the statement of a run that a file in `stalls` names by its number.
+    """Stop this process before a statement of a run, whose number is a file name in `stalls`.
 
-    The statements of each run are counted from 1. The file moves to `stalled`.
+    The statements of each run are numbered from 1. The file is renamed to `stalled`.
     """
     place = steps.folder()
     assert place is not None
-    runs: dict[int, object] = {}  # kept, so that no later run has the id of one
+    runs: dict[int, object] = {}  # keeps the runs alive, so that ids are not reused
     reached: Counter[int] = Counter()
 
     def stall(execute: Callable[..., Any], *statement: Any) -> Any:
@@ -158,14 +162,16 @@ def plant_stalls() -> None:
     connection_created.connect(plant, weak=False)
 
 
-def plant_a_record_of_model_calls() -> None:
-    """Write the turn and the last message of each request down, in a file of this process."""
+def plant_record_of_model_calls() -> None:
+    """Write the turn and the last message of each model call to a file of this process."""
     place = steps.folder()
     assert place is not None
 
     def reading(read: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def wrapper(**given: Any) -> Any:
             request = await read(**given)
+            if request is None:  # the fence is lost, so the model is not called
+                return None
             call = {"turn": request.turn, "text": text_of(request.messages[-1]["content"])}
             with (place / f"{CALLS}.{os.getpid()}").open("a") as file:
                 file.write(json.dumps(call) + "\n")
@@ -173,4 +179,4 @@ def plant_a_record_of_model_calls() -> None:
 
         return wrapper
 
-    put_everywhere("aread_request", reading)
+    patch_everywhere("aread_request", reading)

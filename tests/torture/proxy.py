@@ -1,4 +1,4 @@
-"""A way through TCP that can be cut and stalled, and one to PostgreSQL that cuts commits."""
+"""A TCP proxy that can cut and stall its connections, and one that cuts PostgreSQL commits."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Self
 from urllib.parse import urlsplit
 
 CHUNK = 65_536
-APPEND = (b"WITH bounded AS",)
-"""How a statement begins that is a transaction by itself."""
+APPEND = (b"WITH lock_limit AS",)
+"""The beginnings of statements that are a transaction by themselves."""
 END_OF_BLOCK = (b"COMMIT\0",)
 
 
 class Link:
-    """One connection, and both its ends."""
+    """One connection through the proxy, with both its ends."""
 
     def __init__(
         self,
@@ -28,19 +28,18 @@ class Link:
         self.client = client
         self.server = server
         self.is_mute = False
-        """What the server says is not passed on; its next word ends the link."""
+        """The server's next data are dropped, and end the link."""
 
     async def run(self) -> None:
-        there = asyncio.ensure_future(self.forward())
-        back = asyncio.ensure_future(self.backward())
-        await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (there, back):
+        tasks = [asyncio.ensure_future(self.forward()), asyncio.ensure_future(self.backward())]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(there, back, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self.cut()
 
     def cut(self) -> None:
-        """End it, at once and on both sides."""
+        """Abort both sides."""
         for _, writer in (self.client, self.server):
             with suppress(OSError, RuntimeError):
                 writer.transport.abort()
@@ -63,25 +62,25 @@ class Link:
 
 
 class Proxy:
-    """Listens at a free port, and leads to a server."""
+    """Listens on a free port, and forwards to a server."""
 
     link = Link
 
     def __init__(self, host: str, port: int) -> None:
-        self.there = (host, port)
+        self.target = (host, port)
         self.port = 0
         self.flows = asyncio.Event()
-        """Clear, nothing gets through."""
+        """While it is clear, no data pass."""
         self.flows.set()
         self._links: set[Link] = set()
-        self._meetings: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def led_through(self, url: str) -> dict[str, str]:
-        """The environment of a process that reaches this database through the proxy."""
-        place = urlsplit(url)
-        user = place.netloc.rpartition("@")[0]
+    def environment_of(self, url: str) -> dict[str, str]:
+        """Return the environment of a process that uses this database through the proxy."""
+        address = urlsplit(url)
+        user = address.netloc.rpartition("@")[0]
         netloc = f"{user}@127.0.0.1:{self.port}" if user else f"127.0.0.1:{self.port}"
-        return {"DATABASE_URL": place._replace(netloc=netloc).geturl(), "PGSSLMODE": "disable"}
+        return {"DATABASE_URL": address._replace(netloc=netloc).geturl(), "PGSSLMODE": "disable"}
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._begin, "127.0.0.1", 0)
@@ -91,25 +90,25 @@ class Proxy:
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
         self.cut()
-        for task in self._meetings:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._meetings, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> int:
-        """End all connections; returns how many there were."""
+        """Abort all connections; return their number."""
         links = list(self._links)
         for link in links:
             link.cut()
         return len(links)
 
     def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        meeting = asyncio.ensure_future(self._meet(reader, writer))
-        self._meetings.add(meeting)
-        meeting.add_done_callback(self._meetings.discard)
+        task = asyncio.ensure_future(self._forward(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            server = await asyncio.open_connection(*self.there)
+            server = await asyncio.open_connection(*self.target)
         except OSError:
             writer.transport.abort()
             return
@@ -122,26 +121,27 @@ class Proxy:
 
 
 class PostgresLink(Link):
-    """Reads what the client asks, and cuts the link where the proxy says so at a commit."""
+    """Parses the client's messages, and is cut at those commits that the proxy chooses."""
 
     proxy: CommitCutter
 
     async def forward(self) -> None:
         reader, writer, is_in_block = self.client[0], self.server[1], False
+        prepared: dict[bytes, bytes] = {}
         with suppress(OSError, asyncio.IncompleteReadError):
-            # "Start-up Message": a length and no type (PostgreSQL, 55.7).
+            # A StartupMessage has a length and no type (PostgreSQL, 55.7).
             length = await reader.readexactly(4)
             writer.write(length + await reader.readexactly(int.from_bytes(length) - 4))
             while True:
                 kind = await reader.readexactly(1)
                 length = await reader.readexactly(4)
                 body = await reader.readexactly(int.from_bytes(length) - 4)
-                asked = asked_in(kind, body)
-                is_commit = asked.startswith(APPEND if not is_in_block else END_OF_BLOCK)
-                is_in_block = asked.startswith(b"BEGIN") or (
-                    is_in_block and not asked.startswith((*END_OF_BLOCK, b"ROLLBACK\0"))
+                sql = statement_in(kind, body, prepared)
+                is_commit = sql.startswith(END_OF_BLOCK if is_in_block else APPEND)
+                is_in_block = sql.startswith(b"BEGIN") or (
+                    is_in_block and not sql.startswith((*END_OF_BLOCK, b"ROLLBACK\0"))
                 )
-                cut = self.proxy.judge() if is_commit else ""
+                cut = self.proxy.choose_cut() if is_commit else ""
                 if cut == "before":
                     return
                 self.is_mute = cut == "after"
@@ -150,9 +150,9 @@ class PostgresLink(Link):
 
 
 class CommitCutter(Proxy):
-    """Leads to PostgreSQL, and cuts a share of all commits: before they get there, or the answer.
+    """Forwards to PostgreSQL, and cuts a share of all commits: the commit, or its answer.
 
-    Who commits can't tell the one from the other.
+    The client cannot distinguish the two.
     """
 
     link = PostgresLink
@@ -171,8 +171,8 @@ class CommitCutter(Proxy):
         self._chance = chance
         self._note = note
 
-    def judge(self) -> str:
-        """Whether this commit is cut: `before`, `after`, or not at all."""
+    def choose_cut(self) -> str:
+        """Return whether to cut a commit: `before`, `after`, or empty for not at all."""
         if self._chance.random() >= self.share:
             return ""
         cut = self._chance.choice(["before", "after"])
@@ -180,6 +180,18 @@ class CommitCutter(Proxy):
         return cut
 
 
-def asked_in(kind: bytes, body: bytes) -> bytes:
-    """The statement in a message, if it has one ("Query" and "Parse")."""
-    return body if kind == b"Q" else body.partition(b"\0")[2] if kind == b"P" else b""
+def statement_in(kind: bytes, body: bytes, prepared: dict[bytes, bytes]) -> bytes:
+    """Return the statement that a message executes, else nothing.
+
+    A Parse names a statement, and a Bind precedes its execution (PostgreSQL, 55.2.3 and 55.7).
+    """
+    match kind:
+        case b"Q":
+            return body
+        case b"P":
+            name, _, sql = body.partition(b"\0")
+            prepared[name] = sql
+        case b"B":
+            _, name, _ = body.split(b"\0", 2)
+            return prepared.get(name, b"")
+    return b""

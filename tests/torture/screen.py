@@ -1,4 +1,4 @@
-"""What a client shows that does nothing but read: rows and the session, by frames alone."""
+"""A client that only reads, and shows the rows and the session from its frames."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NEWEST = 50
 
 
 class Screen:
-    """A socket and what it has shown, by the rules of docs/protocol.md."""
+    """A socket, and what a client shows by the rules of docs/protocol.md."""
 
     def __init__(self, server: Server, person: Person, key: str) -> None:
         self.server = server
@@ -24,7 +24,7 @@ class Screen:
     async def __aenter__(self) -> Self:
         self._tab = Connection(self.server, self.person, self.key)
         await self._tab.__aenter__()
-        await self._tab.say("hello", v=1)
+        await self._tab.send_frame("hello", v=1)
         while (await self._tab.next())["type"] != "synced":
             pass
         for frame in self._tab.frames:
@@ -40,12 +40,12 @@ class Screen:
 
     async def _read(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):  # it is silent as long as nothing happens
+            with contextlib.suppress(TimeoutError):  # no frames while nothing happens
                 self.apply(await self._tab.next())
                 self._tab.frames.clear()
 
     def apply(self, frame: Frame) -> None:
-        """Show what a frame says."""
+        """Change the rows and the session as a frame requires."""
         match frame["type"]:
             case "reset":
                 self.rows.clear()
@@ -59,7 +59,7 @@ class Screen:
 
     @property
     def answered(self) -> set[str]:
-        """The turns of which it shows a reply."""
+        """The turns whose reply it shows."""
         return {row["turn"] for row in self.rows.values() if row["role"] == "assistant"}
 
     @property
@@ -69,6 +69,6 @@ class Screen:
 
 
 async def fresh(screen: Screen) -> tuple[Frame, list[Any]]:
-    """What a new socket at the same place is shown."""
+    """Return what a new socket to the same server and session shows."""
     async with Screen(screen.server, screen.person, screen.key) as new:
         return new.shows

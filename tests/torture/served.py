@@ -1,4 +1,4 @@
-"""The project's application, with faults planted in it."""
+"""The project's application with planted faults."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.torture import planted, steps
 apply_limits()
 planted.plant_kill_points()
 planted.plant_losses()
-planted.plant_a_gap_in_the_fence()
+planted.plant_fence_gap()
 planted.plant_stalls()
-planted.plant_a_record_of_model_calls()
+planted.plant_record_of_model_calls()
 
 
 async def application(
     scope: Any, receive: Any, send: Callable[[Mapping[str, Any]], Awaitable[None]]
 ) -> None:
-    """Serve; the last two steps of a turn are frames on their way out."""
+    """Serve the project; the last two steps of a turn are outgoing frames."""
 
-    async def send_on(event: Mapping[str, Any]) -> None:
+    async def send_after_step(event: Mapping[str, Any]) -> None:
         frame = str(event.get("text") or "")
         if frame.startswith('{"type":"ok"') and '"duplicate":false' in frame:
             steps.reach("before_ack")
@@ -33,4 +33,4 @@ async def application(
             steps.reach("before_shown")
         await send(event)
 
-    await project(scope, receive, send_on if scope["type"] == "websocket" else send)
+    await project(scope, receive, send_after_step if scope["type"] == "websocket" else send)

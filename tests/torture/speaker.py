@@ -1,4 +1,4 @@
-"""A responder whose reply follows from the question, so that a checker knows it."""
+"""A responder whose reply depends only on the question, so that the checker knows it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ BLOCK = 16_384
 
 
 def pieces_of(text: str) -> Iterator[str]:
-    """The reply to a text: `count 30` counts, `say 1000 word` repeats the word, `fill 64` is so
-    many blocks of 16 KB, `table 9 99` has so many columns and rows; whatever follows is for the
-    reader. Anything else is said again."""
+    """Yield the reply to a text: the result of a command, or the text itself.
+
+    `count 30` counts to 30, `say 1000 word` repeats the word 1000 times, `fill 64` is 64 blocks of
+    16 KB, and `table 9 99` has 9 columns and 99 rows. Words after the command are ignored.
+    """
     match text.split():
         case ["count", end, *_]:
             for number in range(1, int(end) + 1):
@@ -37,14 +39,14 @@ def pieces_of(text: str) -> Iterator[str]:
 
 
 def reply_to(text: str) -> str:
-    """The whole reply."""
+    """Return the whole reply."""
     return "".join(pieces_of(text))
 
 
 async def answer(
     messages: Sequence[Mapping[str, object]], session: Session
 ) -> AsyncGenerator[str, None]:
-    """Reply; slowly where it counts."""
+    """Stream the reply; `count` pauses after each number."""
     text = text_of(messages[-1]["content"])
     pause = PAUSE if text.startswith("count ") else 0.0
     for place, piece in enumerate(pieces_of(text)):

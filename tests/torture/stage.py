@@ -1,4 +1,4 @@
-"""One plan in one place: `python -m tests.torture.stage PLAN SEED ROUNDS PROGRAM LAYER`."""
+"""Run one stage: `python -m tests.torture.stage PLAN SEED ROUNDS PROGRAM LAYER`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import django
 
 django.setup()
 
-from django.conf import settings  # noqa: E402  # after the set-up
+from django.conf import settings  # noqa: E402  # after django.setup()
 from django.db import connection  # noqa: E402
 
-from project.recall_servers import own_database  # noqa: E402
+from tests.benchmarks.recall.servers import temporary_database  # noqa: E402
 from tests.torture.plans import PLANS  # noqa: E402
 from tests.torture.verdict import Outcome, Verdict  # noqa: E402
 from tests.torture.world import Redis, World  # noqa: E402
 
 
 def main(name: str, seed: str, rounds: str, program: str, layer: str) -> Verdict:
-    """Run the plan and print what it found; return its verdict."""
+    """Run the plan, print its outcome, and return its verdict."""
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="chatmemory-torture-") as place,
-        own_database(Path(place), prefix="chatmemory_torture") as url,
+        temporary_database(Path(place), prefix="chatmemory_torture") as url,
     ):
         folder = Path(place) / name
         folder.mkdir()
@@ -59,7 +59,7 @@ def main(name: str, seed: str, rounds: str, program: str, layer: str) -> Verdict
 
 
 def end_connections() -> None:
-    """Else the database can't be dropped: those of killed servers last a moment longer."""
+    """End all other connections. Those of killed servers would keep the database from a drop."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute(
@@ -69,7 +69,7 @@ def end_connections() -> None:
 
 
 def keep(folder: Path) -> Path:
-    """Put a folder where it can be looked at."""
+    """Copy a folder to var/torture; return the copy's path."""
     kept = settings.BASE_DIR / "var" / "torture" / f"{folder.name}-{time.time():.0f}"
     kept.parent.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copytree(folder, kept))

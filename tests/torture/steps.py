@@ -1,4 +1,4 @@
-"""Kill points: at a step of a turn that a file names, the process ends as by `kill -9`."""
+"""Kill points: the process kills itself at a step of a turn for which a file exists."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ STEPS = (
     "before_poke",
     "before_shown",
 )
-"""The kill points of docs/torture.md, in the order in which a turn comes to them."""
+"""The kill points of docs/torture.md, in the order in which a turn reaches them."""
 
 
 def folder() -> Path | None:
-    """Where the files are that switch faults on; none in a process that is not tortured."""
+    """Return the folder of the files that switch faults on; None outside of torture tests."""
     name = os.environ.get("TORTURE", "")
     return Path(name) if name else None
 
 
 def reach(step: str) -> None:
-    """Say that this process has come to a step of a turn. It may be its last word."""
+    """Mark a step of a turn as reached; kill the process if its file exists."""
     place = folder()
     if place is None or not (place / "kill" / step).exists():
         return
-    try:  # of two processes that come here at once, one dies
+    try:  # the rename succeeds in only one of several processes
         (place / "kill" / step).rename(place / f"killed.{os.getpid()}")
     except FileNotFoundError:
         return

@@ -1,4 +1,4 @@
-"""A client that says things, whatever becomes of its sockets and servers."""
+"""A client that sends messages, also when it loses its sockets and servers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from tests.torture.history import GIVEN_UP, Event, History, Kind
 from tests.torture.world import World, now
 
 PATIENCE = 40.0
-"""Seconds after which what a client waits for will not come."""
-GONE = (Closed, OSError, TimeoutError, websockets.WebSocketException)
+"""Seconds after which a client stops waiting for an answer."""
+LOST_ERRORS = (Closed, OSError, TimeoutError, websockets.WebSocketException)
 
 
 class Talker:
-    """A person at a session, who says one thing after another and sends again what isn't
-    acknowledged; she opens her socket at a server that `choose` gives."""
+    """A user who sends one message after another, and resends what is not acknowledged.
+
+    `choose` returns the server for the next socket.
+    """
 
     def __init__(
         self, world: World, person: Person, key: str, choose: Callable[[], Server]
@@ -31,19 +33,19 @@ class Talker:
         self.tab: Connection | None = None
         self.cursor: str | None = None
         self.current = ""
-        """The client_id of what she said last."""
+        """The client_id of the last message."""
         self.longest_wait = 0.0
         self.patience = PATIENCE
         self.is_streaming = asyncio.Event()
-        """Text of the reply has come."""
+        """Set when text of the reply has arrived."""
         self._world = world
         self._history: History = world.history
         self._count = 0
         self._acked: set[str] = set()
         self._done: set[str] = set()
 
-    async def say(self, text: str) -> str:
-        """Say this, and wait until it is answered or its turn has ended; returns its client_id."""
+    async def ask(self, text: str) -> str:
+        """Send a text, and wait until its turn has ended; return its client_id."""
         self._count += 1
         client_id = self.current = f"{self.key}.{self._count}"
         words = f"{text} {client_id}"
@@ -55,10 +57,10 @@ class Talker:
             async with asyncio.timeout(self.patience):
                 while client_id not in self._done or client_id not in self._acked:
                     try:
-                        await self._try(client_id, words)
-                    except GONE:
+                        await self._attempt(client_id, words)
+                    except LOST_ERRORS:
                         self._note("lost", id=client_id)
-                        self.leave()
+                        self.drop_socket()
                         pauses += 1
                         await asyncio.sleep(self._world.chance.uniform(0, min(0.5, 0.1 * pauses)))
         except TimeoutError:
@@ -67,37 +69,37 @@ class Talker:
         return client_id
 
     async def open(self) -> Connection:
-        """An open socket that has caught up."""
+        """Return an open socket that has received all rows."""
         if self.tab is None:
             tab = Connection(self.choose(), self.person, self.key)
             tab.deadline = max(DEADLINE, self.patience / 2)
             async with asyncio.timeout(5):
                 await tab.__aenter__()
             self.tab = tab
-            await tab.say("hello", v=1, **({"cursor": self.cursor} if self.cursor else {}))
-            while (await self._hear(tab))["type"] != "synced":
+            await tab.send_frame("hello", v=1, **({"cursor": self.cursor} if self.cursor else {}))
+            while (await self._receive(tab))["type"] != "synced":
                 pass
             self._note("back")
         return self.tab
 
-    def leave(self) -> None:
-        """Drop the socket without a word."""
+    def drop_socket(self) -> None:
+        """Abort the socket without a close frame."""
         if self.tab is not None:
             self.tab.socket.transport.abort()
             self.tab = None
 
     async def close(self) -> None:
         if self.tab is not None:
-            with contextlib.suppress(*GONE):
+            with contextlib.suppress(*LOST_ERRORS):
                 await self.tab.__aexit__(None, None, None)
             self.tab = None
 
-    async def _try(self, client_id: str, text: str) -> None:
+    async def _attempt(self, client_id: str, text: str) -> None:
         tab = await self.open()
         if client_id not in self._acked:
-            await tab.say("send", id=client_id, client_id=client_id, text=text)
+            await tab.send_frame("send", id=client_id, client_id=client_id, text=text)
         while client_id not in self._done or client_id not in self._acked:
-            frame = await self._hear(tab)
+            frame = await self._receive(tab)
             if frame["type"] == "error" and frame.get("id") == client_id:
                 if not frame["retry"]:
                     self._note("error", id=client_id, text=frame["code"], is_final=True)
@@ -106,9 +108,9 @@ class Talker:
                     return
                 self._note("error", id=client_id, text=frame["code"])
                 await asyncio.sleep(0.1)
-                await tab.say("send", id=client_id, client_id=client_id, text=text)
+                await tab.send_frame("send", id=client_id, client_id=client_id, text=text)
 
-    async def _hear(self, tab: Connection) -> Frame:
+    async def _receive(self, tab: Connection) -> Frame:
         frame = await tab.next()
         tab.frames.clear()
         match frame:
@@ -155,7 +157,7 @@ class Talker:
 async def talkers(
     world: World, number: int, choose: Callable[[], Server] | None = None
 ) -> list[Talker]:
-    """So many, each at a session of her own, at servers taken at random."""
+    """Create talkers, each with a new user and session, on randomly chosen servers."""
 
     def any_alive() -> Server:
         alive = [server for server in world.servers if server.is_running]

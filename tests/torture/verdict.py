@@ -1,7 +1,7 @@
-"""How a stage ended, and the summary of a run.
+"""The verdict on a stage, and the summary of a run.
 
-Time limits depend on what else the machine does, so exceeding one is reported apart from
-violations of data and has an exit status of its own.
+Time limits depend on the load of the machine. An exceeded one is therefore reported separately
+from violations of data, with its own exit status.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:  # it needs Django, and the parent process of the stages has n
 
 
 class Verdict(IntEnum):
-    """How a stage ended; also its exit status."""
+    """The verdict on a stage; also its exit status."""
 
     GOOD = 0
     BROKEN = 1
-    """The plan did not finish. It is the status with which Python reports an exception."""
+    """The plan did not finish. The value is Python's exit status after an exception."""
     VIOLATED = 3
     """The data are wrong, or a limit was exceeded that holds on any machine."""
     SLOW = 4
@@ -37,7 +37,7 @@ class Figure:
     at_most: float | None = None
     at_least: float | None = None
     time_limit: float | None = None
-    """As `at_most`, of a duration, or of a number that depends on one."""
+    """An upper bound for a duration, or for a number that depends on one."""
 
     @property
     def is_out_of_bounds(self) -> bool:
@@ -63,7 +63,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a plan found. `violations` are of data: none is ever acceptable."""
+    """The result of a plan. `violations` are of data; none is acceptable."""
 
     violations: Sequence[Violation]
     figures: Sequence[Figure] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Outcome:
 
 
 def summary(verdicts: Mapping[object, Verdict]) -> tuple[list[str], int]:
-    """The last lines of a run, one for each stage that is not good, and its exit status."""
+    """Return the last lines of a run, one for each stage that is not good, and the exit status."""
     words = {
         Verdict.BROKEN: "DID NOT FINISH",
         Verdict.VIOLATED: "VIOLATED",

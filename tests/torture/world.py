@@ -1,4 +1,4 @@
-"""Where a plan takes place: a database, servers, perhaps a Redis, people, and a history."""
+"""The environment of a plan: a database, servers, a Redis, users and a history."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from django.contrib.auth.models import User
 from chatmemory.models import DatabaseNow, Message, Session, Turn
 from tests.conftest import missing
 from tests.factories import make_session
-from tests.servers import Person, Server, answers, free_port, sign_in, wait_for
+from tests.servers import Person, Server, free_port, is_listening, sign_in, wait_for
 from tests.torture.checker import (
     GRACE,
     Evidence,
@@ -35,11 +35,11 @@ from tests.torture.verdict import Figure, Outcome
 
 LEASE = 1.0
 SETTLED = 60.0
-"""Seconds after which a turn that still waits or runs is stuck, on however slow a machine."""
+"""Seconds after which a turn that still waits or runs is stuck, on any machine."""
 
 
 class Redis:
-    """A Redis of one's own, that can be killed, frozen and started again at its port."""
+    """A Redis process that can be killed, frozen, and restarted on its port."""
 
     def __init__(self, folder: Path) -> None:
         self._program = shutil.which("redis-server") or missing("redis-server is not installed")
@@ -49,17 +49,17 @@ class Redis:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, if it doesn't run."""
+        """Start it unless it runs."""
         if self.process is not None:
             return
         options = ["--port", str(self.port), "--save", "", "--dir", str(self._folder)]
         self.process = subprocess.Popen(  # noqa: S603  # our own command line
             [self._program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        wait_for(lambda: answers(self.port), "redis-server does not start")
+        wait_for(lambda: is_listening(self.port), "redis-server does not start")
 
     def signal(self, number: int) -> None:
-        """SIGSTOP freezes it, SIGCONT lets it go on."""
+        """Send a signal: SIGSTOP freezes it, SIGCONT resumes it."""
         if self.process is not None:
             self.process.send_signal(number)
 
@@ -71,7 +71,7 @@ class Redis:
 
 
 class World:
-    """All that a plan needs; `close` ends it."""
+    """The servers, users and history of a plan; `close` ends all processes."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class World:
         self._most_overdue = 0.0
 
     async def start(self, number: int, **options: Any) -> list[Server]:
-        """Start so many servers more; `options` are settings, or arguments of `Server`."""
+        """Start more servers; `options` are settings, or arguments of `Server`."""
         if self.redis is not None:
             self.redis.start()
         given: dict[str, Any] = {
@@ -107,22 +107,22 @@ class World:
             "CONNECTIONS_PER_USER": 10_000,
         } | options
         env = given.pop("env")
-        begun = [
+        new = [
             Server(env, self.folder / f"{len(self.servers) + n}.log", **given)
             for n in range(number)
         ]
-        self.servers += begun
-        await asyncio.gather(*(asyncio.to_thread(server.start) for server in begun))
-        return begun
+        self.servers += new
+        await asyncio.gather(*(asyncio.to_thread(server.start) for server in new))
+        return new
 
     def forget(self) -> None:
-        """Begin a new history."""
+        """Clear the history."""
         self.history.events.clear()
         for file in self.folder.glob("lost.*"):
             file.unlink()
 
     def close(self) -> None:
-        """End all processes, and write down what is left."""
+        """End all processes, and write the rest of the history."""
         for server in self.servers:
             server.kill()
         if self.redis is not None:
@@ -130,7 +130,7 @@ class World:
         self.history.close()
 
     async def person(self) -> tuple[Person, str]:
-        """Somebody who is signed in, and the key of a session of theirs, which no other has."""
+        """Create a signed-in user with a session; return the user and the session's unique key."""
         self._names += 1
         key = f"{self.folder.name}-{self._names}"
 
@@ -141,31 +141,27 @@ class World:
 
         return await db(make)(), key
 
-    # Faults.
-
     def fault(self, name: str) -> None:
-        """A fault has happened."""
+        """Record that a fault has happened."""
         self.history.note(Event(kind="fault", text=name))
 
     def switch(self, name: str, *, on: bool) -> None:
-        """Wake a planted fault, or put it to sleep."""
+        """Switch a planted fault on or off."""
         if on:
             (self.folder / name).touch()
         else:
             (self.folder / name).unlink(missing_ok=True)
 
     def stop(self, server: Server) -> None:
-        """Pause a server where it is, as a busy machine does."""
+        """Pause a server, as a busy machine does."""
         os.kill(server.pid, signal.SIGSTOP)
 
     def resume(self, server: Server) -> None:
         os.kill(server.pid, signal.SIGCONT)
 
-    # Leases.
-
     @asynccontextmanager
     async def leases_watched(self) -> AsyncIterator[None]:
-        """See for how long turns run on whose lease has ended."""
+        """Measure how long turns continue to run after the end of their lease."""
         turns = Turn.objects.overdue().annotate(clock=DatabaseNow())
         times = turns.values_list("clock", "lease_until")
 
@@ -184,22 +180,20 @@ class World:
             await asyncio.gather(watching, return_exceptions=True)
 
     def overdue(self) -> Figure:
-        """The longest time that was seen."""
-        name = "longest s that a turn ran on after its lease"
+        """Return the longest time that `leases_watched` measured."""
+        name = "longest s that a turn ran after its lease"
         return Figure(name, self._most_overdue, time_limit=GRACE)
 
     def given_up(self) -> Figure:
-        """How many messages their senders no longer waited for."""
+        """Count the messages whose senders stopped waiting."""
         errors = [event for event in self.history.events if event.kind == "error"]
         given_up = sum(event.text == GIVEN_UP for event in errors)
         return Figure("messages that were given up on", given_up, time_limit=0)
 
-    # The end.
-
     async def settle(self) -> Figure:
         """Wait until all turns have ended; return how long that took.
 
-        A turn that has not ended after `SETTLED` seconds never will: the check finds it.
+        It stops waiting after `SETTLED` seconds; `check` then reports the turn.
         """
         began = now()
         live = Turn.objects.filter(status__in=("waiting", "running"))
@@ -208,13 +202,13 @@ class World:
         return Figure("s until the last turn had ended", now() - began, time_limit=LEASE + 6)
 
     async def check(self, *, faults: Mapping[str, int]) -> list[Violation]:
-        """What is wrong; `faults` are how often each must have happened."""
+        """Return the violations; `faults` has the required number of each fault."""
         talks = await db(read_talks)()
         return violations(Evidence(self.history.events, talks, faults))
 
 
 def read_talks() -> dict[str, StoredTalk]:
-    """All sessions, as they are stored."""
+    """Read all sessions by key."""
     talks = {}
     for session in Session.objects.all():
         rows = Message.stored.filter(session=session, seq__gte=session.stored_from).order_by("seq")
@@ -237,7 +231,7 @@ def read_talks() -> dict[str, StoredTalk]:
 
 
 def now() -> float:
-    """For the lengths of what is measured."""
+    """Return the monotonic time, in seconds."""
     return time.monotonic()
 
 

@@ -1,4 +1,4 @@
-"""Verifies that the audit was not changed."""
+"""The command that verifies and seals the audit."""
 
 from __future__ import annotations
 
@@ -12,30 +12,33 @@ from chatmemory.management.sealing import verify_and_seal
 
 
 class Command(InterruptibleCommand):
-    """Prints a line for each finding, then what isn't sealed yet and the head of the chain."""
+    """Prints one line per finding, the entries without a seal, and the head of the chain."""
 
     help = (
-        "Find entries of the audit that were edited, deleted, reordered, cut or forged, and seal "
-        "the new ones if nothing is found. Keep the head that it prints elsewhere: given to a "
-        "later run, it shows that the end of the audit was cut."
+        "Find audit entries that were edited, deleted, reordered, truncated or forged; seal the "
+        "new entries if there are no findings. Store the printed head outside of the database: "
+        "with it, a later run (--head) detects that the end of the audit was deleted."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--head", default="", metavar="NUMBER:DIGEST", help="the head that an earlier run gave"
+            "--head",
+            default="",
+            metavar="NUMBER:DIGEST",
+            help="the head that an earlier run printed",
         )
         parser.add_argument(
             "--former-key-file",
             action="append",
             default=[],
             metavar="FILE",
-            help="a file with an earlier key that is not in AUDIT_KEY_FALLBACKS; may be repeated",
+            help="a file with a former key that AUDIT_KEY_FALLBACKS lacks; can be repeated",
         )
-        parser.add_argument("--no-seal", action="store_true", help="leave new entries unsealed")
+        parser.add_argument("--no-seal", action="store_true", help="only verify")
         parser.add_argument(
             "--seal-old",
             action="store_true",
-            help="seal entries that have had no seal for days, too",
+            help="also seal entries that have had no seal for several days",
         )
 
     def handle(
@@ -48,7 +51,7 @@ class Command(InterruptibleCommand):
         **options: object,
     ) -> None:
         try:
-            trouble = verify_and_seal(
+            problem = verify_and_seal(
                 self.stdout,
                 head=head,
                 former_keys=[_key_in(file) for file in former_key_file],
@@ -57,12 +60,12 @@ class Command(InterruptibleCommand):
             )
         except (BadInput, MemoryUnavailable) as error:
             raise CommandError(str(error)) from error
-        if trouble:
-            raise CommandError(trouble)
+        if problem:
+            raise CommandError(problem)
 
 
 def _key_in(file: str) -> str:
     try:
         return Path(file).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{file} can't be read as a key: {type(error).__name__}.") from error
+        raise CommandError(f"The key file {file} can't be read: {type(error).__name__}.") from error

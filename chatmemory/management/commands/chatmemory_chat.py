@@ -1,58 +1,77 @@
-"""Chats in a terminal."""
+"""Starts a chat in a terminal or a pipe."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import sys
+import uuid
+from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import Any
+from urllib.parse import urlsplit
 
+from django.contrib.auth import authenticate
 from django.core.management import CommandError, CommandParser
 
+from chatmemory import services
+from chatmemory.errors import ChatMemoryError, MemoryUnavailable, RateLimited
 from chatmemory.management.interruptible import InterruptibleCommand
-from chatmemory.management.signing_in import CannotSignIn, Door, find_door
 
-NO_CHAT = 2
-"""The code of an end without a chat."""
+EXIT_NO_CHAT = 2
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
+"""Connections to these hosts use no proxy."""
 WAIT_SECONDS = 30.0
+
+Ticket = Callable[[], Awaitable[str]]
 
 
 class Command(InterruptibleCommand):
-    """Needs neither the database nor the settings of the server; only its address."""
+    """Uses this project's database only for `--user`."""
 
     help = (
-        "Chat in a terminal. URL is a chat's page, the list of chats (for a new one), or a "
-        "websocket (ws:, wss:). In a pipe, each line of the input is a message and the output is "
-        "the replies."
+        "Chat in a terminal. In a pipe, each line of the input is a message, and the output is the "
+        "replies."
     )
-    requires_system_checks: list[str] = []  # noqa: RUF012  # as Django has it
+    requires_system_checks: list[str] = []  # noqa: RUF012  # as Django declares it
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("url", metavar="URL")
         parser.add_argument(
-            "--user", help="sign in; the password is asked for, or taken from CHATMEMORY_PASSWORD"
+            "url", metavar="URL", help="the websocket route, such as ws://127.0.0.1:8000/ws/chat/"
         )
         parser.add_argument(
+            "key", metavar="KEY", nargs="?", help="a session; default: start a new session"
+        )
+        login = parser.add_mutually_exclusive_group()
+        login.add_argument(
+            "--user",
+            help="log in as a user of this project's database; asks for the password, or reads it "
+            "from CHATMEMORY_PASSWORD",
+        )
+        login.add_argument(
             "--cookie",
             action="append",
             default=[],
             metavar="NAME=VALUE",
-            help="send this cookie instead, such as sessionid=…",
+            help="log in to any server by a cookie, such as sessionid=…; can be repeated",
         )
-        parser.add_argument("--ticket", help="sign in by this ticket; URL is a websocket's then")
+        login.add_argument(
+            "--ticket",
+            help="log in to any server by a ticket, for one connection; see POST tickets/",
+        )
         parser.add_argument(
             "--wait",
             type=float,
             default=WAIT_SECONDS,
             metavar="SECONDS",
-            help="how long to try to reach a server that may be starting; default: %(default)g",
+            help="how long to retry while the server may be starting; default: %(default)g",
         )
 
     def handle(
         self,
         *,
         url: str,
+        key: str | None,
         user: str | None,
         cookie: list[str],
         ticket: str | None,
@@ -60,35 +79,63 @@ class Command(InterruptibleCommand):
         **_: object,
     ) -> None:
         try:
-            terminal: Any = import_module("chatmemory.management.terminal")
+            client: Any = import_module("chatmemory.client")
+            terminal: Any = import_module("chatmemory.client.terminal")
         except ImportError as error:
             hint = "pip install 'django-chatmemory[client]'"
-            raise CommandError(f"The package websockets is missing: {hint}") from error
-        if user is not None and url.startswith(("ws:", "wss:")):
-            raise CommandError("A websocket has no login form: use --cookie.", returncode=NO_CHAT)
-        cookies = dict(pair.partition("=")[::2] for pair in cookie)
+            raise CommandError(f"The package websockets is not installed: {hint}") from error
         try:
-            if url.startswith(("ws:", "wss:")) or ticket:
-                door = Door(url=url, cookies=cookies, create=False)
-            else:
-                door = find_door(url, lambda: name_and_password(user), cookies, wait_seconds=wait)
-            code = terminal.run(door, ticket, self._write, self._complain, wait_seconds=wait)
-        except (CannotSignIn, ValueError) as error:
-            raise CommandError(terminal.shown(str(error)), returncode=NO_CHAT) from error
-        sys.exit(code)
+            chat = client.connect(
+                f"{url.rstrip('/')}/{key or uuid.uuid4()}/",
+                cookies=dict(pair.partition("=")[::2] for pair in cookie),
+                ticket=log_in(user) if user is not None else ticket and given(ticket),
+                create=key is None,
+                first_connection_seconds=wait,
+                proxy=None if urlsplit(url).hostname in LOOPBACK_HOSTS else True,
+            )
+            sys.exit(terminal.run(chat, self._write, self._write_error))
+        except (ChatMemoryError, ValueError) as error:
+            raise CommandError(terminal.shown(str(error)), returncode=EXIT_NO_CHAT) from error
 
     def _write(self, text: str) -> None:
         self.stdout.write(text, ending="")
         self.stdout.flush()
 
-    def _complain(self, text: str) -> None:
+    def _write_error(self, text: str) -> None:
         self.stderr.write(text, ending="")
         self.stderr.flush()
 
 
-def name_and_password(user: str | None) -> tuple[str, str]:
-    """Raises CannotSignIn where nobody can be asked."""
-    name, password = user, os.environ.get("CHATMEMORY_PASSWORD")
-    if name is None or (password is None and not sys.stdin.isatty()):
-        raise CannotSignIn("Sign in with --user and CHATMEMORY_PASSWORD, or with --cookie.")
-    return name, getpass.getpass(f"Password of {name}: ") if password is None else password
+def log_in(username: str) -> Ticket:
+    """Check the user's password; return a function that issues a ticket for each connection.
+
+    Raises CommandError if the password is wrong or cannot be asked for.
+    """
+    password = os.environ.get("CHATMEMORY_PASSWORD")
+    if password is None:
+        if not sys.stdin.isatty():
+            raise CommandError(
+                "Set CHATMEMORY_PASSWORD: the input is not a terminal.", returncode=EXIT_NO_CHAT
+            )
+        password = getpass.getpass(f"Password of {username}: ")
+    user = authenticate(username=username, password=password)
+    if user is None:
+        raise CommandError("Wrong user name or password.", returncode=EXIT_NO_CHAT)
+    actor = services.Actor.user(user)
+
+    async def issue() -> str:
+        try:
+            return await services.aissue_ticket(by=actor)
+        except (MemoryUnavailable, RateLimited) as error:
+            raise OSError(str(error)) from error  # the client retries after an OSError
+
+    return issue
+
+
+def given(ticket: str) -> Ticket:
+    """Return a function that returns this ticket."""
+
+    async def issue() -> str:
+        return ticket
+
+    return issue

@@ -1,4 +1,4 @@
-"""Looks for damage in the sessions, and repairs what can be."""
+"""The command that finds and repairs damage in the stored sessions."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ _ACTOR = services.Actor.server("chatmemory_check")
 
 
 class Command(InterruptibleCommand):
-    """Prints a line for each finding, then how many there were of each kind."""
+    """Prints one line per finding, then the number of findings of each kind."""
 
     help = (
-        "Find gaps, doubles, wrong counters, orphans, overdue turns, rows that can't be read and "
-        "broken pairs of tool calls and results. Nothing of what was said is printed."
+        "Find gaps, duplicates, wrong counters, orphans, overdue turns, unreadable rows and tool "
+        "calls without results. The output contains no message content. The exit status is 1 if "
+        "findings remain."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--session", type=int, metavar="PK", help="only this session")
         parser.add_argument("--scope", help='only sessions of this scope, such as "user:1"')
         parser.add_argument(
-            "--fix", action="store_true", help="repair what can be without inventing words"
+            "--fix", action="store_true", help="repair all findings whose repair invents no content"
         )
-        parser.add_argument("--json", action="store_true", help="print lines of JSON")
+        parser.add_argument("--json", action="store_true", help="print JSON lines")
 
     def handle(
         self,
@@ -55,10 +56,10 @@ class Command(InterruptibleCommand):
                 fixed[finding.code] += finding.is_fixed
         except (BadInput, NotFound) as error:
             raise CommandError(str(error)) from error
-        self._sum_up(found, fixed)
+        self._print_counts(found, fixed)
         left = found.total() - fixed.total()
         if left:
-            raise CommandError(f"{counted(left, 'finding')} left unrepaired.")
+            raise CommandError(f"{counted(left, 'finding')} not repaired.")
 
     def _show(self, finding: services.Finding) -> None:
         if self.as_json:
@@ -68,7 +69,7 @@ class Command(InterruptibleCommand):
         end = mark if finding.is_fixable else ""
         self.stdout.write(f"session {finding.session_pk}: {finding.sentence}{end}")
 
-    def _sum_up(self, found: Counter[str], fixed: Counter[str]) -> None:
+    def _print_counts(self, found: Counter[str], fixed: Counter[str]) -> None:
         if self.as_json:
             self.stdout.write(json.dumps({"found": found, "fixed": +fixed}))
             return

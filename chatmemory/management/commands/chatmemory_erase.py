@@ -1,4 +1,4 @@
-"""Deletes everything of a person."""
+"""The command that deletes all data of a person."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ from django.core.management import CommandError, CommandParser
 
 from chatmemory import services
 from chatmemory.errors import ChatMemoryError
-from chatmemory.management.acting import actor, add_actor_arguments
+from chatmemory.management.acting import add_actor_arguments, command_actor
 from chatmemory.management.counting import counted
 from chatmemory.management.interruptible import InterruptibleCommand
-from chatmemory.management.owners import scope_of
+from chatmemory.management.owners import add_person_arguments, scope_of
 
 
 class Command(InterruptibleCommand):
-    """Run it again if it was interrupted; the receipt then counts everything."""
+    """Can be run again after an interruption; the receipt then counts all deletions."""
 
     help = (
-        "Delete all sessions of a person for good, with titles, messages and turns, and what "
-        "could still be restored. What is on hold stays. Prints the receipt."
+        "Permanently delete all sessions of a person, with their titles, messages and turns, and "
+        "everything that could still be restored. Sessions on hold are kept. Prints the number of "
+        "the receipt. If interrupted, run it again."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        whose = parser.add_mutually_exclusive_group(required=True)
-        whose.add_argument("--owner", help="username of the sessions' owner")
-        whose.add_argument("--scope", help="scope of a deleted user or a visitor, such as user:7")
+        add_person_arguments(parser)
         add_actor_arguments(parser)
         parser.add_argument(
             "--dry-run", action="store_true", help="only print what would be deleted"
@@ -39,7 +38,7 @@ class Command(InterruptibleCommand):
         dry_run: bool,
         **options: object,
     ) -> None:
-        person = actor("chatmemory_erase", by, reason)
+        person = command_actor("chatmemory_erase", by=by, reason=reason)
         scope = scope_of(owner, scope)
         try:
             is_known = bool(services.find_erasures(by=person, scope=scope).erasures)
@@ -60,6 +59,6 @@ class Command(InterruptibleCommand):
         if erased.held:
             pks = ", ".join(map(str, erased.held))
             noun = "session" if len(erased.held) == 1 else "sessions"
-            raise CommandError(f"On hold, and kept: {noun} {pks}.")
+            raise CommandError(f"Kept because of a hold: {noun} {pks}. Release them and run again.")
         if not erased.sessions and not is_known:
-            raise CommandError(f"Nothing is stored under {scope}, and no erasure of it is known.")
+            raise CommandError(f"Nothing is stored under {scope}, and no erasure is recorded.")

@@ -1,4 +1,4 @@
-"""Answers whether a person was erased."""
+"""The command that shows whether a person was erased."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from chatmemory import services
 from chatmemory.errors import ChatMemoryError
 from chatmemory.management.counting import counted
 from chatmemory.management.interruptible import InterruptibleCommand
-from chatmemory.management.owners import scope_of
+from chatmemory.management.owners import add_person_arguments, scope_of
 from chatmemory.services import Actor, KnownErasure
 
 UNKNOWN = 2
-"""The exit status if keys are missing."""
+"""The exit status if erasures cannot be matched because a key is missing."""
 
 
 class Command(InterruptibleCommand):
-    """Prints a line for each erasure of the person."""
+    """Prints one line per erasure of the person."""
 
     help = (
-        "Answer whether a person was erased, from the audit and ERASURE_LIST, also after a "
-        "rotation of AUDIT_KEY. The exit status is 0 if an erasure was completed, 1 if not, and 2 "
-        "if erasures were recorded under a key that is not in AUDIT_KEY_FALLBACKS."
+        "Show whether a person was erased, from the audit and ERASURE_LIST, also after a rotation "
+        "of AUDIT_KEY. The exit status is 0 if an erasure was completed, 1 if not, and 2 if "
+        "erasures were recorded under a key that is not in AUDIT_KEY_FALLBACKS."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        whose = parser.add_mutually_exclusive_group(required=True)
-        whose.add_argument("--owner", help="username")
-        whose.add_argument("--scope", help="scope of a deleted user or a visitor, such as user:7")
+        add_person_arguments(parser)
 
     def handle(self, *, owner: str | None, scope: str | None, **options: object) -> None:
         scope = scope_of(owner, scope)
@@ -44,8 +42,8 @@ class Command(InterruptibleCommand):
             return
         if record.unknown_key:
             raise CommandError(
-                f"Unknown: {counted(record.unknown_key, 'erasure')} recorded under a key that is "
-                "not given. Add it to AUDIT_KEY_FALLBACKS.",
+                f"Unknown: {counted(record.unknown_key, 'erasure')} recorded under another key. "
+                "Add that key to AUDIT_KEY_FALLBACKS and run this again.",
                 returncode=UNKNOWN,
             )
         raise CommandError(
@@ -57,10 +55,10 @@ def _sentence(erasure: KnownErasure) -> str:
     if not erasure.by:
         return (
             f"{_time(erasure.begun_at)}: on the erasure list, without a receipt in this database; "
-            "chatmemory_restored repeats it"
+            "run chatmemory_restored to repeat it"
         )
     if erasure.completed_at is None:
-        return f"{_time(erasure.begun_at)}: begun by {erasure.by}, not completed; repeat it"
+        return f"{_time(erasure.begun_at)}: begun by {erasure.by}, not completed; run it again"
     kept = f", {counted(len(erasure.held), 'session')} on hold kept" if erasure.held else ""
     return (
         f"{_time(erasure.completed_at)}: erased by {erasure.by}: "

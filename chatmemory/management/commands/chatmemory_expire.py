@@ -1,4 +1,4 @@
-"""Removes what is due by age."""
+"""The command that removes sessions and messages by age."""
 
 from __future__ import annotations
 
@@ -11,29 +11,32 @@ from chatmemory.management.interruptible import InterruptibleCommand
 
 
 class Command(InterruptibleCommand):
-    """Session by session; it can be stopped at any moment and run again."""
+    """Removes session by session, each in its own transaction; can be stopped at any time."""
 
     help = (
-        "Purge expired sessions and those of deleted users, and apply RETENTION. What goes can be "
-        "restored for UNDO_DAYS; chatmemory_vacuum deletes it after that. Run it once a day."
+        "Purge expired sessions and sessions of deleted users, and apply RETENTION. Everything "
+        "removed can be restored for UNDO_DAYS; then chatmemory_vacuum deletes it. Run this once "
+        "a day."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="only print what would be removed"
+        )
 
     def handle(self, *, dry_run: bool, **options: object) -> None:
         try:
             expired = services.expire_sessions(dry_run=dry_run)
         except (ValueError, MemoryUnavailable) as error:
             raise CommandError(str(error)) from error
-        for reason, went in expired.went.items():
-            numbers = f"{counted(went.sessions, 'session')}, {counted(went.messages, 'message')}"
+        for reason, count in expired.removed.items():
+            numbers = f"{counted(count.sessions, 'session')}, {counted(count.messages, 'message')}"
             self.stdout.write(f"{reason}: {numbers}")
-        if not expired.went:
+        if not expired.removed:
             self.stdout.write("Nothing is due.")
         elif dry_run:
             self.stdout.write("Nothing was removed.")
         if expired.left:
             raise CommandError(
-                f"{counted(expired.left, 'session')} could not be reached; run it again."
+                f"{counted(expired.left, 'session')} locked and skipped. Run this again."
             )

@@ -1,4 +1,4 @@
-"""Writes sessions to a file or to the standard output."""
+"""The command that writes sessions to a file or to standard output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.core.management import CommandError, CommandParser
 
 from chatmemory import services, transfer
 from chatmemory.errors import ChatMemoryError
-from chatmemory.management.acting import actor, add_actor_arguments
+from chatmemory.management.acting import add_actor_arguments, command_actor
 from chatmemory.management.counting import counted
 from chatmemory.management.interruptible import InterruptibleCommand
 from chatmemory.management.owners import scope_of
@@ -18,24 +18,24 @@ from chatmemory.services import Export
 
 
 class Command(InterruptibleCommand):
-    """An audit entry says who exports what and why, before the first word is written."""
+    """Commits an audit entry with the actor and reason before the first byte is written."""
 
     help = (
-        "Write a session (--owner or --scope, and --key), everything of a person (--owner or "
+        "Export one session (--owner or --scope, with --key), all sessions of a person (--owner or "
         "--scope), or everything (--all). Only the form jsonl can be imported without loss."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        what = parser.add_mutually_exclusive_group(required=True)
-        what.add_argument("--owner", help="username of the sessions' owner")
-        what.add_argument("--scope", help="scope of the sessions, such as server or user:7")
-        what.add_argument("--all", action="store_true", help="all sessions of all people")
-        parser.add_argument("--key", help="only the living session under this key")
+        selection = parser.add_mutually_exclusive_group(required=True)
+        selection.add_argument("--owner", help="username of the sessions' owner")
+        selection.add_argument("--scope", help="scope of the sessions, such as server or user:7")
+        selection.add_argument("--all", action="store_true", help="all sessions of all people")
+        parser.add_argument("--key", help="only the session with this key that is not purged")
         parser.add_argument(
             "--form", choices=transfer.FORMS, default="jsonl", help="default: jsonl"
         )
         parser.add_argument(
-            "--output", help="a new file, which only you can read; default: the standard output"
+            "--output", help="a new file, readable only by you; default: standard output"
         )
         add_actor_arguments(parser)
 
@@ -51,12 +51,12 @@ class Command(InterruptibleCommand):
         output: str | None = None,
         **options: object,
     ) -> None:
-        person = actor("chatmemory_export", by, reason)
+        person = command_actor("chatmemory_export", by=by, reason=reason)
         scope = scope_of(owner, scope)
         if scope is None and key is not None:
             raise CommandError("--key needs --owner or --scope.")
         if output is not None and Path(output).exists():
-            raise CommandError(f"{output} is there already.")
+            raise CommandError(f"{output} already exists. Choose another file.")
         try:
             if scope is None:
                 export = services.begin_export_of_all(form=form, by=person, reason=reason)
@@ -77,11 +77,11 @@ class Command(InterruptibleCommand):
                 _write(text, Path(output))
                 self.stdout.write(_counts(export))
         except ChatMemoryError as error:
-            raise CommandError(f"{error} What was written is not complete.") from error
+            raise CommandError(f"{error} The output is incomplete.") from error
 
 
 def _write(text: Iterator[str], path: Path) -> None:
-    """Write a new file of mode 0600; nothing stands under its name before all is written."""
+    """Write a new file of mode 0600, which has its name only when it is complete."""
     part = path.with_name(f"{path.name}.part")
     try:
         part.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Takes sessions from a file of JSON lines."""
+"""The command that imports sessions from JSON lines."""
 
 from __future__ import annotations
 
@@ -16,69 +16,73 @@ from django.db import reset_queries
 
 from chatmemory import codec, transfer
 from chatmemory.errors import BadInput, ChatMemoryError
-from chatmemory.management.acting import actor, add_actor_arguments
+from chatmemory.management.acting import add_actor_arguments, command_actor
 from chatmemory.management.counting import counted
 from chatmemory.management.interruptible import InterruptibleCommand
 from chatmemory.management.owners import scope_of
 from chatmemory.transfer import Lines, Outcome, Target
 
-BAR = 30
-"""Width of the progress bar, in characters."""
+BAR_WIDTH = 30
+"""In characters."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """What became of the lines so far."""
+    """The outcomes of the lines that were read."""
 
     messages: int = 0
     new: int = 0
-    known: int = 0
-    left_out: int = 0
+    existing: int = 0
+    skipped: int = 0
     bad: int = 0
 
     def add(self, outcome: Outcome) -> None:
-        """Count one more."""
+        """Count one line."""
         self.messages += outcome.messages
         self.bad += outcome.error is not None
-        self.left_out += outcome.is_left_out
-        if outcome.error is None and not outcome.is_left_out:
+        self.skipped += outcome.is_skipped
+        if outcome.error is None and not outcome.is_skipped:
             self.new += outcome.is_new
-            self.known += not outcome.is_new
+            self.existing += not outcome.is_new
 
     def __str__(self) -> str:
-        left_out = f"; {self.left_out:,} purged left out" if self.left_out else ""
+        skipped = f"; {self.skipped:,} skipped (purged)" if self.skipped else ""
         return (
-            f"{counted(self.new + self.known, 'session')}, {counted(self.messages, 'message')}; "
-            f"{self.new:,} new, {self.known:,} already there{left_out}"
+            f"{counted(self.new + self.existing, 'session')}, "
+            f"{counted(self.messages, 'message')}; "
+            f"{self.new:,} new, {self.existing:,} already stored{skipped}"
         )
 
 
 class Command(InterruptibleCommand):
-    """Each session is stored whole or not at all; one that is there is left alone."""
+    """Stores each session completely or not at all; does not change sessions that exist."""
 
     help = (
-        "Take sessions from JSON lines: those of chatmemory_export (jsonl, openai, langchain), or "
-        '{"id": "7", "turns": [{"role": "user", "text": "Hi"}]} with the roles user (or human), '
-        "assistant (or ai) and system. Run it again after a failure: it goes on where it stopped."
+        "Import sessions from JSON lines: the output of chatmemory_export (jsonl, openai, "
+        'langchain), or {"id": "7", "turns": [{"role": "user", "text": "Hi"}]} with the roles user '
+        "(or human), assistant (or ai) and system. After a failure, run it again: sessions that "
+        "are already stored are not stored again."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("file", help="the file; - is the standard input")
-        into = parser.add_mutually_exclusive_group(required=True)
-        into.add_argument("--owner", help="username of the sessions' owner")
-        into.add_argument("--scope", help="scope of the sessions, such as server")
-        into.add_argument(
+        parser.add_argument("file", help="the file, or - for standard input")
+        destination = parser.add_mutually_exclusive_group(required=True)
+        destination.add_argument("--owner", help="username of the sessions' owner")
+        destination.add_argument("--scope", help="scope of the sessions, such as server or user:7")
+        destination.add_argument(
             "--own-scopes",
             action="store_true",
-            help="each session goes to the scope that the file names; only for the form jsonl",
+            help="use the scope that the file gives for each session; only for the form jsonl",
         )
         parser.add_argument(
             "--prefix",
-            help="keys are PREFIX:key; by default as they are in the form jsonl, in others the "
-            "prefix is the file's name without suffix",
+            help="store sessions under PREFIX:key; by default the form jsonl has no prefix, and "
+            "other forms use the file name without its suffix",
         )
         add_actor_arguments(parser)
-        parser.add_argument("--dry-run", action="store_true", help="store nothing")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="validate everything, store nothing"
+        )
 
     def handle(
         self,
@@ -93,7 +97,7 @@ class Command(InterruptibleCommand):
         **options: object,
     ) -> None:
         target = Target(
-            by=actor("chatmemory_import", by, reason),
+            by=command_actor("chatmemory_import", by=by, reason=reason),
             scope=scope_of(owner, scope),
             prefix=prefix,
             dialogue_prefix=_stem(file),
@@ -107,10 +111,10 @@ class Command(InterruptibleCommand):
             raise CommandError(str(error)) from error
         counts = Counts()
         with _open(file) as stream:
-            bar = Bar(self, stream)
+            bar = ProgressBar(self, stream)
             lines = Lines(stream)
             try:
-                for outcome in transfer.import_lines(_forgetting(lines), target=target):
+                for outcome in transfer.import_lines(_without_query_log(lines), target=target):
                     counts.add(outcome)
                     if outcome.error is not None:
                         bar.clear()
@@ -118,17 +122,17 @@ class Command(InterruptibleCommand):
                     bar.show(counts)
             except ChatMemoryError as error:
                 raise CommandError(
-                    f"Line {lines.number}: {error} Run it again to go on."
+                    f"Line {lines.number}: {error} Run this again to continue."
                 ) from error
             finally:
                 bar.clear()
         self.stdout.write(f"{counts} (nothing was stored)" if dry_run else str(counts))
         if counts.bad:
-            raise CommandError(f"{counted(counts.bad, 'bad line')} left out.")
+            raise CommandError(f"{counted(counts.bad, 'invalid line')} skipped.")
 
 
-class Bar:
-    """The progress on a terminal; elsewhere it shows nothing."""
+class ProgressBar:
+    """Shows the progress if stderr is a terminal."""
 
     def __init__(self, command: InterruptibleCommand, stream: BinaryIO) -> None:
         self.out = command.stderr
@@ -139,16 +143,16 @@ class Bar:
             stream.seek(0)
 
     def show(self, counts: Counts) -> None:
-        """Draw it anew, ten times in a second at most."""
+        """Draw it, at most ten times per second."""
         if not self.out.isatty() or time.monotonic() < self.next_at:
             return
         self.next_at = time.monotonic() + 0.1
         share = self.stream.tell() / self.size if self.size else 0.0
-        done = "#" * round(share * BAR)
-        self._write(f"[{done:<{BAR}}] {share:4.0%}  {counts}")
+        done = "#" * round(share * BAR_WIDTH)
+        self._write(f"[{done:<{BAR_WIDTH}}] {share:4.0%}  {counts}")
 
     def clear(self) -> None:
-        """Make room for other output."""
+        """Remove it, so that other output starts on an empty line."""
         if self.out.isatty():
             self._write("")
 
@@ -157,15 +161,14 @@ class Bar:
         self.out.flush()
 
 
-def _forgetting(lines: Lines) -> Iterator[tuple[int, bytes]]:
-    """The lines; with DEBUG, Django would keep the text of the last 9,000 statements."""
+def _without_query_log(lines: Lines) -> Iterator[tuple[int, bytes]]:
     for line in lines:
-        reset_queries()
+        reset_queries()  # with DEBUG, Django keeps the text of the last 9,000 statements
         yield line
 
 
 def _stem(file: str) -> str:
-    """The file's name without suffix, with "-" for what can't stand in a key."""
+    """Return the file name without its suffix, with "-" for characters that a key can't contain."""
     stem = "import" if file == "-" else Path(file).stem
     return re.sub(r"[^A-Za-z0-9_.:@-]+", "-", stem)
 

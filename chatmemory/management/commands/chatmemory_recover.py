@@ -1,35 +1,35 @@
-"""Ends the turns that dead processes left behind."""
+"""The command that ends the turns of dead processes."""
 
 from __future__ import annotations
 
 from django.core.management import CommandError
 
-from chatmemory import services
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.management.counting import counted
 from chatmemory.management.interruptible import InterruptibleCommand
+from chatmemory.services.turns import recovery
 
 
 class Command(InterruptibleCommand):
-    """Every process with sockets does the same by itself."""
+    """Needed only if no process serves sockets or runs turns; those recover turns themselves."""
 
     help = (
-        "End the turns whose lease has ended: as interrupted with the text that was kept, or, if "
-        "they had not begun, back into the queue. Every process that runs turns does so by itself; "
-        "this is for when none does."
+        "Recover the turns whose lease has expired. A turn that had started ends as interrupted, "
+        "with its partial text; any other turn returns to the queue. Processes that run turns do "
+        "this themselves: use this command if none is running."
     )
 
     def handle(self, **options: object) -> None:
         try:
-            recovered = services.end_all_overdue()
+            recovered = recovery.recover_all_overdue_turns()
         except MemoryUnavailable as error:
             raise CommandError(str(error)) from error
         self.stdout.write(
-            f"{counted(recovered.interrupted, 'turn')} ended, {recovered.given_back} given back, "
-            f"{recovered.cancelled} cancelled"
+            f"{counted(recovered.interrupted, 'turn')} interrupted, "
+            f"{recovered.requeued} returned to the queue, {recovered.cancelled} cancelled"
         )
         if recovered.failed:
             raise CommandError(
-                f"The turns of {counted(recovered.failed, 'session')} could not be ended; run it "
-                "again, and if that is in vain, chatmemory_check."
+                f"The turns of {counted(recovered.failed, 'session')} could not be ended. Run this "
+                "again; if it fails again, run chatmemory_check --fix."
             )

@@ -1,4 +1,4 @@
-"""Recovers from a restore of the database."""
+"""The command that makes a restored database safe to use."""
 
 from __future__ import annotations
 
@@ -8,29 +8,32 @@ from django.core.management import CommandError, CommandParser
 
 from chatmemory import services
 from chatmemory.errors import ChatMemoryError
-from chatmemory.management.acting import actor, add_actor_arguments
+from chatmemory.management.acting import add_actor_arguments, command_actor
 from chatmemory.management.counting import counted
 from chatmemory.management.interruptible import InterruptibleCommand
 
 
 class Command(InterruptibleCommand):
-    """To run after a restore, and after a failover to an asynchronous standby."""
+    """Run after a restore, and after a failover to an asynchronous standby; can be repeated."""
 
     help = (
         "Run this after the database was restored from a backup, or after a failover that may have "
-        "lost commits. Gives each session a new epoch, so that clients load it again and nothing "
-        "from before the restore can write; ends running turns, cancels waiting ones, and repeats "
-        "the erasures of ERASURE_LIST that the backup did not contain. It can be run again."
+        "lost commits. It gives each session a new epoch, so that clients reload it and writers "
+        "from before the restore are rejected; interrupts running turns; cancels waiting turns; "
+        "and repeats the erasures of ERASURE_LIST that the backup does not contain. It can be run "
+        "more than once."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_actor_arguments(parser)
         parser.add_argument(
-            "--keep-waiting", action="store_true", help="run the waiting turns instead"
+            "--keep-waiting",
+            action="store_true",
+            help="run the waiting turns instead of cancelling them",
         )
 
     def handle(self, *, by: str, reason: str, keep_waiting: bool, **options: object) -> None:
-        person = actor("chatmemory_restored", by, reason)
+        person = command_actor("chatmemory_restored", by=by, reason=reason)
         try:
             done = services.recover_restored_database(
                 by=person, reason=reason, keep_waiting=keep_waiting
@@ -44,7 +47,7 @@ class Command(InterruptibleCommand):
         )
         erasures = done.erasures
         self.stdout.write(
-            f"{counted(erasures.erasures, 'erasure')} repeated, {erasures.known} known: "
+            f"{counted(erasures.erasures, 'erasure')} repeated, {erasures.known} already done: "
             f"{counted(erasures.sessions, 'session')}, {counted(erasures.messages, 'message')}"
         )
         if problems := list(_problems(done)):
@@ -54,15 +57,17 @@ class Command(InterruptibleCommand):
 def _problems(done: services.RecoveredSessions) -> Iterator[str]:
     erasures = done.erasures
     if done.failed:
-        yield f"Locked, and not recovered: {counted(done.failed, 'session')}. Run this again."
+        yield f"Not recovered because of locks: {counted(done.failed, 'session')}. Run this again."
     if erasures.unreadable:
-        yield f"Unreadable: {counted(erasures.unreadable, 'line')} of the erasure list."
+        listed = counted(erasures.unreadable, "line")
+        yield f"Unreadable: {listed} of the erasure list. Repair the file and run this again."
     if erasures.unknown_key:
         listed = counted(erasures.unknown_key, "erasure")
         yield (
-            f"Not repeated: {listed} recorded under a key that is not given. "
-            "Add it to AUDIT_KEY_FALLBACKS, and run this again."
+            f"Not repeated: {listed} recorded under another key. "
+            "Add that key to AUDIT_KEY_FALLBACKS and run this again."
         )
     if erasures.held:
         noun = "session" if len(erasures.held) == 1 else "sessions"
-        yield f"On hold, and kept: {noun} {', '.join(map(str, erasures.held))} of erased persons."
+        pks = ", ".join(map(str, erasures.held))
+        yield f"Kept because of a hold: {noun} {pks} of erased persons."

@@ -1,4 +1,4 @@
-"""A process that only runs turns."""
+"""The command that runs turns and serves no sockets."""
 
 from __future__ import annotations
 
@@ -8,28 +8,31 @@ from queue import SimpleQueue
 from django.core.management import CommandError
 
 from chatmemory.conf import settings
-from chatmemory.drain import drain
+from chatmemory.live.drain import drain
+from chatmemory.live.runner import runner
 from chatmemory.management.interruptible import InterruptibleCommand
-from chatmemory.runner import runner
 
 
 class Command(InterruptibleCommand):
-    """Hears of work over the channel layer, or else finds it at each sweep."""
+    """Receives hints over the channel layer; without one, finds waiting turns at each sweep."""
 
     help = (
-        "Run the turns that wait, without serving sockets, until SIGTERM or Ctrl-C. Its turns then "
-        "have DRAIN seconds to end; a second signal ends it at once. Start as many as you like."
+        "Run waiting turns, without serving sockets, until SIGTERM or Ctrl-C. Then running turns "
+        "have DRAIN seconds to end; a second signal ends the process immediately. Several can run "
+        "at the same time."
     )
 
     def handle(self, **options: object) -> None:
         if not settings.DB_THREADS:
-            raise CommandError("CHATMEMORY['DB_THREADS'] is 0, which is for tests.")
-        # No event: its lock may be held by the very code that the signal interrupts.
-        over: SimpleQueue[int] = SimpleQueue()
+            raise CommandError(
+                "CHATMEMORY['DB_THREADS'] is 0, which works only in tests. Set it to 1 or more."
+            )
+        # Not an Event: the code that the signal interrupts may hold its lock.
+        signals: SimpleQueue[int] = SimpleQueue()
         for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, lambda signum, _: over.put(signum))
+            signal.signal(signum, lambda signum, _: signals.put(signum))
             drain.watch(signum)
         runner.enable()
         self.stdout.write(f"Running turns as {runner.name}.")
-        self.stdout.flush()  # a log is no terminal, and would hold it back
-        over.get()
+        self.stdout.flush()  # output to a file is buffered
+        signals.get()

@@ -1,7 +1,12 @@
-// What the page says of its own; a page may put other words in their place before it is drawn.
+// The texts of the element. A page can change them before the element is drawn.
+//
+// Texts about stored messages are in _row.html and pages/views.py too, for pages without JavaScript.
+
+/** @typedef {Record<string, string>} Texts */
 
 export const words = {
-  who: {user: "You", assistant: "Assistant", tool: "Tool", system: "Instructions"},
+  /** @type {Texts} by role */
+  authors: {user: "You", assistant: "Assistant", tool: "Tool", system: "Instructions"},
   log: "Conversation",
   label: "Message",
   placeholder: "Write a message",
@@ -11,89 +16,96 @@ export const words = {
   stop: "Stop",
   stopping: "Stopping…",
   thinking: "Thinking…",
-  tool: "Result of a tool",
-  uses: (name) => `Using ${name}…`,
-  asks: "Waits for your answer.",
+  tool: "Tool result",
+  usingTool: (/** @type {string} */ name) => `Using ${name}…`,
+  waitingForAnswer: "Waiting for your answer.",
   older: "Load earlier messages",
   loading: "Loading…",
   newer: "Newest messages",
   empty: "What would you like to talk about?",
-  tooLong: (by) => `Too long by ${by.toLocaleString()} ${by === 1 ? "character" : "characters"}`,
-  length: (length, most) => `${length.toLocaleString()} of ${most.toLocaleString()} characters`,
-  whole: "Show the whole message",
+  tooLong: (/** @type {number} */ excess) =>
+    `Too long by ${excess.toLocaleString()} ${excess === 1 ? "character" : "characters"}`,
+  length: (/** @type {number} */ length, /** @type {number} */ limit) =>
+    `${length.toLocaleString()} of ${limit.toLocaleString()} characters`,
+  showWhole: "Show the whole message",
   redacted: "This message was removed by an operator.",
   quarantined: "This message can't be read.",
   interrupted: "Stopped before the end.",
   failed: "The reply failed.",
+  /** @type {Texts} by the error code of a message */
   errors: {
     model_error: "The model failed.",
     model_unavailable: "The model can't be reached.",
     model_timeout: "The model took too long.",
-    model_rate_limited: "The model gets too many requests; try again in a moment.",
-    model_access_denied: "The model denies access; an operator has to fix it.",
-    model_not_found: "The provider has no such model; an operator has to fix it.",
+    model_rate_limited: "The model received too many requests. Try again in a moment.",
+    model_access_denied: "The model denied access. An operator has to fix this.",
+    model_not_found: "The configured model does not exist. An operator has to fix this.",
     context_too_long: "The conversation is too long for the model.",
     blocked: "The model refused to answer.",
-    no_checkpointer: "The model can't ask you anything here.",
+    no_checkpointer: "The model asked a question, but this chat does not support questions.",
   },
-  messagesLost: (count) =>
+  messagesLost: (/** @type {number | null} */ count) =>
     "The server was restored from a backup. " +
     (count === null
       ? "Some messages were lost."
       : `${count.toLocaleString()} ${count === 1 ? "message was" : "messages were"} lost.`),
   dismiss: "Dismiss",
-  version: (number, count) => `${number} of ${count}`,
+  version: (/** @type {number} */ number, /** @type {number} */ count) => `${number} of ${count}`,
   previous: "Previous version",
   following: "Next version",
-  old: "This is an older version.",
-  newest: "Back to the newest",
+  olderVersion: "This is an older version.",
+  newest: "Show the newest version",
   answerAgain: "Answer again",
   change: "Edit message",
+  /** @type {Texts} by the state of an outbox entry, or by its error code */
   outbox: {
     new: "Not sent yet.",
     sent: "Sending…",
-    offline: "Not sent yet; it goes out as soon as the connection is back.",
-    held: "Waits until it can be sent.",
-    busy: "Waits for the reply before it.",
-    queued: "Waits for its turn.",
+    offline: "Not sent yet. It will be sent when the connection is back.",
+    held: "Waiting until it can be sent.",
+    busy: "Waiting for the previous reply.",
+    queued: "Waiting for its turn.",
   },
+  /** @type {Texts} by the error code of a refused message */
   refused: {
     too_large: "This message is too large.",
     history_cleared: "The history was cleared before this was sent.",
-    outdated: "The conversation went on meanwhile, so nothing was replaced.",
-    busy: "Not sent, for another reply was being written.",
-    archived: "This chat is archived and takes no more messages.",
-    bad_text: "This message has characters that can't be kept.",
-    empty: "There is nothing in this message.",
+    outdated: "There is a newer message, so nothing was replaced.",
+    busy: "Not sent because another reply was in progress.",
+    archived: "This chat is archived and accepts no more messages.",
+    bad_text: "This message has characters that can't be stored.",
+    empty: "This message is empty.",
   },
-  again: "Send again",
+  sendAgain: "Send again",
   edit: "Edit",
   discard: "Discard",
   cancel: "Cancel",
   connecting: "Connecting…",
-  offline: "You are offline. What you write is kept and sent later.",
-  lost: "The connection is lost; trying again. What you write is kept and sent later.",
+  offline: "You are offline. Your messages are kept and sent later.",
+  lost: "The connection is lost. Reconnecting… Your messages are kept and sent later.",
+  /** @type {Texts} by close code */
   pauses: {
-    4429: "Too much was sent at once; it goes on in a moment.",
-    4503: "Connecting again in a moment. What you write is kept and sent later.",
+    4429: "Too much was sent in a short time. Reconnecting in a moment.",
+    4503: "Reconnecting in a moment. Your messages are kept and sent later.",
   },
-  late: "Live updates are late just now. Nothing is lost.",
-  archived: "This chat is archived: it can be read, but takes no more messages.",
+  delayed: "Live updates are delayed. Nothing is lost.",
+  archived: "This chat is archived. You can read it, but it accepts no more messages.",
+  /** @type {Texts} by close code */
   ended: {
     4401: "You are signed out.",
-    4403: "You may not chat here.",
+    4403: "You do not have permission to chat here.",
     4404: "This chat was removed.",
-    4409: "This chat is open in too many places.",
+    4409: "Too many chat windows are open.",
     4426: "This page is out of date.",
-    refused: "The chat can't be opened: the server refuses its websocket.",
+    refused: "The chat can't be opened because the server refuses its websocket.",
     other: "The connection was closed.",
   },
-  // For staff, and for all with DEBUG.
+  // For staff users, and for all users if DEBUG is on.
   refusedDetails:
     "The ASGI application must route websockets to chatmemory.routing, runserver needs daphne first " +
-    "in INSTALLED_APPS, a proxy must pass websockets on, and ALLOWED_ORIGINS must have the origin of " +
-    "this page. “manage.py check” finds the first two; the server's log names a refused origin.",
+    "in INSTALLED_APPS, a proxy must forward websockets, and ALLOWED_ORIGINS must contain the origin " +
+    "of this page. “manage.py check” finds the first two; the server's log names a refused origin.",
   signIn: "Sign in",
   reload: "Reload",
-  here: "Use it here",
+  continueHere: "Continue here",
 };

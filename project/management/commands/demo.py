@@ -1,4 +1,4 @@
-"""The demo, from an empty folder to a chat in the browser."""
+"""Start the demo: migrate, create users and example sessions, and serve until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ from django.utils.crypto import salted_hmac
 from chatmemory import services
 from chatmemory.errors import Archived, Conflict, HistoryCleared
 from project.asgi import application
-from project.dialogues import DIALOGUES
+from project.demo_dialogues import DIALOGUES
 
 HOST = "127.0.0.1"
 PORTS = 100
-"""How many ports are tried, from the wanted one on."""
+"""Number of ports to try, starting at --port."""
 
 
 class Command(BaseCommand):
-    """Migrates, makes a user and an operator, seeds a few dialogues, and serves until Ctrl-C."""
+    """The command behind `make demo`."""
 
     help = __doc__
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--port", type=int, default=8000, help="8000, or the next free one")
+        parser.add_argument(
+            "--port", type=int, default=8000, help="first port to try; default: %(default)d"
+        )
 
     def handle(self, *, port: int, **options: object) -> None:
         if not settings.DEBUG:
-            raise CommandError("The demo sets passwords of its own, so it runs under DEBUG alone.")
+            raise CommandError("The demo sets known passwords, so it requires DEBUG=1.")
         call_command("migrate", interactive=False, verbosity=0)
         user, password = set_up_user()
         operator, operator_password = set_up_operator()
@@ -41,33 +43,35 @@ class Command(BaseCommand):
         with listen(port) as listener:
             _, bound = listener.getsockname()
             if bound != port:
-                self.stdout.write(f"Port {port} is taken; {bound} is the next free one.")
+                self.stdout.write(f"Port {port} is in use; using {bound}.")
             address = f"http://{HOST}:{bound}"
             self.stdout.write(
                 f"\n  Chat   {address}{reverse('chatmemory:chat')}\n"
-                f"         user {user}, password {password}\n\n"
+                f"         user {user}, password {password}\n"
+                "         or in a terminal: .venv/bin/python manage.py chatmemory_chat "
+                f"{address}/ws/chat/ --user {user}\n\n"
                 f"  Admin  {address}{reverse('admin:index')}\n"
                 f"         user {operator}, password {operator_password}\n\n"
                 "Ctrl-C ends the demo.\n"
             )
-            self.stdout.flush()  # a log is no terminal, and would hold it back
+            self.stdout.flush()  # a pipe would buffer it
             Server(application, endpoints=[f"fd:fileno={listener.fileno()}"]).run()
 
 
 def set_up_user() -> tuple[User, str]:
-    """The person who chats, and the password."""
+    """Create or reset the chat user; return the user and the password."""
     return _with_password("mira", is_staff=False)
 
 
 def set_up_operator() -> tuple[User, str]:
-    """The person who manages conversations, with every permission of the app, and the password."""
+    """Create or reset the operator, with all permissions of the app; return user and password."""
     operator, password = _with_password("operator", is_staff=True)
     operator.user_permissions.set(Permission.objects.filter(content_type__app_label="chatmemory"))
     return operator, password
 
 
 def _with_password(username: str, *, is_staff: bool) -> tuple[User, str]:
-    # The same at each start: a new password would sign the user out.
+    # Derived from the secret key, so that a restart does not log the user out.
     password = salted_hmac("project.demo", username, algorithm="sha256").hexdigest()[:12]
     user, _ = User.objects.get_or_create(username=username)
     user.is_staff, user.is_active = is_staff, True
@@ -78,7 +82,7 @@ def _with_password(username: str, *, is_staff: bool) -> tuple[User, str]:
 
 
 def seed(user: User) -> None:
-    """Store the dialogues for this user, once: what became of them later is left alone."""
+    """Store the example sessions; later changes to them are kept."""
     by, scope = services.Actor.server("demo"), services.user_scope(user)
     for dialogue in DIALOGUES:
         services.open_session(session_key=dialogue.key, title=dialogue.title, by=by, scope=scope)
@@ -93,8 +97,8 @@ def seed(user: User) -> None:
 
 
 def listen(port: int) -> socket.socket:
-    """Listen on the port, or on the next free one."""
+    """Listen on the first free port. Raises CommandError after PORTS attempts."""
     for candidate in range(port, port + PORTS):
         with suppress(OSError):
             return socket.create_server((HOST, candidate))
-    raise CommandError(f"No port from {port} to {port + PORTS - 1} is free.")
+    raise CommandError(f"All ports from {port} to {port + PORTS - 1} are in use.")

@@ -1,4 +1,4 @@
-"""What is done to servers, one plan each."""
+"""The plans: each causes one kind of fault."""
 
 from __future__ import annotations
 
@@ -35,4 +35,4 @@ PLANS: dict[str, Plan] = {
     "slow": slow,
     "locks": locks,
 }
-"""By name; the number is how often the fault is tried."""
+"""The plans by name. A plan's number is how often it repeats its fault."""

@@ -1,4 +1,4 @@
-"""Many at once: readers that stall, sockets that drop, people whose words must not meet, a lock."""
+"""Many clients at the same time: stalled readers, dropped sockets, isolation, a held lock."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tests.locking import held
 from tests.servers import DEADLINE, Connection, Frame, Person, Server
 from tests.torture.history import Event, Kind
 from tests.torture.screen import Screen
-from tests.torture.talker import GONE, Talker, close_all, talkers
+from tests.torture.talker import LOST_ERRORS, Talker, close_all, talkers
 from tests.torture.world import Figure, Outcome, World, db, now
 
 MEGABYTE = 1024 * 1024
 BLOCKS = 29
-"""Of a reply that is long: just short of a frame, and more than a socket has credit for."""
+"""Blocks of a long reply: just below the limit of a frame, and above a socket's credit."""
 HELD = 4.0
 CANCELLED_SHARE = 0.3
 TOKENS_PER_TURN = 2_000
 
 
 async def readers(world: World, rounds: int, *, stalled: int = 100, fast: int = 10) -> Outcome:
-    """Let so many sockets stop reading, while others follow long replies."""
+    """Let sockets stop reading while others follow long replies."""
     if not world.servers:
         await world.start(1)
     server = world.servers[0]
@@ -36,7 +36,7 @@ async def readers(world: World, rounds: int, *, stalled: int = 100, fast: int = 
     await asyncio.gather(*(screen.__aenter__() for screen in screens))
     before = [await _follow(talker, screens) for _ in range(rounds)]
     at_rest, open_before = memory_of(server), sockets_of(server)
-    sleepers = [await _asleep(server, talker.person, talker.key) for _ in range(stalled)]
+    sleepers = [await _stalled_socket(server, talker.person, talker.key) for _ in range(stalled)]
     most = at_rest
 
     async def watch() -> None:
@@ -66,18 +66,18 @@ async def readers(world: World, rounds: int, *, stalled: int = 100, fast: int = 
 
 
 async def _follow(talker: Talker, screens: list[Screen]) -> float:
-    """How long it takes until all have been shown a long reply."""
+    """Send a message with a long reply; return the time until all screens show it."""
     began = now()
-    client_id = await talker.say(f"fill {BLOCKS}")
+    client_id = await talker.ask(f"fill {BLOCKS}")
     async with asyncio.timeout(DEADLINE):
         for screen in screens:
-            while client_id not in screen.answered:  # noqa: ASYNC110  # told by frames
+            while client_id not in screen.answered:  # noqa: ASYNC110  # frames change it
                 await asyncio.sleep(0.005)
     return now() - began
 
 
-async def _asleep(server: Server, person: Person, key: str) -> Connection:
-    """A socket that says hello, and never reads again."""
+async def _stalled_socket(server: Server, person: Person, key: str) -> Connection:
+    """Open a socket that stops reading after `synced`."""
     tab = Connection(server, person, key)
     await tab.__aenter__()
     await tab.hello()
@@ -86,25 +86,25 @@ async def _asleep(server: Server, person: Person, key: str) -> Connection:
 
 
 async def storm(world: World, rounds: int, *, sockets: int = 1_000) -> Outcome:
-    """Drop all sockets at once; they come back by the client's rules."""
+    """Drop all sockets simultaneously; they reconnect by the client's rules."""
     with many_files(3 * sockets):
         servers = world.servers or await world.start(2)
         people = [await world.person() for _ in range(max(1, sockets // 5))]
         tabs: list[Connection] = []
         took = []
 
-        async def come_back(number: int) -> None:
+        async def reconnect(number: int) -> None:
             person, key = people[number % len(people)]
-            for tries in range(20):
-                most = min(10.0, 0.5 * 2**tries)
-                await asyncio.sleep(world.chance.uniform(0, most))
+            for failures in range(20):
+                max_pause = min(10.0, 0.5 * 2**failures)
+                await asyncio.sleep(world.chance.uniform(0, max_pause))
                 tab = Connection(world.chance.choice(servers), person, key)
-                with suppress(*GONE):
+                with suppress(*LOST_ERRORS):
                     await tab.__aenter__()
                     await tab.hello()
                     tabs.append(tab)
                     return
-            raise AssertionError("a socket can't come back")
+            raise AssertionError("a socket cannot reconnect")
 
         for round_ in range(rounds + 1):
             dropped = len(tabs)
@@ -112,7 +112,7 @@ async def storm(world: World, rounds: int, *, sockets: int = 1_000) -> Outcome:
                 tab.socket.transport.abort()
             tabs.clear()
             began = now()
-            await asyncio.gather(*(come_back(number) for number in range(sockets)))
+            await asyncio.gather(*(reconnect(number) for number in range(sockets)))
             if round_:
                 took.append(now() - began)
                 if dropped == sockets:
@@ -122,15 +122,15 @@ async def storm(world: World, rounds: int, *, sockets: int = 1_000) -> Outcome:
     found = await world.check(faults={"all dropped": rounds})
     figures = [
         Figure("sockets", sockets),
-        Figure("median s until all are back", statistics.median(took)),
-        Figure("longest s until all are back", max(took), time_limit=15),
+        Figure("median s until all have reconnected", statistics.median(took)),
+        Figure("longest s until all have reconnected", max(took), time_limit=15),
     ]
     return Outcome(found, figures)
 
 
 @contextmanager
 def many_files(wanted: int) -> Iterator[None]:
-    """This process, and those that it starts, may have so many files open."""
+    """Raise the limit of open files of this process and of those that it starts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, wanted), hard), hard))
     try:
@@ -140,7 +140,7 @@ def many_files(wanted: int) -> Iterator[None]:
 
 
 async def isolation(world: World, rounds: int, *, talking: int = 100) -> Outcome:
-    """Until so many tokens have come: all say their canary, and break off every third request."""
+    """Send canaries in all sessions, and cancel some requests, until enough tokens are received."""
     if not world.servers:
         await world.start(2)
     people = await talkers(world, talking)
@@ -158,7 +158,7 @@ async def isolation(world: World, rounds: int, *, talking: int = 100) -> Outcome
     while (found_tokens := tokens()) < rounds:
         words = max(10, min(TOKENS_PER_TURN, rounds // talking))
         for talker in people:
-            talker.leave()  # to another server
+            talker.drop_socket()  # the next one is to another server
         await asyncio.gather(*(_request(world, talker, words) for talker in people))
         requests += len(people)
     await asyncio.gather(*(screen.__aexit__() for screen in screens))
@@ -176,7 +176,7 @@ async def isolation(world: World, rounds: int, *, talking: int = 100) -> Outcome
 
 
 class Echo(Screen):
-    """A second tab, which takes down the text that it is shown."""
+    """A second socket that records the text that it receives."""
 
     def __init__(self, world: World, server: Server, person: Person, key: str) -> None:
         super().__init__(server, person, key)
@@ -186,36 +186,36 @@ class Echo(Screen):
         super().apply(frame)
         match frame:
             case {"type": "snapshot" | "delta", "turn": turn, "text": str(text)}:
-                self._take_down("token", text, id=turn)
+                self._record("token", text, id=turn)
             case {"type": "message", "role": "assistant", "turn": str(turn), "text": text}:
-                self._take_down("done", text, id=turn, status=frame["status"])
+                self._record("done", text, id=turn, status=frame["status"])
             case {"type": "message", "text": text}:
-                self._take_down("token", text)
+                self._record("token", text)
 
-    def _take_down(self, kind: Kind, text: str, *, id: str = "", status: str = "") -> None:  # noqa: A002  # as in Event
+    def _record(self, kind: Kind, text: str, *, id: str = "", status: str = "") -> None:  # noqa: A002  # as in Event
         about = Event(kind=kind, client="echo", session=self.key, id=id, text=text, status=status)
         self._note(about)
 
 
 async def _request(world: World, talker: Talker, words: int) -> None:
-    """Say something; in three of ten cases break off in one way or another."""
-    saying = asyncio.ensure_future(talker.say(f"say {words} canary-{talker.key}"))
+    """Send a message, and cancel it in three of ten cases."""
+    asking = asyncio.ensure_future(talker.ask(f"say {words} canary-{talker.key}"))
     if world.chance.random() < CANCELLED_SHARE:
         await asyncio.sleep(world.chance.uniform(0, 0.1))
         how = world.chance.choice(["drop", "stop", "request"])
         if how == "request" or talker.tab is None:
-            await _broken_off(world, talker)
+            await _abort_http_request(world, talker)
         elif how == "stop":
-            with suppress(*GONE):
-                await talker.tab.say("stop", id="stop", turn=talker.current)
+            with suppress(*LOST_ERRORS):
+                await talker.tab.send_frame("stop", id="stop", turn=talker.current)
         else:
-            talker.leave()
+            talker.drop_socket()
         world.fault("request cancelled")
-    await saying
+    await asking
 
 
-async def _broken_off(world: World, talker: Talker) -> None:
-    """Ask for the messages over HTTP, and go before all has come."""
+async def _abort_http_request(world: World, talker: Talker) -> None:
+    """Request the messages over HTTP, and abort before the whole response has arrived."""
     server = world.chance.choice(world.servers)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(
@@ -231,26 +231,26 @@ async def _broken_off(world: World, talker: Talker) -> None:
 
 
 async def stuck(world: World, rounds: int, *, seconds: float = HELD) -> Outcome:
-    """Hold a session's lock for so long; others go on, and new sockets open."""
+    """Hold a session's lock, while another session gets messages and sockets."""
     if "sqlite" in world.env.get("DATABASE_URL", "sqlite"):
         missing("SQLite has one lock for all sessions")
     if not world.servers:
         await world.start(1)
     server = world.servers[0]
     waits, other = await talkers(world, 2, lambda: server)
-    await other.say("count 1")
+    await other.ask("count 1")
     appends: list[float] = []
     sockets: list[float] = []
     for _ in range(rounds):
         session = await db(Session.objects.get)(key=waits.key)
         lock = held(session)
         await db(lock.__enter__)()
-        waiting = asyncio.ensure_future(waits.say("count 1"))
+        waiting = asyncio.ensure_future(waits.ask("count 1"))
         until = now() + seconds
         try:
             while now() < until:
                 began = now()
-                client_id = await other.say("count 1")
+                client_id = await other.ask("count 1")
                 acked = next(
                     event.at
                     for event in reversed(world.history.events)
@@ -270,19 +270,19 @@ async def stuck(world: World, rounds: int, *, seconds: float = HELD) -> Outcome:
     figures = [
         Figure("appends elsewhere", len(appends)),
         Figure("longest s of an append elsewhere", max(appends), time_limit=0.25),
-        Figure("longest s until a new socket is there", max(sockets)),
+        Figure("longest s until a new socket is open", max(sockets)),
     ]
     return Outcome(found, figures)
 
 
 def memory_of(server: Server) -> int:
-    """Bytes of a server's memory that are resident."""
+    """Return the resident memory of a server, in bytes."""
     lines = Path(f"/proc/{server.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
 
 
 def sockets_of(server: Server) -> int:
-    """How many connections to a server are open, as it sees them."""
+    """Return the number of open connections of a server."""
     lines = Path(f"/proc/{server.pid}/net/tcp").read_text().splitlines()[1:]
     here, established = f":{server.port:04X}", "01"
     fields = [line.split() for line in lines]

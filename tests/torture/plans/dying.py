@@ -1,4 +1,4 @@
-"""Servers that end: killed at a step of a turn, paused beyond their lease, told to go."""
+"""Servers that are killed at a step of a turn, paused beyond their lease, or terminated."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tests.torture.world import LEASE, Figure, Outcome, World, db, now
 
 KILLED = "killed "
 WORDS = 20
-"""Of a reply in which a server is paused."""
-SOON = 60.0
-"""Seconds after which a server that shall be killed at a step has come there."""
-DRAINED = 10.0
-"""Seconds after which a server that was told to go is killed."""
+"""Length of the reply during which a server is paused."""
+MAX_STEP_SECONDS = 60.0
+"""Maximum time until a server reaches the step at which it is killed."""
+MAX_DRAIN_SECONDS = 10.0
+"""Time after SIGTERM after which a server is killed."""
 
 
 async def kill(world: World, rounds: int, steps: Sequence[str] = STEPS) -> Outcome:
-    """Kill one of two servers at each step of a turn, so many times; people talk to both."""
+    """Kill one of two servers at each step of a turn, while users send messages to both."""
     if not world.servers:
         await world.start(2)
     people = await talkers(world, 2)
@@ -57,7 +57,10 @@ async def kill(world: World, rounds: int, steps: Sequence[str] = STEPS) -> Outco
 
 
 async def _kill_one(world: World, people: Sequence[Talker], step: str) -> list[float]:
-    """Let all speak until one server has died at this step; for how long turns went on after."""
+    """Send messages until a server has died at this step.
+
+    Return the seconds from the kill to the end of each turn that lost its socket.
+    """
     file = world.folder / "kill" / step
     await asyncio.sleep(world.chance.uniform(0, 0.1))
     file.touch()
@@ -76,10 +79,10 @@ async def _kill_one(world: World, people: Sequence[Talker], step: str) -> list[f
     watching = asyncio.ensure_future(watch())
     mark = len(world.history.events)
     try:
-        until = now() + SOON
+        until = now() + MAX_STEP_SECONDS
         while not killed:
-            assert now() < until, f"no server comes to the step {step}"
-            talks = [talker.say(f"count {world.chance.randint(3, 6)}") for talker in people]
+            assert now() < until, f"no server reaches the step {step}"
+            talks = [talker.ask(f"count {world.chance.randint(3, 6)}") for talker in people]
             await asyncio.gather(*talks)
         await watching
     finally:
@@ -92,13 +95,13 @@ async def _kill_one(world: World, people: Sequence[Talker], step: str) -> list[f
         event.at - killed[0]
         for event in events
         if event.kind == "done" and event.id in under_way and event.at > killed[0]
-        # Those whose socket was lost: the others ran on a server that lives.
+        # Only turns that lost their socket: the others ran on the other server.
         if any(lost.kind == "lost" and lost.id == event.id for lost in events)
     ]
 
 
 async def pause(world: World, rounds: int, *, talking: int = 4) -> Outcome:
-    """Stop a server for two to three leases in the middle of replies, and let it go on."""
+    """Pause a server for two to three leases in the middle of replies."""
     if not world.servers:
         await world.start(2)
     paused, other = world.servers[:2]
@@ -124,8 +127,8 @@ async def pause(world: World, rounds: int, *, talking: int = 4) -> Outcome:
 async def _pause_one(world: World, people: Sequence[Talker], paused: Server, other: Server) -> None:
     for talker in people:
         talker.choose = lambda: paused
-        talker.leave()
-    talks = [asyncio.ensure_future(talker.say(f"count {WORDS}")) for talker in people]
+        talker.drop_socket()
+    talks = [asyncio.ensure_future(talker.ask(f"count {WORDS}")) for talker in people]
     async with asyncio.timeout(DEADLINE):
         await asyncio.gather(*(talker.is_streaming.wait() for talker in people))
     await asyncio.sleep(world.chance.uniform(0, 0.3))
@@ -134,21 +137,21 @@ async def _pause_one(world: World, people: Sequence[Talker], paused: Server, oth
     try:
         for talker in people:
             talker.choose = lambda: other
-            talker.leave()
+            talker.drop_socket()
         await asyncio.sleep(LEASE * world.chance.uniform(2, 3))
         await _note_takeovers(world, before)
     finally:
         world.resume(paused)
     await asyncio.gather(*talks)
-    await asyncio.sleep(WORDS * PAUSE)  # the one that was paused comes to its end
+    await asyncio.sleep(WORDS * PAUSE)  # the paused run reaches its end
 
 
 async def _note_takeovers(world: World, before: set[int]) -> None:
-    """Wait until the other server has ended a turn of the one that is paused."""
+    """Wait until the other server has ended a turn of the paused server."""
     async with asyncio.timeout(DEADLINE):
-        while not (taken := await db(_interrupted)() - before):  # noqa: ASYNC110  # the server does it
+        while not (ended := await db(_interrupted)() - before):  # noqa: ASYNC110  # the server does it
             await asyncio.sleep(0.1)
-    for _ in taken:
+    for _ in ended:
         world.fault("takeover")
 
 
@@ -157,39 +160,39 @@ def _interrupted() -> set[int]:
 
 
 async def unfenced(world: World, rounds: int) -> Outcome:
-    """The same as `pause` with the fence taken away: the check must see a second reply."""
+    """Run `pause` without the fence: the checker must report a second reply."""
     world.switch("unfenced", on=True)
     try:
         outcome = await pause(world, rounds)
     finally:
         world.switch("unfenced", on=False)
     seen = [found for found in outcome.violations if found.wrong == "reply"]
-    blind = [] if seen else [Violation("no fault", "", "nobody saw that there was no fence")]
-    return Outcome(blind, [*outcome.figures, Figure("second replies seen", len(seen))])
+    unseen = [] if seen else [Violation("no fault", "", "no second reply without a fence")]
+    return Outcome(unseen, [*outcome.figures, Figure("second replies reported", len(seen))])
 
 
 async def rolling(world: World, rounds: int, *, talking: int = 6, servers: int = 3) -> Outcome:
-    """Tell each server in turn to go, and start it again, so many times; people go on talking."""
+    """Terminate and restart each server, one after another, while users send messages."""
     if not world.servers:
         await world.start(servers)
     people = await talkers(world, talking)
     is_over = asyncio.Event()
     killed = 0
 
-    async def go_on(talker: Talker) -> None:
+    async def send_until_over(talker: Talker) -> None:
         while not is_over.is_set():
-            await talker.say(f"count {world.chance.randint(2, 12)}")
+            await talker.ask(f"count {world.chance.randint(2, 12)}")
 
-    talking_on = [asyncio.ensure_future(go_on(talker)) for talker in people]
+    tasks = [asyncio.ensure_future(send_until_over(talker)) for talker in people]
     try:
         for server in world.servers * rounds:
             await asyncio.sleep(world.chance.uniform(0.3, 1))
-            killed += not await asyncio.to_thread(_goes, server)
+            killed += not await asyncio.to_thread(_terminate, server)
             world.fault("terminated")
             await asyncio.to_thread(server.start)
     finally:
         is_over.set()
-        await asyncio.gather(*talking_on)
+        await asyncio.gather(*tasks)
     settled = await world.settle()
     await close_all(people)
     found = await world.check(faults={"terminated": rounds * len(world.servers)})
@@ -198,23 +201,23 @@ async def rolling(world: World, rounds: int, *, talking: int = 6, servers: int =
         found,
         [
             Figure("terminations", world.history.faults()["terminated"]),
-            Figure("servers that did not go in time", killed, time_limit=0),
+            Figure("servers that did not exit in time", killed, time_limit=0),
             Figure("turns", len(done)),
             Figure("turns interrupted", done.count("interrupted")),
             Figure(
-                "longest s that anybody waited", max(t.longest_wait for t in people), time_limit=10
+                "longest s that a user waited", max(t.longest_wait for t in people), time_limit=10
             ),
             settled,
         ],
     )
 
 
-def _goes(server: Server) -> bool:
-    """Tell a server to go; whether it did. It is gone in any case."""
-    assert server.process is not None, "it was never started"
+def _terminate(server: Server) -> bool:
+    """Send SIGTERM, and kill the server after MAX_DRAIN_SECONDS; False if it was killed."""
+    assert server.process is not None, "the server was never started"
     server.process.send_signal(signal.SIGTERM)
     try:
-        server.process.wait(DRAINED)
+        server.process.wait(MAX_DRAIN_SECONDS)
     except subprocess.TimeoutExpired:
         return False
     finally:

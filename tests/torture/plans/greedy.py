@@ -1,4 +1,4 @@
-"""One person takes all that there is; others must not notice."""
+"""One user exhausts every limit; others must not notice."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from contextlib import AsyncExitStack, suppress
 
 from tests.rest import Answer, request
 from tests.servers import Connection, Person, Server
-from tests.torture.talker import GONE
+from tests.torture.talker import LOST_ERRORS
 from tests.torture.verdict import Figure, Outcome
 from tests.torture.world import World, now
 
 LIMITS = {
     "TURNS_PER_USER": 3,
     "WAITS_PER_USER": 5,
+    "SENDS_PER_MINUTE": 60,
     "READS_PER_MINUTE": 60,
     "MAX_SESSIONS_PER_USER": 20,
     "CONNECTIONS_PER_USER": 5,
 }
 SESSIONS = 12
-"""In which the greedy person sends at a time."""
+"""Number of sessions in which the greedy user sends concurrently."""
 NEIGHBORS = 6
-"""Others; each stays below the limits."""
-PAUSE = 0.25
-"""Seconds between two requests of a greedy task. Faster ones measure how many refusals a second the
-machine can send, which is the business of what stands before the server."""
+"""Number of other users; each stays below the limits."""
+PAUSE = 0.5
+"""Seconds between two requests of a greedy task: together they send about 30 a second. Faster ones
+would measure how many refusals the machine can send, which a proxy before the server must limit."""
 FAULTS = {"turn waited", "wait refused", "read refused", "session refused", "socket closed"}
 SECONDS = 60.0
-"""Within which all limits are reached."""
+"""Maximum time until all limits are reached."""
 
 
 async def greedy(world: World, rounds: int) -> Outcome:
-    """Measure so many visits of others: alone, and beside a person who exhausts every limit."""
+    """Measure visits of other users, without and with a user who exhausts every limit."""
     if not world.servers:
         await world.start(1, **LIMITS)
     server = world.servers[0]
@@ -69,13 +70,13 @@ async def greedy(world: World, rounds: int) -> Outcome:
         Figure("visits of others", len(beside)),
         Figure("errors of others", len(errors), at_most=0),
         Figure("95th percentile of a visit alone, s", usual),
-        Figure("times as long beside the greedy person", disturbed / usual, time_limit=3),
+        Figure("times as long beside the greedy user", disturbed / usual, time_limit=3),
     ]
     return Outcome(found, figures)
 
 
 def _check_alive(tasks: Sequence[asyncio.Future[None]]) -> None:
-    """Fail if a task of the greedy person has ended: nothing would disturb anyone."""
+    """Fail if a task of the greedy user has ended: it would not disturb the others."""
     for task in tasks:
         if task.done():
             task.result()
@@ -86,7 +87,7 @@ def _percentile(values: list[float]) -> float:
 
 
 async def _visit(server: Server, person: Person, key: str) -> tuple[float, list[int]]:
-    """How long a person takes to look, send, read the reply and open a socket; and the errors."""
+    """List, send, read the reply and open a socket; return the duration and the errors."""
     address = f"/api/sessions/{key}/messages/"
     began = now()
     send = {"client_id": f"{key}.{began}", "text": f"count 1 {key}.{began}", "wait": 20}
@@ -99,13 +100,13 @@ async def _visit(server: Server, person: Person, key: str) -> tuple[float, list[
     try:
         async with Connection(server, person, key) as tab:
             await tab.hello()
-    except GONE:
+    except LOST_ERRORS:
         errors.append(0)
     return now() - began, errors
 
 
 def _tasks(server: Server, person: Person, note: Callable[[str], None]) -> list[Awaitable[None]]:
-    """What the greedy person does, all at the same time and without an end."""
+    """Return the tasks of the greedy user, which run concurrently and without an end."""
     numbers = itertools.count()
 
     async def turns(key: str, text: str) -> None:
@@ -122,10 +123,10 @@ def _tasks(server: Server, person: Person, note: Callable[[str], None]) -> list[
 
     async def begin(number: int) -> None:
         opened = await request(server, person, "/api/sessions/", {})
-        # Some replies are tables that were once rendered for seconds.
+        # Some replies are tables that are costly to render.
         await turns(opened.json()["key"], "table 200 300" if number % 4 == 0 else "count 4")
 
-    async def again(ask: Callable[[], Awaitable[Answer]], refused: int, fault: str) -> None:
+    async def repeat(ask: Callable[[], Awaitable[Answer]], refused: int, fault: str) -> None:
         while True:
             if (await ask()).status == refused:
                 note(fault)
@@ -144,7 +145,7 @@ def _tasks(server: Server, person: Person, note: Callable[[str], None]) -> list[
         while True:
             async with AsyncExitStack() as stack:
                 tabs = [Connection(server, person, key) for _ in range(8)]
-                with suppress(*GONE):
+                with suppress(*LOST_ERRORS):
                     for tab in tabs:
                         await stack.enter_async_context(tab)
                 if (await tabs[0].closed())[1] == 4409:
@@ -161,8 +162,8 @@ def _tasks(server: Server, person: Person, note: Callable[[str], None]) -> list[
         sockets(),
         *(begin(number) for number in range(SESSIONS)),
         _after(2, pages()),
-        _after(2, again(lists, 429, "read refused")),
-        _after(2, again(sessions, 400, "session refused")),
+        _after(2, repeat(lists, 429, "read refused")),
+        _after(2, repeat(sessions, 400, "session refused")),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What servers stand on goes away: commits are cut, Redis dies or freezes, hints get lost."""
+"""Connections that fail: cut commits, a dead or frozen Redis, lost hints."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from tests.torture.talker import close_all, talkers
 from tests.torture.world import Figure, Outcome, World, db, now
 
 CUT_SHARE = 0.15
-RECOVERED = 2.0
-"""Seconds by which servers have found a Redis that is there again."""
-HEALED = 30.0
-"""Seconds by which a client must have seen what it missed."""
+RECONNECT_SECONDS = 2.0
+"""Time in which servers reconnect to a restarted Redis."""
+CATCH_UP_SECONDS = 30.0
+"""Time in which a client must receive what it missed."""
 
 
 async def commits(world: World, rounds: int) -> Outcome:
-    """Cut commits on their way, or their answers, until so many were; people talk, code appends."""
+    """Cut commits, or their answers, while users send messages and server code appends."""
     if connection.vendor != "postgresql":
-        missing("the proxy knows PostgreSQL alone")
-    place = urlsplit(world.env["DATABASE_URL"])
-    there = place.hostname or "127.0.0.1", place.port or 5432
+        missing("the proxy supports only PostgreSQL")
+    address = urlsplit(world.env["DATABASE_URL"])
+    target = address.hostname or "127.0.0.1", address.port or 5432
     note, chance = world.fault, world.chance
-    async with CommitCutter(*there, chance=chance, share=CUT_SHARE, note=note) as cutter:
-        proxied = cutter.led_through(world.env["DATABASE_URL"])
+    async with CommitCutter(*target, chance=chance, share=CUT_SHARE, note=note) as cutter:
+        proxied = cutter.environment_of(world.env["DATABASE_URL"])
         [server] = await world.start(1, env={**world.env, **proxied})
         people = await talkers(world, 3, lambda: server)
         writer = Appender(world, {**world.env, **proxied})
         await db(make_session)(writer.key)
         try:
             while world.history.faults().total() < rounds:
-                talks = [talker.say("count 3") for talker in people]
+                talks = [talker.ask("count 3") for talker in people]
                 await asyncio.gather(*talks, asyncio.to_thread(writer.append))
         finally:
             cutter.share = 0
@@ -59,14 +59,14 @@ async def commits(world: World, rounds: int) -> Outcome:
     before, after = faults["commit cut before"], faults["commit cut after"]
     figures = [
         Figure("commits whose outcome was unknown", before + after, at_least=rounds),
-        Figure("of these cut before they arrived", before),
+        Figure("of these, cut before they arrived", before),
         settled,
     ]
     return Outcome(found, figures)
 
 
 class Appender:
-    """A process of the server's own code, that appends one message after another."""
+    """A process of server code that appends one message after another."""
 
     key = "appended"
     recipe = Recipe(path="tests.writer:Writer", arguments={"how": "services"})
@@ -78,8 +78,8 @@ class Appender:
         self._number = 0
 
     def append(self) -> None:
-        """Append one, and take down what was said of it."""
-        self._number += 3  # of which the batch is one message
+        """Append a message, and record the result."""
+        self._number += 3  # the writer's batches with these numbers have one message
         about: Any = {"client": "w", "session": self.key, "id": f"w.{self._number}"}
         [worker] = self.crew.take(1, self.recipe)
         self._note(Event(kind="invoke", **about, text=f"w.{self._number}.0"))
@@ -92,19 +92,19 @@ class Appender:
 
 
 async def redis(world: World, rounds: int) -> Outcome:
-    """Kill and freeze Redis in the middle of replies, in turn with replies that are left alone."""
+    """Kill and freeze Redis during replies, alternating with undisturbed replies."""
     redis = world.redis or missing("there is no Redis to kill")
     here, there = world.servers or await world.start(2)
     [talker] = await talkers(world, 1, lambda: here)
-    took: dict[str, list[float]] = {"left alone": [], "killed": [], "frozen": []}
+    took: dict[str, list[float]] = {"undisturbed": [], "killed": [], "frozen": []}
 
     async def turn(disturb: Callable[[], None] | None = None) -> float:
         began = now()
-        saying = asyncio.ensure_future(talker.say("count 10"))
+        asking = asyncio.ensure_future(talker.ask("count 10"))
         await talker.is_streaming.wait()
         if disturb is not None:
             disturb()
-        await saying
+        await asking
         return now() - began
 
     def kill() -> None:
@@ -116,18 +116,18 @@ async def redis(world: World, rounds: int) -> Outcome:
         world.fault("Redis frozen")
 
     async with Screen(there, talker.person, talker.key) as watching:
-        await turn()  # the first one loads what later ones find
+        await turn()  # the first turn is slower: it imports modules and opens connections
         for _ in range(rounds):
             for how, disturb in (("killed", kill), ("frozen", freeze)):
-                await asyncio.sleep(RECOVERED)
-                took["left alone"].append(await turn())
+                await asyncio.sleep(RECONNECT_SECONDS)
+                took["undisturbed"].append(await turn())
                 took[how].append(await turn(disturb))
                 redis.signal(signal.SIGCONT)
                 await asyncio.to_thread(redis.start)
         wrong = await differences(world, [watching])
     await talker.close()
     found = await world.check(faults={"Redis killed": rounds, "Redis frozen": rounds})
-    usual = statistics.median(took["left alone"])
+    usual = statistics.median(took["undisturbed"])
     figures = [Figure("median s of a turn", usual)] + [
         Figure(f"s longer, {how}", statistics.median(took[how]) - usual, time_limit=0.2)
         for how in ("killed", "frozen")
@@ -136,7 +136,7 @@ async def redis(world: World, rounds: int) -> Outcome:
 
 
 async def loss(world: World, rounds: int, *, talking: int = 3) -> Outcome:
-    """Lose half of all pokes and pieces of text; what clients show is what a fresh one is shown."""
+    """Lose half of all hints and pieces of text; clients must finally show what a new one shows."""
     if not world.servers:
         await world.start(2)
     here, there = world.servers[:2]
@@ -148,7 +148,7 @@ async def loss(world: World, rounds: int, *, talking: int = 3) -> Outcome:
         wrong: list[Violation] = []
         waited: list[float] = []
         for _ in range(rounds):
-            await asyncio.gather(*(talker.say("count 10") for talker in people))
+            await asyncio.gather(*(talker.ask("count 10") for talker in people))
             for talker in people:
                 await _act(world, talker.key, Actor.user(talker.person.user))
             began = now()
@@ -170,12 +170,12 @@ async def loss(world: World, rounds: int, *, talking: int = 3) -> Outcome:
 
 
 async def _act(world: World, key: str, by: Actor) -> None:
-    """What code elsewhere may do to a session between two turns: nothing tells the servers."""
+    """Change a session from this process, which sends the servers no hints."""
     at: Any = {"session_key": key, "by": by}
-    said = [{"role": "assistant", "content": "by the way"}]
+    note = [{"role": "assistant", "content": "a note"}]
     match world.chance.choice(["append", "trim", "clear", "nothing"]):
         case "append":
-            await db(services.append_messages)(**at, messages=said)
+            await db(services.append_messages)(**at, messages=note)
         case "trim":
             await db(services.trim_session)(**at, keep_last=4, reason="torture")
         case "clear":
@@ -183,13 +183,13 @@ async def _act(world: World, key: str, by: Actor) -> None:
 
 
 async def differences(world: World, screens: list[Screen]) -> list[Violation]:
-    """The screens that don't come to show what a fresh one is shown, in time."""
+    """Return a violation for each screen that does not show in time what a new one shows."""
     wrong = []
     for screen in screens:
         with suppress(TimeoutError):
-            async with asyncio.timeout(HEALED):
+            async with asyncio.timeout(CATCH_UP_SECONDS):
                 while screen.shows != await fresh(screen):  # noqa: ASYNC110  # others do it
                     await asyncio.sleep(0.2)
                 continue
-        wrong.append(Violation("changed", screen.key, "a socket shows what is not so"))
+        wrong.append(Violation("changed", screen.key, "a socket shows other rows than a new one"))
     return wrong

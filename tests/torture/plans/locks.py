@@ -1,4 +1,4 @@
-"""One row of each table in turn is locked; only its own session may wait."""
+"""Lock a row of each table, one after another; only the row's own session may wait."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from chatmemory.models import (
     TurnQuerySet,
 )
 from chatmemory.services import Actor
+from chatmemory.services.audit import readings
+from chatmemory.services.turns import progress
 from tests.conftest import missing
 from tests.locking import locked
 from tests.rest import request
@@ -34,7 +36,7 @@ from tests.torture.talker import Talker, close_all, talkers
 from tests.torture.world import LEASE, Figure, Outcome, World, db, now
 
 HELD = 15.0
-"""Seconds after which a lock is released if what goes on elsewhere has not ended."""
+"""Maximum time for which a lock is held, in seconds."""
 OPERATOR = Actor("operator", "torture", "torture")
 FAULT = "row locked"
 
@@ -55,20 +57,20 @@ WAITS = {"session", "turn"}
 
 
 async def locks(world: World, rounds: int, *, rows: tuple[str, ...] = tuple(ROWS)) -> Outcome:
-    """Lock each of these rows, and run all that must go on meanwhile."""
+    """Lock each of these rows, and run the work that must not wait for it."""
     if "sqlite" in world.env.get("DATABASE_URL", "sqlite"):
         missing("SQLite locks no rows")
-    # A wait for a lock is then longer than any lock is held, so that it is noticed.
+    # With this LOCK_TIMEOUT, a wait for the lock lasts until its release, and is detected.
     server, *_ = world.servers or await world.start(1, LOCK_TIMEOUT=2 * HELD)
     own, replying, sending = people = await talkers(world, 3, lambda: server)
-    await asyncio.gather(*(talker.say("count 1") for talker in people))
+    await asyncio.gather(*(talker.ask("count 1") for talker in people))
     await db(_prepare)(own)
     found: list[Violation] = []
     took: list[float] = []
     for _ in range(rounds):
         for name in rows:
             own.is_streaming.clear()
-            mine = asyncio.ensure_future(own.say("count 100" if name == "turn" else "count 1"))
+            mine = asyncio.ensure_future(own.ask("count 100" if name == "turn" else "count 1"))
             if name == "turn":
                 await own.is_streaming.wait()
             else:
@@ -77,10 +79,10 @@ async def locks(world: World, rounds: int, *, rows: tuple[str, ...] = tuple(ROWS
             await db(lock.__enter__)()
             began = now()
             if name != "turn":
-                mine = asyncio.ensure_future(own.say("count 1"))
+                mine = asyncio.ensure_future(own.ask("count 1"))
             works = {
                 "a reply": _reply(replying),
-                "a send": sending.say("count 1"),
+                "a send": sending.ask("count 1"),
                 "a socket": _socket(world, server),
                 "a sweep": _sweep(world),
                 "an operator": db(_operate)(sending),
@@ -106,7 +108,7 @@ async def locks(world: World, rounds: int, *, rows: tuple[str, ...] = tuple(ROWS
     found += await world.check(faults={FAULT: rounds * len(rows)})
     figures = [
         Figure("rows locked", rounds * len(rows)),
-        Figure("longest s that all else took", max(took), time_limit=8),
+        Figure("longest s of the other work", max(took), time_limit=8),
         settled,
     ]
     return Outcome(found, figures)
@@ -118,7 +120,7 @@ def _session(talker: Talker) -> Session:
 
 def _prepare(own: Talker) -> None:
     """Store a row of the session in each table that a turn does not write."""
-    services.record_reading(session=_session(own), by=OPERATOR, from_seq=1, to_seq=2)
+    readings.record_reading(session=_session(own), by=OPERATOR, from_seq=1, to_seq=2)
     services.tag_session(**_at(own), tag="torture")
     services.seal_audit()
 
@@ -131,13 +133,13 @@ def _at(talker: Talker) -> dict[str, Any]:
 
 async def _reply(talker: Talker) -> None:
     """Stream a reply for several leases."""
-    client_id = await talker.say("count 60")
+    client_id = await talker.ask("count 60")
     turn = await db(Turn.objects.get)(client_id=client_id)
-    assert turn.status == "complete", f"it is {turn.status}"
+    assert turn.status == "complete", f"the turn is {turn.status}"
 
 
 async def _socket(world: World, server: Server) -> None:
-    """Sign in, begin a session, and open a socket with a ticket."""
+    """Sign in, create a session, and open a socket with a ticket."""
     person, key = await world.person()
     opened = await request(server, person, "/api/sessions/", {})
     issued = await request(server, person, "/api/tickets/", {})
@@ -147,7 +149,7 @@ async def _socket(world: World, server: Server) -> None:
 
 
 async def _sweep(world: World) -> None:
-    """End the turn of a process that is gone, once the lease of a locked turn has ended, too."""
+    """Wait until the sweep ends the turn of a dead process, after the locked turn's lease."""
     await asyncio.sleep(1.5 * LEASE)
     person, key = await world.person()
     turn = await db(_abandoned)(person, key)
@@ -162,10 +164,10 @@ def _abandoned(person: Person, key: str) -> TurnQuerySet:
         by=Actor.user(person.user),
         client_id=f"{key}.1",
         content="hi",
-        owner="gone",
+        owner="dead",
     ).claim
     assert claim is not None
-    assert services.start_turn(claim=claim)
+    assert progress.start_turn(claim=claim)
     turn = Turn.objects.filter(pk=claim.turn_pk, status="running")
     turn.update(lease_until=DatabaseNow())
     return turn
@@ -173,7 +175,7 @@ def _abandoned(person: Person, key: str) -> TurnQuerySet:
 
 def _operate(talker: Talker) -> None:
     """Write to the tables that operators use."""
-    services.record_reading(session=_session(talker), by=OPERATOR, from_seq=1, to_seq=1)
+    readings.record_reading(session=_session(talker), by=OPERATOR, from_seq=1, to_seq=1)
     services.tag_session(**_at(talker), tag="torture")
     services.untag_session(**_at(talker), tag="torture")
     services.seal_audit()

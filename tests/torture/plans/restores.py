@@ -1,4 +1,4 @@
-"""A dump that is restored under connected clients; primary keys are assigned again."""
+"""Restore a dump while clients are connected; primary keys are assigned again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from chatmemory.models import Session
 from chatmemory.services import Actor
 from tests.conftest import missing
 from tests.servers import DEADLINE, Frame, Person, Server
-from tests.torture.checker import Violation, strangers
+from tests.torture.checker import Violation, foreign_canaries
 from tests.torture.plans.links import differences
 from tests.torture.screen import Screen
 from tests.torture.talker import Talker
@@ -29,16 +29,16 @@ from tests.torture.world import Figure, Outcome, World, db
 
 REASSIGNED = "primary key reassigned"
 RESTORED = "database restored"
-TRIES = 10
-"""How often a restore is tried that a server's transaction deadlocks."""
+MAX_ATTEMPTS = 10
+"""Attempts of a restore that deadlocks with a server's transaction."""
 PAUSE = 0.02
 """Seconds between two messages of the traffic."""
 WORDS = 60
-"""Of the reply that streams while the database is restored."""
+"""Length of the reply that streams while the database is restored."""
 
 
 class Witness(Screen):
-    """A screen that keeps all that it was sent."""
+    """A screen that keeps all received frames."""
 
     def __init__(self, server: Server, person: Person, key: str) -> None:
         super().__init__(server, person, key)
@@ -54,22 +54,22 @@ class Witness(Screen):
 
     @property
     def losses(self) -> int:
-        """The resets that report a loss."""
+        """The number of resets that report a loss."""
         return sum(frame["type"] == "reset" and frame["lost"] != 0 for frame in self.sent)
 
     @property
     def foreign(self) -> list[Frame]:
-        return [frame for frame in self.sent if strangers(json.dumps(frame), self.key)]
+        return [frame for frame in self.sent if foreign_canaries(json.dumps(frame), self.key)]
 
     async def send(self, text: str) -> None:
         """Send a message without waiting for the answer."""
-        await self._tab.say("send", id=text, client_id=f"{self.key}.sent", text=text)
+        await self._tab.send_frame("send", id=text, client_id=f"{self.key}.sent", text=text)
 
 
 async def restore(world: World, rounds: int) -> Outcome:
-    """Restore a dump while two people look on, with and without `chatmemory_restored`."""
+    """Restore a dump while two users are connected, with and without `chatmemory_restored`."""
     if connection.vendor != "postgresql":
-        missing("the plan restores dumps of PostgreSQL alone")
+        missing("the plan restores only dumps of PostgreSQL")
     if not shutil.which("pg_dump") or not shutil.which("psql"):
         missing("pg_dump and psql are not installed")
     if not world.servers:
@@ -96,16 +96,16 @@ async def _restore_one(
 ) -> list[Witness]:
     here, there = world.servers[:2]
     people = [await world.person() for _ in range(2)]
-    async with _looking(here, *people[0]) as ann, _looking(there, *people[1]) as bob:
+    async with _watching(here, *people[0]) as ann, _watching(there, *people[1]) as bob:
         async with _traffic(people):
             await _until(lambda: all(len(one.rows) > 3 for one in (ann, bob)))
             dump = await asyncio.to_thread(_dump, world)
             shown = [max(ann.rows), max(bob.rows)]
             await _until(lambda: max(ann.rows) > shown[0] + 3 and max(bob.rows) > shown[1] + 3)
-            async with _looking(here, *await world.person()) as gone:
-                await gone.send(f"count {WORDS} canary-{gone.key}")
-                await _until(lambda: any(one["type"] == "snapshot" for one in gone.sent))
-                lost_pk = await db(_pk_of)(gone.key)
+            async with _watching(here, *await world.person()) as lost:
+                await lost.send(f"count {WORDS} canary-{lost.key}")
+                await _until(lambda: any(one["type"] == "snapshot" for one in lost.sent))
+                lost_pk = await db(_pk_of)(lost.key)
                 await asyncio.to_thread(_restore, world, dump)
                 world.fault(RESTORED)
                 person, key = await world.person()
@@ -115,14 +115,14 @@ async def _restore_one(
                     await db(call_command)(
                         "chatmemory_restored", by="torture", reason="torture", stdout=StringIO()
                     )
-                heir = Talker(world, person, key, lambda: there)
-                await heir.say(f"count {WORDS} canary-{key}")
-                await heir.close()
-                found += await _unless(gone, lambda: gone.has_ended, "its socket stays open")
+                successor = Talker(world, person, key, lambda: there)
+                await successor.ask(f"count {WORDS} canary-{key}")
+                await successor.close()
+                found += await _unless(lost, lambda: lost.has_ended, "its socket stays open")
             found += await _unless(ann, lambda: ann.losses, "no reset reports its loss")
             found += await _unless(bob, lambda: bob.losses, "no reset reports its loss")
         found += await differences(world, [ann, bob])
-        witnesses = [ann, bob, gone]
+        witnesses = [ann, bob, lost]
     for witness in witnesses:
         for frame in witness.foreign:
             about = f"a client was sent {json.dumps(frame)[:120]}"
@@ -131,14 +131,14 @@ async def _restore_one(
 
 
 @asynccontextmanager
-async def _looking(server: Server, person: Person, key: str) -> AsyncIterator[Witness]:
+async def _watching(server: Server, person: Person, key: str) -> AsyncIterator[Witness]:
     async with Witness(server, person, key) as witness:
         yield witness
 
 
 @asynccontextmanager
 async def _traffic(people: Sequence[tuple[Person, str]]) -> AsyncIterator[None]:
-    """Append messages with their canaries to these sessions, one after the other."""
+    """Append messages with their canaries to these sessions, alternately."""
 
     def append(person: Person, key: str) -> None:
         message = {"role": "user", "content": f"canary-{key}"}
@@ -148,18 +148,18 @@ async def _traffic(people: Sequence[tuple[Person, str]]) -> AsyncIterator[None]:
         except ChatMemoryError:  # the database is being restored
             return
 
-    async def go_on() -> None:
+    async def append_all() -> None:
         while True:
             for person, key in people:
                 await db(append)(person, key)
             await asyncio.sleep(PAUSE)
 
-    going = asyncio.ensure_future(go_on())
+    appending = asyncio.ensure_future(append_all())
     try:
         yield
     finally:
-        going.cancel()
-        await asyncio.gather(going, return_exceptions=True)
+        appending.cancel()
+        await asyncio.gather(appending, return_exceptions=True)
 
 
 def _tables() -> list[str]:
@@ -174,15 +174,15 @@ def _dump(world: World) -> Path:
 
 
 def _restore(world: World, dump: Path) -> None:
-    """Put the app's tables back as they were at the dump, in one transaction."""
+    """Restore the app's tables from the dump in one transaction."""
     tables = ", ".join(_tables())
     empty = f"LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE; TRUNCATE {tables}"
     options = ["--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1"]
-    for attempt in range(TRIES):
+    for attempt in range(MAX_ATTEMPTS):
         try:
             _call("psql", world, *options, f"--command={empty}", f"--file={dump}")
         except subprocess.CalledProcessError as error:
-            if b"deadlock" not in error.stderr or attempt == TRIES - 1:
+            if b"deadlock" not in error.stderr or attempt == MAX_ATTEMPTS - 1:
                 raise
         else:
             return
@@ -197,15 +197,15 @@ def _pk_of(key: str) -> int:
     return Session.objects.get(key=key).pk
 
 
-async def _unless(witness: Witness, is_so: Callable[[], object], about: str) -> list[Violation]:
-    """A violation, unless it is so in time."""
+async def _unless(witness: Witness, condition: Callable[[], object], about: str) -> list[Violation]:
+    """Return a violation unless the condition holds in time."""
     with suppress(TimeoutError):
-        await _until(is_so)
+        await _until(condition)
         return []
     return [Violation("lost", witness.key, about)]
 
 
-async def _until(is_so: Callable[[], object]) -> None:
+async def _until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(2 * DEADLINE):
-        while not is_so():  # noqa: ASYNC110  # the servers do it
+        while not condition():  # noqa: ASYNC110  # the servers do it
             await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The database answers nothing for a while, under load."""
+"""Stall the database under load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.torture.talker import close_all, talkers
 from tests.torture.world import Figure, Outcome, World, db, now
 
 STALL_SECONDS = 45.0
-"""Longer than the limits for a hello, a pong and a send, and than a client stays silent."""
+"""Longer than the limits for a hello, a pong and a send, and for the silence of a client."""
 RECOVERY_SECONDS = 60.0
 """How much longer than the stall a client waits for an answer."""
 
@@ -26,9 +26,9 @@ async def slow(
     talking: int = 4,
     listening: int = 20,
 ) -> Outcome:
-    """Stall the database for so long while some people talk and others listen or connect."""
+    """Stall the database while some users send messages, and others listen or connect."""
     if "sqlite" in world.env.get("DATABASE_URL", "sqlite"):
-        missing("SQLite has no lock of a table")
+        missing("SQLite cannot lock a table")
     servers = world.servers or await world.start(2)
     people = await talkers(world, talking)
     for talker in people:
@@ -44,18 +44,18 @@ async def slow(
     took: list[float] = []
     for _ in range(rounds):
         early, late = people[::2], people[1::2]
-        talks = [asyncio.ensure_future(talker.say("count 40")) for talker in early]
+        talks = [asyncio.ensure_future(talker.ask("count 40")) for talker in early]
         async with asyncio.timeout(RECOVERY_SECONDS):
             await asyncio.gather(*(talker.is_streaming.wait() for talker in early))
         async with database_stalled():
-            talks += [asyncio.ensure_future(talker.say("count 3")) for talker in late]
+            talks += [asyncio.ensure_future(talker.ask("count 3")) for talker in late]
             greetings = [
                 asyncio.ensure_future(one.greet()) for one in listeners if not one.is_greeted
             ]
             await asyncio.sleep(seconds)
         began = now()
         await asyncio.gather(*talks, *greetings)
-        await asyncio.gather(*(talker.say("after it") for talker in people))
+        await asyncio.gather(*(talker.ask("afterwards") for talker in people))
         took.append(now() - began)
         world.fault("database stalled")
     settled = await world.settle()
@@ -76,7 +76,7 @@ async def slow(
 
 
 def lost(world: World) -> int:
-    """How often a person who talks lost a socket."""
+    """Count the sockets that talkers lost."""
     return sum(event.kind == "lost" for event in world.history.events)
 
 
@@ -89,10 +89,10 @@ class Listener:
         self._reading: asyncio.Future[None] | None = None
         self.is_greeted = False
         self.closed = ""
-        """Why the server closed it."""
+        """The error with which the server closed it."""
 
     async def greet(self) -> None:
-        """Connect, say hello, and read from then on."""
+        """Connect, send `hello`, and start to read."""
         await self._tab.__aenter__()
         try:
             await self._tab.hello()

@@ -1,4 +1,4 @@
-"""Runs that stall for longer than their lease, and go on while the next turn runs elsewhere."""
+"""Runs that stall beyond their lease, and continue while the next turn runs elsewhere."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.torture.talker import Talker, close_all, talkers
 from tests.torture.world import LEASE, Figure, Outcome, World
 
 WORDS = 30
-"""Of the reply during which the stalled run goes on."""
+"""Length of the reply during which the stalled run continues."""
 TAKEN_OVER = 4 * LEASE
-"""Seconds by which another server has ended the turn, unless the stalled run holds its lock."""
+"""Seconds in which another server ends the turn, unless the stalled run holds its lock."""
 STALL = "stalled"
 
 
 async def zombie(world: World, rounds: int, *, last: int | None = None) -> Outcome:
-    """Stop a server before each statement of a run in turn; another one runs the next turn."""
+    """Stop a server before each statement of a run; another server runs the next turn."""
     if not world.servers:
         await world.start(2)
     stalled, other = world.servers[:2]
@@ -31,7 +31,7 @@ async def zombie(world: World, rounds: int, *, last: int | None = None) -> Outco
             statement += 1
     await world.settle()
     await close_all([talker])
-    found = await world.check(faults={STALL: rounds * (last or 6)})
+    found = await world.check(faults={STALL: rounds * (last or 4)})
     calls = _calls(world, talker.key)
     mistaken = [
         Violation("mistaken", talker.key, f"the model was given {text!r} for {turn}")
@@ -41,7 +41,7 @@ async def zombie(world: World, rounds: int, *, last: int | None = None) -> Outco
     figures = [
         Figure("stalls", world.history.faults()[STALL]),
         Figure("model calls", len(calls), at_least=1),
-        Figure("model calls with another turn's words", len(mistaken), at_most=0),
+        Figure("model calls with another turn's text", len(mistaken), at_most=0),
     ]
     return Outcome([*found, *mistaken], figures)
 
@@ -53,10 +53,10 @@ async def _stall_at(
     file, sign = world.folder / STALLS / str(statement), world.folder / STALLED
     file.touch()
     talker.choose = lambda: stalled
-    talker.leave()
-    saying = asyncio.ensure_future(talker.say("count 3"))
+    talker.drop_socket()
+    asking = asyncio.ensure_future(talker.ask("count 3"))
     while not sign.exists():
-        if saying.done():
+        if asking.done():
             file.unlink()
             return False
         await asyncio.sleep(0.01)
@@ -65,22 +65,22 @@ async def _stall_at(
     answering = None
     try:
         talker.choose = lambda: other
-        talker.leave()
-        await asyncio.wait({saying}, timeout=TAKEN_OVER)
-        if saying.done():
-            answering = asyncio.ensure_future(talker.say(f"count {WORDS}"))
+        talker.drop_socket()
+        await asyncio.wait({asking}, timeout=TAKEN_OVER)
+        if asking.done():
+            answering = asyncio.ensure_future(talker.ask(f"count {WORDS}"))
             async with asyncio.timeout(DEADLINE):
                 await talker.is_streaming.wait()
     finally:
         world.resume(stalled)
-    await saying
+    await asking
     if answering is not None:
         await answering
     return True
 
 
 def _calls(world: World, key: str) -> list[tuple[str, str]]:
-    """The turn and the last message of each model call in this session, of all servers."""
+    """Return the turn and the last message of each model call in this session, on any server."""
     files = world.folder.glob(f"{CALLS}.*")
     lines = [line for file in files for line in file.read_text().splitlines()]
     calls = [(call["turn"], call["text"]) for call in map(json.loads, lines)]

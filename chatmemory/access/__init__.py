@@ -1,0 +1,1 @@
+"""Access control: actors, addresses, logins, tickets and rate limits."""

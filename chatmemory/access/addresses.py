@@ -1,0 +1,56 @@
+"""Addresses of sessions: a scope and a session key."""
+
+from __future__ import annotations
+
+from chatmemory.access.actors import Actor, scope_for
+from chatmemory.codec import check_value
+from chatmemory.database.locks import lock_one
+from chatmemory.database.pool import Lane
+from chatmemory.errors import BadInput
+from chatmemory.models import Session
+
+MAX_KEY_CHARS = 200
+MAX_SEQ = 2**62
+"""The highest seq; each database can store it."""
+
+
+def check_session_key(key: str) -> None:
+    """Check that every database can store a key. Raises BadInput; TypeError if it is not a str."""
+    check_length("key", key, 1, MAX_KEY_CHARS)
+    check_value(key, "key")
+
+
+def check_length(field: str, value: str, min_chars: int, max_chars: int) -> None:
+    """Check the length of a text. Raises BadInput; TypeError if it is not a str."""
+    if not isinstance(value, str):
+        raise TypeError(f"{field} must be a str, not {type(value).__name__}")
+    if not min_chars <= len(value) <= max_chars:
+        message = f"{field} must have {min_chars} to {max_chars} characters."
+        raise BadInput(message, field=field, limit=max_chars)
+
+
+def lock_session(
+    session_key: str, by: Actor, scope: str | None, session_pk: int | None = None
+) -> Session:
+    """Lock the session with this address, and with this primary key if it is given.
+
+    Needs a transaction. Raises BadInput; NotFound for a removed or expired session too.
+    """
+    check_session_key(session_key)
+    # Look-up, permission and lock are one call, so that no caller forgets one of them.
+    sessions = Session.objects.at(scope_for(by, scope), session_key)
+    return lock_one(sessions if session_pk is None else sessions.filter(pk=session_pk))
+
+
+def lock_stored_session(session_pk: int, by: Actor, scope: str | None) -> Session:
+    """Lock a session that is or was in this scope, even an expired or purged one.
+
+    Needs a transaction. Raises NotFound.
+    """
+    return lock_one(Session.objects.of_scopes(scope_for(by, scope)).filter(pk=session_pk))
+
+
+def address_lane(*, session_key: str, by: Actor, scope: str | None = None, **_: object) -> Lane:
+    """Return the lane of a call that names a session by its address. See Note [Lanes]."""
+    # The scope is not checked: a lane only orders calls, and the service rejects a wrong scope.
+    return (scope or f"{by.kind}:{by.id}", session_key)

@@ -1,0 +1,120 @@
+"""The bodies and queries of requests. Services check the meaning of the values."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, TypeVar
+
+from chatmemory import codec
+from chatmemory.conf import settings
+from chatmemory.errors import BadInput, RoleForbidden
+from chatmemory.protocol import DEFAULT_FETCH, MAX_FETCH
+from chatmemory.protocol.client_frames import TITLE, NewTitle, UserMessage
+from chatmemory.protocol.shapes import Rule, Shape
+
+T = TypeVar("T")
+
+MAX_QUERY_NUMBER = 10**18
+
+
+def _query_number(*, minimum: int, cap: int) -> Rule:
+    """Return the rule of an integer in a query string; a larger one than `cap` becomes `cap`."""
+
+    def check(value: object, name: str) -> int:
+        text = str(value)
+        if not re.fullmatch("[0-9]{1,18}", text) or int(text) < minimum:
+            raise BadInput(f"{name} must be an integer of at least {minimum}.", field=name)
+        return min(int(text), cap)
+
+    return Rule(check=check, schema={"type": "integer", "minimum": minimum})
+
+
+def _check_key(value: object, name: str) -> str:
+    return codec.check_key(value, field=name)
+
+
+def _check_wait(value: object, name: str) -> float:
+    if not isinstance(value, bool | int | float) or value < 0:
+        raise BadInput(f"{name} must be true or at least 0 seconds.", field=name)
+    return settings.TURN_TIMEOUT if value is True else min(value, settings.TURN_TIMEOUT)
+
+
+LIMIT = _query_number(minimum=1, cap=MAX_FETCH)
+SEQ = _query_number(minimum=0, cap=MAX_QUERY_NUMBER)
+KEY = Rule(check=_check_key, schema={"type": "string", "pattern": "^[A-Za-z0-9_.:@-]{1,200}$"})
+WAIT = Rule(
+    check=_check_wait,
+    schema={"anyOf": [{"type": "boolean"}, {"type": "number", "minimum": 0}]},
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionQuery:
+    """A page of sessions."""
+
+    limit: Annotated[int, LIMIT] = DEFAULT_FETCH
+    """maximum number of sessions, by default 50, at most 100"""
+    cursor: str | None = None
+    """`next` of an earlier response"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageQuery:
+    """A page of messages: the oldest after a seq, the newest before one, or the newest of all."""
+
+    limit: Annotated[int, LIMIT] = DEFAULT_FETCH
+    """maximum number of messages, by default 50, at most 100"""
+    after: Annotated[int | None, SEQ] = None
+    """only messages with a higher seq"""
+    before: Annotated[int | None, SEQ] = None
+    """only messages with a lower seq; not together with `after`"""
+
+    def __post_init__(self) -> None:
+        if self.after is not None and self.before is not None:
+            raise BadInput("Only one of after and before can be set.", field="before")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSession:
+    """Opens a session."""
+
+    key: Annotated[str, KEY] = field(default_factory=lambda: str(uuid.uuid4()))
+    """the key, by default a random one; that of a new session must be a version-4 UUID"""
+    title: Annotated[str, TITLE] = ""
+    """the title of a new session"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendMessage(UserMessage):
+    """Sends a message. The response follows the commit, or the turn's end with `wait`."""
+
+    wait: Annotated[float, WAIT] = 0
+    """how many seconds to wait for the reply, at most `TURN_TIMEOUT`; `true` waits that long"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssueTicket:
+    """Issues a ticket; the body is an empty object."""
+
+
+SESSION_QUERY = Shape(SessionQuery)
+MESSAGE_QUERY = Shape(MessageQuery)
+OPEN_SESSION = Shape(OpenSession)
+RENAME_SESSION = Shape(NewTitle)
+SEND_MESSAGE = Shape(SendMessage)
+ISSUE_TICKET = Shape(IssueTicket)
+
+
+def read(shape: Shape[T], data: object) -> T:
+    """Convert a body or query. Raises BadInput, and RoleForbidden for a message with a role."""
+    if not isinstance(data, Mapping):
+        raise BadInput("The body must be a JSON object.", code="bad_shape")
+    if "role" in data and issubclass(shape.kind, UserMessage):
+        raise RoleForbidden
+    unknown = shape.unknown_in(data)
+    if unknown is not None:
+        raise codec.unknown_field(unknown)
+    return shape.parse(data)

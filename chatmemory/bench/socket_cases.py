@@ -1,0 +1,105 @@
+"""The base class of cases whose work is done by a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+
+from chatmemory.bench.cases import Case, Setup
+from chatmemory.bench.meter import cpu_of
+from chatmemory.bench.responder import reply_to
+from chatmemory.bench.sockets import Server, Talk, make_users
+from chatmemory.bench.texts import USER_CHARS, find_faults
+
+COUNTED_CALLS = 5
+"""Calls whose median number of statements is reported."""
+STEP_TURNS = 20
+"""Turns over which the CPU of the steps is measured."""
+
+
+class SocketCase(Case):
+    """One socket of one user, or several, to a server of its own."""
+
+    def __init__(self, setup: Setup, talk: type[Talk]) -> None:
+        super().__init__(setup)
+        self.talk_class = talk
+        self.loop = asyncio.Runner()
+        self.talks: list[Talk] = []
+
+    def prepare(self) -> None:
+        self.server = Server()
+        users = make_users([f"{self.setup.key} {n}" for n in range(self.user_count())])
+        self.talks = [self.talk_class(self.server, user) for user in users]
+        for talk in self.talks:
+            talk.prepare()
+        self.loop.run(self.open())
+
+    def user_count(self) -> int:
+        return 1
+
+    async def open(self) -> None:
+        """Open the sockets that all calls use."""
+        for talk in self.talks:
+            await talk.open()
+
+    def call(self) -> float | None:
+        self.loop.run(self.talks[0].turn(self.next_text()))
+        return None
+
+    def next_text(self) -> str:
+        return f"{len(self.talks[0].sent)} ".ljust(USER_CHARS, "x")
+
+    def server_pid(self) -> int:
+        return self.server.pid
+
+    def backend_pids(self) -> Sequence[int]:
+        return self.server.backend_pids()
+
+    def count(self) -> Mapping[str, int]:
+        # The load decides in how many pages a socket reads the rows of a turn.
+        found = [self._count_call() for _ in range(COUNTED_CALLS)]
+        return sorted(found, key=itemgetter("statements"))[COUNTED_CALLS // 2]
+
+    def _count_call(self) -> dict[str, int]:
+        self.server.count("on")
+        self.call()
+        return self.server.count("off")
+
+    def find_faults(self, calls: Sequence[int]) -> list[str]:
+        if self.talk_class.route == "stock":
+            return []
+        faults: list[str] = []
+        for talk in self.talks:
+            expected = [(text, reply_to(text)) for text in talk.sent]
+            faults += find_faults(talk.key, expected)
+        return faults
+
+    def close(self) -> None:
+        for talk in self.talks:
+            self.loop.run(talk.close())
+        self.loop.close()
+        if hasattr(self, "server"):
+            self.server.close()
+
+
+class TurnSteps(SocketCase):
+    """Also measures the CPU of each step of a turn."""
+
+    def steps(self) -> Mapping[str, float]:
+        totals: dict[str, float] = {}
+        for _ in range(STEP_TURNS):
+            self.loop.run(self._observe_turn(totals))
+        return {name: total / STEP_TURNS for name, total in totals.items()}
+
+    async def _observe_turn(self, totals: dict[str, float]) -> None:
+        last = cpu_of(self.server.pid)
+
+        def observe(step: str) -> None:
+            nonlocal last
+            now = cpu_of(self.server.pid)
+            if now is not None and last is not None:
+                totals[step] = totals.get(step, 0.0) + now - last
+            last = now
+
+        await self.talks[0].turn(self.next_text(), observe)

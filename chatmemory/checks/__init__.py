@@ -1,0 +1,7 @@
+"""System checks, run by `manage.py check`. Importing this package registers them."""
+
+from __future__ import annotations
+
+from chatmemory.checks import deployment, project, values
+
+__all__ = ["deployment", "project", "values"]

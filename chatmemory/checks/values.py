@@ -1,0 +1,273 @@
+"""Checks of the keys and values of `CHATMEMORY`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.apps import AppConfig
+from django.conf import settings as django_settings
+from django.core import checks
+from django.utils.module_loading import import_string
+
+from chatmemory.checks.responders import check_responder
+from chatmemory.conf import Duration, OptionalDuration, Setting, Settings, settings
+from chatmemory.services.removal.retention_rules import MAX_AGE_SECONDS, retention_rules
+from chatmemory.services.turns.admission import BUSY_POLICIES
+
+NUMBERS = {
+    "WINDOW_TOKENS": (1, True),
+    "WINDOW_MESSAGES": (1, True),
+    "MAX_MESSAGE_CHARS": (1, False),
+    "MAX_REPLY_CHARS": (1, False),
+    "DB_THREADS": (0, False),
+    "SENDS_PER_MINUTE": (1, True),
+    "CONNECTIONS_PER_USER": (1, True),
+    "READS_PER_MINUTE": (1, True),
+    "TOKENS_PER_DAY": (1, True),
+    "MAX_SESSIONS_PER_USER": (1, True),
+    "TURNS_PER_USER": (1, True),
+    "WAITS_PER_USER": (0, True),
+    "WAITS_PER_PROCESS": (0, True),
+    "UNDO_DAYS": (0, False),
+    "QUEUE_DEPTH": (1, False),
+}
+"""For each integer setting, its minimum and whether None is allowed."""
+
+MAXIMA = {"UNDO_DAYS": MAX_AGE_SECONDS // (24 * 60 * 60)}
+"""The maximum of a setting from which dates are computed."""
+
+MAY_BE_ZERO = ("DRAIN",)
+"""Durations that may be 0."""
+
+FUNCTIONS = {
+    "TOKEN_COUNTER": "approximate",
+    "SOCKET_AUTH": None,
+    "VALID_LOGINS": None,
+    "REACH": None,
+}
+"""Settings that are a dotted path to a function, with the value that means no function."""
+
+MIN_LEASE_SECONDS = 5.0
+"""A busy process may pause for this long."""
+
+
+@checks.register
+def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+    """Check the keys and values of `CHATMEMORY`."""
+    if not is_dictionary():
+        return [checks.Error("CHATMEMORY must be a dictionary.", id="chatmemory.E001")]
+    return [
+        *_check_names(),
+        *_check_numbers(),
+        *_check_durations(),
+        *_check_functions(),
+        *_check_audit_keys(),
+        *_check_erasure_list(),
+        *_check_busy_policy(),
+        *_check_prepared_statements(),
+        *_check_retention(),
+        *_check_origins(),
+        *check_responder(),
+    ]
+
+
+@checks.register
+def check_times(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+    """Check the durations against each other."""
+    if not is_dictionary() or not all(map(is_duration, ("LEASE", "TURN_TIMEOUT", "DRAIN"))):
+        return []
+    lease, timeout, drain = settings.LEASE, settings.TURN_TIMEOUT, settings.DRAIN
+    found = {
+        f"CHATMEMORY['LEASE'] is {lease:g} s": (
+            lease < MIN_LEASE_SECONDS,
+            f"A process that pauses for longer loses its runs. Use {MIN_LEASE_SECONDS:g} or more.",
+        ),
+        f"CHATMEMORY['LEASE'] is longer than TURN_TIMEOUT, {timeout:g} s": (
+            lease > timeout,
+            "A dead process is detected only when its lease expires. Use a shorter LEASE.",
+        ),
+        f"CHATMEMORY['DRAIN'] is longer than TURN_TIMEOUT, {timeout:g} s": (
+            drain > timeout,
+            "No turn runs that long, and process managers may kill the process first.",
+        ),
+    }
+    return [
+        checks.Warning(f"{what}.", hint=hint, id="chatmemory.W005")
+        for what, (is_wrong, hint) in found.items()
+        if is_wrong
+    ]
+
+
+def is_dictionary() -> bool:
+    """Whether CHATMEMORY is a dictionary; if not, only `check_settings` reports it."""
+    return isinstance(getattr(django_settings, "CHATMEMORY", {}), dict)
+
+
+def is_duration(name: str) -> bool:
+    """Whether the value of this setting is a valid duration."""
+    may_be_none = isinstance(vars(Settings)[name], OptionalDuration)
+    try:
+        value = getattr(settings, name)
+        if value is None or value == 0:
+            return may_be_none if value is None else name in MAY_BE_ZERO
+        return bool(0 < value <= MAX_AGE_SECONDS)
+    except (TypeError, ValueError):
+        return False
+
+
+def _known_names() -> list[str]:
+    return [name for name, value in vars(Settings).items() if isinstance(value, Setting)]
+
+
+def _check_names() -> list[checks.CheckMessage]:
+    """Warn of unknown settings, with the nearest known name."""
+    known = _known_names()
+    found: list[checks.CheckMessage] = []
+    for name in getattr(django_settings, "CHATMEMORY", {}):
+        if name in known:
+            continue
+        similar = get_close_matches(str(name).upper(), known, n=1)
+        hint = f"Did you mean {similar[0]}?" if similar else f"The settings are {', '.join(known)}."
+        message = f"Unknown setting CHATMEMORY[{name!r}]."
+        found.append(checks.Warning(message, hint=hint, id="chatmemory.W001"))
+    return found
+
+
+def _check_numbers() -> list[checks.CheckMessage]:
+    """Check that integer settings are within their limits."""
+    found: list[checks.CheckMessage] = []
+    for name, (minimum, may_be_none) in NUMBERS.items():
+        value = getattr(settings, name)
+        if value is None and may_be_none:
+            continue
+        maximum = MAXIMA.get(name, math.inf)
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        if is_integer and minimum <= value <= maximum:
+            continue
+        span = f"from {minimum} to {maximum:,}" if name in MAXIMA else f"of {minimum} or more"
+        what = f"an integer {span}" + (" or None" if may_be_none else "")
+        message = f"CHATMEMORY[{name!r}] must be {what}."
+        found.append(checks.Error(message, id="chatmemory.E002"))
+    return found
+
+
+def _check_durations() -> list[checks.CheckMessage]:
+    """Check that durations are numbers of seconds or timedeltas."""
+    found: list[checks.CheckMessage] = []
+    for name in _known_names():
+        is_setting = isinstance(vars(Settings)[name], Duration | OptionalDuration)
+        if not is_setting or is_duration(name):
+            continue
+        span = "of 0 or more" if name in MAY_BE_ZERO else "above 0"
+        value = django_settings.CHATMEMORY[name]
+        message = (
+            f"CHATMEMORY[{name!r}] must be a number of seconds {span}, at most 100 years, or a "
+            "timedelta."
+        )
+        hint = f"{value!r} is a string; convert it." if isinstance(value, str) else None
+        found.append(checks.Error(message, hint=hint, id="chatmemory.E003"))
+    return found
+
+
+def _check_functions() -> list[checks.CheckMessage]:
+    """Check that the functions named by dotted paths exist and are callable."""
+    return [
+        checks.Error(
+            f"CHATMEMORY[{name!r}]: {path!r} cannot be imported or is not callable.",
+            id="chatmemory.E004",
+        )
+        for name, default in FUNCTIONS.items()
+        if (path := getattr(settings, name)) != default and not _is_function(path)
+    ]
+
+
+def _check_audit_keys() -> list[checks.CheckMessage]:
+    """Check that the audit keys are strings."""
+    key: object = settings.AUDIT_KEY
+    fallbacks: object = settings.AUDIT_KEY_FALLBACKS
+    found: list[checks.CheckMessage] = []
+    if not isinstance(key, str):
+        message = "CHATMEMORY['AUDIT_KEY'] must be a string."
+        found.append(checks.Error(message, id="chatmemory.E002"))
+    if not isinstance(fallbacks, list | tuple) or not all(
+        isinstance(former, str) and former for former in fallbacks
+    ):
+        message = "CHATMEMORY['AUDIT_KEY_FALLBACKS'] must be a list of non-empty strings."
+        found.append(checks.Error(message, id="chatmemory.E002"))
+    return found
+
+
+def _check_erasure_list() -> list[checks.CheckMessage]:
+    """Check that the erasure list is an absolute path, or a dotted path to a callable."""
+    given: object = settings.ERASURE_LIST
+    is_file = isinstance(given, str | Path) and Path(given).is_absolute()
+    if given is None or is_file or _is_function(given):
+        return []
+    message = (
+        f"CHATMEMORY['ERASURE_LIST']: {str(given)!r} is neither an absolute path nor the dotted "
+        "path of a function."
+    )
+    return [checks.Error(message, id="chatmemory.E004")]
+
+
+def _is_function(path: object) -> bool:
+    try:
+        return isinstance(path, str) and callable(import_string(path))
+    except ImportError:
+        return False
+
+
+def _check_busy_policy() -> list[checks.CheckMessage]:
+    """Check the value of BUSY_POLICY."""
+    if settings.BUSY_POLICY in BUSY_POLICIES:
+        return []
+    message = f"CHATMEMORY['BUSY_POLICY'] must be one of {', '.join(BUSY_POLICIES)}."
+    return [checks.Error(message, id="chatmemory.E011")]
+
+
+def _check_prepared_statements() -> list[checks.CheckMessage]:
+    """Check the value of PREPARED_STATEMENTS."""
+    if settings.PREPARED_STATEMENTS in (True, False, None):
+        return []
+    message = "CHATMEMORY['PREPARED_STATEMENTS'] must be True, False or None."
+    return [checks.Error(message, id="chatmemory.E002")]
+
+
+def _check_retention() -> list[checks.CheckMessage]:
+    """Check the rules of RETENTION, and the value of USER_DELETED."""
+    found: list[checks.CheckMessage] = []
+    try:
+        retention_rules()
+    except ValueError as error:
+        found.append(checks.Error(f"CHATMEMORY: {error}.", id="chatmemory.E009"))
+    if settings.USER_DELETED not in ("purge", "erase", "keep"):
+        message = "CHATMEMORY['USER_DELETED'] must be purge, erase or keep."
+        found.append(checks.Error(message, id="chatmemory.E010"))
+    return found
+
+
+def _check_origins() -> list[checks.CheckMessage]:
+    """Check that each allowed origin is a scheme, host and optional port."""
+    given: object = settings.ALLOWED_ORIGINS
+    if given is None:
+        return []
+    origins = given if isinstance(given, list | tuple) else [given]
+    wrong = [origin for origin in origins if not _is_origin(origin)]
+    if not wrong and origins is given:
+        return []
+    message = "CHATMEMORY['ALLOWED_ORIGINS'] must be a list of scheme://host[:port]."
+    hint = "Invalid: " + ", ".join(map(repr, wrong)) + "." if origins is given else None
+    return [checks.Error(message, hint=hint, id="chatmemory.E007")]
+
+
+def _is_origin(origin: object) -> bool:
+    if not isinstance(origin, str):
+        return False
+    parts = urlsplit(origin)
+    is_bare = not (parts.path or parts.query or parts.fragment)
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and is_bare

@@ -1,0 +1,65 @@
+"""Strict JSON, and plain messages to and from columns. Pure: no database, no network."""
+
+from __future__ import annotations
+
+from chatmemory.codec.calls import (
+    CALLS,
+    UNKNOWN_OUTCOME,
+    Asks,
+    answered_call,
+    call_ids,
+    calls_of,
+    unknown_outcome,
+)
+from chatmemory.codec.checks import (
+    HIDDEN,
+    NOT_IN_KEYS,
+    check_client_id,
+    check_key,
+    check_storable,
+    check_text,
+    is_new_key,
+    key_of_address,
+    label,
+    new_client_id,
+    storable,
+    unknown_field,
+)
+from chatmemory.codec.cleaning import check_value, cleaned, text_of
+from chatmemory.codec.json import MAX_SAFE_INTEGER, dump_json, parse_json
+from chatmemory.codec.messages import MAX_CALLS, ROLES, Row, count_tokens, decode, encode, redacted
+
+__all__ = [
+    "CALLS",
+    "HIDDEN",
+    "MAX_CALLS",
+    "MAX_SAFE_INTEGER",
+    "NOT_IN_KEYS",
+    "ROLES",
+    "UNKNOWN_OUTCOME",
+    "Asks",
+    "Row",
+    "answered_call",
+    "call_ids",
+    "calls_of",
+    "check_client_id",
+    "check_key",
+    "check_storable",
+    "check_text",
+    "check_value",
+    "cleaned",
+    "count_tokens",
+    "decode",
+    "dump_json",
+    "encode",
+    "is_new_key",
+    "key_of_address",
+    "label",
+    "new_client_id",
+    "parse_json",
+    "redacted",
+    "storable",
+    "text_of",
+    "unknown_field",
+    "unknown_outcome",
+]

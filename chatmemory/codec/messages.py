@@ -1,0 +1,239 @@
+"""Encode plain messages as columns, and decode them.
+
+All parts of the app exchange *plain messages*: dicts that JSON can represent, with `role` and
+`content` (a string or a list of blocks), and any of `kind` (`function` or `chat`, where the role
+does not determine LangChain's class), `id`, `name`, `tool_calls`, `invalid_tool_calls`, `usage`,
+`tool_call_id`, `artifact`, `tool_status`, `additional_kwargs`, `response_metadata`, `asks` (see
+`Asks`). Unknown keys are kept. `encode` may add `repaired`, `cut`, `cut_calls` and
+`unknown_blocks`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from django.utils.module_loading import import_string
+
+from chatmemory.codec.calls import CALLS, calls_of
+from chatmemory.codec.checks import UNSTORABLE, path_of, quoted, storable
+from chatmemory.codec.cleaning import MAX_DEPTH, Cleaner, text_blocks, text_of
+from chatmemory.codec.json import BODY_READER, check_depth, dump_json
+from chatmemory.conf import settings
+from chatmemory.errors import BadInput
+
+logger = logging.getLogger(__name__)
+
+ROLES = ("system", "user", "assistant", "tool")
+
+MAX_CALLS = 1_000
+"""Maximum tool calls of one message, valid and invalid: ending a turn may add a row for each."""
+
+_MAX_TOKENS = 2**31 - 1  # the column's maximum
+_MAX_MODEL_CHARS = 100  # the width of the column
+
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The columns of a message, except its seq and time."""
+
+    role: str
+    text: str
+    """For display and search."""
+    body: str | None
+    """The whole message as compact JSON; None if it is only a role and plain text."""
+    tokens: int
+    status: str = "complete"
+    error: str = ""
+    model: str = ""
+    client_id: str | None = None
+    step: int | None = None
+
+
+def encode(
+    message: Mapping[str, object],
+    *,
+    lenient: bool = False,
+    field: str = "",
+    status: str = "complete",
+    error: str = "",
+    model: str = "",
+    client_id: str | None = None,
+    step: int | None = None,
+) -> Row:
+    """Convert a plain message to columns that every database can store.
+
+    The only function that repairs text for databases. NUL and lone surrogates are rejected in a
+    user's message; elsewhere they become U+FFFD, and `repaired` lists the paths. Blocks of unknown
+    type are kept and listed in `unknown_blocks`.
+
+    `lenient`, for the output of a run, repairs what is otherwise rejected: text of other roles
+    than user above MAX_REPLY_CHARS is truncated (`cut` is the full length), calls above MAX_CALLS
+    are dropped (`cut_calls` is the full count), a value that JSON cannot represent becomes text,
+    NaN and infinities become null (all in `repaired`). `field` is a prefix of the paths in errors.
+    Raises BadInput.
+    """
+    role = message.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        at = path_of(field, "role")
+        shown = quoted(role) if isinstance(role, str) else type(role).__name__
+        raise BadInput(f"{at} is {shown}, but must be one of {', '.join(ROLES)}.", field=at)
+    role = str.__str__(role)  # an enum's member has another text on MariaDB
+    if _is_only_text(message):
+        clean = dict(message)
+    else:
+        cleaner = Cleaner(forbidden=UNSTORABLE, repairs=role != "user", lenient=lenient, root=field)
+        clean = cleaner.message(message)
+        _limit_calls(clean, lenient, field)
+    if role != "user":
+        _limit_text(clean, settings.MAX_REPLY_CHARS, lenient, field)
+    text = text_of(clean["content"])
+    # With other keys, or these in another order, the body must keep them.
+    is_plain = isinstance(clean["content"], str) and list(clean) == ["role", "content"]
+    return Row(
+        role=role,
+        text=text,
+        body=None if is_plain else dump_json(clean),
+        tokens=count_tokens(clean),
+        status=status,
+        error=storable(error),
+        model=storable(model)[:_MAX_MODEL_CHARS],
+        client_id=client_id,
+        step=step,
+    )
+
+
+def decode(role: str, text: str, body: str | None) -> dict[str, object]:
+    """Convert a row's columns to the plain message, marked `quarantined` if undecodable."""
+    if body is None and role in ROLES:
+        return {"role": role, "content": text}
+    try:
+        return _read(role, body)
+    except (BadInput, ValueError) as error:
+        _warn_once(error.code if isinstance(error, BadInput) else "bad_json")
+        return {"role": role, "content": text, "quarantined": True}
+
+
+def redacted(role: str, text: str, body: str | None) -> Row:
+    """Return a row's columns without content; ids and names of tool calls and results stay."""
+    if role not in ROLES:
+        return Row(role=role, text="", body=None, tokens=0)
+    plain = decode(role, text, body)
+    kept: dict[str, object] = {"role": role, "content": ""}
+    kept |= {name: plain[name] for name in ("kind", "tool_call_id") if name in plain}
+    if calls := calls_of(plain):
+        kept["tool_calls"] = [
+            {"id": call.get("id"), "name": call.get("name"), "args": {}} for call in calls
+        ]
+    return encode(kept, lenient=True)
+
+
+def count_tokens(message: Mapping[str, object]) -> int:
+    """Count a message's tokens, with its tool calls and blocks, by TOKEN_COUNTER.
+
+    If the counter fails or returns an invalid count, the approximate counter is used and an error
+    is logged once, so that no message is lost.
+    """
+    content = message.get("content")
+    counted = text_of(content)
+    if isinstance(content, list):
+        texts = {index for index, _ in text_blocks(content)}
+        if others := [block for index, block in enumerate(content) if index not in texts]:
+            counted += dump_json(others)
+    if calls := message.get("tool_calls"):
+        counted += dump_json(calls)
+    counter = settings.TOKEN_COUNTER
+    if counter != "approximate":
+        try:
+            count = int(import_string(counter)(counted))
+        except Exception as error:  # the host's code may raise anything
+            _log_counter_once(str(counter), f"failed with {type(error).__name__}")
+        else:
+            if 0 <= count <= _MAX_TOKENS:
+                return count
+            _log_counter_once(str(counter), "returned an invalid count")
+    return math.ceil(len(counted) / 4) + 3
+
+
+def _read(role: str, body: str | None) -> dict[str, object]:
+    """Parse a row's body. Raises BadInput, ValueError."""
+    if role not in ROLES or body is None:
+        raise BadInput(code="bad_field")
+    check_depth(body, MAX_DEPTH)
+    message: object = BODY_READER.decode(body)
+    if not isinstance(message, dict) or message.get("role") != role:
+        raise BadInput(code="bad_shape")
+    match message.get("content"):
+        case str():
+            pass
+        case list(blocks) if all(isinstance(block, str | dict) for block in blocks):
+            pass
+        case _:
+            raise BadInput(code="bad_shape")
+    # The parser makes lone surrogates of such escapes, and no transport can send those.
+    if _SURROGATE_ESCAPE.search(body):
+        Cleaner(forbidden=UNSTORABLE, repairs=False, lenient=False, root="").value(message)
+    return message
+
+
+def _is_only_text(message: Mapping[str, object]) -> bool:
+    """Whether a message has only a role and a text that needs no repair, as most messages have."""
+    # Not `isinstance`: subclasses may override methods, and the cleaner copies them.
+    if type(message) is not dict or list(message) != ["role", "content"]:
+        return False
+    role, content = message.values()
+    is_text = type(role) is str and type(content) is str
+    return is_text and UNSTORABLE.search(str(content)) is None
+
+
+@cache
+def _log_counter_once(counter: str, what: str) -> None:
+    logger.error("TOKEN_COUNTER %s %s; tokens are counted approximately.", counter, what)
+
+
+@cache
+def _warn_once(kind: str) -> None:
+    logger.warning("A stored message cannot be decoded (%s); it is returned as quarantined.", kind)
+
+
+def _limit_text(message: dict[str, object], limit: int, lenient: bool, field: str) -> None:
+    """Reject a text above `limit` characters, or truncate it and set `cut`."""
+    content = message["content"]
+    length = len(text_of(content))
+    if length <= limit:
+        return
+    if not lenient:
+        text = f"The message has {length:,} characters; the limit is {limit:,}."
+        raise BadInput(text, code="too_large", field=path_of(field, "content"), limit=limit)
+    message["cut"] = length
+    if not isinstance(content, list):
+        message["content"] = text_of(content)[:limit]
+        return
+    for index, text in text_blocks(content):
+        kept = text[:limit]
+        limit -= len(kept)
+        block = content[index]
+        content[index] = {**block, "text": kept} if isinstance(block, dict) else kept
+
+
+def _limit_calls(message: dict[str, object], lenient: bool, field: str) -> None:
+    """Reject more than MAX_CALLS tool calls, or keep the first ones and set `cut_calls`."""
+    calls = {key: value for key in CALLS if isinstance(value := message.get(key), list)}
+    count = sum(map(len, calls.values()))
+    if count <= MAX_CALLS:
+        return
+    if not lenient:
+        text = f"The message has {count:,} tool calls; the limit is {MAX_CALLS:,}."
+        at = path_of(field, next(iter(calls)))
+        raise BadInput(text, code="too_many", field=at, limit=MAX_CALLS)
+    message["cut_calls"] = count
+    left = MAX_CALLS
+    for key, value in calls.items():
+        message[key] = value[:left]
+        left -= len(value[:left])

@@ -1,0 +1,70 @@
+"""The service calls for frames. Each is one call of the pool that first checks the login."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from chatmemory import codec, services
+from chatmemory.access import logins, rates
+from chatmemory.access.addresses import address_lane
+from chatmemory.database.pool import Lane, in_pool
+from chatmemory.errors import NotFound
+from chatmemory.live.runner import runner
+from chatmemory.models import Session
+from chatmemory.services import Actor, Admitted, Login
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _with_login_check(function: Callable[P, T]) -> Callable[Concatenate[Login, P], T]:
+    """Wrap a service: check the login first. The result raises Unauthenticated and Forbidden."""
+
+    @functools.wraps(function)
+    def inner(login: Login, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        logins.check_login(login)
+        return function(*args, **kwargs)
+
+    return inner
+
+
+def _open(login: Login, /, *, is_fresh: bool, session_key: str, by: Actor, create: bool) -> Session:
+    """Return the session of a key; with `create`, a new one for a new key.
+
+    The handshake has just checked a fresh login. Raises NotFound, with no difference between an
+    unknown key, another user's key and an invalid key.
+    """
+    if is_fresh:
+        logins.check_reach(login.actor)
+    else:
+        logins.check_login(login)
+    key = codec.key_of_address(session_key)
+    try:
+        return services.get_session(session_key=key, by=by)
+    except NotFound:
+        if not create or not codec.is_new_key(key):
+            raise
+    return services.open_session(session_key=key, by=by)
+
+
+def _send(*, by: Actor, **fields: Any) -> Admitted:
+    """Admit a turn and launch its run."""
+    # Launched here, on the pool thread: the socket may have stopped waiting for the answer.
+    rates.check_rate(by)
+    admitted = services.admit_turn(by=by, owner=runner.owner, **fields)
+    if admitted.claim is not None:
+        runner.launch(admitted.claim)
+    return admitted
+
+
+def _lane(_: Login, /, **fields: Any) -> Lane:
+    return address_lane(**fields)
+
+
+aopen = in_pool(_open, lane=_lane)
+asend = in_pool(_with_login_check(_send), lane=_lane)
+astop = in_pool(_with_login_check(services.stop_turn), lane=_lane)
+arename = in_pool(_with_login_check(services.rename_session), lane=_lane)
+afetch = in_pool(_with_login_check(services.read_page))

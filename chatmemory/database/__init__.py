@@ -1,0 +1,1 @@
+"""Write to the database: connections, locks, inserts, retries, threads, signals after commits."""

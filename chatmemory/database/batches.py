@@ -1,0 +1,51 @@
+"""Iterate over many sessions in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from chatmemory.database.retries import retried
+from chatmemory.models import Session, SessionQuerySet
+
+BATCH_SESSIONS = 500
+"""Sessions that `in_batches` reads in one statement."""
+
+
+def in_batches(sessions: SessionQuerySet) -> Iterator[int]:
+    """Yield the primary keys of sessions in ascending order, without those created meanwhile.
+
+    No transaction or cursor is open between two batches, so the caller may change the sessions.
+    """
+    return chain.from_iterable(batches(sessions, BATCH_SESSIONS))
+
+
+def batches(sessions: SessionQuerySet, size: int) -> Iterator[list[int]]:
+    """Yield lists of up to `size` primary keys, by the rules of `in_batches`."""
+    # Without this bound, the loop would not end while other processes create sessions faster.
+    newest = _newest_pk()
+    batch = _next_batch(sessions, after=0, newest=newest, size=size)
+    while batch:
+        yield batch
+        batch = _next_batch(sessions, after=batch[-1], newest=newest, size=size)
+
+
+def check_size(name: str, size: int, *, maximum: int | None = None) -> None:
+    """Check the argument for the size of a batch. Raises ValueError."""
+    # An empty batch would be taken for the end: a check would find nothing, and report no damage.
+    if size < 1 or (maximum is not None and size > maximum):
+        limits = "1 or more" if maximum is None else f"1 to {maximum}"
+        raise ValueError(f"{name} must be {limits}, not {size}")
+
+
+@retried(is_repeatable=True)
+def _newest_pk() -> int:
+    return Session.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+
+
+@retried(is_repeatable=True)
+def _next_batch(sessions: SessionQuerySet, *, after: int, newest: int, size: int) -> list[int]:
+    # Not OFFSET: it would skip sessions after the caller has removed some. Not `iterator()`: its
+    # cursor is lost with the connection, but this statement can be retried.
+    pks = sessions.filter(pk__gt=after, pk__lte=newest).order_by("pk").values_list("pk", flat=True)
+    return list(pks[:size])

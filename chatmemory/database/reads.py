@@ -1,0 +1,102 @@
+"""The reads of each turn and page. See Note [Statements built once]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from django.contrib.auth import get_user_model
+from django.db.models import CharField, Model, QuerySet
+
+from chatmemory.database.faults import write_connection
+from chatmemory.database.retries import retried
+from chatmemory.database.statements import CompiledSelect, Parameter
+from chatmemory.models import Page, Session, page_of
+
+M = TypeVar("M", bound=Model)
+
+
+def _page_rows(has_after: bool, has_before: bool, has_limit: bool) -> QuerySet[Any, Any]:
+    text = CharField()
+    return Session.objects.at(Parameter("scope", text), Parameter("key", text)).page_rows(
+        after=Parameter("after") if has_after else None,
+        before=Parameter("before") if has_before else None,
+        limit=Parameter("limit") if has_limit else None,
+    )
+
+
+_PAGE = CompiledSelect(_page_rows, "SESSION_TTL", is_binary=True)
+
+
+@retried(is_repeatable=True)
+def read_page_at(
+    scope: str, key: str, *, after: int | None, before: int | None = None, limit: int | None
+) -> Page | None:
+    """Read a page of the session at an address as `SessionQuerySet.page` does."""
+    shape = (after is not None, before is not None, limit is not None)
+    rows = _PAGE.tuples(*shape, scope=scope, key=key, after=after, before=before, limit=limit)
+    return page_of(rows, is_marked=after is not None)
+
+
+def _content_rows() -> QuerySet[Any, Any]:
+    text = CharField()
+    return Session.objects.at(Parameter("scope", text), Parameter("key", text)).content_rows()
+
+
+_CONTENT = CompiledSelect(_content_rows, "SESSION_TTL")
+
+
+@retried(is_repeatable=True)
+def read_content_at(scope: str, key: str) -> list[Any]:
+    """Read the rows of `SessionQuerySet.content_rows` of the session at an address."""
+    return _CONTENT.tuples(scope=scope, key=key)
+
+
+def _session_rows() -> QuerySet[Any, Any]:
+    text = CharField()
+    found = Session.objects.at(Parameter("scope", text), Parameter("key", text))
+    rows: QuerySet[Any, Any] = found.values(*_columns(Session))
+    return rows
+
+
+_SESSION_AT = CompiledSelect(_session_rows, "SESSION_TTL")
+
+
+@retried(is_repeatable=True)
+def read_session_at(scope: str, key: str) -> Session | None:
+    """Read the active session at an address."""
+    for row in _SESSION_AT.rows(scope=scope, key=key):
+        return _instance(Session, row)
+    return None
+
+
+def _owned_session_rows(owner: type[Model]) -> QuerySet[Any, Any]:
+    columns = (f"owner__{name}" for name in _columns(owner))
+    session = Session.objects.filter(pk=Parameter("pk"))
+    rows: QuerySet[Any, Any] = session.values(*_columns(Session), *columns)
+    return rows
+
+
+_OWNED_SESSION = CompiledSelect(_owned_session_rows)
+
+
+@retried(is_repeatable=True)
+def read_session_with_owner(pk: int) -> Session | None:
+    """Read a session, even a removed or expired one, and its owner."""
+    user = get_user_model()
+    for row in _OWNED_SESSION.rows(user, pk=pk):
+        session = _instance(Session, row)
+        if session.owner_id is not None:
+            session.owner = _instance(user, row, "owner__")
+        return session
+    return None
+
+
+def _instance(model: type[M], row: Mapping[str, Any], prefix: str = "") -> M:
+    names = _columns(model)
+    alias = write_connection().alias
+    return model.from_db(alias, names, [row[prefix + name] for name in names])
+
+
+def _columns(model: type[Model]) -> list[str]:
+    return [field.attname for field in model._meta.concrete_fields]

@@ -1,0 +1,288 @@
+"""The hub of a process: its sockets, the texts of runs, and hints from and to other processes.
+
+It has its own thread and event loop, so that a server's busy loop and a channel layer that hangs do
+not delay each other. It stores nothing: the data is in the database. The next sweep finds what a
+lost hint announced, and the finished row replaces lost text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine, Mapping
+from typing import Any, Protocol
+
+from chatmemory.live.layer import RUNNERS, Layer, group_of
+from chatmemory.live.loops import LoopThread
+from chatmemory.live.sockets import Socket, Sockets, login_digest
+from chatmemory.live.sweep import SWEEP_SECONDS, Sweep
+from chatmemory.live.texts import LiveText, Mirrored, Place, Texts
+from chatmemory.models import Change
+
+TICK_SECONDS = 0.04
+"""How often new text of a run is sent. See Note [Ticks]."""
+# Note [Ticks]
+#
+# Models emit single tokens. A frame for each of them would cost each watcher's server and client
+# more than the text itself, and an event for each would overload the layer. So new text is released
+# on a tick, at most once in `TICK_SECONDS` for a session. The first piece after a pause is released
+# immediately.
+# - Sockets read a text only up to `LiveText.published`, so all that are up to date send the same
+#   frame, which is encoded once.
+# - Only the hub's thread releases text. It forgets the tick first, so that a piece that arrives
+#   meanwhile starts another one.
+RECONNECT_MS_PER_SOCKET = 10
+"""The clients of a process that ends reconnect within this time, multiplied by their number."""
+MAX_RECONNECT_MS = 60_000
+"""The longest time within which they reconnect."""
+
+
+class Listener(Protocol):
+    """The runner, as the hub uses it. The hub's thread calls it, so it must not wait."""
+
+    def run_waiting(self, session_pk: int) -> None:
+        """Claim and run the next waiting turn of the session, if there is one."""
+
+    def stop(self, turn_pk: int) -> None:
+        """Stop the turn, if this process runs it."""
+
+
+class Hub:
+    """Any thread may call its public methods. None of them waits for the database or the layer."""
+
+    def __init__(self, *, sweep_seconds: float = SWEEP_SECONDS) -> None:
+        self.listener: Listener | None = None
+        self._thread = LoopThread("chatmemory-hub", background=self._background)
+        self._sockets = Sockets()
+        self._texts = Texts()
+        self.sweep = Sweep(
+            self._sockets,
+            self._texts,
+            self._run_waiting,
+            self._request_text,
+            seconds=sweep_seconds,
+        )
+        self._restart_reason = ""
+        self._reconnect_ms = RECONNECT_MS_PER_SOCKET
+        self._layer = self._new_layer()
+
+    def _new_layer(self) -> Layer:
+        return Layer(self._on_event, self._on_join, self._on_change)
+
+    def shut_down(self) -> None:
+        """End the thread and drop all state; the next use starts a new one."""
+        self._thread.stop()
+        for part in (self._sockets, self._texts, self.sweep):
+            part.clear()
+        self._restart_reason = ""
+        self._layer = self._new_layer()
+
+    def _background(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._layer.run(), *self.sweep.loops()]
+
+    def join(self, place: Place, socket: Socket) -> None:
+        """Subscribe the socket to the hints of the session."""
+        self.sweep.is_enabled = True
+        # Before the group is joined: `_on_join` then hints this socket at changes that it missed.
+        self._sockets.add(place.session_pk, socket)
+        self._thread.call(self._join_group, place)
+        if self._restart_reason:
+            self._close_one_for_restart(socket)
+
+    def leave(self, session_pk: int, socket: Socket) -> None:
+        """Unsubscribe the socket from the hints of the session."""
+        if self._sockets.remove(session_pk, socket):
+            self._thread.call(self._leave_group, session_pk)
+
+    def close_user_sockets(self, user_pk: str) -> None:
+        """Close the sockets of a user in all processes."""
+        self._sockets.close_user(user_pk)
+        self._publish_hint(RUNNERS, "user", user=user_pk)
+
+    def close_login_sockets(self, login_key: str) -> None:
+        """Close the sockets of a Django session in all processes."""
+        digest = login_digest(login_key)
+        self._sockets.close_login(digest)
+        self._publish_hint(RUNNERS, "login", login=digest)
+
+    def close_for_restart(self, reason: str) -> None:
+        """Close the sockets of this process, including those that join later."""
+        # Each client that reconnects needs a few milliseconds of another process.
+        count = max(1, len(self._sockets.all()))
+        self._reconnect_ms = min(count * RECONNECT_MS_PER_SOCKET, MAX_RECONNECT_MS)
+        # Set before the loop, so that `join` closes a socket that the loop misses.
+        self._restart_reason = reason
+        for socket in self._sockets.all():
+            self._close_one_for_restart(socket)
+
+    def _close_one_for_restart(self, socket: Socket) -> None:
+        after_ms = random.randrange(self._reconnect_ms)  # noqa: S311  # no secret
+        socket.close_for_restart(self._restart_reason, after_ms)
+
+    def has_several_sockets(self, session_pk: int) -> bool:
+        return self._sockets.count(session_pk) > 1
+
+    @property
+    def has_no_sockets(self) -> bool:
+        return self._sockets.is_empty
+
+    @property
+    def is_layer_working(self) -> bool:
+        """Whether hints from other processes arrive; otherwise only the sweep finds changes."""
+        return not self._layer.is_failing
+
+    @property
+    def is_everything_sent(self) -> bool:
+        """Whether all hints were sent to other processes."""
+        return not self._layer.has_hints
+
+    def serve(self) -> None:
+        """Receive the hints for runners, and sweep the turns now and periodically."""
+        self.sweep.is_enabled = True
+        self._thread.call(self._layer.join, RUNNERS)
+        self._thread.call(self.sweep.request_turns)
+
+    def start_sweeps(self) -> None:
+        """Sweep even if this process runs no turns. A repeated call does nothing."""
+        if not self.sweep.is_enabled:
+            self.serve()
+
+    def hint(self, session_pk: int, change: Change | None = None) -> None:
+        """Notify the session's sockets in all processes that it changed.
+
+        Those of this process show the change without reading it, if it is given.
+        """
+        self._sockets.hint(session_pk, change)
+        self._publish_hint(group_of(session_pk), "news", session=session_pk)
+
+    def notify_runners(self, session_pk: int) -> None:
+        """Notify the runners of other processes that a turn waits."""
+        self._publish_hint(RUNNERS, "work", session=session_pk)
+
+    def notify_stop(self, turn_pk: int) -> None:
+        """Notify the runners of other processes that a turn must stop."""
+        self._publish_hint(RUNNERS, "stop", turn=turn_pk)
+
+    def _publish_hint(self, group: str, kind: str, **fields: object) -> None:
+        if self._layer.is_shared:
+            self._thread.call(self._layer.send, group, kind, fields)
+
+    def begin_text(self, place: Place, turn: str, step: int) -> LiveText:
+        """Start the text of a step of a run in this process."""
+        text = self._texts.begin(place, turn, step)
+        if self._layer.is_shared:
+            # Other processes send requests for the text to this group.
+            self._thread.call(self._layer.join, RUNNERS)
+        return text
+
+    def publish(self, place: Place) -> None:
+        """Send new pieces of a text of this process to all sockets of the session: Note [Ticks]."""
+        is_read = self._layer.is_shared or self._sockets.has(place.session_pk)
+        if is_read and not self._texts.is_scheduled(place):
+            self._thread.call(self._release, place)
+
+    def end_text(self, place: Place, turn: str) -> None:
+        """Drop the text of a turn that ended: its rows contain it."""
+        self._texts.end(place, turn)
+
+    def text_of(self, place: Place) -> LiveText | None:
+        """Return the text of the session's run, in this or another process."""
+        return self._texts.get(place)
+
+    # Only the hub's thread calls the methods below.
+
+    def _run_waiting(self, session_pk: int) -> None:
+        if self.listener is not None:
+            self.listener.run_waiting(session_pk)
+
+    def _join_group(self, place: Place) -> None:
+        self._release(place)  # `publish` does nothing without sockets
+        group = group_of(place.session_pk)
+        has_joined = self._layer.has_joined(group)
+        self._layer.join(group)  # also if it has joined: the last socket may just have left
+        # Otherwise `_on_join` requests the text: an answer to an earlier request would not arrive.
+        if has_joined and self.text_of(place) is None:
+            self._request_text(place.session_pk)
+
+    def _leave_group(self, session_pk: int) -> None:
+        if self._sockets.forget(session_pk):
+            self._texts.drop_mirrors(session_pk)
+            self.sweep.forget(session_pk)
+            self._layer.leave(group_of(session_pk))
+
+    def _on_join(self, session_pk: int | None) -> None:
+        """Recover the events that were sent before the group was joined; None for `RUNNERS`."""
+        if session_pk is None:
+            self._send_whole()  # requests for these texts did not arrive
+            return
+        self._sockets.hint(session_pk)
+        if not self._texts.own_places(session_pk):
+            self._request_text(session_pk)
+
+    def _on_change(self) -> None:
+        """Let the sockets notify their clients whether the layer works."""
+        for socket in self._sockets.all():
+            socket.notify_text()
+
+    def _request_text(self, session_pk: int) -> None:
+        # To all runners: the process that runs the turn may have no socket of the session.
+        self._layer.send(RUNNERS, "whole", {"session": session_pk})
+
+    def _release(self, place: Place) -> None:
+        """Release new pieces now, unless a tick will do it."""
+        if not self._texts.is_scheduled(place):
+            self._tick(place)
+
+    def _tick(self, place: Place) -> None:
+        """Release new pieces; if there are any, more at the next tick."""
+        self._texts.unschedule(place)
+        event = self._texts.next_event(place)
+        if event is None:
+            return
+        self._texts.schedule(place)
+        asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick, place)
+        self._sockets.notify_text(place.session_pk)
+        self._send_text(place, event)
+
+    def _send_whole(self, session_pk: int | None = None) -> None:
+        """Send the texts of this process, by default of all sessions, to other processes."""
+        for place in self._texts.own_places(session_pk):
+            self._send_text(place, self._texts.whole_event(place))
+
+    def _send_text(self, place: Place, event: Mapping[str, object] | None) -> None:
+        if event is not None and self._layer.is_shared:
+            self._layer.send(group_of(place.session_pk), "text", event)
+
+    def _on_event(self, kind: str, event: Mapping[str, Any]) -> None:
+        match kind:
+            case "news":
+                self._sockets.hint(event["session"])
+            case "text":
+                self._mirror(event)
+            case "whole":
+                self._send_whole(event["session"])
+            case "user":
+                self._sockets.close_user(event["user"])
+            case "login":
+                self._sockets.close_login(event["login"])
+            case "work":
+                self._run_waiting(event["session"])
+            case "stop" if self.listener is not None:
+                self.listener.stop(event["turn"])
+
+    def _mirror(self, event: Mapping[str, Any]) -> None:
+        session_pk: int = event["session"]
+        if not self._sockets.has(session_pk):
+            return
+        match self._texts.mirror(event):
+            case Mirrored.BEGUN:
+                self._sockets.hint(session_pk)  # the hint about the start of the run may be lost
+                self._sockets.notify_text(session_pk)
+            case Mirrored.EXTENDED:
+                self._sockets.notify_text(session_pk)
+            case Mirrored.INCOMPLETE:
+                self._request_text(session_pk)
+
+
+hub = Hub()
+"""The hub of this process."""

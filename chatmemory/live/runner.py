@@ -1,0 +1,429 @@
+"""The runner of a process: it runs turns under a lease, in its own thread and event loop.
+
+A responder that blocks delays other runs, but never a socket. The keeper, in another thread,
+renews leases and finds stops, lost fences and timeouts. It ends a run with the partial text and
+does not wait for the responder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import CancelledError as FutureCancelled
+from concurrent.futures import Future
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+from asgiref.sync import async_to_sync
+
+from chatmemory import responders
+from chatmemory.conf import settings
+from chatmemory.database.host_tests import require_shared_data
+from chatmemory.database.threads import DaemonExecutor
+from chatmemory.errors import ChatMemoryError, MemoryUnavailable, ModelError, ModelTimeout
+from chatmemory.live.hub import hub
+from chatmemory.live.keeper import Keeper
+from chatmemory.live.loops import LoopThread
+from chatmemory.live.run import (
+    COMPLETE,
+    FAILED,
+    INTERRUPTED,
+    Run,
+    aread_request,
+    asave_text,
+    astore_end_durably,
+    astore_last,
+    needs_row,
+)
+from chatmemory.live.texts import LiveText
+from chatmemory.logs import log_error
+from chatmemory.responders import Finished, Progress, Request, Text
+from chatmemory.services.turns import progress, recovery
+from chatmemory.services.turns.claims import Claim, aclaim_next, claim_next
+from chatmemory.services.turns.fairness import asessions_to_claim, has_turn_limit
+from chatmemory.services.turns.run_context import run_context
+
+logger = logging.getLogger(__name__)
+
+SLICE_SECONDS = 0.02
+"""How long a responder that never waits may run before the loop runs other tasks."""
+RESPONDER_THREADS = min(32, (os.cpu_count() or 1) + 4)
+"""Threads for blocking calls of responders; as many as Python's default executor has."""
+POLL_SECONDS = 0.05
+"""How often the drain checks whether runs have ended."""
+
+
+class _FenceLost(Exception):
+    """Another process ended this turn. See Note [Fence]."""
+
+
+class Runner:
+    """Claims turns and runs them. Each process has one; its name is in the leases."""
+
+    release_seconds = 1.0
+    """How long the drain waits for the database to release claims."""
+    end_seconds = 3.0
+    """How long the drain waits for the database to store the ends of interrupted runs."""
+
+    def __init__(self) -> None:
+        self.name = f"{socket.gethostname()[:24]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        # The executor is for `asyncio.to_thread` in responders, and for LangChain's sync tools.
+        self._thread = LoopThread(
+            "chatmemory-runner",
+            executor=partial(DaemonExecutor, RESPONDER_THREADS, name="chatmemory-responders"),
+        )
+        self._test_loop: asyncio.AbstractEventLoop | None = None
+        """With `DB_THREADS` 0, the loop of a test's sockets: its thread sees the test's rows."""
+        self._is_shutting_down = False
+        self._runs: dict[Claim, Run] = {}
+        self.keeper = Keeper(self._runs, probe_loop=self._probe_loop, on_end=self._on_end)
+        self._probed_at: float | None = None
+        """When the unanswered probe of the loop was sent; None if there is none."""
+        self._is_enabled = False
+        self._is_draining = False
+
+    def enable(self) -> None:
+        """Let this process run waiting turns."""
+        if not settings.DB_THREADS:
+            with contextlib.suppress(RuntimeError):  # called from a sync view
+                self._test_loop = asyncio.get_running_loop()
+        if not self._is_enabled:
+            self._is_enabled = True
+            hub.serve()
+
+    @property
+    def owner(self) -> str:
+        """The lease owner for claims of this process; empty while it cannot run a turn."""
+        if not self._is_enabled or self._is_draining or self._is_stuck:
+            return ""
+        return self.name
+
+    @property
+    def _is_stuck(self) -> bool:
+        """Whether a responder has blocked the loop for longer than a lease."""
+        probed_at = self._probed_at
+        return probed_at is not None and time.monotonic() - probed_at > settings.LEASE
+
+    # Any thread may call the methods below.
+
+    def launch(self, claim: Claim) -> None:
+        """Run a claimed turn in the runner's loop, without waiting for it."""
+        self._submit_and_probe(self._run(claim))
+
+    def run_waiting(self, session_pk: int) -> None:
+        """Claim and run the session's next turn, if this process runs turns."""
+        if self.owner:
+            self._submit_and_probe(self._claim_and_run(session_pk))
+
+    def dispatch(self, session_pk: int) -> None:
+        """Run the session's next turn here, or notify the runners of other processes."""
+        if self.owner:
+            self.run_waiting(session_pk)
+        else:
+            hub.notify_runners(session_pk)
+
+    def stop(self, turn_pk: int) -> None:
+        """Stop the turn, if it runs here."""
+        for claim, run in tuple(self._runs.items()):  # a copy: other threads change the dict
+            if claim.turn_pk != turn_pk:
+                continue
+            if settings.DB_THREADS:
+                # Not run.cancel(): after a restore another turn can have this primary key. The
+                # keeper compares the whole identity of the turn.
+                self.keeper.check_now()
+            elif run.loop is not None and run.claim_end():  # tests have no keeper thread
+                run.cancel()
+                asyncio.run_coroutine_threadsafe(self._finish(run, INTERRUPTED, ""), run.loop)
+
+    def run(self, session_pk: int, *, timeout_seconds: float | None = None) -> bool:
+        """Run the session's waiting turn, and wait at most `timeout_seconds` for its end.
+
+        The run continues after a timeout. Returns False without doing anything if no turn waits,
+        another process claimed it, or this process is ending or blocked by a responder.
+        """
+        running = self.begin(session_pk)
+        if running is None:
+            return False
+        with contextlib.suppress(TimeoutError, FutureCancelled):
+            running.result(timeout_seconds)
+        return True
+
+    def begin(self, session_pk: int) -> Future[None] | None:
+        """Claim the session's waiting turn and start its run; return a future for its end.
+
+        Returns None where `run` returns False. With `DB_THREADS` 0 the run has ended on return.
+        """
+        if self._is_draining or self._is_stuck:
+            return None
+        if settings.DB_THREADS:
+            require_shared_data()
+        claim = claim_next(session_pk=session_pk, owner=self.name)
+        if claim is None:
+            return None
+        if not settings.DB_THREADS:
+            async_to_sync(self._run)(claim)
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
+        # Not in the caller's loop: in a view of an ASGI server that is the server's own, and a
+        # responder that blocks would stop its sockets.
+        return self._submit(_log_errors(self._run(claim)))
+
+    async def drain(self, seconds: float) -> bool:
+        """Stop claiming turns, wait `seconds` for those that run, and interrupt the rest.
+
+        Releases the claims of turns that have not started. Returns whether all of this is stored: a
+        database that hangs delays it by at most `release_seconds` and `end_seconds`.
+        """
+        self._is_draining = True
+        is_released = await self.release_claims()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._runs:  # noqa: ASYNC110  # they end on other threads
+                    await asyncio.sleep(POLL_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.end_seconds):
+                await self._interrupt_all()
+        return is_released and not self._runs
+
+    async def release_claims(self) -> bool:
+        """Return this process's unstarted turns to the queue, for other processes.
+
+        Returns False if the database did not do it within `release_seconds`.
+        """
+        try:
+            # Note [Timeouts]
+            async with asyncio.timeout(self.release_seconds):
+                await recovery.arequeue_unstarted_turns(owner=self.name)
+        except (MemoryUnavailable, TimeoutError):
+            logger.warning("Unstarted claims could not be released; their leases will expire.")
+            return False
+        return True
+
+    def shut_down(self) -> None:
+        """End the threads. Call `drain` first; otherwise other processes end the turns later."""
+        self._test_loop = None
+        self._is_enabled, self._is_draining, self._is_shutting_down = False, False, True
+        self._thread.stop()
+        self.keeper.stop()
+        self._runs.clear()
+        self._probed_at = None
+        self._is_shutting_down = False
+
+    def _submit_and_probe(self, work: Coroutine[Any, Any, None]) -> None:
+        self._submit(_log_errors(work))
+        self._probe_loop()
+
+    def _submit(self, work: Coroutine[Any, Any, None]) -> Future[None]:
+        test_loop = self._test_loop
+        if not settings.DB_THREADS and test_loop is not None and test_loop.is_running():
+            return asyncio.run_coroutine_threadsafe(work, test_loop)
+        return self._thread.submit(work)
+
+    def _probe_loop(self) -> None:
+        """Send the loop a callback, unless an earlier one is unanswered. See `_is_stuck`."""
+        if self._thread.is_started and self._probed_at is None:
+            self._probed_at = time.monotonic()
+            self._thread.call_if_started(self._on_probe_answered)
+
+    def _on_probe_answered(self) -> None:
+        self._probed_at = None
+
+    async def _claim_and_run(self, session_pk: int) -> None:
+        claim = await self._claim(session_pk)
+        if claim is not None:
+            await self._run(claim)
+
+    async def _claim(self, session_pk: int) -> Claim | None:
+        owner = self.owner
+        if not owner:
+            return None
+        try:
+            return await aclaim_next(session_pk=session_pk, owner=owner)
+        except ChatMemoryError as error:
+            logger.warning("a turn cannot be claimed now: %s", error.code)
+            return None
+
+    async def _run(self, claim: Claim) -> None:
+        # The drain released all unstarted claims when it began, but this one arrived later.
+        if self._is_draining:
+            await self.release_claims()
+            return
+        if claim in self._runs:
+            return  # a repeated send launched the same claim again
+        run = Run(claim, LiveText(claim.client_id, 0))
+        run.loop, run.task = asyncio.get_running_loop(), asyncio.current_task()
+        self._runs[claim] = run
+        if settings.DB_THREADS:
+            self.keeper.wake()
+        try:
+            with run_context(claim):
+                await self._respond(run)
+        except asyncio.CancelledError:
+            if not run.is_ending:
+                raise
+        finally:
+            hub.end_text(run.place, claim.client_id)
+            if self._runs.get(claim) is run and not run.is_ending:
+                del self._runs[claim]
+
+    async def _respond(self, run: Run) -> None:
+        """Run the responder and store the end of the turn, also if the responder fails."""
+        status, error = COMPLETE, ""
+        try:
+            if not await progress.astart_turn(claim=run.claim):
+                return
+            run.is_started = True
+            request = await aread_request(claim=run.claim)
+            if request is None:
+                return
+            await self._stream(run, request)
+        except _FenceLost:
+            return
+        except MemoryUnavailable:
+            if not run.is_started:
+                return  # a sweep requeues the turn when its lease has expired
+            status = INTERRUPTED
+        except TimeoutError:
+            status, error = FAILED, ModelTimeout.code
+        except ModelError as problem:
+            status, error = FAILED, problem.code
+            is_ours = type(problem).__module__ == ModelError.__module__
+            level = logging.WARNING if is_ours else logging.ERROR
+            message = "turn %s ends as %s"
+            log_error(logger, message, run.claim.client_id, error, error=problem, level=level)
+        except BaseException as problem:
+            # A responder may raise SystemExit or CancelledError itself.
+            if run.is_ending or self._is_shutting_down or _is_closed_from_outside(run):
+                raise
+            status, error = FAILED, ModelError.code
+            message = "turn %s: the responder failed"
+            log_error(logger, message, run.claim.client_id, error=problem)
+        if run.save_task is not None:
+            # The end would wait for the save's lane (Note [Lanes]). Until this task claims the end,
+            # the keeper can still end the run.
+            await asyncio.wait({run.save_task})
+        if run.claim_end():
+            await self._finish(run, status, error)
+
+    async def _finish(self, run: Run, status: str, error: str) -> None:
+        """Store the end of a run. The caller has claimed it with `claim_end`."""
+        try:
+            await astore_end_durably(run, status, error)
+        finally:
+            self._on_end(run)
+
+    async def _interrupt_all(self) -> None:
+        """Interrupt all runs with their partial text, and wait until all ends are stored."""
+        ends: set[asyncio.Future[None]] = set()  # references: a loop keeps only weak ones
+        # Repeated: a run that starts during the loop must be interrupted too.
+        while self._runs:
+            for run in tuple(self._runs.values()):
+                if run.is_started and run.claim_end():
+                    run.cancel()
+                    ends.add(asyncio.ensure_future(self._finish(run, INTERRUPTED, "")))
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _stream(self, run: Run, request: Request) -> None:
+        run.window_tokens = request.window_tokens
+        run.begin_step(0)
+        yielded_at = time.monotonic()
+        # Without aclosing Python would close the generator later, in another task.
+        async with aclosing(responders.find()(request)) as pieces:
+            async for piece in pieces:
+                match piece:
+                    case Text(text):
+                        if run.last is not None:
+                            await self._store_last(run)
+                        run.add_text(text)
+                        self._save_soon(run)
+                        if run.chars > settings.MAX_REPLY_CHARS:
+                            return  # the rest would be truncated, and may never end
+                    case Progress():
+                        run.add_progress(piece)
+                    case Finished(message):
+                        await self._set_last(run, message)
+                if run.is_fence_lost:
+                    raise _FenceLost
+                # A model that never waits, for example one with a cache, would block other runs.
+                if time.monotonic() - yielded_at >= SLICE_SECONDS:
+                    await asyncio.sleep(0)
+                    yielded_at = time.monotonic()
+
+    def _save_soon(self, run: Run) -> None:
+        """Start to save the partial text in the background if a save is due and none runs."""
+        if run.is_save_due and (run.save_task is None or run.save_task.done()):
+            run.saved_at, run.saved_chars = time.monotonic(), run.chars
+            run.save_task = asyncio.ensure_future(self._save(run))
+
+    async def _save(self, run: Run) -> None:
+        try:
+            run.is_fence_lost = not await asave_text(run)
+        except ChatMemoryError as error:
+            logger.warning(
+                "turn %s: the partial text cannot be saved: %s", run.claim.client_id, error.code
+            )
+
+    async def _set_last(self, run: Run, message: Mapping[str, object]) -> None:
+        """Keep the finished message for the end of the turn; store the previous one now."""
+        if run.last is not None:
+            await self._store_last(run)
+        run.last = message
+        if needs_row(message):
+            await self._store_last(run)
+
+    async def _store_last(self, run: Run) -> None:
+        if not await astore_last(run):
+            raise _FenceLost
+
+    def _on_end(self, run: Run) -> None:
+        self._runs.pop(run.claim, None)
+        hub.end_text(run.place, run.claim.client_id)
+        if run.has_next_turn:
+            self.dispatch(run.claim.session_pk)
+        # With `DB_THREADS` 0 the runner's thread does not see the rows of the test.
+        if settings.DB_THREADS and self._thread.is_started and has_turn_limit(run.claim.scope):
+            self._submit_and_probe(self._launch_waiting(run.claim.scope))
+
+    async def _launch_waiting(self, scope: str) -> None:
+        """Launch turns of the user's other sessions that waited for TURNS_PER_USER."""
+        try:
+            sessions = await asessions_to_claim(scope=scope)
+        except ChatMemoryError as error:
+            message = "the next turn of a user cannot be claimed; a sweep will retry: %s"
+            logger.warning(message, error.code)
+            return
+        for session_pk in sessions:
+            # Checked for each session: a drain may begin in between.
+            if not self.owner:
+                hub.notify_runners(session_pk)
+            # Not gathered: the oldest session must be claimed first.
+            elif claim := await self._claim(session_pk):
+                self.launch(claim)
+
+
+def _is_closed_from_outside(run: Run) -> bool:
+    """Whether Python closes the coroutine outside its task, where it cannot await."""
+    try:
+        return asyncio.current_task() is not run.task
+    except RuntimeError:  # no loop runs here
+        return True
+
+
+async def _log_errors(work: Coroutine[Any, Any, None]) -> None:
+    """Await a coroutine whose result no caller reads."""
+    try:
+        await work
+    except Exception as error:
+        log_error(logger, "a run failed; a sweep will end its turn", error=error)
+
+
+runner = Runner()
+"""The runner of this process."""

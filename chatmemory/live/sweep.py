@@ -1,0 +1,157 @@
+"""The sweep: finds changes without hints, because any hint may be lost.
+
+So may signals after a commit: Note [Delivery after commit].
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from chatmemory.access.logins import aallowed_logins, acurrent_logins
+from chatmemory.conf import settings
+from chatmemory.database.pool import in_pool
+from chatmemory.live.sockets import Sockets, close_others
+from chatmemory.live.texts import Texts
+from chatmemory.logs import log_error
+from chatmemory.models import Head, Session, Turn
+from chatmemory.services.turns import recovery
+from chatmemory.services.turns.fairness import sessions_to_sweep
+
+logger = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 5.0
+"""The longest pause between two sweeps."""
+LEASE_END_SPREAD = 0.2
+"""A process sweeps at most this many seconds after a lease has expired."""
+MAX_SWEPT_TURNS = 100
+
+
+class Sweep:
+    """Checks heads, logins and turns in three loops, so a slow query of one delays no other."""
+
+    def __init__(
+        self,
+        sockets: Sockets,
+        texts: Texts,
+        run_waiting: Callable[[int], None],
+        request_text: Callable[[int], None],
+        *,
+        seconds: float = SWEEP_SECONDS,
+    ) -> None:
+        self._sockets = sockets
+        self._texts = texts
+        self._run_waiting = run_waiting
+        self._request_text = request_text
+        self.seconds = seconds
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all state. The caller has stopped the loops."""
+        self.is_enabled = False
+        self._heads: dict[int, Head | None] = {}
+        self._skipped_turns = 0
+        """How many overdue turns the last sweeps could not end."""
+        self._are_turns_due = asyncio.Event()
+
+    def forget(self, session_pk: int) -> None:
+        self._heads.pop(session_pk, None)
+
+    def request_turns(self) -> None:
+        """Sweep the turns now; only in the loop's thread."""
+        self._are_turns_due.set()
+
+    def loops(self) -> list[Coroutine[Any, Any, None]]:
+        return [
+            self._repeat(self._sweep_heads, asyncio.Event()),
+            self._repeat(self._sweep_logins, asyncio.Event()),
+            self._repeat(self._sweep_turns, self._are_turns_due),
+        ]
+
+    async def _repeat(self, sweep: Callable[[], Awaitable[float]], is_due: asyncio.Event) -> None:
+        """Repeat a sweep after the seconds that it returned, or as soon as `is_due` is set."""
+        pause = 0.0
+        while True:
+            # Note [Timeouts]
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await is_due.wait()
+            is_due.clear()
+            pause = self.seconds
+            if self.is_enabled and settings.DB_THREADS:
+                try:
+                    pause = await sweep()
+                except Exception as error:
+                    log_error(logger, "a sweep failed; the next is in %s s", pause, error=error)
+
+    async def _sweep_heads(self) -> float:
+        """Hint at the sessions that changed, drop old mirrors, and request missing texts."""
+        heads = await _aheads(self._sockets.session_pks())
+        for session_pk in self._sockets.session_pks():
+            head = heads.get(session_pk)
+            if session_pk not in self._heads or self._heads[session_pk] != head:
+                self._heads[session_pk] = head
+                self._sockets.hint(session_pk)
+        self._texts.drop_ended_mirrors(heads)
+        # A lost request or answer is noticed at the next piece of text, but a run may produce none.
+        for session_pk in self._texts.missing(heads.values()):
+            self._request_text(session_pk)
+        return self.seconds
+
+    async def _sweep_logins(self) -> float:
+        """Close the sockets whose login has ended.
+
+        If the database cannot be read, they stay open: each write checks its login itself.
+        """
+        sockets = self._sockets.all()
+        current = await acurrent_logins({socket.login for socket in sockets})
+        close_others(sockets, current)
+        # Last: an error of the host's function then keeps open only the sockets it decides about.
+        close_others(sockets, await aallowed_logins(current))
+        return self.seconds
+
+    async def _sweep_turns(self) -> float:
+        """End overdue turns, and claim waiting ones."""
+        turns = await _arecover_turns(self._skipped_turns)
+        self._skipped_turns = turns.skipped
+        for session_pk in turns.waiting:
+            self._run_waiting(session_pk)
+        # At most a lease, so that no lease begins and expires between two sweeps.
+        pause = min(self.seconds, settings.LEASE)
+        if turns.lease_ends_in is not None:
+            # Random, so that the processes do not recover the same turns simultaneously.
+            spread = random.uniform(0.02, LEASE_END_SPREAD)  # noqa: S311  # no secret
+            pause = min(pause, turns.lease_ends_in + spread)
+        return pause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turns:
+    waiting: Collection[int]
+    """Sessions with a waiting turn."""
+    lease_ends_in: float | None
+    """Seconds, which the database computes. See Note [Database clock]."""
+    skipped: int
+    """Overdue turns to skip at the next sweep."""
+
+
+def _recover_turns(skip: int = 0) -> _Turns:
+    """End overdue turns, at most `MAX_SWEPT_TURNS`; return which turns wait.
+
+    The first `skip` overdue turns, which could not be ended before, come last.
+    """
+    ended = recovery.recover_all_overdue_turns(limit=MAX_SWEPT_TURNS, skip=skip)
+    return _Turns(
+        waiting=sessions_to_sweep(limit=MAX_SWEPT_TURNS),
+        lease_ends_in=Turn.objects.seconds_to_lease_end(),
+        skipped=0 if ended.is_all else skip + ended.failed,
+    )
+
+
+_aheads = in_pool(Session.objects.heads)
+_arecover_turns = in_pool(_recover_turns)

@@ -1,0 +1,42 @@
+"""Cursors: the position of a client in a session."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import astuple, dataclass
+
+from chatmemory.codec import MAX_SAFE_INTEGER
+
+_CURSOR = re.compile(r"([0-9]{1,16})\." * 5 + r"([0-9a-f]{16}|)")
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A client's position in a session; opaque to it.
+
+    The epoch identifies the session. The primary key only distinguishes a session that got
+    another epoch from a new session under the same key.
+    """
+
+    session_pk: int
+    epoch: int
+    seq: int
+    revision: int
+    first_seq: int
+    mark: str = ""
+    """Identifies the row `seq`, which a restored database may have replaced; empty for no row."""
+
+    def __str__(self) -> str:
+        return ".".join(map(str, astuple(self)))
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor | None:
+        """Parse a cursor; None if the text is not one."""
+        found = _CURSOR.fullmatch(text)
+        if found is None:
+            return None
+        pk, epoch, seq, revision, first_seq = numbers = [int(part) for part in found.groups()[:5]]
+        if max(numbers) > MAX_SAFE_INTEGER:
+            # The server assigns no such number, and adding to it overflows in a database.
+            return None
+        return cls(pk, epoch, seq, revision, first_seq, mark=found[6])

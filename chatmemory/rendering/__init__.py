@@ -1,0 +1,1 @@
+"""Convert Markdown to safe HTML, without I/O."""

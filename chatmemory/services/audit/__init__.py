@@ -1,0 +1,1 @@
+"""The audit: entries, their authentication codes and seals, and what operators read."""

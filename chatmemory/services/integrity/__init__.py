@@ -1,0 +1,1 @@
+"""Find and repair damaged sessions and rows."""

@@ -1,0 +1,1 @@
+"""Hide, delete and restore history: trim, clear, purge, redact, erase, retain, vacuum."""

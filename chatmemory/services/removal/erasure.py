@@ -1,0 +1,348 @@
+"""Erasure: delete all data of a person immediately and permanently."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
+
+from chatmemory.access.actors import Actor, all_scopes_of, person_for
+from chatmemory.database.after_commit import announce_change
+from chatmemory.database.batches import in_batches
+from chatmemory.database.faults import write_connection
+from chatmemory.database.locks import lock_pk, locked_transaction
+from chatmemory.database.pool import in_pool
+from chatmemory.database.retries import durably, retried
+from chatmemory.errors import NotFound
+from chatmemory.models import (
+    AuditEntry,
+    Message,
+    Session,
+    SessionQuerySet,
+    Turn,
+    database_now,
+)
+from chatmemory.services.audit.entries import check_reason, is_erased, record, record_hashed
+from chatmemory.services.audit.keys import key_hash, key_hashes
+from chatmemory.services.audit.macs import utc_text
+from chatmemory.services.removal.erasure_list import (
+    Identity,
+    identity,
+    list_erasure,
+)
+from chatmemory.services.removal.floor import mark_removed, move_epoch
+from chatmemory.services.removal.vacuum import vacuum_session
+
+# Note [Order of an erasure]
+#
+# 1. The erasure list gets a line, so that a restored backup can be erased again.
+# 2. The audit gets a start entry, so that a later call can continue an interrupted erasure.
+# 3. Each session is hidden, with an entry in the same transaction, and then deleted in chunks.
+# 4. The audit gets the receipt, which counts the entries of the deleted sessions.
+#
+# A crash after any step loses nothing: the next call finds the start entry without a receipt. The
+# line is first, since a session that is deleted but not listed would return after a restore.
+
+STARTED = "erase_begun"
+"""The action of the entry written before the first delete of an erasure."""
+
+RECEIPT = "erase"
+"""The action of the entry written after the last delete, and of the entry of each session."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erased:
+    """What an erasure deleted, or would delete."""
+
+    sessions: int
+    messages: int
+    turns: int
+    held: list[int]
+    """Primary keys of the sessions on hold, which stay."""
+    entry: AuditEntry | None = field(default=None)
+    """The receipt in the audit; None in a preview."""
+
+
+def erase_person(*, by: Actor, reason: str, scope: str | None = None) -> Erased:
+    """Delete all sessions of a person permanently, with titles, messages and turns.
+
+    This includes expired, purged and partly imported sessions. A session on hold stays, and the
+    receipt lists it. Running turns end. If the call is interrupted, call it again: the receipt then
+    also counts what the first call deleted.
+    Raises BadInput, MemoryUnavailable (also if the erasure list cannot be written).
+    """
+    check_reason(reason)
+    person = person_for(by, scope)
+    interrupted = _interrupted(person)
+    erasure_id = interrupted[-1].counts["erasure"] if interrupted else uuid.uuid4().hex
+    erasure = Erasure(erasure_id, key_hash(person), by, reason, is_of_all=True)
+    newest = durably(Session.objects.order_by("-pk").first, is_repeatable=True)
+    # Read after the newest session, so that no erased session was created later than this time.
+    erased_at = durably(lambda: database_now(write_connection()), is_repeatable=True)
+    return _erase_all(erasure, person, Q(pk__lte=newest.pk if newest else 0), erased_at)
+
+
+def erase_sessions(person: str, only: Q, by: Actor, reason: str) -> Erased:
+    """Erase the sessions of a person that match a condition, with a receipt.
+
+    First completes interrupted erasures: of all sessions up to the time of its start, then of some
+    sessions. Raises MemoryUnavailable.
+    """
+    interrupted = _interrupted(person)
+    done = []
+    for start in filter(_is_of_all, interrupted):
+        erasure = Erasure(start.counts["erasure"], key_hash(person), by, reason, is_of_all=True)
+        existed = Q(created_at__lte=start.created_at)
+        done.append(_erase_all(erasure, person, existed, start.created_at))
+    of_some = [start for start in interrupted if not _is_of_all(start)]
+    found = find_sessions(person, only)
+    if found or of_some or not done:
+        erasure_id = of_some[-1].counts["erasure"] if of_some else uuid.uuid4().hex
+        erasure = Erasure(erasure_id, key_hash(person), by, reason)
+        done.append(_erase_some(erasure, person, only, found))
+    return Erased(**combined_counts(done), entry=done[-1].entry)
+
+
+def combined_counts(done: Sequence[Erased]) -> dict[str, Any]:
+    """Return what several erasures deleted together, as the fields of `Erased`."""
+    return {
+        "sessions": sum(erased.sessions for erased in done),
+        "messages": sum(erased.messages for erased in done),
+        "turns": sum(erased.turns for erased in done),
+        "held": sorted({pk for erased in done for pk in erased.held}),
+    }
+
+
+def _erase_all(erasure: Erasure, person: str, existed: Q, erased_at: datetime) -> Erased:
+    list_erasure(erasure.id, person, erased_at, None)  # Note [Order of an erasure]
+    erasure.open()
+    held = erasure.erase(in_batches(stored_sessions_of(person).filter(existed)), existed)
+    return erasure.close(held, erased_at)
+
+
+def _erase_some(erasure: Erasure, person: str, only: Q, found: dict[Identity, bool]) -> Erased:
+    erased_at = durably(lambda: database_now(write_connection()), is_repeatable=True)
+    listed = [session for session, is_held in found.items() if not is_held]
+    list_erasure(erasure.id, person, erased_at, listed)  # Note [Order of an erasure]
+    erasure.open()
+    # Only the listed sessions: another one would return after a database restore and a replay.
+    held = [pk for (pk, _), is_held in found.items() if is_held]
+    held += erasure.erase((pk for pk, _ in listed), only)
+    return erasure.close(sorted(held), erased_at)
+
+
+def find_sessions(person: str, only: Q) -> dict[Identity, bool]:
+    """Return the sessions of a person that match a condition, and whether each is on hold."""
+    sessions = stored_sessions_of(person).filter(only).order_by("pk")
+    rows = sessions.values_list("pk", "created_at", "held_at")
+    found = durably(lambda: list(rows), is_repeatable=True)
+    return {identity(pk, created_at): held_at is not None for pk, created_at, held_at in found}
+
+
+def stored_sessions_of(person: str) -> SessionQuerySet:
+    """Select all sessions of a person: also expired, purged and partly imported ones."""
+    return Session.objects.of_scopes(*all_scopes_of(person))
+
+
+@retried(is_repeatable=True)
+def preview_erasure(*, by: Actor, scope: str | None = None) -> Erased:
+    """Count what an erasure would delete now. Raises BadInput, MemoryUnavailable."""
+    person = person_for(by, scope)
+    found = stored_sessions_of(person)
+    free = found.filter(held_at__isnull=True)
+    held = found.filter(held_at__isnull=False).order_by("pk").values_list("pk", flat=True)
+    return Erased(
+        sessions=free.count(),
+        messages=Message.stored.filter(session__in=free).count(),
+        turns=Turn.objects.filter(session__in=free).count(),
+        held=list(held),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """An erasure, whose entries in the audit share its id.
+
+    `open` records the start. Each session gets an entry in the transaction that hides it. `close`
+    records the receipt with the totals of the entries of deleted sessions. So the receipt is right
+    after any number of interruptions, and with concurrent calls: each call writes a receipt, and
+    the last receipt has the total.
+    """
+
+    id: str
+    person: str
+    """The keyed hash of the person's scope."""
+    by: Actor
+    reason: str
+    is_of_all: bool = False
+    """Whether it erases all sessions of the person."""
+
+    @retried(is_repeatable=True)
+    def open(self) -> None:
+        """Record the start, unless an earlier, interrupted call recorded it."""
+        starts = list(self._starts())
+        if not starts or (self.is_of_all and not any(map(_is_of_all, starts))):
+            of = {"of": "all"} if self.is_of_all else {}
+            record_hashed(self.person, STARTED, self.by, self.reason, erasure=self.id, **of)
+
+    def erase(self, pks: Iterable[int], only: Q) -> list[int]:
+        """Erase these sessions if they match a condition; return those on hold, which stay."""
+        held = [pk for pk in pks if not self._erase_session(pk, only)]
+        for pk in durably(lambda: list(self._undeleted()), is_repeatable=True):
+            _delete(pk)
+        return held
+
+    @retried(is_repeatable=False)
+    def close(self, held: list[int], erased_at: datetime) -> Erased:
+        """Record the receipt; sessions created after `erased_at` were not erased."""
+        counts = self._totals()
+        entry = record_hashed(
+            self.person,
+            RECEIPT,
+            self.by,
+            self.reason,
+            **counts,
+            held=held,
+            erasure=self.id,
+            erased_at=utc_text(erased_at),
+        )
+        return Erased(**counts, held=held, entry=entry)
+
+    def _starts(self) -> QuerySet[AuditEntry]:
+        starts = AuditEntry.objects.filter(session_pk__isnull=True, action=STARTED)
+        return starts.filter(counts__erasure=self.id).order_by("pk")
+
+    def _session_entries(self) -> QuerySet[AuditEntry]:
+        start_pk = self._starts().values_list("pk", flat=True).first()
+        return _session_entries([self.id], after=start_pk or 0)
+
+    def _undeleted(self) -> QuerySet[AuditEntry, Any]:
+        """Return the sessions that are hidden and not deleted, as after an interruption."""
+        return self._session_entries().filter(_is_stored()).values_list("session_pk", flat=True)
+
+    def _totals(self) -> dict[str, int]:
+        # A session that a concurrent call has hidden and not deleted yet is in that call's receipt.
+        deleted = self._session_entries().filter(~_is_stored())
+        totals = {"sessions": 0, "messages": 0, "turns": 0}
+        for counts in deleted.values_list("counts", flat=True).iterator():
+            totals["sessions"] += 1
+            totals["messages"] += counts["messages"]
+            totals["turns"] += counts["turns"]
+        return totals
+
+    def _erase_session(self, session_pk: int, only: Q) -> bool:
+        """Erase a session; False if it is on hold."""
+        try:
+            if not self._hide_session(session_pk, only):
+                return False
+        except NotFound:
+            return True
+        _delete(session_pk)
+        return True
+
+    @retried(is_repeatable=True)
+    def _hide_session(self, session_pk: int, only: Q) -> bool:
+        """Hide a session and record it; False if it is on hold. Raises NotFound."""
+        with locked_transaction():
+            session = lock_pk(session_pk)
+            if session.held_at is not None:
+                return False
+            if not is_erased(session_pk):
+                if not Session.objects.filter(only, pk=session_pk).exists():
+                    raise NotFound  # changed since it was listed
+                begin_erasure(session, self.by, self.reason, self.id)
+            return True
+
+
+def _delete(session_pk: int) -> None:
+    """Delete a session whose erasure has hidden it."""
+    is_more = True
+    while is_more:
+        _, is_more = vacuum_session(session_pk)
+
+
+def begin_erasure(session: Session, by: Actor, reason: str, erasure_id: str) -> None:
+    """Hide a session permanently; vacuum deletes it without delay. Needs the lock."""
+    move_epoch(session)  # Note [Floor and epoch]: a run must not write to it any more
+    session.turns.update(asked="", partial="")
+    session.tags.all().delete()
+    if session.removed_at is None:
+        mark_removed(session)
+    record(
+        session,
+        RECEIPT,
+        by,
+        reason,
+        from_seq=session.stored_from,
+        to_seq=session.last_seq,
+        messages=Message.stored.filter(session=session).count(),
+        turns=session.turns.count(),
+        erasure=erasure_id,
+    )
+    Session.objects.filter(pk=session.pk).update(
+        first_seq=F("last_seq") + 1,
+        revision=F("revision") + 1,
+        title="",
+        instructions="",
+        metadata={},
+        owner=None,
+    )
+    announce_change(session.pk)
+
+
+@retried(is_repeatable=True)
+def _interrupted(person: str) -> list[AuditEntry]:
+    """Return the start entries of this person's incomplete erasures, oldest first.
+
+    An erasure is incomplete if it has no receipt, or if an interrupted call erased more than the
+    receipt of another call counts.
+    """
+    of_person = AuditEntry.objects.filter(session_pk__isnull=True, key_hash__in=key_hashes(person))
+    entries = of_person.filter(action__in=(STARTED, RECEIPT)).order_by("pk")
+    starts: dict[str, AuditEntry] = {}
+    in_receipt: dict[str, int] = {}  # the highest number of sessions that a receipt counts
+    for entry in entries:
+        erasure_id = entry.counts["erasure"]
+        if entry.action == STARTED:
+            starts[erasure_id] = entry
+        else:
+            in_receipt[erasure_id] = max(entry.counts["sessions"], in_receipt.get(erasure_id, 0))
+    if not starts:
+        return []
+    of_sessions = _session_entries([*starts], after=entries[0].pk)
+    erased = Counter(of_sessions.values_list("counts__erasure", flat=True).iterator())
+    return [
+        start
+        for erasure_id, start in starts.items()
+        if erasure_id not in in_receipt or in_receipt[erasure_id] < erased[erasure_id]
+    ]
+
+
+def _is_of_all(start: AuditEntry) -> bool:
+    return bool(start.counts.get("of") == "all")
+
+
+def _is_stored() -> Exists:
+    return Exists(Session.objects.filter(pk=OuterRef("session_pk")))
+
+
+def _session_entries(erasure_ids: list[str], *, after: int) -> QuerySet[AuditEntry]:
+    """Return the entries of the sessions that these erasures erased, after the entry `after`.
+
+    The primary key bounds the search: `counts`, which is JSON, has no index.
+    """
+    return AuditEntry.objects.filter(
+        pk__gt=after,
+        action=RECEIPT,
+        session_pk__isnull=False,
+        counts__erasure__in=erasure_ids,
+    )
+
+
+aerase_person = in_pool(erase_person)
+apreview_erasure = in_pool(preview_erasure)

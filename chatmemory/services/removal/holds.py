@@ -1,0 +1,107 @@
+"""Hold and archive: forbid removals from a session, or new messages in it."""
+
+from __future__ import annotations
+
+from django.db.models import F
+
+from chatmemory.access.actors import Actor
+from chatmemory.access.addresses import address_lane, lock_session
+from chatmemory.database.after_commit import announce_change
+from chatmemory.database.locks import locked_transaction
+from chatmemory.database.pool import in_pool
+from chatmemory.database.retries import retried
+from chatmemory.models import AuditEntry, DatabaseNow, Session
+from chatmemory.services.audit.entries import check_reason, lock_unerased, record
+from chatmemory.services.removal.floor import cancel_waiting
+
+
+@retried(is_repeatable=True)
+def hold_session(
+    *,
+    session_key: str,
+    by: Actor,
+    reason: str,
+    scope: str | None = None,
+    session_pk: int | None = None,
+) -> AuditEntry | None:
+    """Forbid every removal from a session until it is released; None if it is on hold already.
+
+    This includes removal by people, by age and by vacuum. With `session_pk`, an expired or purged
+    session can be held too. Raises BadInput, NotFound, MemoryUnavailable.
+    """
+    check_reason(reason)
+    with locked_transaction():
+        session = lock_unerased(session_key, by, scope, session_pk)
+        if session.held_at is not None:
+            return None
+        return _change(session, "hold", by, reason, held_at=DatabaseNow())
+
+
+@retried(is_repeatable=True)
+def release_session(
+    *,
+    session_key: str,
+    by: Actor,
+    reason: str,
+    scope: str | None = None,
+    session_pk: int | None = None,
+) -> AuditEntry | None:
+    """End a hold; None if the session is not on hold.
+
+    `session_pk` and errors are those of `hold_session`.
+    """
+    check_reason(reason)
+    with locked_transaction():
+        session = lock_unerased(session_key, by, scope, session_pk)
+        if session.held_at is None:
+            return None
+        return _change(session, "release", by, reason, held_at=None)
+
+
+@retried(is_repeatable=True)
+def archive_session(
+    *, session_key: str, by: Actor, reason: str, scope: str | None = None
+) -> AuditEntry | None:
+    """Close a session for new messages; None if it is archived already.
+
+    The running turn continues to its end; waiting turns are cancelled.
+    Raises BadInput, NotFound, MemoryUnavailable.
+    """
+    check_reason(reason)
+    with locked_transaction():
+        session = lock_session(session_key, by, scope)
+        if session.archived_at is not None:
+            return None
+        cancel_waiting(session)  # a claim would store their messages after the session was closed
+        return _change(session, "archive", by, reason, archived_at=DatabaseNow())
+
+
+@retried(is_repeatable=True)
+def unarchive_session(
+    *, session_key: str, by: Actor, reason: str, scope: str | None = None
+) -> AuditEntry | None:
+    """Open an archived session for messages; None if it is not archived.
+
+    Raises BadInput, NotFound, MemoryUnavailable.
+    """
+    check_reason(reason)
+    with locked_transaction():
+        session = lock_session(session_key, by, scope)
+        if session.archived_at is None:
+            return None
+        return _change(session, "unarchive", by, reason, archived_at=None)
+
+
+def _change(
+    session: Session, action: str, by: Actor, reason: str, **columns: DatabaseNow | None
+) -> AuditEntry:
+    """Update columns of the session and record the action. Needs the lock."""
+    Session.objects.filter(pk=session.pk).update(**columns, revision=F("revision") + 1)
+    announce_change(session.pk)
+    return record(session, action, by, reason)
+
+
+ahold_session = in_pool(hold_session, lane=address_lane)
+arelease_session = in_pool(release_session, lane=address_lane)
+aarchive_session = in_pool(archive_session, lane=address_lane)
+aunarchive_session = in_pool(unarchive_session, lane=address_lane)

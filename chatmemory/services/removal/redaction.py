@@ -1,0 +1,95 @@
+"""Redact: delete the content of one message or ended turn; a message keeps its seq."""
+
+from __future__ import annotations
+
+from chatmemory import codec
+from chatmemory.access.actors import Actor
+from chatmemory.access.addresses import address_lane
+from chatmemory.database.after_commit import announce_change
+from chatmemory.database.locks import locked_transaction
+from chatmemory.database.pool import in_pool
+from chatmemory.database.retries import retried
+from chatmemory.errors import BadInput, Busy, UnknownTurn
+from chatmemory.models import AuditEntry, Message, Session, Turn
+from chatmemory.services.audit.entries import check_reason, record
+from chatmemory.services.removal.floor import lock_for_removal
+
+
+@retried(is_repeatable=True)
+def redact_message(
+    *,
+    session_key: str,
+    seq: int,
+    by: Actor,
+    reason: str,
+    scope: str | None = None,
+    session_pk: int | None = None,
+) -> AuditEntry | None:
+    """Delete the content of a message permanently; None if it was redacted before.
+
+    Its seq, role, time, model, client_id, and the ids and names of its tool calls stay. A resend
+    under its client_id is a duplicate. A trimmed message can be redacted too. `session_pk` works as
+    in `trim_session`. Raises BadInput (no such message), NotFound, Held, MemoryUnavailable.
+    """
+    check_reason(reason)
+    with locked_transaction():
+        session = lock_for_removal(session_key, by, scope, session_pk)
+        message = Message.stored.filter(session=session, seq=seq).first()
+        if message is None:
+            raise BadInput("No message has this seq.", code="bad_number", field="seq")
+        return None if message.redacted else _redact(session, message, by, reason)
+
+
+@retried(is_repeatable=True)
+def redact_turn(
+    *,
+    session_key: str,
+    turn: str,
+    by: Actor,
+    reason: str,
+    scope: str | None = None,
+    session_pk: int | None = None,
+) -> AuditEntry | None:
+    """Delete the text of an ended turn that no message contains; None if there is none.
+
+    `turn` is the turn's client_id, as in `read_unstored`. `session_pk` works as in `trim_session`.
+    Raises UnknownTurn, Busy (the turn waits or runs), BadInput, NotFound, Held, MemoryUnavailable.
+    """
+    check_reason(reason)
+    with locked_transaction():
+        session = lock_for_removal(session_key, by, scope, session_pk)
+        found = session.turns.filter(client_id=turn).first()
+        if found is None:
+            raise UnknownTurn
+        if found.status in Turn.ACTIVE_STATUSES:
+            raise Busy(turn=turn)
+        if not found.asked and not found.partial:
+            return None
+        session.turns.filter(pk=found.pk).update(asked="", partial="")
+        return record(session, "redact", by, reason, turns=1)
+
+
+def _redact(session: Session, message: Message, by: Actor, reason: str) -> AuditEntry:
+    """Replace the row's content by a mark. Needs the lock."""
+    row = codec.redacted(message.role, message.text, message.body)
+    revision = session.revision + 1
+    Message.stored.filter(pk=message.pk).update(
+        text=row.text,
+        body=row.body,
+        tokens=row.tokens,
+        redacted=True,
+        quarantined=False,
+        revision=revision,
+    )
+    if message.turn is not None:  # the saved partial text of its turn may contain the same words
+        ended = session.turns.filter(user_seq=message.turn, ended_at__isnull=False)
+        ended.update(partial="")
+    Session.objects.filter(pk=session.pk).update(revision=revision, rows_revision=revision)
+    announce_change(session.pk)
+    return record(
+        session, "redact", by, reason, from_seq=message.seq, to_seq=message.seq, messages=1
+    )
+
+
+aredact_message = in_pool(redact_message, lane=address_lane)
+aredact_turn = in_pool(redact_turn, lane=address_lane)

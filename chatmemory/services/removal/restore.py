@@ -1,0 +1,183 @@
+"""Restore: undo a removal while its rows are still stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.db.models import F
+
+from chatmemory.access.actors import Actor, owner_of, scope_for
+from chatmemory.access.addresses import lock_stored_session
+from chatmemory.conf import settings
+from chatmemory.database.after_commit import announce_change
+from chatmemory.database.faults import ignored_duplicate
+from chatmemory.database.locks import locked_transaction
+from chatmemory.database.pool import in_pool
+from chatmemory.database.retries import durably, retried
+from chatmemory.errors import Busy, ChatMemoryError, Conflict, Forbidden, NotFound
+from chatmemory.models import AuditEntry, DatabaseNow, Session
+from chatmemory.services.audit.entries import check_reason, is_by, is_erased, record
+from chatmemory.services.removal.floor import REMOVALS, move_epoch
+from chatmemory.services.removal.hide import purge_expired
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoration:
+    """What a restore would do now."""
+
+    session_pk: int
+    messages: int
+    """Number of messages that become visible again."""
+    undoes: list[AuditEntry]
+    """The removals to undo: this one and all later ones, oldest first."""
+    moves_epoch: bool
+    """Whether writers that started before are rejected afterwards."""
+    refusal: ChatMemoryError | None
+    """The error that the restore would raise; None if it would succeed."""
+
+
+@retried(is_repeatable=False)
+def restore_session(
+    *, entry_pk: int, by: Actor, reason: str, scope: str | None = None
+) -> AuditEntry:
+    """Undo the trim, clear or purge of this audit entry, and all later removals.
+
+    A purged session gets its key back. If it has expired, or its user was deleted, it expires
+    `UNDO_DAYS` from now. Undoing a clear or purge changes the epoch.
+    Users and visitors can undo only their own removals: Forbidden if another actor made this
+    removal, or a later one that would be undone too.
+    Raises NotFound, Forbidden, Conflict (restored before, deleted permanently, or the key is used
+    by another session), Busy (a clear or purge would be undone while a turn runs), BadInput,
+    MemoryUnavailable.
+    """
+    check_reason(reason)
+    entry = _removal(entry_pk)
+    session = _find(entry, by, scope)
+    # An expired session at this address would block the restore. It is purged in a transaction of
+    # its own, since a transaction removes from one session only.
+    if session.removed_at is not None and _plan(session, entry, by).refusal is None:
+        with locked_transaction():
+            purge_expired(session.removed_scope, session.key)
+    with ignored_duplicate(), locked_transaction():
+        session = lock_stored_session(session.pk, by, scope)
+        plan = _plan(session, entry, by)
+        if plan.refusal is not None:
+            raise plan.refusal
+        return _restore(session, entry, plan, by, reason)
+    raise _key_used()  # by a session that was opened after the plan
+
+
+@retried(is_repeatable=True)
+def preview_restore(*, entry_pk: int, by: Actor, scope: str | None = None) -> Restoration:
+    """Return what a restore would do now, or why it is refused. Raises NotFound."""
+    entry = _removal(entry_pk)
+    return _plan(_find(entry, by, scope), entry, by)
+
+
+def _removal(entry_pk: int) -> AuditEntry:
+    entries = AuditEntry.objects.filter(pk=entry_pk, action__in=REMOVALS)
+    entry = durably(entries.first, is_repeatable=True)
+    if entry is None:
+        raise NotFound("No removal has this audit entry.")
+    return entry
+
+
+def _find(entry: AuditEntry, by: Actor, scope: str | None) -> Session:
+    sessions = Session.objects.of_scopes(scope_for(by, scope))
+    session = sessions.filter(pk=entry.session_pk or 0).first()
+    if session is None:
+        raise NotFound
+    return session
+
+
+def _plan(session: Session, entry: AuditEntry, by: Actor) -> Restoration:
+    start = _start(entry)
+    undoes = [found for found in effective_removals(session.pk) if found.pk >= entry.pk]
+    moves_epoch = any(found.action != "trim" for found in (entry, *undoes))
+    refusal: ChatMemoryError | None = None
+    if not all(_may_undo(by, found) for found in (entry, *undoes)):
+        refusal = Forbidden("Only an operator can undo a removal by another person.")
+    elif is_erased(session.pk) or start < session.stored_from:
+        refusal = Conflict("These messages were deleted permanently.")
+    elif not undoes:
+        refusal = Conflict("This removal was already undone.")
+    elif moves_epoch and session.running is not None:
+        refusal = Busy(turn=session.running)
+    elif session.removed_at is not None and _is_address_used(session):
+        refusal = _key_used()
+    return Restoration(
+        session_pk=session.pk,
+        messages=session.first_seq - start if undoes else 0,
+        undoes=undoes,
+        moves_epoch=moves_epoch,
+        refusal=refusal,
+    )
+
+
+def _may_undo(by: Actor, removal: AuditEntry) -> bool:
+    """Return whether this actor can undo this removal.
+
+    Users and visitors undo only their own removals; operators and server code undo any.
+    """
+    is_person = by.kind in ("user", "visitor")
+    return not is_person or is_by(removal, by)
+
+
+def effective_removals(session_pk: int) -> list[AuditEntry]:
+    """Return the removals from a session that no restore has undone, oldest first."""
+    effective: list[AuditEntry] = []
+    acts = AuditEntry.objects.filter(session_pk=session_pk, action__in=(*REMOVALS, "restore"))
+    for act in acts.order_by("pk"):
+        if act.action == "restore":
+            effective = [removal for removal in effective if removal.pk < act.counts["undoes"]]
+        else:
+            effective.append(act)
+    return effective
+
+
+def _restore(
+    session: Session, entry: AuditEntry, plan: Restoration, by: Actor, reason: str
+) -> AuditEntry:
+    """Move the floor down and return the session to its address. Needs the lock."""
+    if plan.moves_epoch:
+        move_epoch(session)
+    if session.removed_at is not None:
+        Session.objects.filter(pk=session.pk).update(
+            scope=session.removed_scope, removed_scope="", removed_at=None
+        )
+    start = _start(entry)
+    restored = record(
+        session,
+        "restore",
+        by,
+        reason,
+        from_seq=start,
+        to_seq=session.first_seq - 1,
+        messages=plan.messages,
+        undoes=entry.pk,
+    )
+    same = Session.objects.filter(pk=session.pk)
+    same.update(first_seq=start, revision=F("revision") + 1)
+    is_ownerless = session.owner_id is None and owner_of(session.removed_scope) is not None
+    if is_ownerless or same.expired().exists():
+        same.update(expires_at=DatabaseNow() + timedelta(days=settings.UNDO_DAYS))
+    announce_change(session.pk)
+    return restored
+
+
+def _is_address_used(session: Session) -> bool:
+    """Return whether another session has the address that this one had."""
+    return Session.objects.at(session.removed_scope, session.key).exists()
+
+
+def _key_used() -> Conflict:
+    return Conflict("Another session uses this key now.")
+
+
+def _start(entry: AuditEntry) -> int:
+    return entry.from_seq or 1
+
+
+arestore_session = in_pool(restore_session)
+apreview_restore = in_pool(preview_restore)

@@ -1,0 +1,185 @@
+"""Vacuum: delete rows that have been hidden for longer than `UNDO_DAYS`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from django.db.models import Exists, F, Min, OuterRef, Q
+from django.db.models.expressions import CombinedExpression
+
+from chatmemory.access.actors import importing_scope
+from chatmemory.conf import settings
+from chatmemory.database.batches import check_size, in_batches
+from chatmemory.database.locks import lock_pk, locked_transaction
+from chatmemory.database.pool import in_pool
+from chatmemory.database.retries import durably, retried
+from chatmemory.errors import MemoryUnavailable, NotFound
+from chatmemory.models import (
+    AuditEntry,
+    DatabaseNow,
+    Message,
+    Session,
+    SessionQuerySet,
+    Turn,
+    TurnQuerySet,
+)
+from chatmemory.services.audit.entries import is_erased
+from chatmemory.services.removal.floor import REMOVALS
+
+CHUNK = 1_000
+"""Rows deleted in one transaction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacuumed:
+    """Number of rows deleted, or to be deleted."""
+
+    sessions: int = 0
+    messages: int = 0
+    turns: int = 0
+    left: int = 0
+    """Number of sessions that were locked or unreachable; call again to process them."""
+
+    def __add__(self, other: Vacuumed) -> Vacuumed:
+        return Vacuumed(
+            sessions=self.sessions + other.sessions,
+            messages=self.messages + other.messages,
+            turns=self.turns + other.turns,
+            left=self.left + other.left,
+        )
+
+
+def vacuum(*, chunk: int = CHUNK, pause_seconds: float = 0.0, dry_run: bool = False) -> Vacuumed:
+    """Delete rows below the floor, purged sessions and ended turns without rows, after `UNDO_DAYS`.
+
+    Each transaction deletes at most `chunk` rows of one session under its lock, and a pause
+    follows. The call can be interrupted and repeated. Sessions on hold stay. With `dry_run`,
+    nothing is deleted; the counts state what would be deleted now.
+    Raises MemoryUnavailable if the sessions cannot be listed.
+    """
+    check_size("chunk", chunk)
+    total = Vacuumed()
+    for session_pk in in_batches(_with_deletable_rows()):
+        planned = durably(partial(_count_deletable, session_pk), is_repeatable=True)
+        if dry_run:
+            total += planned
+            continue
+        is_more = planned != Vacuumed()
+        while is_more:
+            try:
+                done, is_more = vacuum_session(session_pk, chunk)
+            except MemoryUnavailable:
+                done, is_more = Vacuumed(left=1), False
+            total += done
+            time.sleep(pause_seconds)
+    return total
+
+
+def vacuum_session(session_pk: int, chunk: int = CHUNK) -> tuple[Vacuumed, bool]:
+    """Delete at most `chunk` deletable rows of a session; also return whether more are left."""
+    try:
+        return _vacuum_chunk(session_pk, chunk)
+    except NotFound:
+        return Vacuumed(), False
+
+
+@retried(is_repeatable=True)
+def _vacuum_chunk(session_pk: int, chunk: int) -> tuple[Vacuumed, bool]:
+    with locked_transaction():
+        session = lock_pk(session_pk)
+        if session.held_at is not None:
+            return Vacuumed(), False
+        limit = _deletable_below(session)
+        up_to = min(session.stored_from + chunk, limit)
+        messages, turns = _delete_below(session, up_to)
+        if up_to < limit:
+            return Vacuumed(messages=messages, turns=turns), True
+        is_final = _is_unrestorable(session)
+        if is_final and (extra := _delete_rows_outside_counters(session, chunk)):
+            return Vacuumed(messages=messages + extra, turns=turns), True
+        if is_final:
+            turns += session.turns.all().delete()[0]
+            session.delete()
+        return Vacuumed(sessions=int(is_final), messages=messages, turns=turns), False
+
+
+def _with_deletable_rows() -> SessionQuerySet:
+    # EXISTS and not pk IN (…): for IN, PostgreSQL reads all turns for each batch.
+    rowless = Turn.objects.filter(_is_rowless(), session=OuterRef("pk"))
+    return Session.objects.filter(
+        Q(stored_from__lt=F("first_seq")) | Q(removed_at__isnull=False) | Exists(rowless),
+        # `finish_import` counts the turns of an unfinished import.
+        ~Q(scope__startswith=importing_scope("")),
+        held_at__isnull=True,
+    )
+
+
+def _count_deletable(session_pk: int) -> Vacuumed:
+    session = Session.objects.filter(pk=session_pk).first()
+    if session is None:
+        return Vacuumed()
+    limit = _deletable_below(session)
+    is_final = _is_unrestorable(session)
+    turns = session.turns.all() if is_final else _turns_below(session, limit)
+    return Vacuumed(
+        sessions=int(is_final), messages=limit - session.stored_from, turns=turns.count()
+    )
+
+
+def _deletable_below(session: Session) -> int:
+    """Return the seq below which no row can be restored."""
+    if _is_unrestorable(session):
+        return session.first_seq
+    # Undoing one of these would show all rows from its `from_seq` on.
+    recent = AuditEntry.objects.filter(
+        session_pk=session.pk, action__in=REMOVALS, created_at__gt=_undo_ends()
+    )
+    lowest = recent.aggregate(lowest=Min("from_seq"))["lowest"]
+    return max(session.stored_from, min(session.first_seq, lowest or session.first_seq))
+
+
+def _is_unrestorable(session: Session) -> bool:
+    """Return whether a session was purged more than `UNDO_DAYS` ago, or is being erased."""
+    if session.removed_at is None:
+        return False
+    old = Session.objects.filter(pk=session.pk, removed_at__lte=_undo_ends())
+    return is_erased(session.pk) or old.exists()
+
+
+def _delete_below(session: Session, up_to: int) -> tuple[int, int]:
+    """Delete stored rows below `up_to` and their turns. Needs the lock."""
+    turns = _turns_below(session, up_to).delete()[0]
+    # The lower bound skips the index entries of rows that earlier chunks deleted.
+    rows = Message.stored.filter(session=session, seq__gte=session.stored_from, seq__lt=up_to)
+    messages = rows.delete()[0]
+    Session.objects.filter(pk=session.pk).update(stored_from=up_to)
+    return messages, turns
+
+
+def _delete_rows_outside_counters(session: Session, chunk: int) -> int:
+    """Delete rows outside of a damaged session's counters. Needs the lock."""
+    # By primary keys, since not all databases can limit a DELETE.
+    pks = list(Message.stored.filter(session=session).values_list("pk", flat=True)[:chunk])
+    return Message.stored.filter(pk__in=pks).delete()[0] if pks else 0
+
+
+def _turns_below(session: Session, up_to: int) -> TurnQuerySet:
+    """Return the ended turns whose user row is deleted, and those without rows."""
+    below = Q(user_seq__gte=session.stored_from, user_seq__lt=up_to)
+    return session.turns.filter(below | _is_rowless())
+
+
+def _is_rowless() -> Q:
+    """Return a condition on turns: ended without a row, more than `UNDO_DAYS` ago."""
+    return Q(user_seq__isnull=True, ended_at__lt=_undo_ends())
+
+
+def _undo_ends() -> CombinedExpression:
+    """Return the time before which a removal can no longer be undone."""
+    return DatabaseNow() - timedelta(days=settings.UNDO_DAYS)
+
+
+avacuum = in_pool(vacuum)

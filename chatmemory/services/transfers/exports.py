@@ -1,0 +1,86 @@
+"""Select the sessions of an export, and record it in the audit before any message is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db.models import F, Sum
+
+from chatmemory.access.actors import Actor, all_scopes_of, person_for
+from chatmemory.database.pool import in_pool
+from chatmemory.database.retries import retried
+from chatmemory.models import Session, SessionQuerySet
+from chatmemory.services.audit.entries import check_reason, record, record_person
+from chatmemory.services.sessions import get_session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """The sessions of an export. The counts are those at its beginning."""
+
+    sessions: SessionQuerySet
+    form: str
+    session_count: int
+    message_count: int
+
+
+@retried(is_repeatable=False)
+def begin_export(
+    *,
+    form: str,
+    by: Actor,
+    reason: str,
+    scope: str | None = None,
+    session_key: str | None = None,
+) -> Export:
+    """Record the export of one session, or of all sessions of a person, and return it.
+
+    All sessions means all that are stored under the scope: also archived, expired and partially
+    imported ones, and purged ones until they are deleted.
+
+    Raises NotFound, BadInput, MemoryUnavailable.
+    """
+    check_reason(reason)
+    scope = person_for(by, scope)
+    if session_key is None:
+        export = _count(Session.objects.of_scopes(*all_scopes_of(scope)), form)
+        _record_all(export, scope, by, reason)
+        return export
+    session = get_session(session_key=session_key, by=by, scope=scope)
+    export = _count(Session.objects.filter(pk=session.pk), form)
+    record(session, "export", by, reason, messages=export.message_count, form=form)
+    return export
+
+
+@retried(is_repeatable=False)
+def begin_export_of_all(*, form: str, by: Actor, reason: str) -> Export:
+    """Record the export of all sessions of all people, and return it.
+
+    Raises BadInput, MemoryUnavailable, and TypeError if `by` is a user or visitor.
+    """
+    if by.kind in ("user", "visitor"):
+        raise TypeError(f"A {by.kind} can only export their own sessions; call begin_export.")
+    check_reason(reason)
+    export = _count(Session.objects.all(), form)
+    _record_all(export, "", by, reason)
+    return export
+
+
+def _count(sessions: SessionQuerySet, form: str) -> Export:
+    rows = Sum(F("last_seq") - F("stored_from") + 1, default=0)
+    return Export(
+        sessions=sessions,
+        form=form,
+        session_count=sessions.count(),
+        message_count=sessions.aggregate(rows=rows)["rows"],
+    )
+
+
+def _record_all(export: Export, scope: str, by: Actor, reason: str) -> None:
+    """Record the export of all sessions of a scope, or of all scopes if it is empty."""
+    counts = {"sessions": export.session_count, "messages": export.message_count}
+    record_person(scope, "export", by, reason, **counts, form=export.form)
+
+
+abegin_export = in_pool(begin_export)
+abegin_export_of_all = in_pool(begin_export_of_all)

@@ -1,0 +1,1 @@
+"""Turns: admission, claims, progress, endings, versions."""

@@ -1,0 +1,381 @@
+// The node of each message. A message keeps its node when it moves from the outbox to the rows, or
+// from a streamed text to a row: a new node would lose the focus.
+
+import {words} from "../chat-words.js";
+import {beginsTurn, streamKey} from "../chatmemory-client.js";
+import {MAX_REPLACED, MAX_SHOWN_CHARS} from "../constants.js";
+import {
+  appendText,
+  article,
+  button,
+  find,
+  link,
+  setNote,
+  setText,
+  setTools,
+  textBox,
+} from "./nodes.js";
+import {activityText, choicesOf, hasMarkup, isQuestion, visible} from "./text.js";
+
+/** @import {ChatMemoryClient} from "../chatmemory-client.js" */
+/** @import {MessageFrame, OutboxEntry, PathItem, Stream, VersionPlace, WaitingTurn} from "../types.d.ts" */
+/** @import {Rendered} from "./markdown.js" */
+
+/**
+ * What the buttons of messages do.
+ *
+ * @typedef {object} Actions
+ * @property {(row: MessageFrame, node: HTMLElement) => void} edit
+ * @property {(seq: number) => void} answerAgain
+ * @property {(choice: string) => void} answer
+ * @property {(place: VersionPlace, number: number, buttonClass: string) => void} showVersion
+ * @property {() => void} showNewest
+ * @property {(turn: string, button: HTMLButtonElement) => void} cancel
+ * @property {(entry: OutboxEntry) => void} editUnsent
+ */
+
+/**
+ * @typedef {object} Hooks
+ * @property {(node: HTMLElement) => void} onReplace called before a row's content is replaced
+ * @property {(seq: number) => void} onMarkdown called for a reply whose Markdown has to be loaded
+ */
+
+export class MessageNodes {
+  /** @type {Map<string, HTMLElement>} "row:SEQ", "text:TURN:STEP", "out:CLIENT_ID", … */
+  #nodes = new Map();
+  #client;
+  #page;
+  #actions;
+  #hooks;
+
+  /**
+   * @param {ChatMemoryClient} client
+   * @param {string | null} page address of the session's page
+   * @param {Actions} actions
+   * @param {Hooks} hooks
+   */
+  constructor(client, page, actions, hooks) {
+    this.#client = client;
+    this.#page = page;
+    this.#actions = actions;
+    this.#hooks = hooks;
+  }
+
+  /** @param {number} seq */
+  row(seq) {
+    return this.#nodes.get(`row:${seq}`);
+  }
+
+  /**
+   * Reuse a row that the server put into the page.
+   *
+   * @param {HTMLElement} node
+   */
+  adopt(node) {
+    const seq = Number(node.dataset.seq);
+    this.#nodes.set(`row:${seq}`, node);
+    const isWhole = !node.querySelector(".cm-note a");
+    const isPlain = node.matches(".cm-assistant:not([data-html])");
+    if (isPlain && isWhole && hasMarkup(textBox(node).textContent ?? ""))
+      this.#hooks.onMarkdown(seq);
+  }
+
+  /** Forget the nodes that are not shown any more. */
+  prune() {
+    for (const [key, node] of this.#nodes) if (!node.isConnected) this.#nodes.delete(key);
+  }
+
+  /** Forget all rows: after a reset another message may have the number and revision of one. */
+  forgetRows() {
+    for (const key of this.#nodes.keys()) if (key.startsWith("row:")) this.#nodes.delete(key);
+  }
+
+  /**
+   * @param {PathItem} item
+   * @param {{isLast: boolean, isIdle: boolean}} place
+   */
+  drawRow({row, version, isOld}, {isLast, isIdle}) {
+    const node = this.#rowNode(row);
+    node.classList.toggle("cm-old", isOld);
+    const isOpen = !isOld && isIdle;
+    setQuestion(node, isOpen && isLast && isQuestion(row) ? row.asks : null, this.#actions.answer);
+    const {canEdit, canAnswerAgain} = this.#permissions(row, isLast);
+    const {edit, answerAgain} = this.#actions;
+    setTools(node, [
+      ...(isOpen && canEdit ? [button(words.edit, () => edit(row, node), "cm-change")] : []),
+      ...(version ? this.#versionTools(version) : []),
+      ...(isOpen && canAnswerAgain
+        ? [button(words.answerAgain, () => answerAgain(row.seq), "cm-again")]
+        : []),
+    ]);
+    return node;
+  }
+
+  /** @param {MessageFrame} row */
+  #rowNode(row) {
+    const key = `row:${row.seq}`;
+    let node = this.#nodes.get(key);
+    if (!node) {
+      const earlier =
+        this.#remove(`text:${streamKey(row)}`) ?? this.#remove(`out:${row.client_id}`);
+      node = earlier ?? article(row.role);
+      this.#nodes.set(key, node);
+      node.dataset.seq = String(row.seq);
+    }
+    if (node.dataset.revision !== String(row.revision)) {
+      node.dataset.revision = String(row.revision);
+      this.#hooks.onReplace(node);
+      this.#fill(node, row);
+    }
+    return node;
+  }
+
+  /** @param {string} key */
+  #remove(key) {
+    const node = this.#nodes.get(key);
+    this.#nodes.delete(key);
+    return node;
+  }
+
+  /**
+   * @param {HTMLElement} node
+   * @param {MessageFrame} row
+   */
+  #fill(node, row) {
+    const status = row.status === "complete" ? "" : ` cm-${row.status}`;
+    node.className = `cm-row cm-${row.role}${status}`;
+    node.removeAttribute("aria-busy");
+    delete node.dataset.html;
+    const text = row.text ?? "";
+    node.toggleAttribute("data-empty", !text);
+    setText(node, text.slice(0, MAX_SHOWN_CHARS));
+    const page = this.#page;
+    const isCut = row.cut || text.length > MAX_SHOWN_CHARS;
+    setNote(node, noteOf(row), isCut && page ? [link(`${page}${row.seq}/`, words.showWhole)] : []);
+    if (page && row.role === "assistant" && !isCut && hasMarkup(text)) {
+      this.#hooks.onMarkdown(row.seq);
+    }
+  }
+
+  /**
+   * Show a reply as rendered Markdown, unless it changed meanwhile.
+   *
+   * @param {Rendered} rendered
+   */
+  putHtml({seq, revision, html}) {
+    const node = this.row(seq);
+    if (!node || node.dataset.revision !== String(revision)) return;
+    const parsed = document.createElement("template");
+    parsed.innerHTML = html;
+    const text = textBox(node);
+    text.replaceChildren(parsed.content);
+    text.classList.add("cm-rich");
+    node.dataset.html = "";
+  }
+
+  /**
+   * @param {MessageFrame} row
+   * @param {boolean} isLast
+   */
+  #permissions(row, isLast) {
+    const lastSeq = this.#client.session?.last_seq ?? 0;
+    const isNear = lastSeq - row.seq < MAX_REPLACED;
+    const isWhole = !row.redacted && !row.quarantined && !row.cut;
+    return {
+      canEdit: isNear && isWhole && beginsTurn(row),
+      canAnswerAgain: isNear && isLast && row.role === "assistant",
+    };
+  }
+
+  /**
+   * The buttons to the versions before and after this one.
+   *
+   * @param {VersionPlace} place
+   */
+  #versionTools(place) {
+    const {number, count} = place;
+    const step = (
+      /** @type {number} */ by,
+      /** @type {string} */ label,
+      /** @type {string} */ sign,
+      /** @type {string} */ name,
+    ) => {
+      const node = button(sign, () => this.#actions.showVersion(place, number + by, name), name);
+      node.setAttribute("aria-label", label);
+      node.title = label;
+      node.disabled = number + by < 1 || number + by > count;
+      return node;
+    };
+    const position = document.createElement("span");
+    position.textContent = words.version(number, count);
+    return [
+      step(-1, words.previous, "‹", "cm-previous"),
+      position,
+      step(1, words.following, "›", "cm-following"),
+    ];
+  }
+
+  /** The streamed texts, and a line for what else the run does. */
+  drawRun() {
+    const {session, streams, activity} = this.#client;
+    const texts = [...streams.values()].map((stream) => this.#streamNode(stream));
+    if (!session?.running || (texts.length && !activity.length)) return texts;
+    const node = this.#node("activity", () => {
+      const made = article("assistant");
+      made.classList.add("cm-activity");
+      made.toggleAttribute("data-empty", true);
+      return made;
+    });
+    setNote(node, activity.map(activityText).join(" ") || words.thinking);
+    return [...texts, node];
+  }
+
+  /** @param {Stream} stream */
+  #streamNode(stream) {
+    return this.#node(`text:${stream.key}`, () => {
+      const node = article("assistant");
+      node.setAttribute("aria-busy", "true"); // screen readers read it when it is complete
+      setText(node, stream.text);
+      return node;
+    });
+  }
+
+  /** @param {string} key of a streamed text */
+  isStreamed(key) {
+    return this.#nodes.has(`text:${key}`) && this.#client.streams.has(key);
+  }
+
+  /**
+   * Append a piece to a streamed text; null sets the whole text.
+   *
+   * @param {string} key
+   * @param {string | null} piece
+   */
+  growText(key, piece) {
+    const node = this.#nodes.get(`text:${key}`);
+    const stream = this.#client.streams.get(key);
+    if (!node || !stream) return;
+    if (piece === null) setText(node, stream.text);
+    else appendText(node, piece);
+  }
+
+  /** Messages without a row: waiting turns, then the outbox. */
+  drawPending() {
+    const {rows, session, outbox} = this.#client;
+    const known = new Set([...rows.values()].map((row) => row.client_id));
+    const waiting = (session?.waiting ?? []).filter(({turn}) => !known.has(turn));
+    for (const {turn} of waiting) known.add(turn);
+    const unsent = outbox.filter((entry) => !known.has(entry.client_id));
+    return [
+      ...waiting.map((turn) => this.#waitingNode(turn)),
+      ...unsent.map((entry) => this.#outboxNode(entry)),
+    ];
+  }
+
+  /** @param {WaitingTurn} turn */
+  #waitingNode({turn, text}) {
+    const node = this.#pendingNode(turn, text ?? "");
+    node.className = "cm-row cm-user cm-unsent cm-waiting";
+    const cancel = button(words.cancel, () => this.#actions.cancel(turn, cancel));
+    setNote(node, words.outbox.queued, [cancel]);
+    return node;
+  }
+
+  /** @param {OutboxEntry} entry */
+  #outboxNode(entry) {
+    const {client_id: id, text, state, code} = entry;
+    const node = this.#pendingNode(id, text);
+    node.className = `cm-row cm-user ${state === "failed" ? "cm-failed" : "cm-unsent"}`;
+    const texts = words.outbox;
+    const discard = button(words.discard, () => this.#client.discard(id));
+    if (state === "failed") {
+      const retry = button(words.sendAgain, () => this.#client.retry(id));
+      const edit = button(words.edit, () => this.#actions.editUnsent(entry));
+      setNote(node, refusalOf(entry), [retry, edit, discard]);
+    } else if (this.#client.state !== "live" && state !== "stored") {
+      setNote(node, texts.offline);
+    } else if (state === "held") {
+      setNote(node, texts[code ?? ""] ?? texts.held, [discard]);
+    } else {
+      setNote(node, texts[state] ?? "", state === "new" ? [discard] : []);
+    }
+    return node;
+  }
+
+  /**
+   * @param {string} id
+   * @param {string} text
+   */
+  #pendingNode(id, text) {
+    return this.#node(`out:${id}`, () => {
+      const node = article("user");
+      setText(node, text.slice(0, MAX_SHOWN_CHARS));
+      return node;
+    });
+  }
+
+  /** The notice below an older version. */
+  drawOldNotice() {
+    return this.#node("old", () => {
+      const node = document.createElement("p");
+      node.className = "cm-old-note";
+      node.append(
+        words.olderVersion,
+        " ",
+        button(words.newest, () => this.#actions.showNewest()),
+      );
+      return node;
+    });
+  }
+
+  /**
+   * @param {string} key
+   * @param {() => HTMLElement} make
+   */
+  #node(key, make) {
+    let node = this.#nodes.get(key);
+    if (!node) {
+      node = make();
+      this.#nodes.set(key, node);
+    }
+    return node;
+  }
+}
+
+/** @param {MessageFrame} row */
+function noteOf({redacted, quarantined, status, error}) {
+  const errors = words.errors;
+  const notes = [];
+  if (redacted) notes.push(words.redacted);
+  if (quarantined) notes.push(words.quarantined);
+  if (status === "interrupted") notes.push(words.interrupted);
+  if (status === "failed") notes.push(errors[error] ?? words.failed);
+  return notes.join(" ");
+}
+
+/** @param {OutboxEntry} entry */
+function refusalOf({code = "", message = "", replaces}) {
+  const texts = words.refused;
+  return texts[code === "conflict" && replaces != null ? "outdated" : code] ?? message;
+}
+
+/**
+ * Mark a message that waits for an answer, with a button for each offered answer.
+ *
+ * @param {HTMLElement} node
+ * @param {MessageFrame["asks"]} question
+ * @param {(choice: string) => void} answer
+ */
+function setQuestion(node, question, answer) {
+  const mark = node.querySelector(":scope > .cm-asks");
+  if (Boolean(question) === Boolean(mark)) return;
+  mark?.remove();
+  if (!question) return;
+  const made = document.createElement("p");
+  made.className = "cm-asks";
+  made.append(words.waitingForAnswer);
+  for (const choice of choicesOf(question)) {
+    made.append(button(visible(choice), () => answer(choice), "cm-choice"));
+  }
+  find(node, ".cm-note", HTMLElement).after(made);
+}

@@ -1,0 +1,85 @@
+// The fixed parts of the element, around the messages.
+
+import {words} from "../chat-words.js";
+import {find} from "./nodes.js";
+
+const template = document.createElement("template");
+template.innerHTML = `
+<div class="cm-banner" role="status" hidden><span></span><button type="button" class="cm-link"></button></div>
+<div class="cm-frame">
+  <div class="cm-log" role="log" aria-live="polite" tabindex="0">
+    <div class="cm-lane">
+      <button type="button" class="cm-older cm-link" hidden></button>
+      <p class="cm-empty" hidden></p>
+      <div class="cm-tail"></div>
+    </div>
+  </div>
+  <button type="button" class="cm-newer" hidden></button>
+</div>
+<form class="cm-composer">
+  <div class="cm-box">
+    <textarea rows="1" name="text" autocomplete="off" aria-describedby=""></textarea>
+    <button type="button" class="cm-round cm-stop" hidden><svg viewBox="0 0 24 24" width="20" height="20" aria-hidden="true"><rect x="6" y="6" width="12" height="12" rx="2" fill="currentColor"/></svg></button>
+    <button type="submit" class="cm-round cm-send" disabled><svg viewBox="0 0 24 24" width="20" height="20" aria-hidden="true"><path d="M12 19V5M5.5 11.5 12 5l6.5 6.5" fill="none" stroke="currentColor" stroke-width="2.2" stroke-linecap="round" stroke-linejoin="round"/></svg></button>
+  </div>
+  <p class="cm-hint" aria-live="polite"></p>
+</form>`;
+
+/** @typedef {ReturnType<typeof buildSkeleton>} Parts */
+
+/**
+ * Fill the element, and keep the messages that the server put into it.
+ *
+ * @param {HTMLElement} element
+ */
+export function buildSkeleton(element) {
+  const rows = element.querySelector(".cm-rows") ?? document.createElement("div");
+  rows.className = "cm-rows";
+  rows.querySelector(".cm-earlier")?.remove();
+  element.replaceChildren(template.content.cloneNode(true));
+  const banner = find(element, ".cm-banner", HTMLElement);
+  const parts = {
+    rows,
+    banner,
+    bannerText: find(banner, "span", HTMLElement),
+    bannerButton: find(banner, "button", HTMLButtonElement),
+    log: find(element, ".cm-log", HTMLElement),
+    older: find(element, ".cm-older", HTMLButtonElement),
+    empty: find(element, ".cm-empty", HTMLElement),
+    tail: find(element, ".cm-tail", HTMLElement),
+    newer: find(element, ".cm-newer", HTMLButtonElement),
+    form: find(element, ".cm-composer", HTMLFormElement),
+    text: find(element, "textarea", HTMLTextAreaElement),
+    stop: find(element, ".cm-stop", HTMLButtonElement),
+    send: find(element, ".cm-send", HTMLButtonElement),
+    hint: find(element, ".cm-hint", HTMLElement),
+  };
+  parts.tail.before(rows);
+  label(parts);
+  return parts;
+}
+
+/** @param {Record<"log" | "text" | "hint" | "older" | "newer" | "empty" | "stop" | "send", HTMLElement>} parts */
+function label({log, text, hint, older, newer, empty, stop, send}) {
+  log.setAttribute("aria-label", words.log);
+  text.setAttribute("aria-label", words.label);
+  text.setAttribute("placeholder", words.placeholder);
+  hint.id = `cm-hint-${Math.random().toString(36).slice(2)}`;
+  text.setAttribute("aria-describedby", hint.id);
+  older.textContent = words.older;
+  newer.textContent = words.newer;
+  empty.textContent = words.empty;
+  setLabel(stop, words.stop);
+  setLabel(send, words.send);
+}
+
+/**
+ * Name a button that shows only an icon.
+ *
+ * @param {HTMLElement} button
+ * @param {string} text
+ */
+export function setLabel(button, text) {
+  button.title = text;
+  button.setAttribute("aria-label", text);
+}

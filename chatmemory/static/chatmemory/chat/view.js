@@ -1,0 +1,313 @@
+// Connects the parts of the element to the client, and decides what is drawn.
+
+import {words} from "../chat-words.js";
+import {ChatMemoryClient} from "../chatmemory-client.js";
+import {CLOSE_NOT_FOUND, CLOSE_TOO_MANY_CONNECTIONS} from "../constants.js";
+import {bannerOf} from "./banner.js";
+import {Composer} from "./composer.js";
+import {Editor} from "./editor.js";
+import {MarkdownLoader} from "./markdown.js";
+import {MessageNodes} from "./messages.js";
+import {arrange} from "./nodes.js";
+import {ScrollPosition} from "./scroll.js";
+import {buildSkeleton, setLabel} from "./skeleton.js";
+import {firstWords, isQuestion, visible} from "./text.js";
+
+/** @import {OutboxEntry, VersionPlace} from "../types.d.ts" */
+
+const MAX_DRAW_DELAY_MS = 250; // a hidden page has no animation frames
+
+export class ChatView {
+  client;
+
+  #element;
+  #parts;
+  #composer;
+  #editor;
+  #markdown;
+  #nodes;
+  #scroll;
+  #isDrawn = true;
+  /** @type {Map<number, number>} user message → the first row of the older version shown instead */
+  #chosen = new Map();
+
+  /** @param {HTMLElement} element */
+  constructor(element) {
+    this.#element = element;
+    this.#parts = buildSkeleton(element);
+    const url = element.getAttribute("url") ?? "";
+    const page = element.getAttribute("page");
+    this.client = new ChatMemoryClient(url, {
+      create: element.hasAttribute("create"),
+      storageKey: `chatmemory:${element.getAttribute("person") ?? ""}:${url}`,
+    });
+    this.#scroll = new ScrollPosition(this.#parts, () => this.#isLive() && this.#loadOlder());
+    this.#composer = new Composer(this.#parts, this.client, (text) => this.#send(text));
+    this.#editor = new Editor(
+      this.client,
+      (seq, text) => this.#replace(() => this.client.edit(seq, text)),
+      (text) => this.#composer.restore(text),
+    );
+    this.#markdown = new MarkdownLoader(
+      page,
+      () => this.#isLive(),
+      (messages) => {
+        this.#scroll.keep(() => {
+          for (const message of messages) this.#nodes.putHtml(message);
+        });
+      },
+    );
+    this.#nodes = this.#makeNodes(page);
+    for (const node of this.#parts.rows.querySelectorAll("[data-seq]")) {
+      if (node instanceof HTMLElement) this.#nodes.adopt(node);
+    }
+    this.#listenToClient();
+    this.#listenToPage();
+    this.#scroll.toNewest();
+    this.#composer.focusUnlessTouch();
+    this.#draw();
+  }
+
+  /** @param {string | null} page */
+  #makeNodes(page) {
+    return new MessageNodes(
+      this.client,
+      page,
+      {
+        edit: (row, node) => this.#editor.open(row, node),
+        answerAgain: (seq) => this.#replace(() => this.client.regenerate(seq)),
+        answer: (choice) => this.#replace(() => this.client.send(choice)),
+        showVersion: (place, number, name) => this.#showVersion(place, number, name),
+        showNewest: () => this.#showNewest(),
+        cancel: (turn, button) => this.#cancel(turn, button),
+        editUnsent: (entry) => this.#editUnsent(entry),
+      },
+      {
+        onReplace: (node) => this.#editor.abandonAt(node),
+        onMarkdown: (seq) => this.#markdown.want(seq),
+      },
+    );
+  }
+
+  #listenToClient() {
+    const {client} = this;
+    client.addEventListener("change", () => this.#draw());
+    client.addEventListener("text", (event) => {
+      const {key, piece} = /** @type {CustomEvent} */ (event).detail;
+      if (!this.#nodes.isStreamed(key)) return;
+      this.#scroll.keep(() => this.#nodes.growText(key, piece));
+    });
+    client.addEventListener("reset", () => {
+      this.#markdown.clear();
+      this.#nodes.forgetRows();
+    });
+    client.addEventListener("synced", () => this.#markdown.load());
+  }
+
+  #listenToPage() {
+    const {stop, older, bannerButton} = this.#parts;
+    stop.addEventListener("click", () => {
+      this.client.stop();
+      this.#composer.focusUnlessTouch(); // the button disappears with the run
+    });
+    older.addEventListener("click", () => this.#loadOlder());
+    bannerButton.addEventListener("click", () => this.#onBannerButton());
+    const wake = () => this.client.state === "waiting" && this.client.connect();
+    addEventListener("online", wake);
+    addEventListener("offline", () => this.#draw());
+    addEventListener("pageshow", wake);
+    document.addEventListener("visibilitychange", () => document.hidden || wake());
+  }
+
+  #isLive() {
+    return this.client.state === "live";
+  }
+
+  // Draw soon. Several changes between two frames of the screen are drawn together.
+  #draw() {
+    if (!this.#isDrawn) return;
+    this.#isDrawn = false;
+    const draw = () => {
+      if (this.#isDrawn) return;
+      this.#isDrawn = true;
+      this.#scroll.keep(() => this.#drawNow());
+    };
+    requestAnimationFrame(draw);
+    setTimeout(draw, MAX_DRAW_DELAY_MS);
+  }
+
+  #drawNow() {
+    const {client} = this;
+    const {rows, tail, older, empty} = this.#parts;
+    const isRemoved = client.state === "ended" && client.ending?.code === CLOSE_NOT_FOUND;
+    // While the client catches up it may have gaps; until then the old rows remain.
+    const isKnown = isRemoved || (client.session !== null && client.state !== "connecting");
+    if (isKnown) {
+      this.#drawRows();
+      older.hidden = !client.hasOlder;
+    }
+    arrange(tail, this.#nodes.drawPending());
+    this.#nodes.prune();
+    this.#editor.abandonIfHidden();
+    empty.hidden = isRemoved || !isKnown || rows.childElementCount + tail.childElementCount > 0;
+    this.#drawBanner();
+    this.#drawStop();
+    this.#composer.update();
+    this.#announceTitle();
+    this.#markdown.load();
+    // Superseded messages are not shown, so a loaded page may leave the log half empty.
+    if (this.#scroll.hasRoom && this.#isLive()) this.#loadOlder();
+  }
+
+  #drawRows() {
+    const {rows, tail} = this.#parts;
+    const path = this.client.path(this.#chosen);
+    const last = path.at(-1);
+    const isIdle = this.#isIdle();
+    const shown = path.map((item) => this.#nodes.drawRow(item, {isLast: item === last, isIdle}));
+    const isOld = Boolean(last?.isOld);
+    arrange(rows, [...shown, ...(isOld ? [this.#nodes.drawOldNotice()] : this.#nodes.drawRun())]);
+    tail.hidden = isOld;
+    if (this.client.session?.running) this.#composer.setPlaceholder(words.next);
+    else this.#composer.setPlaceholder(isQuestion(last?.row) ? words.answer : words.placeholder);
+  }
+
+  // Whether a replacement would not conflict with a turn or an unsent message.
+  #isIdle() {
+    const {session, outbox} = this.client;
+    if (!session || session.running || session.waiting?.length || session.archived) return false;
+    return outbox.every(({state}) => state === "failed");
+  }
+
+  #drawBanner() {
+    const {banner, bannerText, bannerButton} = this.#parts;
+    const {state} = this.client;
+    const hasDetails = this.#element.hasAttribute("details");
+    const {text, action = ""} = bannerOf(this.client, {isOnline: navigator.onLine, hasDetails});
+    // A screen reader announces the text again whenever it is set.
+    if (bannerText.textContent !== text) bannerText.textContent = text;
+    bannerButton.textContent = action;
+    bannerButton.hidden = !action;
+    banner.hidden = !text;
+    banner.classList.toggle("cm-ended", state === "ended");
+    this.#element.dataset.state = state;
+  }
+
+  #drawStop() {
+    const {stop} = this.#parts;
+    const {session, stopping} = this.client;
+    const turn = session?.running?.turn;
+    const isStopping = stopping === turn;
+    stop.hidden = !turn;
+    stop.disabled = !turn || isStopping || !this.#isLive();
+    setLabel(stop, turn && isStopping ? words.stopping : words.stop);
+  }
+
+  #announceTitle() {
+    const {rows, session, title} = this.client;
+    if (!session) return;
+    const first = rows.get(session.first_seq);
+    const shown = title || (first?.role === "user" ? firstWords(first.text) : "");
+    if (!shown) return;
+    const init = {bubbles: true, detail: visible(shown)};
+    this.#element.dispatchEvent(new CustomEvent("chat-memory-title", init));
+  }
+
+  /** @param {string} text */
+  #send(text) {
+    this.client.send(text);
+    this.#chosen.clear();
+    this.#scroll.isPinned = true;
+  }
+
+  // Change the end of the conversation, and show it.
+  /** @param {() => void} act */
+  #replace(act) {
+    act();
+    this.#scroll.isPinned = true;
+    this.#composer.focusUnlessTouch();
+  }
+
+  /**
+   * @param {string} turn
+   * @param {HTMLButtonElement} button
+   */
+  async #cancel(turn, button) {
+    button.disabled = true;
+    try {
+      await this.client.cancel(turn);
+      this.#composer.focusUnlessTouch(); // the button disappears with the turn
+    } catch {
+      button.disabled = false;
+    }
+  }
+
+  /** @param {OutboxEntry} entry */
+  #editUnsent({client_id: id, text}) {
+    if (!this.client.discard(id)) return;
+    this.#composer.restore(text);
+    this.#composer.focus();
+  }
+
+  // Show another version of a turn in the same place, and focus the same button of its tools.
+  /**
+   * @param {VersionPlace} place
+   * @param {number} number
+   * @param {string} buttonClass
+   */
+  async #showVersion({of}, number, buttonClass) {
+    const {from} = this.client.versions(of)[number - 1];
+    try {
+      await this.client.fetchFrom(from);
+    } catch {
+      return; // no connection; the buttons remain
+    }
+    const top = (/** @type {number} */ seq) =>
+      this.#nodes.row(seq)?.getBoundingClientRect().top ?? 0;
+    const before = top(this.#chosen.get(of) ?? of);
+    this.#chosen.set(of, from);
+    this.#scroll.isPinned = false;
+    this.#drawNow();
+    this.#scroll.by(top(from) - before);
+    this.#scroll.update();
+    const bar = this.#nodes.row(from)?.querySelector(".cm-tools");
+    bar?.scrollIntoView({block: "nearest"}); // not below the notice
+    const button =
+      bar?.querySelector(`.${buttonClass}:enabled`) ?? bar?.querySelector("button:enabled");
+    if (button instanceof HTMLElement) button.focus({preventScroll: true});
+  }
+
+  #showNewest() {
+    this.#chosen.clear();
+    this.#drawNow();
+    this.#scroll.toNewest();
+    this.#composer.focusUnlessTouch();
+  }
+
+  async #loadOlder() {
+    const {older} = this.#parts;
+    if (!this.client.hasOlder || older.disabled) return;
+    older.disabled = true;
+    older.textContent = words.loading;
+    try {
+      await this.client.fetchOlder();
+    } catch {
+      // The button remains.
+    }
+    older.disabled = false;
+    older.textContent = words.older;
+  }
+
+  // Dismiss the notice, reconnect instead of another tab, or reload the page. A reload redirects to
+  // the sign-in page if necessary.
+  #onBannerButton() {
+    if (this.#isLive()) {
+      this.client.lost = 0;
+      this.#draw();
+    } else if (this.client.ending?.code === CLOSE_TOO_MANY_CONNECTIONS) {
+      this.client.connect();
+    } else {
+      location.reload();
+    }
+  }
+}

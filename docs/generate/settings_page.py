@@ -1,0 +1,34 @@
+"""Generates docs/settings.md from the docstrings of the settings."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+from chatmemory import conf
+
+INTRO = """# The settings
+
+One dictionary, `CHATMEMORY`; each key is optional. Durations are in seconds or a `timedelta`.
+`manage.py check` reports wrong values and unknown keys. `python docs/generate/settings_page.py`
+generates this page from `chatmemory/conf.py`.
+"""
+
+
+def page() -> str:
+    """Return the page as Markdown: each setting with default and docstring, in source order."""
+    body = ast.parse(inspect.getsource(conf.Settings)).body[0]
+    assert isinstance(body, ast.ClassDef)  # noqa: S101  # it is the source of a class
+    sections = [INTRO]
+    for assigned, documented in zip(body.body, body.body[1:], strict=False):
+        if isinstance(assigned, ast.Assign) and isinstance(documented, ast.Expr):
+            name = ast.unparse(assigned.targets[0])
+            default = vars(conf.Settings)[name].default
+            text = inspect.cleandoc(ast.literal_eval(documented.value))
+            sections.append(f"## `{name}`\n\nDefault: `{default!r}`\n\n{text}\n")
+    return "\n".join(sections)
+
+
+if __name__ == "__main__":
+    (Path(__file__).resolve().parent.parent / "settings.md").write_text(page())

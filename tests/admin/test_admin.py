@@ -1,0 +1,731 @@
+"""The admin: sessions, transcripts, removal, audit."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+
+import pytest
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from chatmemory import services
+from chatmemory.admin.states import state_of
+from chatmemory.models import AuditEntry, Message, Session, Turn
+from chatmemory.services import SERVER, Actor
+from chatmemory.services.turns import progress
+from tests.factories import BY, make_messages, make_session, make_user
+
+pytestmark = pytest.mark.django_db
+
+LIST = "/admin/chatmemory/session/"
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+ALL = (
+    "view_session",
+    "view_transcript",
+    "trim_history",
+    "purge_history",
+    "tag_session",
+    "view_audit",
+)
+
+
+def operator(*rights, name="olga"):
+    """Return a client with a signed-in operator who has only these permissions."""
+    user = make_user(name, is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=rights))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def admin():
+    return operator(*ALL)
+
+
+@pytest.fixture
+def root():
+    """Return a client with a signed-in superuser."""
+    client = Client()
+    client.force_login(make_user("root", is_staff=True, is_superuser=True))
+    return client
+
+
+def talk_of(owner, *texts, key="talk", **columns):
+    """Return a session of this user with these messages."""
+    make_session(key, owner=owner, **columns)
+    scope = services.user_scope(owner) if owner else SERVER
+    messages = make_messages(*(texts or ("hi", "hello", "where?", "here")))
+    services.append_messages(session_key=key, messages=messages, by=BY, scope=scope)
+    return services.get_session(session_key=key, by=BY, scope=scope)
+
+
+@pytest.fixture
+def talk():
+    """Return Ann's session, which has two turns."""
+    return talk_of(make_user("ann"))
+
+
+def at(name, session, *more):
+    return reverse(f"admin:chatmemory_session_{name}", args=[session.pk, *more])
+
+
+def removal_url(name, *sessions):
+    """Return the URL of the page that confirms a removal."""
+    named = "&".join(f"session={session.pk}" for session in sessions)
+    return f"{LIST}{name}/?{named}"
+
+
+def shown(answer):
+    """Return the text of a page without its tags."""
+    assert answer.status_code == 200
+    page = answer.content.decode()
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page[page.index('id="content"') :]))
+
+
+def listed(client, **query):
+    """Return the keys in the list of sessions."""
+    answer = client.get(LIST, query)
+    assert answer.status_code == 200
+    return [session.key for session in answer.context["cl"].result_list]
+
+
+def notices(answer):
+    """Return the notices on the page after a removal."""
+    assert answer.status_code == 200
+    return [str(message) for message in answer.context["messages"]]
+
+
+def statements(client, address):
+    """Return the number of SQL statements of a page."""
+    with CaptureQueriesContext(connection) as queries:
+        assert client.get(address).status_code == 200
+    counting = [q["sql"] for q in queries if "COUNT(" in q["sql"] and "message" in q["sql"]]
+    assert counting == []
+    return len(queries)
+
+
+def test_the_list_shows_the_last_active_first(admin):
+    ann = make_user("ann")
+    for day, key in ((2, "two"), (3, "three"), (1, "one")):
+        at_day = LONG_AGO.replace(day=day)
+        make_session(key, owner=ann, last_message_at=at_day, last_active_day=at_day.date())
+    assert listed(admin) == ["three", "two", "one"]
+
+
+def test_the_list_shows_active_sessions_unless_filtered(admin):
+    ann = make_user("ann")
+    for key in ("living", "purged"):
+        talk_of(ann, key=key)
+    make_session("archived", owner=ann, archived_at=LONG_AGO)
+    make_session("held", owner=ann, held_at=LONG_AGO)
+    make_session("expired", owner=ann, expires_at=LONG_AGO)
+    make_session("running", owner=ann, running="c1")
+    services.purge_session(session_key="purged", by=Actor.user(ann), reason="")
+    assert set(listed(admin)) == {"living", "archived", "held", "running"}
+    for state in ("archived", "held", "expired", "running", "purged"):
+        assert listed(admin, state=state) == [state]
+
+
+def test_a_held_or_replying_session_does_not_expire(admin):
+    for key, column in (("held", {"held_at": LONG_AGO}), ("running", {"running": "c1"})):
+        make_session(key, owner=make_user(key), expires_at=LONG_AGO, **column)
+    assert set(listed(admin)) == {"held", "running"}
+    assert listed(admin, state="expired") == []
+    assert {str(state_of(session)) for session in Session.objects.all()} == {"held", "running"}
+
+
+def test_the_list_is_filtered_by_activity_and_scope(admin):
+    talk_of(make_user("ann"), key="today")
+    make_session("silent")
+    make_session("old", last_active_day=LONG_AGO.date(), last_message_at=LONG_AGO)
+    for active in ("today", "month"):
+        assert set(listed(admin, active=active)) == {"today", "silent"}
+    assert listed(admin, active="older") == listed(admin, active="oldest") == ["old"]
+    assert listed(admin, active="never") == ["silent"]
+    assert listed(admin, scope_kind="user") == ["today"]
+    assert set(listed(admin, scope_kind="server")) == {"silent", "old"}
+
+
+def test_sessions_are_found_by_key_title_and_owner(admin):
+    talk_of(make_user("ann"), key="shop:1", title="A kettle that leaks")
+    talk_of(make_user("bob"), key="shop:2", title="Night train")
+    assert set(listed(admin, q="shop:")) == {"shop:1", "shop:2"}
+    assert listed(admin, q="kettle") == listed(admin, q="ann") == ["shop:1"]
+    assert listed(admin, q="hello") == listed(admin, q="hop:") == []
+
+
+TERMS = {
+    "quotes": "'\"",
+    "%": "%",
+    "_": "_",
+    "NUL": "a\0b",
+    "backslash": "\\",
+    "10 kB": "x" * 10_000,
+    "10 kB of wildcards": "%_" * 5_000,
+    "space": " ",
+}
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_any_search_text_is_accepted(admin, talk, name):
+    talk_of(make_user("bob"), key="other", title="x" * 190)
+    began = time.monotonic()
+    found = listed(admin, q=TERMS[name])
+    assert time.monotonic() - began < 10  # usually below 0.2
+    assert sorted(found) == (["other", "talk"] if name in ("NUL", "space") else [])
+
+
+def test_the_list_does_not_count_beyond_its_limit(admin, talk, monkeypatch):
+    monkeypatch.setattr("chatmemory.admin.readonly.BoundedPaginator.MAX_ROWS", 2)
+    for number in range(5):
+        make_session(f"s{number}")
+    assert admin.get(LIST).context["cl"].result_count == 2
+
+
+def test_pages_need_few_statements_for_any_number_of_rows(admin):
+    ann = make_user("ann")
+    talk = talk_of(ann, *("hi" for _ in range(300)))
+    pages = (LIST, at("transcript", talk), at("change", talk), removal_url("trim", talk))
+    for page in pages:
+        admin.get(page)  # the first reading is written down, content types are kept
+    few = [statements(admin, page) for page in pages]
+    assert max(few) <= 12
+    for number in range(60):
+        talk_of(make_user(), key=f"other-{number}")
+    assert [statements(admin, page) for page in pages] == few
+
+
+def test_a_session_is_shown_and_cannot_be_changed(root, talk):
+    page = root.get(at("change", talk))
+    assert 'name="title"' not in page.content.decode()
+    inline = {"messages-TOTAL_FORMS": "1", "messages-INITIAL_FORMS": "0", "messages-0-text": "x"}
+    for forged in ({"title": "Mine"}, {**inline, "_save": "Save"}):
+        assert root.post(at("change", talk), forged).status_code == 403
+    talk.refresh_from_db()
+    assert (talk.title, talk.last_seq, Message.objects.count()) == ("", 4, 4)
+
+
+def test_a_message_cannot_be_changed(root, talk):
+    message = Message.objects.get(seq=2)
+    for address in (
+        f"/admin/chatmemory/message/{message.pk}/change/",
+        at("message", talk, 2),
+        at("transcript", talk),
+    ):
+        assert root.post(address, {"text": "mine", "_save": "Save"}).status_code in (
+            302,
+            403,
+            404,
+            405,
+        )
+    message.refresh_from_db()
+    assert (message.text, message.revision) == ("hello", 0)
+
+
+@pytest.mark.parametrize("path", ["add/", "{pk}/delete/"])
+def test_nothing_is_added_or_deleted(root, talk, path):
+    for model in ("session", "message", "auditentry"):
+        address = f"/admin/chatmemory/{model}/" + path.format(pk=1)
+        assert root.get(address).status_code == 403
+        assert root.post(address, {"post": "yes"}).status_code == 403
+    assert Session.objects.filter(pk=talk.pk).exists()
+
+
+FORGED = {
+    "delete_selected": {"action": "delete_selected", "post": "yes"},
+    "unknown action": {"action": "no_such"},
+    "list_editable": {"_save": "Save", "form-TOTAL_FORMS": "1", "form-0-title": "Mine"},
+}
+
+
+@pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED)
+def test_a_forged_post_to_the_list_is_refused(admin, talk, forged):
+    assert admin.post(LIST, {"_selected_action": talk.pk, **forged}).status_code == 403
+    assert Session.objects.get().title == ""
+
+
+def test_the_admin_requires_the_csrf_token(talk):
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(make_user("root", is_staff=True, is_superuser=True))
+    given = {"reason": "spam", "count": 4}
+    assert client.post(removal_url("purge", talk), given).status_code == 403
+    assert Session.objects.get().removed_at is None
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_allowed"), [("http://evil.example", False), ("http://testserver", True)]
+)
+def test_a_post_from_a_foreign_origin_is_rejected(talk, origin, is_allowed):
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(make_user("root", is_staff=True, is_superuser=True))
+    client.cookies["csrftoken"] = token = "a" * 32
+    given = {"reason": "spam", "count": 4, "csrfmiddlewaretoken": token}
+    answer = client.post(removal_url("purge", talk), given, headers={"origin": origin})
+    assert answer.status_code == (302 if is_allowed else 403)
+    assert bool(Session.objects.get().removed_at) is is_allowed
+
+
+def test_a_transcript_is_read_page_by_page(admin):
+    talk = talk_of(make_user("ann"), *(f"word {n}" for n in range(1, 121)))
+    newest = shown(admin.get(at("transcript", talk)))
+    assert "word 71 " in newest
+    assert "word 120 " in newest
+    assert "word 70 " not in newest
+    older = shown(admin.get(at("transcript", talk), {"before": 71}))
+    assert "word 21 " in older
+    assert "word 70 " in older
+    assert "word 71 " not in older
+    oldest = shown(admin.get(at("transcript", talk), {"after": 0}))
+    assert "word 1 " in oldest
+    assert "word 51 " not in oldest
+
+
+def test_a_transcript_is_ordered_by_seq_after_the_clock_jumped_back(admin, talk):
+    Message.objects.filter(seq__gt=2).update(created_at=LONG_AGO)
+    page = shown(admin.get(at("transcript", talk)))
+    assert re.findall(r"\b(hi|hello|where\?|here)(?= )", page) == ["hi", "hello", "where?", "here"]
+
+
+@pytest.mark.parametrize("number", ["x", "-1", "1" + "0" * 30, "٣", "\0"])
+def test_an_invalid_number_shows_the_newest_page(admin, talk, number):
+    assert "where?" in shown(admin.get(at("transcript", talk), {"before": number}))
+
+
+@pytest.mark.parametrize("pk", ["0", "1" + "0" * 30])
+def test_the_transcript_of_an_unknown_session_is_not_found(admin, pk):
+    assert admin.get(f"{LIST}{pk}/transcript/").status_code == 404
+    assert admin.get(f"{LIST}{pk}/transcript/1/").status_code == 404
+
+
+def test_an_unknown_message_is_not_found(admin, talk):
+    for seq in (0, 5, 10**30):
+        assert admin.get(at("message", talk, seq)).status_code == 404
+
+
+HOSTILE = {
+    "script": "<script>alert(1)</script>",
+    "image": '<img src=x onerror="alert(1)">',
+    "javascript link": "<a href='javascript:alert(1)'>click</a>",
+    "SVG": "<svg onload=alert(1)>",
+    "CSS": "<style>body{display:none}</style>",
+    "end of an attribute": '"><b>bold</b>',
+    "repaired UTF-8": "\ufffd<b>\ufffd</b>",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_text_is_inert_everywhere(admin, text):
+    talk = talk_of(make_user("ann"), text, text, title=text)
+    services.trim_session(
+        session_key="talk",
+        keep_last=1,
+        by=Actor.operator(talk.owner),
+        scope=talk.scope,
+        reason=text,
+    )
+    for page in (
+        LIST,
+        at("change", talk),
+        at("transcript", talk),
+        at("message", talk, 2),
+        removal_url("purge", talk),
+        "/admin/chatmemory/auditentry/",
+    ):
+        answer = admin.get(page)
+        assert answer.status_code == 200
+        assert text not in answer.content.decode()
+
+
+def test_invisible_characters_are_marked(admin):
+    talk = talk_of(make_user("ann"), "safe\u202egpj.exe", "tag\U000e0041 bell\x07 \u200d")
+    page = shown(admin.get(at("transcript", talk)))
+    assert "safe⟦U+202E⟧gpj.exe" in page
+    assert "tag⟦U+E0041⟧ bell⟦U+0007⟧ \u200d" in page
+
+
+def test_a_long_text_is_truncated_with_a_link_to_the_whole(admin):
+    talk = talk_of(make_user("ann"), "hi", "long " * 150_000 + "end")
+    page = admin.get(at("transcript", talk))
+    assert len(page.content) < 50_000
+    assert at("message", talk, 2) in page.content.decode()
+    assert "end" in shown(admin.get(at("message", talk, 2)))
+
+
+def test_a_row_of_5_mb_is_truncated(admin):
+    talk = talk_of(make_user("ann"), "hi", "hello")
+    Message.objects.filter(seq=2).update(text="<b>\u202e" * 1_000_000)
+    admin.get(at("transcript", talk))
+    began = time.monotonic()
+    page = admin.get(at("transcript", talk))
+    assert time.monotonic() - began < 10  # usually below 0.3
+    assert len(page.content) < 100_000
+    assert at("message", talk, 2) in page.content.decode()
+
+
+def test_tool_calls_and_errors_are_shown(admin):
+    talk = talk_of(make_user("ann"))
+    called = {"name": "weather", "args": {"city": "<Lisbon>"}, "id": "t1"}
+    call = {"role": "assistant", "content": "", "tool_calls": [called]}
+    result = {"role": "tool", "content": "sunny", "tool_call_id": "t1"}
+    services.append_messages(session_key="talk", messages=[call, result], by=BY, scope=talk.scope)
+    Message.objects.filter(seq=2).update(status="failed", error="model_timeout", redacted=True)
+    Message.objects.filter(seq=4).update(body="{broken")
+    page = shown(admin.get(at("transcript", talk)))
+    assert "weather({&quot;city&quot;:&quot;&lt;Lisbon&gt;&quot;})" in page
+    for note in (
+        "sunny",
+        "failed",
+        "model_timeout",
+        "redacted",
+        "unreadable; only its text is shown",
+    ):
+        assert note in page
+
+
+def test_a_reading_is_recorded_once_an_hour(admin, talk):
+    for _ in range(3):
+        admin.get(at("transcript", talk))
+        admin.get(at("message", talk, 1))
+    [entry] = AuditEntry.objects.all()
+    assert (entry.action, entry.session_pk, entry.actor_label) == ("read", talk.pk, "olga")
+
+
+def test_superseded_rows_are_folded(admin, talk):
+    at_talk = {"session_key": talk.key, "scope": talk.scope, "by": Actor.server("tests")}
+    edit = {"client_id": "e1", "content": "better", "replaces": 3, "expect_seq": 3}
+    services.admit_turn(**at_talk, **edit, owner="me")
+    page = admin.get(at("transcript", talk)).content.decode()
+    folded = re.findall(r"<details>.*?</details>", page, re.DOTALL)
+    of = [row for row in page.split('<li id="m')[1:] if "<details>" in row]
+    assert [row.partition('"')[0] for row in of] == ["3", "4"]
+    assert len(folded) == 2
+    assert all("Replaced by a later version" in row for row in folded)
+
+
+def test_messages_are_shown_only_in_their_transcript(admin, talk):
+    message = Message.objects.get(seq=2)
+    answer = admin.get(f"/admin/chatmemory/message/{message.pk}/change/")
+    assert answer["Location"] == at("message", talk, 2)
+    assert admin.get("/admin/chatmemory/message/")["Location"] == LIST
+    assert admin.get("/admin/chatmemory/message/no-number/change/").status_code == 404
+
+
+def test_a_trim_previews_the_removed_messages(admin, talk):
+    page = admin.get(removal_url("trim", talk))
+    assert "Nothing to trim" in shown(page)
+    looked = admin.post(removal_url("trim", talk), {"keep_last": 2, "preview": "1"})
+    assert looked.context["total"] == 2
+    assert "This field is required" not in shown(looked)
+    assert not AuditEntry.objects.exists()
+
+
+def test_a_trim_removes_the_previewed_messages(admin, talk):
+    given = {"keep_last": 2, "reason": "too long", "count": 2}
+    answer = admin.post(removal_url("trim", talk), given, follow=True)
+    assert notices(answer) == ["Trim: one session done. Messages removed: 2."]
+    assert Session.objects.get().first_seq == 3
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.reason, entry.actor_kind) == ("trim", "too long", "operator")
+    logged = LogEntry.objects.get()
+    assert (logged.object_id, logged.object_repr) == (str(talk.pk), f"session {talk.pk}")
+    assert logged.change_message == "Trim: 2"
+
+
+def test_each_page_of_a_second_site_leads_to_that_site(admin, talk, settings):
+    settings.ROOT_URLCONF = "tests.two_admins"
+    ops = "/ops/chatmemory/session/"
+    chosen = {"action": "trim", "_selected_action": [talk.pk]}
+    confirm = admin.post(ops, chosen)["Location"]
+    assert confirm == f"{ops}trim/?session={talk.pk}"
+    assert '"/admin/' not in admin.get(confirm).content.decode()
+    given = {"keep_last": 2, "reason": "too long", "count": 2}
+    assert admin.post(confirm, given)["Location"] == ops
+    message = Message.objects.get(seq=3)
+    addresses = [f"/ops/chatmemory/message/{place}" for place in ("", f"{message.pk}/change/")]
+    assert [admin.get(address)["Location"] for address in addresses] == [
+        ops,
+        f"{ops}{talk.pk}/transcript/3/",
+    ]
+
+
+def test_a_trim_whose_preview_has_changed_is_confirmed_again(admin, talk):
+    given = {"keep_last": 2, "reason": "too long", "count": 2}
+    services.append_messages(
+        session_key="talk", messages=make_messages("more", "yes"), by=BY, scope=talk.scope
+    )
+    answer = admin.post(removal_url("trim", talk), given)
+    assert "Messages to remove now: 4." in shown(answer)
+    assert Session.objects.get().first_seq == 1
+
+
+@pytest.mark.parametrize("keep_last", ["-1", "", "1.5", "text", "1e9", "1" * 5_000])
+def test_an_invalid_number_to_keep_is_an_error_of_its_field(admin, talk, keep_last):
+    given = {"keep_last": keep_last, "reason": "too long", "count": 0}
+    answer = admin.post(removal_url("trim", talk), given)
+    assert answer.status_code == 200
+    assert "keep_last" in answer.context["errors"]
+    assert Session.objects.get().first_seq == 1
+
+
+@pytest.mark.parametrize("keep_last", [4, 10**9, 10**30])
+def test_a_trim_without_effect_is_reported(admin, talk, keep_last):
+    answer = admin.post(removal_url("trim", talk), {"keep_last": keep_last, "preview": "1"})
+    assert "Nothing to trim" in shown(answer)
+
+
+def test_a_clear_leaves_the_empty_session(admin, talk):
+    answer = admin.post(
+        removal_url("clear", talk), {"reason": "asked for", "count": 4}, follow=True
+    )
+    assert notices(answer) == ["Clear: one session done. Messages removed: 4."]
+    assert Session.objects.active().get().message_count == 0
+
+
+def test_a_purge_requires_the_typed_count(admin, talk):
+    for count, error in (
+        ("", "required"),
+        ("3", "Messages to remove now: 4."),
+        ("x", "whole number"),
+    ):
+        answer = admin.post(removal_url("purge", talk), {"reason": "spam", "count": count})
+        assert error in shown(answer)
+    assert Session.objects.get().removed_at is None
+    answer = admin.post(removal_url("purge", talk), {"reason": "spam", "count": "4"}, follow=True)
+    assert notices(answer) == ["Purge: one session done. Messages removed: 4."]
+    assert listed(admin) == []
+    assert listed(admin, state="purged") == ["talk"]
+
+
+@pytest.mark.parametrize("name", ["trim", "clear", "purge"])
+def test_a_removal_requires_a_reason(admin, talk, name):
+    answer = admin.post(removal_url(name, talk), {"keep_last": 2, "count": 2, "reason": "  "})
+    assert "reason" in answer.context["errors"]
+    assert Session.objects.get().first_seq == 1
+
+
+def test_a_long_reason_is_truncated_and_its_html_is_escaped(admin, talk):
+    reason = "<b>spam</b>" + "x" * 10_000
+    admin.post(removal_url("clear", talk), {"reason": reason, "count": 4})
+    entry = AuditEntry.objects.get()
+    assert entry.reason == reason[:500]
+    page = admin.get(f"/admin/chatmemory/auditentry/{entry.pk}/change/")
+    assert "<b>spam" not in page.content.decode()
+
+
+def test_a_purge_ends_the_running_turn(admin, talk):
+    admitted = services.admit_turn(
+        session_key="talk", client_id="c1", content="and?", by=BY, scope=talk.scope, owner="runner"
+    )
+    admin.post(removal_url("purge", talk), {"reason": "spam", "count": 5})
+    assert Turn.objects.get().status == "interrupted"
+    late = {"role": "assistant", "content": "late"}
+    assert admitted.claim
+    assert not progress.add_rows(claim=admitted.claim, messages=[late], step=0)
+
+
+def test_the_second_of_two_operators_is_notified_of_the_removal(admin, talk):
+    other = operator(*ALL, name="otto")
+    assert other.get(removal_url("purge", talk)).context["total"] == 4
+    admin.post(removal_url("purge", talk), {"reason": "spam", "count": 4})
+    answer = other.post(removal_url("purge", talk), {"reason": "spam", "count": 4})
+    assert "purged" in shown(answer)
+    answer = other.post(removal_url("purge", talk), {"reason": "spam", "count": 0}, follow=True)
+    assert notices(answer) == ["The session was already removed."]
+    assert AuditEntry.objects.count() == 1
+
+
+def test_a_held_session_loses_nothing(admin):
+    talk = talk_of(make_user("ann"))
+    Session.objects.update(held_at=LONG_AGO)
+    for name, count in (("trim", 0), ("clear", 0), ("purge", 0)):
+        given = {"reason": "spam", "count": count, "keep_last": 0}
+        [message] = notices(admin.post(removal_url(name, talk), given, follow=True))
+        assert "on hold" in message
+    assert Session.objects.get().message_count == 4
+
+
+def test_several_sessions_are_removed_together(admin):
+    talks = [talk_of(make_user(name), key=name) for name in ("ann", "bob", "eve")]
+    chosen = {"action": "purge", "_selected_action": [talk.pk for talk in talks[:2]]}
+    page = admin.post(LIST, chosen, follow=True)
+    assert page.context["total"] == 8
+    address = page.redirect_chain[-1][0]
+    answer = admin.post(address, {"reason": "spam", "count": 8}, follow=True)
+    assert notices(answer) == ["Purge: 2 sessions done. Messages removed: 8."]
+    assert listed(admin) == ["eve"]
+
+
+def test_the_number_of_sessions_in_one_removal_is_limited(admin, monkeypatch):
+    sessions = [make_session(f"s{number}") for number in range(101)]
+    chosen = {"action": "purge", "_selected_action": [sessions[0].pk]}
+    answer = admin.post(LIST, {**chosen, "select_across": "1"}, follow=True)
+    assert notices(answer) == ["Select at most 100 sessions."]
+
+
+@pytest.mark.parametrize("query", ["", "?session=x", "?session=0", "?session=" + "9" * 30])
+def test_a_removal_without_sessions_is_not_found(admin, query):
+    assert admin.get(f"{LIST}purge/{query}").status_code == 404
+
+
+@pytest.mark.regression
+def test_an_operator_tags_a_session(talk):
+    client = operator("view_session", "tag_session")
+    page = at("tags", talk)
+    assert "no tags" in shown(client.get(page))
+    given = {"tag": "contract <b>", "reason": "signed"}
+    assert "contract &lt;b&gt;" in shown(client.post(page, {**given, "act": "add"}, follow=True))
+    assert "contract &lt;b&gt;" in shown(client.get(at("change", talk)))
+    assert notices(client.post(page, {**given, "act": "add"}, follow=True)) == [
+        "No tag was changed."
+    ]
+    assert "Nothing was changed" in shown(client.post(page, {"act": "add", "tag": "x"}))
+    assert "no tags" in shown(client.post(page, {**given, "act": "remove"}, follow=True))
+    assert "no tags" in shown(client.post(page, given))
+    acts = AuditEntry.objects.order_by("pk").values_list("action", "reason", "actor_label")
+    assert list(acts) == [("tag", "signed", "olga"), ("untag", "signed", "olga")]
+
+
+@pytest.mark.regression
+def test_the_admin_log_has_each_change_of_a_tag_but_not_its_text(talk):
+    client = operator("view_session", "tag_session")
+    given = {"tag": "contract", "reason": "signed"}
+    for act in ("add", "add", "remove", "remove", "rename"):
+        client.post(at("tags", talk), {**given, "act": act})
+    client.post(at("tags", talk), {**given, "act": "add", "reason": ""})
+    logged = LogEntry.objects.order_by("pk")
+    assert [entry.change_message for entry in logged] == ["Tag added", "Tag removed"]
+    olga = User.objects.get(username="olga")
+    for entry in logged:
+        assert (entry.user, entry.action_flag) == (olga, CHANGE)
+        assert (entry.object_id, entry.object_repr) == (str(talk.pk), f"session {talk.pk}")
+
+
+@pytest.mark.regression
+def test_a_purged_session_is_tagged_too(talk):
+    services.purge_session(session_key=talk.key, scope=talk.scope, by=BY, reason="")
+    client = operator("view_session", "tag_session")
+    client.post(at("tags", talk), {"tag": "contract", "reason": "signed", "act": "add"})
+    assert AuditEntry.objects.latest("pk").action == "tag"
+
+
+@pytest.mark.parametrize(
+    ("address", "permission"),
+    [(at, "view_transcript"), (removal_url, "trim_history"), (removal_url, "purge_history")],
+)
+def test_a_refused_operator_is_recorded(talk, address, permission):
+    name = {"view_transcript": "transcript"}.get(permission, permission.removesuffix("_history"))
+    assert operator("view_session").get(address(name, talk)).status_code == 403
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.reason, entry.session_pk) == ("refused", permission, talk.pk)
+
+
+@pytest.mark.regression
+def test_refusals_are_recorded_once_an_hour_for_each_permission():
+    """Neither repetition nor other targets add entries, so no operator can fill the audit."""
+    sessions = [make_session(f"s{number}") for number in range(100)]
+    client = operator("view_session")
+    for number in range(60):
+        named = sessions if number % 2 else [sessions[number]]
+        assert client.get(removal_url("purge", *named)).status_code == 403
+    assert client.get(at("transcript", sessions[0])).status_code == 403
+    reasons = AuditEntry.objects.order_by("pk").values_list("reason", flat=True)
+    assert list(reasons) == ["purge_history", "view_transcript"]
+    AuditEntry.objects.update(created_at=LONG_AGO)
+    assert client.get(removal_url("purge", *sessions)).status_code == 403
+    assert AuditEntry.objects.latest("pk").session_pk is None
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("right", ["view_session", "view_transcript"])
+def test_prompt_and_metadata_require_the_transcript_permission_and_are_audited(right):
+    make_session(instructions="Never lend.", metadata={"bot": "lender"})
+    page = operator("view_session", right).get(at("change", Session.objects.get()))
+    is_read = right == "view_transcript"
+    assert ("Never lend." in shown(page)) == ("lender" in shown(page)) == is_read
+    assert AuditEntry.objects.filter(action="read").exists() == is_read
+
+
+@pytest.mark.regression
+def test_an_expired_session_is_purged(admin, talk):
+    Session.objects.update(expires_at=LONG_AGO)
+    assert admin.get(removal_url("purge", talk)).context["total"] == 4
+    answer = admin.post(removal_url("purge", talk), {"reason": "old", "count": 4}, follow=True)
+    assert notices(answer) == ["Purge: one session done. Messages removed: 4."]
+    assert Session.objects.get().removed_at is not None
+    for name in ("trim", "clear"):
+        assert admin.get(removal_url(name, talk)).context["total"] == 0
+
+
+def test_a_revoked_permission_applies_at_the_confirmation(talk):
+    client = operator("view_session", "purge_history")
+    assert client.get(removal_url("purge", talk)).status_code == 200
+    Permission.objects.get(codename="purge_history").user_set.clear()
+    assert client.post(removal_url("purge", talk), {"reason": "x", "count": 4}).status_code == 403
+    assert Session.objects.get().removed_at is None
+
+
+def test_actions_depend_on_permissions(talk):
+    def offered(*rights):
+        client = operator("view_session", *rights, name="-".join(("op", *rights)))
+        form = client.get(LIST).context["action_form"]
+        return [name for name, _ in form.fields["action"].choices if name] if form else []
+
+    assert offered() == []
+    assert offered("trim_history") == ["trim", "clear"]
+    assert offered("purge_history") == ["purge"]
+    client = operator("view_session", name="other")
+    chosen = {"action": "purge", "_selected_action": talk.pk}
+    assert client.post(LIST, chosen).status_code == 403
+
+
+def test_other_users_are_redirected_to_the_login(talk):
+    client = Client()
+    client.force_login(make_user("eve"))
+    for address in (LIST, at("transcript", talk), removal_url("purge", talk)):
+        assert client.get(address).status_code == 302
+
+
+def test_an_entry_about_a_person_names_no_session(admin, talk):
+    scope = services.user_scope(talk.owner)
+    entry = services.erase_person(by=BY, scope=scope, reason="").entry
+    assert "all sessions of a person" in shown(
+        admin.get("/admin/chatmemory/auditentry/?action_is=erase")
+    )
+    assert "all sessions of a person" in shown(
+        admin.get(f"/admin/chatmemory/auditentry/{entry.pk}/change/")
+    )
+
+
+def test_the_audit_is_read_only(admin, talk):
+    admin.post(removal_url("clear", talk), {"reason": "asked for", "count": 4})
+    entry = AuditEntry.objects.get()
+    assert "asked for" in shown(admin.get("/admin/chatmemory/auditentry/?action_is=clear"))
+    assert "asked for" not in shown(admin.get("/admin/chatmemory/auditentry/?action_is=purge"))
+    assert "asked for" in shown(admin.get(f"/admin/chatmemory/auditentry/?session_pk={talk.pk}"))
+    address = f"/admin/chatmemory/auditentry/{entry.pk}/"
+    assert "asked for" in shown(admin.get(f"{address}change/"))
+    assert admin.post(f"{address}change/", {"reason": "mine"}).status_code == 403
+    assert admin.post(f"{address}delete/", {"post": "yes"}).status_code == 403
+
+
+def test_the_pages_have_no_inline_script_or_style(admin, talk):
+    for page in (
+        LIST,
+        at("change", talk),
+        at("transcript", talk),
+        at("message", talk, 1),
+        at("tags", talk),
+        removal_url("trim", talk),
+        removal_url("purge", talk),
+        "/admin/chatmemory/auditentry/",
+    ):
+        html = admin.get(page).content.decode()
+        assert not re.search(r"<script(?![^>]*\bsrc=)(?![^>]*application/json)", html), page
+        assert not re.search(r"<style|\sstyle=|\son\w+=", html), page

@@ -1,0 +1,1 @@
+"""Benchmarks. Each has its own make target."""

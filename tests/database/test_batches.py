@@ -1,0 +1,51 @@
+"""Batches of sessions, and the sizes of batches that a host chooses."""
+
+from __future__ import annotations
+
+import pytest
+
+from chatmemory.database.batches import batches
+from chatmemory.models import Session
+from chatmemory.services import (
+    check_integrity,
+    recover_restored_database,
+    seal_audit,
+    vacuum,
+    verify_audit,
+)
+from tests.factories import BY, make_session
+
+pytestmark = pytest.mark.django_db
+
+
+def test_sessions_created_meanwhile_are_in_no_batch():
+    pks = [make_session(f"talk {number}").pk for number in range(5)]
+    found = []
+    for batch in batches(Session.objects.all(), 2):
+        make_session(f"later {len(found)}")
+        found.append(batch)
+    assert found == [pks[:2], pks[2:4], pks[4:]]
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda size: seal_audit(chunk_size=size),
+        lambda size: verify_audit(chunk_size=size),
+        lambda size: list(check_integrity(batch_size=size)),
+        lambda size: recover_restored_database(by=BY, reason="", batch_size=size),
+        lambda size: vacuum(chunk=size),
+    ],
+    ids=["seal", "verify", "check", "recover", "vacuum"],
+)
+@pytest.mark.parametrize("size", [0, -1])
+def test_an_empty_batch_is_refused_and_not_taken_for_the_end(call, size):
+    with pytest.raises(ValueError, match=f"must be 1 .*, not {size}"):
+        call(size)
+
+
+@pytest.mark.regression
+def test_a_recovery_locks_at_most_100_sessions_in_one_transaction():
+    with pytest.raises(ValueError, match="batch_size must be 1 to 100, not 101"):
+        recover_restored_database(by=BY, reason="", batch_size=101)

@@ -1,0 +1,197 @@
+import assert from "node:assert/strict";
+import {afterEach, beforeEach, mock, test} from "node:test";
+import {liveClient, makeClient, row, settle, socket, sockets} from "./socket.js";
+
+beforeEach(() => mock.timers.enable({apis: ["setTimeout", "Date"]}));
+afterEach(() => {
+  mock.restoreAll();
+  mock.timers.reset();
+});
+
+test("a path becomes the websocket address of its host", () => {
+  assert.equal(makeClient().url, "wss://chat.test/ws/chat/k/");
+});
+
+test("a ping is answered with its number", () => {
+  liveClient();
+  socket().emit("ping", {n: 5});
+  assert.deepEqual(socket().last("pong"), {type: "pong", n: 5});
+});
+
+test("an unknown frame is ignored", () => {
+  const client = liveClient({}, {rows: [row(1, "one")]});
+  socket().emit("newer_than_this_client", {seq: 1});
+  assert.equal(client.state, "live");
+  assert.equal(client.rows.size, 1);
+});
+
+test("a reconnect sends the cursor, and does not create a session", () => {
+  const client = liveClient({create: true});
+  assert.equal(socket().last("hello").create, true);
+  socket().drop(1011);
+  assert.equal(client.state, "waiting");
+  assert.deepEqual(client.ending, {code: 1011, reason: ""});
+  mock.timers.tick(500);
+  socket().accept();
+  assert.deepEqual(socket().last("hello"), {type: "hello", v: 1, cursor: "c1"});
+});
+
+test("pauses between attempts grow to 10 s, and start again after a success", () => {
+  mock.method(Math, "random", () => 1);
+  liveClient();
+  for (const pause of [500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000]) {
+    const before = sockets.length;
+    socket().drop(1011);
+    mock.timers.tick(pause - 1);
+    assert.equal(sockets.length, before);
+    mock.timers.tick(1);
+    assert.equal(sockets.length, before + 1);
+  }
+  socket().welcome();
+  socket().drop(1011);
+  const before = sockets.length;
+  mock.timers.tick(500);
+  assert.equal(sockets.length, before + 1);
+});
+
+test("connect() does not wait for the next attempt", () => {
+  const client = liveClient();
+  socket().drop(1011);
+  client.connect();
+  client.connect();
+  assert.equal(sockets.length, 2);
+  mock.timers.tick(1_000);
+  assert.equal(sockets.length, 2); // the timer of that attempt is cancelled
+});
+
+for (const [code, afterMs] of [
+  [4503, 60_000],
+  [4429, null],
+]) {
+  test(`a bye with code ${code} delays connect() too`, () => {
+    mock.method(Math, "random", () => 0);
+    const client = liveClient();
+    socket().emit("bye", {code, reason: "test", reconnect: true, after_ms: afterMs});
+    mock.timers.tick((afterMs ?? 10_000) - 1);
+    client.connect();
+    assert.equal(sockets.length, 1);
+    mock.timers.tick(1);
+    assert.equal(sockets.length, 2);
+  });
+}
+
+for (const code of [4401, 4403, 4404, 4409, 4426]) {
+  test(`a close with code ${code} is final`, () => {
+    const client = liveClient();
+    socket().drop(code);
+    assert.equal(client.state, "ended");
+    mock.timers.tick(120_000);
+    assert.equal(sockets.length, 1);
+  });
+}
+
+test("a bye that forbids reconnecting is final, whatever its code", () => {
+  const client = liveClient();
+  socket().emit("bye", {code: 1011, reason: "test", reconnect: false, after_ms: null});
+  assert.equal(client.state, "ended");
+});
+
+test("45 s of silence are a lost connection", () => {
+  const client = liveClient();
+  mock.timers.tick(44_999);
+  assert.equal(client.state, "live");
+  socket().emit("ping", {n: 1});
+  mock.timers.tick(44_999);
+  assert.equal(client.state, "live");
+  mock.timers.tick(1);
+  assert.deepEqual([client.state, client.ending?.reason], ["waiting", "silence"]);
+});
+
+test("close() ends the connection, and events of the old socket are ignored", () => {
+  const client = liveClient();
+  client.close();
+  socket().emit("message", row(1, "late"));
+  socket().drop(1006);
+  mock.timers.tick(60_000);
+  assert.deepEqual([client.state, client.rows.size, sockets.length], ["idle", 0, 1]);
+});
+
+test("each connection has its own ticket", async () => {
+  const tickets = ["one", "two"];
+  const client = makeClient({
+    ticket: async () => {
+      const ticket = tickets.shift();
+      if (!ticket) throw {code: 4401};
+      return ticket;
+    },
+  });
+  client.connect();
+  client.connect();
+  for (const name of ["one", "two"]) {
+    await settle();
+    assert.deepEqual(socket().protocols, ["chatmemory.v1", `ticket.${name}`]);
+    socket().drop(1011);
+    mock.timers.tick(1_000);
+  }
+  await settle();
+  assert.deepEqual([client.state, client.ending?.code], ["ended", 4401]);
+  assert.equal(sockets.length, 2);
+});
+
+test("a ticket function that throws synchronously, even undefined, is a failed attempt", async () => {
+  const client = makeClient({
+    ticket: () => {
+      throw null;
+    },
+  });
+  client.connect();
+  await settle();
+  assert.deepEqual([client.state, client.ending?.code], ["waiting", 1006]);
+});
+
+test("a ticket that arrives after close() opens nothing", async () => {
+  const client = makeClient({ticket: async () => "late"});
+  client.connect();
+  client.close();
+  await settle();
+  assert.equal(sockets.length, 0);
+});
+
+test("a ticket that no subprotocol can contain is a failed attempt", async () => {
+  const client = makeClient({ticket: () => "not a token"});
+  client.connect();
+  await settle();
+  assert.deepEqual([client.state, client.ending?.code], ["waiting", 1006]);
+});
+
+/** @param {() => Promise<{status: number}>} answer */
+async function refuseFive(answer) {
+  const fetched = mock.method(globalThis, "fetch", answer);
+  const client = makeClient();
+  client.connect();
+  for (let i = 0; i < 5; i += 1) {
+    assert.equal(fetched.mock.callCount(), 0);
+    socket().drop(1006);
+    if (i < 4) mock.timers.tick(10_000);
+  }
+  await settle();
+  assert.equal(fetched.mock.callCount(), 1);
+  return client;
+}
+
+test("a server that answers HTTP but refuses five websockets is final", async () => {
+  const client = await refuseFive(async () => ({status: 404}));
+  assert.deepEqual([client.state, client.ending?.code], ["ended", "refused"]);
+});
+
+test("a proxy whose server is down is retried", async () => {
+  const client = await refuseFive(async () => ({status: 503}));
+  assert.equal(client.state, "waiting");
+});
+
+test("a server that does not answer HTTP is retried", async () => {
+  const client = await refuseFive(async () => {
+    throw new TypeError("no network");
+  });
+  assert.equal(client.state, "waiting");
+});

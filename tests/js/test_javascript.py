@@ -1,0 +1,234 @@
+"""The JavaScript tests, and the values that JavaScript and Python share."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.staticfiles import finders
+from django.core.management import call_command
+from django.test import override_settings
+
+import chatmemory
+from chatmemory import codec, protocol
+from chatmemory.client import chat as client
+from chatmemory.consumers import chat as consumer
+from chatmemory.errors import BadInput
+from chatmemory.pages import views
+from chatmemory.rendering import markdown
+from chatmemory.services.turns import versions
+from tests import frames
+from tests.conftest import missing
+
+HERE = Path(__file__).parent
+STATIC = Path(chatmemory.__file__).parent / "static" / "chatmemory"
+SCHEMA = Path(chatmemory.__file__).parent / "protocol.schema.json"
+
+COMPARE = """
+import * as text from "./chat/text.js";
+const {functions, samples} = JSON.parse(await new Response(process.stdin).text());
+const results = functions.map((name) => samples.map((sample) => text[name](sample)));
+process.stdout.write(JSON.stringify(results));
+"""
+
+
+@pytest.fixture
+def node() -> str:
+    """The path of Node.js; the test is skipped if it is missing or too old."""
+    path = shutil.which("node")
+    if path is None:
+        missing("Node.js is not installed")
+    version = subprocess.check_output([path, "--version"], text=True).strip()  # noqa: S603  # no input
+    if tuple(map(int, version.removeprefix("v").split(".")[:2])) < (20, 19):
+        missing(f"Node.js {version} is older than 20.19")
+    return path
+
+
+@pytest.mark.slow
+def test_the_javascript_tests_pass(node):
+    if not (HERE / "node_modules").is_dir():
+        missing("The packages in tests/js are not installed (make js installs them)")
+    npm = shutil.which("npm") or missing("npm is not installed")
+    result = subprocess.run(  # noqa: S603  # no input
+        [npm, "test"], cwd=HERE, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    passed = re.search(r"^\W*pass (\d+)", result.stdout, re.MULTILINE)
+    assert passed, result.stdout
+    assert int(passed[1]) > 0
+
+
+def constants() -> dict[str, Any]:
+    """Return the numbers and lists of numbers in constants.js, by name."""
+    script = (STATIC / "constants.js").read_text(encoding="utf-8")
+    found = re.findall(r"^export const (\w+) = ([\d_]+|\[[\d, ]+\]);", script, re.MULTILINE)
+    return {name: json.loads(value.replace("_", "")) for name, value in found}
+
+
+def test_javascript_has_the_limits_and_close_codes_of_python():
+    assert constants() == {
+        "PROTOCOL_VERSION": protocol.VERSION,
+        "SILENCE_SECONDS": client.SILENCE_SECONDS,
+        "MAX_FETCH": protocol.MAX_FETCH,
+        "MAX_REPLACED": versions.MAX_REPLACED_ROWS,
+        "MAX_SHOWN_CHARS": views.MAX_TEXT_CHARS,
+        "MAX_RENDERED": views.RENDERED_ROWS,
+        "FATAL_CLOSES": sorted(client.FATAL_CLOSES),
+        "CLOSE_UNAUTHENTICATED": consumer.CLOSE_CODES["unauthenticated"],
+        "CLOSE_NOT_FOUND": consumer.CLOSE_CODES["not_found"],
+        "CLOSE_TOO_MANY_CONNECTIONS": consumer.CLOSE_CODES["too_many_connections"],
+        "CLOSE_RATE_LIMITED": consumer.CLOSE_CODES["rate_limited"],
+        "CLOSE_TOO_LARGE": 1009,  # RFC 6455, 7.4.1
+    }
+
+
+def fields_of(name: str) -> dict[str, bool]:
+    """Return the fields of a type in types.d.ts, and whether each is required."""
+    script = (STATIC / "types.d.ts").read_text(encoding="utf-8")
+    body = re.search(rf"^export interface {name} {{\n(.*?)^}}", script, re.MULTILINE | re.DOTALL)
+    assert body, name
+    found = re.findall(r"^  (\w+)(\??):", body[1], re.MULTILINE)
+    return {field: not optional for field, optional in found}
+
+
+DEFINITIONS = json.loads(SCHEMA.read_text(encoding="utf-8"))["$defs"]
+FRAMES = [
+    entry["$ref"].removeprefix("#/$defs/")
+    for side in ("from_client", "from_server")
+    for entry in DEFINITIONS[side]["oneOf"]
+]
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_the_type_of_a_frame_has_the_fields_of_the_schema(name):
+    schema = DEFINITIONS[name]
+    required = {field: field in schema["required"] for field in schema["properties"]}
+    assert fields_of(f"{name.capitalize()}Frame") == required
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+def test_the_union_of_a_sides_frames_has_each(side):
+    script = (STATIC / "types.d.ts").read_text(encoding="utf-8")
+    union = re.search(rf"^export type {side.capitalize()}Frame =([^;]+);", script, re.MULTILINE)
+    assert union, side
+    assert {name.lower() for name in re.findall(r"(\w+)Frame", union[1])} == {*frames.kinds(side)}
+
+
+def test_the_options_of_the_client_are_those_of_its_constructor_and_its_page():
+    script = (STATIC / "chatmemory-client.js").read_text(encoding="utf-8")
+    accepted = re.search(r"constructor\(\s*url,\s*{(.*?)} = {},", script, re.DOTALL)
+    page = (HERE.parents[1] / "docs/client-js.md").read_text(encoding="utf-8")
+    documented = re.search(r"new ChatMemoryClient\(url, {(.*?)}\)", page)
+    assert accepted
+    assert documented
+    options = list(fields_of("ClientOptions"))
+    assert re.findall(r"(\w+) = ", accepted[1]) == options
+    assert documented[1].split(", ") == options
+
+
+def compare(node: str, functions: list[str], samples: list[str]) -> list[list[Any]]:
+    """Return the results of functions of chat/text.js for these texts."""
+    command = [
+        *(node, "--disable-warning=MODULE_TYPELESS_PACKAGE_JSON"),
+        *("--input-type=module", "--eval", COMPARE),
+    ]
+    given = json.dumps({"functions": functions, "samples": samples})
+    result = subprocess.run(  # noqa: S603  # the command is constant
+        command, cwd=STATIC, input=given, capture_output=True, text=True, check=True
+    )
+    found: list[list[Any]] = json.loads(result.stdout)
+    return found
+
+
+@pytest.mark.slow
+def test_each_character_is_hidden_marked_and_blank_in_both_languages(node):
+    # A code point that one version of Unicode does not assign may be assigned in another version.
+    chars = [
+        char
+        for char in map(chr, range(sys.maxunicode + 1))
+        if unicodedata.category(char) not in ("Cn", "Cs")
+    ]
+    marked, markup, blank = compare(node, ["visible", "hasMarkup", "isBlank"], chars)
+    assert marked == list(map(markdown.visible, chars))
+    assert markup == list(map(markdown.has_markup, chars))
+    refusals = zip(chars, blank, map(refusal_of, chars), strict=True)
+    assert [
+        char
+        for char, is_blank, code in refusals
+        if (code == "empty") != is_blank and code != "bad_text"
+    ] == []
+
+
+def refusal_of(text: str) -> str:
+    """Return the code with which the server refuses this text; empty if it accepts it."""
+    try:
+        codec.check_text(text)
+    except BadInput as error:
+        return error.code
+    return ""
+
+
+@pytest.mark.slow
+def test_first_words_and_markup_are_equal_in_both_languages(node):
+    texts = [
+        *(
+            "",
+            "  two\n words ",
+            "x" * 70,
+            "word " * 30,
+            "*a*",
+            " - item",
+            "1) item",
+            "1.5",
+            "a - b",
+        ),
+        "\u202e\u202eab\U000e0041",
+    ]
+    first, marked, markup = compare(node, ["firstWords", "visible", "hasMarkup"], texts)
+    assert first == list(map(markdown.first_words, texts))
+    assert marked == list(map(markdown.visible, texts))
+    assert markup == list(map(markdown.has_markup, texts))
+
+
+STORAGE = "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"
+
+
+@pytest.mark.parametrize("storage", [STORAGE, "tests.js.storages.HashedModulesStorage"])
+def test_each_module_is_found_where_a_hashed_storage_collects_it(tmp_path, storage):
+    storages = {"staticfiles": {"BACKEND": storage}}
+    with override_settings(STORAGES=storages, STATIC_ROOT=str(tmp_path), STATIC_URL="/static/"):
+        call_command("collectstatic", interactive=False, verbosity=0)
+    folder = tmp_path / "chatmemory"
+    entries = list(folder.glob("chat.????????????.js"))
+    assert len(entries) == 1
+    loaded = modules_of(entries[0])
+    assert len(loaded) == len(list(STATIC.rglob("*.js")))
+    hashed = {path for path in loaded if re.search(r"\.[0-9a-f]{12}\.js$", path.name)}
+    assert hashed == (loaded if storage != STORAGE else {entries[0].resolve()})
+
+
+def modules_of(entry: Path) -> set[Path]:
+    """Return a module and all modules that it imports."""
+    found: set[Path] = set()
+    pending = [entry]
+    while pending:
+        path = pending.pop().resolve()
+        if path in found:
+            continue
+        found.add(path)
+        script = path.read_text(encoding="utf-8")
+        names = re.findall(r'^(?:import|\}).* from "([^"]+)";', script, re.MULTILINE)
+        pending += [path.parent / name for name in names]
+    return found
+
+
+def test_the_finders_find_the_public_modules():
+    for name in ("chat.js", "chat-words.js", "chatmemory-client.js"):
+        assert finders.find(f"chatmemory/{name}"), name

@@ -1,0 +1,88 @@
+"""The system checks for websockets and the login URL."""
+
+from __future__ import annotations
+
+import pytest
+from channels.auth import AuthMiddlewareStack
+from channels.routing import ProtocolTypeRouter, URLRouter
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from django.urls import include, path, re_path
+
+from chatmemory.routing import websocket_urlpatterns
+from tests.test_checks import found
+
+pytestmark = pytest.mark.django_db  # checks read the features of the database
+
+http = get_asgi_application()
+chat = URLRouter(websocket_urlpatterns)
+
+
+async def other(scope, receive, send):
+    """A websocket consumer of the host project."""
+
+
+none = ProtocolTypeRouter({"http": http})
+elsewhere = ProtocolTypeRouter({"websocket": AuthMiddlewareStack(URLRouter([path("x", other)]))})
+direct = ProtocolTypeRouter({"websocket": AuthMiddlewareStack(chat)})
+nested = ProtocolTypeRouter({"websocket": URLRouter([re_path(r"^app/", chat)])})
+unknown = ProtocolTypeRouter({"websocket": other})
+urlpatterns = [path("chat/", include("chatmemory.urls"))]
+
+APPS = [app for app in settings.INSTALLED_APPS if app != "daphne"]
+MOUNTED = {"ROOT_URLCONF": __name__, "LOGIN_URL": "/chat/"}
+
+
+def warnings(**changed):
+    return found(**{**MOUNTED, **changed})
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        (None, "ASGI_APPLICATION is not set"),
+        ("nowhere.application", "ModuleNotFoundError"),
+        (f"{__name__}.http", "does not accept websockets"),
+        (f"{__name__}.none", "no route for websockets"),
+        (f"{__name__}.elsewhere", "not to chatmemory"),
+    ],
+)
+def test_an_application_without_a_chat_socket_is_a_warning(name, word):
+    assert word in warnings(ASGI_APPLICATION=name)["chatmemory.W018"]
+
+
+@pytest.mark.parametrize("name", ["direct", "nested", "unknown", "other"])
+def test_an_application_that_has_or_may_have_a_chat_socket_passes(name):
+    assert warnings(ASGI_APPLICATION=f"{__name__}.{name}") == {}
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    ("apps", "word"),
+    [
+        (APPS, "runserver does not serve"),
+        ([*APPS, "daphne"], "is after django.contrib.staticfiles"),
+    ],
+)
+def test_a_runserver_without_websockets_is_a_warning(apps, word):
+    assert word in warnings(INSTALLED_APPS=apps, DEBUG=True)["chatmemory.W018"]
+    assert "chatmemory.W018" not in warnings(INSTALLED_APPS=apps, DEBUG=False)
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("url", ["login", "/accounts/login/"])
+def test_an_unknown_login_url_is_a_warning(url):
+    assert repr(url) in warnings(LOGIN_URL=url)["chatmemory.W019"]
+
+
+@pytest.mark.parametrize("url", ["chatmemory:chat", "/chat/?x=1", "https://sso.example.org/"])
+def test_a_known_or_external_login_url_passes(url):
+    assert warnings(LOGIN_URL=url) == {}
+
+
+def test_projects_without_the_pages_have_no_warning():
+    changed = {"ASGI_APPLICATION": None, "LOGIN_URL": "/nowhere/"}
+    assert (
+        found(ROOT_URLCONF="chatmemory.api.urls", INSTALLED_APPS=APPS, DEBUG=True, **changed) == {}
+    )

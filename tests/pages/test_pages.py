@@ -1,0 +1,528 @@
+"""The pages, without a browser."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.contrib.staticfiles import finders
+from django.db import OperationalError, connection
+from django.test import Client
+from django.urls import reverse
+
+from chatmemory import codec, errors, services
+from chatmemory.errors import ModelError
+from chatmemory.models import Session
+from chatmemory.pages import views
+from chatmemory.pages.views import (
+    FAILURES,
+    MAX_TEXT_CHARS,
+    POLICY,
+    RENDERED_CHARS,
+    SESSIONS_PER_PAGE,
+)
+from chatmemory.rendering import markdown as rendering
+from chatmemory.rendering.markdown import first_words, has_markup, markdown, visible
+from chatmemory.services import Actor
+from tests.factories import make_messages, make_session, make_user
+from tests.payloads import ELSEWHERE, PAYLOADS
+
+RUNS = {"script", "style", "iframe", "object", "embed", "base", "meta", "link", "form", "input"}
+
+
+class Tags(HTMLParser):
+    """Collects the tags of a page with their attributes."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.inline = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem:
+            self.inline += data
+
+
+@pytest.fixture
+def ann(db):
+    return make_user("ann")
+
+
+@pytest.fixture
+def web(ann):
+    """Return a client with Ann signed in."""
+    client = Client()
+    client.force_login(ann)
+    return client
+
+
+def talk(user, *texts, key="talk", **columns):
+    """Store these messages in a session of the user."""
+    make_session(key, owner=user, **columns)
+    by = Actor.user(user)
+    services.append_messages(session_key=key, messages=make_messages(*texts), by=by)
+
+
+def html_of(response):
+    return response.content.decode()
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_a_payload_can_neither_run_scripts_nor_load_resources(payload):
+    for tag, attributes in Tags(markdown(payload)).found:
+        assert tag in rendering.TAGS
+        assert not attributes.keys() - {"href", "rel", "target", "start"}
+        if href := attributes.get("href"):
+            assert href.startswith(("http://", "https://", "mailto:"))
+            assert attributes["rel"] == "nofollow noopener noreferrer"
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("**a** _b_ `c` ~~d~~", "<p><strong>a</strong> <em>b</em> <code>c</code> <s>d</s></p>"),
+        ("a\nb", "<p>a<br>\nb</p>"),
+        ("2. b", '<ol start="2">\n<li>b</li>\n</ol>'),
+        ("a & b < c", "<p>a &amp; b &lt; c</p>"),
+        ("![a <b>](https://evil.example/x.png)", "<p>[image: a &lt;b&gt;]</p>"),
+        ("[1]: https://evil.example/", "<p>[1]: https://evil.example/</p>"),
+        ("\u202ea", "<p>⟦U+202E⟧a</p>"),
+        ("&#x202e;a", "<p>⟦U+202E⟧a</p>"),
+    ],
+)
+def test_markdown(text, html):
+    assert markdown(text).strip() == html
+
+
+def test_a_table_is_a_table():
+    html = markdown("|a|b|\n|:-|-:|\n|1|2|")
+    assert "<th>b</th>" in html
+    assert "<td>2</td>" in html
+    assert "style" not in html
+
+
+def test_a_link_with_a_hidden_character_shows_it():
+    assert "\u202e" not in markdown("[a](https://example.com/\u202etxt 'b\u202ec')")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "part", ["[", "![", "*a ", "a**b", "*_", "[a](", "<", "&", "> ", "`a", "|a"]
+)
+def test_no_text_takes_long_to_render(part):
+    text = part * (rendering.MAX_MARKDOWN_CHARS // len(part))
+    started = time.monotonic()
+    markdown(text)
+    assert time.monotonic() - started < 10
+
+
+WIDE_TABLE = "|".join("a" * 200) + "\n" + "|".join("-" * 200) + "\n" + "a\n" * 300
+
+
+def repeated(part):
+    return part * (rendering.MAX_MARKDOWN_CHARS // len(part))
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    "text",
+    [
+        WIDE_TABLE,
+        f"> {WIDE_TABLE}".replace("\n", "\n> "),
+        *map(
+            repeated,
+            [
+                "|a|b|c|d|\n|-|-|-|-|\n" + "|\n" * 40 + "\n",
+                ">" * 20 + "a\n\n",
+                "- " * 15 + "a\n\n",
+                "***a** b*",
+                "[]()",
+                "[a](b)",
+                "<a:b>",
+                "\u202e\u202d",
+            ],
+        ),
+    ],
+)
+def test_html_is_never_much_longer_than_its_text(text):
+    rendering._cache.clear()
+    assert len(markdown(text)) < 20 * len(text)
+
+
+@pytest.mark.regression
+def test_rows_of_a_table_above_the_limit_of_cells_are_text():
+    html = markdown("|a|b|\n|-|-|\n" + "|1|2|\n" * 2_000)
+    cells = html.count("<td>") + html.count("<th>")
+    assert rendering.MAX_TABLE_CELLS * 0.9 < cells <= rendering.MAX_TABLE_CELLS
+    assert html.count("|1|2|") == 2_000 - (cells - 2) / 2
+
+
+def test_all_tables_of_a_text_share_the_limit_of_cells():
+    html = markdown("|a|b|\n|-|-|\n|1|2|\n\n" * 1_000)
+    assert html.count("<td>") + html.count("<th>") <= rendering.MAX_TABLE_CELLS
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("text", ["*a* " * 1_000, "---\n" * 1_000])
+def test_a_text_that_takes_too_long_is_only_escaped(text, monkeypatch):
+    monkeypatch.setattr(rendering, "MAX_SECONDS", 0.0)
+    rendering._cache.clear()
+    html = markdown(f"<b>\n{text}")
+    rendering._cache.clear()
+    assert html == "<p>&lt;b&gt;<br>\n" + text.replace("\n", "<br>\n") + "</p>\n"
+
+
+@pytest.mark.regression
+def test_a_text_is_rendered_once(monkeypatch):
+    rendering._cache.clear()
+    html = markdown("**a**")
+    monkeypatch.delattr(rendering, "_parser")
+    assert markdown("**a**") == html
+    with pytest.raises(NameError):
+        markdown("**b**")
+
+
+def test_the_cache_evicts_the_least_recently_used_text(monkeypatch):
+    monkeypatch.setattr(rendering, "CACHED_CHARS", 3 * (rendering.ENTRY_CHARS + 1))
+    cache = rendering._Cache()
+    for text in "abc":
+        cache.put(text, "x")
+    cache.get("a")
+    cache.put("d", "x")
+    assert [cache.get(text) for text in "abcd"] == ["x", None, "x", "x"]
+
+
+def test_plain_text_and_long_text_have_no_markup():
+    assert has_markup("a **b**")
+    assert has_markup("- a")
+    assert not has_markup("Just a sentence - with (brackets), and 2.5 numbers!")
+    assert not has_markup("*" * (rendering.MAX_MARKDOWN_CHARS + 1))
+
+
+def test_hidden_characters_are_marked_and_letters_are_not():
+    assert visible("a\u202eb\u2066\U000e0041\U000e0041") == "a⟦U+202E⟧b⟦U+2066⟧⟦U+E0041 \u00d72⟧"
+    plain = "שלום مرحبا 👩‍👩‍👧 e\u0301 \uffff \ue000 \u200f"
+    assert visible(plain) == plain
+
+
+def test_the_first_words_end_between_words():
+    assert first_words("  one\n two ") == "one two"
+    assert first_words("word " * 30) == "word " * 11 + "word…"
+    assert first_words("x" * 100) == "x" * 60 + "…"
+
+
+@pytest.mark.parametrize("path", ["", "~new/", "talk/", "talk/html/", "talk/1/", "\x00/"])
+@pytest.mark.django_db
+def test_each_page_requires_a_login(path):
+    response = Client().get(f"/chat/{path}")
+    assert response.status_code == 302
+    assert response["Location"].startswith(reverse(settings.LOGIN_URL) + "?next=/chat/")
+
+
+@pytest.mark.parametrize("path", ["", "html/", "1/"])
+def test_another_users_session_is_not_found(web, path):
+    talk(make_user("bob"), "a secret", key="talk")
+    keys = ("talk", "never", "x" * 201, "a b", "a\x00")
+    answers = [web.get(f"/chat/{key}/{path}") for key in keys]
+    assert {answer.status_code for answer in answers} == {404}
+    assert len({re.sub('value="[^"]+"', "", html_of(answer)) for answer in answers}) == 1
+
+
+def test_a_new_key_opens_an_empty_chat_and_creates_nothing(web):
+    key = str(uuid.uuid4())
+    page = html_of(web.get(f"/chat/{key}/"))
+    assert f'url="/ws/chat/{key}/"' in page
+    assert " create>" in page
+    assert not Session.objects.exists()
+
+
+def test_another_users_new_key_opens_an_own_empty_chat(web):
+    key = str(uuid.uuid4())
+    talk(make_user("bob"), "a secret", key=key)
+    page = html_of(web.get(f"/chat/{key}/"))
+    assert "secret" not in page
+    assert " create>" in page
+
+
+def test_each_new_chat_has_its_own_address(web):
+    addresses = {web.get("/chat/~new/")["Location"] for _ in range(2)}
+    assert len(addresses) == 2
+    assert all(codec.is_new_key(address.split("/")[-2]) for address in addresses)
+
+
+def test_a_page_never_writes_to_the_database(web, ann):
+    talk(ann, "hi", "hello")
+    for path in ("", "talk/", "talk/html/", "talk/1/", "~new/"):
+        assert web.post(f"/chat/{path}").status_code == 405
+
+
+def test_an_unavailable_database_is_shown_as_a_text(web):
+    def fail(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if "chatmemory_message" in sql:
+            raise OperationalError("lost")
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(fail):
+        response = web.get("/chat/talk/")
+    assert response.status_code == 503
+    assert "The memory is unavailable." in html_of(response)
+
+
+def test_superseded_rows_are_not_on_the_page(web, ann):
+    talk(ann, "a typo", "an answer")
+    about = {"session_key": "talk", "by": Actor.user(ann), "owner": "me"}
+    edit = {"content": "no typo", "replaces": 1, "expect_seq": 1}
+    services.admit_turn(client_id="new", **about, **edit)
+    page = html_of(web.get("/chat/talk/"))
+    assert re.findall(r'data-seq="(\d+)"', page) == ["3"]
+    assert "no typo" in page
+
+
+def test_the_newest_rows_are_on_the_page_without_a_script(web, ann):
+    talk(ann, *(f"text {number}" for number in range(1, 61)))
+    page = html_of(web.get("/chat/talk/"))
+    assert [int(seq) for seq in re.findall(r'data-seq="(\d+)"', page)] == list(range(11, 61))
+    assert "There are earlier messages." in page
+
+
+def test_users_text_is_escaped_and_replies_are_markdown(web, ann):
+    talk(ann, "**<b>**", "**<b>**")
+    page = html_of(web.get("/chat/talk/"))
+    assert "**&lt;b&gt;**" in page
+    assert "<p><strong>&lt;b&gt;</strong></p>" in page
+
+
+def test_an_interrupted_reply_is_marked(web, ann):
+    talk(ann, "hi")
+    session = Session.objects.get()
+    columns = {"session": session, "role": "assistant", "text": "so f", "tokens": 1, "model": ""}
+    session.messages.create(seq=2, status="interrupted", error="", **columns)
+    session.messages.create(seq=3, status="failed", error="model_unavailable", **columns)
+    Session.objects.update(last_seq=3)
+    page = html_of(web.get("/chat/talk/")).replace("&#x27;", "'")
+    assert "Stopped before the end." in page
+    assert "The model can't be reached." in page
+
+
+class Wordless(ModelError):  # as a host writes it: without a docstring
+    code = "too_rude"
+
+
+class Telling(ModelError):
+    """Quota of the key 4711 used up."""
+
+    code = "no_quota"
+
+
+class Demanding(ModelError):
+    """The model is down."""
+
+    code = "is_down"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(model)
+
+
+@pytest.mark.parametrize("kind", [Wordless, Telling, Demanding])
+def test_an_error_code_of_the_host_is_shown_as_a_general_text(web, ann, kind):
+    make_session(owner=ann)
+    columns = {"role": "assistant", "text": "so f", "tokens": 1, "model": "", "status": "failed"}
+    Session.objects.get().messages.create(seq=1, error=kind.code, **columns)
+    Session.objects.update(last_seq=1)
+    assert '<p class="cm-note">The reply failed. </p>' in html_of(web.get("/chat/talk/"))
+
+
+def test_a_failure_has_the_same_text_live_and_after_a_reload():
+    script = Path(finders.find("chatmemory/chat-words.js")).read_text(encoding="utf-8")
+    texts = script.partition("errors: {")[2].partition("}")[0]
+    assert dict(re.findall(r'(\w+): "(.*)",', texts)) == FAILURES
+    ours = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    assert {kind.code for kind in ours if issubclass(kind, ModelError)} <= FAILURES.keys()
+
+
+def test_a_long_message_is_truncated_with_a_link_to_the_whole(web, ann):
+    talk(ann, "hi", "x" * (MAX_TEXT_CHARS + 1) + "<end>")
+    page = html_of(web.get("/chat/talk/"))
+    assert "end&gt;" not in page
+    assert 'href="/chat/talk/2/"' in page
+    whole = web.get("/chat/talk/2/")
+    assert whole["Content-Type"] == "text/plain; charset=utf-8"
+    assert whole["X-Content-Type-Options"] == "nosniff"
+    assert whole.content.decode().endswith("x<end>")
+
+
+@pytest.mark.parametrize("path", ["unknown/", "talk/0/", "talk/3/", f"talk/{'9' * 30}/"])
+def test_the_page_of_an_unknown_chat_or_message_states_it(web, ann, path):
+    talk(ann, "hi", "hello")
+    response = web.get(f"/chat/{path}")
+    assert response.status_code == 404
+    assert "This chat or message does not exist." in html_of(response)
+
+
+def test_rows_below_the_floor_are_not_shown(web, ann):
+    talk(ann, "below", "too", "shown", "also")
+    Session.objects.update(first_seq=3)
+    assert "below" not in html_of(web.get("/chat/talk/"))
+    assert "below" not in html_of(web.get("/chat/"))
+    assert web.get("/chat/talk/1/").status_code == 404
+
+
+@pytest.mark.slow
+def test_a_page_of_large_replies_is_bounded(web, ann):
+    texts = [text for _ in range(25) for text in ("q", "*a*" * 9_999)]
+    talk(ann, *texts)
+    started = time.monotonic()
+    page = html_of(web.get("/chat/talk/"))
+    assert time.monotonic() - started < 20
+    assert page.count(" data-html") == RENDERED_CHARS // len(texts[1])
+
+
+@pytest.mark.regression
+def test_a_page_spends_bounded_time_on_markdown(web, ann, monkeypatch):
+    talk(ann, *("q", "*a*") * 5)
+    monkeypatch.setattr(views, "RENDERED_SECONDS", -1.0)
+    assert html_of(web.get("/chat/talk/")).count(" data-html") == 0
+    answer = web.get("/chat/talk/html/").json()
+    assert ([message["seq"] for message in answer["messages"]], answer["upto"]) == ([2], 3)
+
+
+def test_rendered_replies_are_selected_by_seq(web, ann):
+    talk(ann, "q *1*", "a *1*", "q", "plain", "q", "a *3*", "q", "a *4*")
+    answer = web.get("/chat/talk/html/?after=2&before=8").json()
+    assert answer == {
+        "messages": [{"seq": 6, "revision": 0, "html": "<p>a <em>3</em></p>\n"}],
+        "upto": 7,
+    }
+
+
+@pytest.mark.slow
+def test_a_response_of_rendered_replies_is_limited_and_states_its_last_seq(web, ann):
+    talk(ann, *("q", "*a*" * 9_999) * 5)
+    answer = web.get("/chat/talk/html/").json()
+    assert [message["seq"] for message in answer["messages"]] == [2, 4, 6]
+    assert answer["upto"] == 7
+    rest = web.get(f"/chat/talk/html/?after={answer['upto']}").json()
+    assert [message["seq"] for message in rest["messages"]] == [8, 10]
+
+
+@pytest.mark.parametrize("query", ["after=x", "after=-1", "before=1.5", "after=" + "9" * 30])
+def test_a_wrong_number_is_refused(web, ann, query):
+    talk(ann, "hi", "hello")
+    assert web.get(f"/chat/talk/html/?{query}").status_code == 400
+
+
+def test_the_list_has_own_sessions_last_active_first_by_title_or_first_words(web, ann):
+    talk(ann, "What is <this>?", key="a")
+    talk(ann, "hi", key="b", title="A title")
+    talk(make_user("bob"), "a secret", key="c")
+    make_session("empty", owner=ann)
+    page = html_of(web.get("/chat/"))
+    assert re.findall(r'<span class="cm-title">(.*?)</span>', page) == [
+        "A title",
+        "What is &lt;this&gt;?",
+    ]
+
+
+def test_a_session_whose_key_is_invalid_in_urls_is_not_listed(web, ann):
+    talk(ann, "hi", key="ticket/1")
+    talk(ann, "hi", key="a key")
+    talk(ann, "hi", key="a\n")
+    talk(ann, "hi", key="a", title="Shown")
+    assert html_of(web.get("/chat/")).count("cm-title") == 1
+    assert web.get("/chat/a/").status_code == 200
+
+
+def test_the_list_has_pages(web, ann):
+    for number in range(SESSIONS_PER_PAGE + 1):
+        make_session(f"s{number}", owner=ann, title=f"Title {number}")
+    first, second = (html_of(web.get(f"/chat/?page={number}")) for number in (1, 2))
+    assert first.count("cm-title") == SESSIONS_PER_PAGE
+    assert "?page=2" in first
+    assert second.count("cm-title") == 1
+    assert "?page=1" in second
+    assert web.get(f"/chat/?page={10**14}").status_code == 200
+    assert web.get("/chat/?page=x").status_code == 400
+
+
+def test_the_list_needs_the_same_queries_at_any_length(web, ann, django_assert_num_queries):
+    for number in range(5):
+        talk(ann, "hi", key=f"s{number}")
+    with django_assert_num_queries(3):  # the login's two, and ours
+        web.get("/chat/")
+
+
+def test_a_page_needs_five_queries(web, ann, django_assert_num_queries):
+    talk(ann, *("hi", "hello *you*") * 10)
+    with django_assert_num_queries(5):
+        web.get("/chat/talk/")
+
+
+@pytest.mark.parametrize("path", ["/", "/accounts/login/", "/chat/", "/chat/talk/", "/chat/none/"])
+def test_no_page_has_inline_code(web, ann, path):
+    talk(ann, *(payload for payload in PAYLOADS for _ in ("question", "answer")))
+    page = Tags(html_of(web.get(path)))
+    assert page.found
+    assert page.inline.strip() == ""
+    for tag, attributes in page.found:
+        assert tag != "style"
+        assert "style" not in attributes
+        assert not [name for name in attributes if name.startswith("on")]
+        for name in ("src", "href", "action"):
+            assert ELSEWHERE not in (attributes.get(name) or "") or tag == "a"
+
+
+@pytest.mark.parametrize("path", ["", "talk/", "talk/html/", "talk/1/", "~new/", "none/"])
+def test_our_pages_send_their_policy_and_are_not_stored(web, ann, path):
+    talk(ann, "hi", "hello")
+    response = web.get(f"/chat/{path}")
+    assert response["Content-Security-Policy"] == POLICY
+    assert "no-store" in response["Cache-Control"]
+
+
+def test_a_sign_out_is_a_post(web):
+    page = html_of(web.get("/chat/"))
+    assert '<form method="post" action="/accounts/logout/">' in page
+    assert web.get("/accounts/logout/").status_code == 405
+
+
+def test_the_login_redirects_to_the_requested_page():
+    page = html_of(Client().get("/accounts/login/?next=/chat/talk/"))
+    assert 'name="next" value="/chat/talk/"' in page
+
+
+@pytest.mark.django_db
+def test_a_wrong_password_is_reported():
+    answer = Client().post("/accounts/login/", {"username": "ann", "password": "wrong"})
+    assert 'role="alert"' in html_of(answer)
+
+
+@pytest.mark.django_db
+def test_the_project_has_its_own_error_pages():
+    response = Client().get("/nowhere/")
+    assert response.status_code == 404
+    assert "This page does not exist." in html_of(response)
+
+
+def test_operators_find_the_admin(web, ann):
+    assert "/admin/" not in html_of(web.get("/chat/"))
+    ann.is_staff = True
+    ann.save()
+    assert 'href="/admin/"' in html_of(web.get("/chat/"))
+
+
+@pytest.mark.regression
+def test_only_staff_users_see_details_for_operators(web, ann):
+    assert " details" not in html_of(web.get(f"/chat/{uuid.uuid4()}/"))
+    ann.is_staff = True
+    ann.save()
+    assert " details>" in html_of(web.get(f"/chat/{uuid.uuid4()}/"))

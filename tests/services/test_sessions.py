@@ -1,0 +1,359 @@
+"""Sessions: open, isolation, expiry, pages, names."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from chatmemory.access.actors import scope_for
+from chatmemory.errors import BadInput, Held, HistoryCleared, MemoryUnavailable, NotFound
+from chatmemory.models import AuditEntry, Message, Session
+from chatmemory.services import (
+    SERVER,
+    Actor,
+    admit_turn,
+    append_messages,
+    check_integrity,
+    clear_session,
+    get_session,
+    hold_session,
+    open_session,
+    purge_session,
+    read_history,
+    read_page,
+    rename_session,
+    sessions_of,
+    stop_turn,
+    trim_session,
+    user_scope,
+)
+from chatmemory.services.sessions import unexplained_refusal
+from tests.factories import BY, TALK, make_messages, make_session, make_user
+from tests.locking import concurrently
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+FAR_OFF = datetime(2099, 1, 1, tzinfo=UTC)
+
+
+def test_a_person_reaches_only_their_own_scope():
+    user = make_user()
+    assert scope_for(Actor.user(user), None) == user_scope(user) == f"user:{user.pk}"
+    with pytest.raises(TypeError):
+        scope_for(Actor.user(user), SERVER)
+
+
+@pytest.mark.parametrize("scope", [None, ""])
+def test_server_code_and_operators_must_name_the_scope(scope):
+    for actor in (BY, Actor.operator(make_user())):
+        with pytest.raises(TypeError):
+            scope_for(actor, scope)
+
+
+def test_only_a_hash_of_a_visitors_token_is_stored():
+    visitor = Actor.visitor("a secret")
+    assert "secret" not in f"{visitor.id} {visitor.label} {scope_for(visitor, None)}"
+    assert scope_for(visitor, None) != scope_for(Actor.visitor("another"), None)
+
+
+@pytest.mark.parametrize("key", ["talk", "unknown"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        get_session,
+        read_page,
+        read_history,
+        partial(append_messages, messages=make_messages("a")),
+        partial(admit_turn, client_id="one", content="a"),
+        partial(stop_turn, turn="one"),
+        partial(trim_session, keep_last=0, reason=""),
+        partial(clear_session, reason=""),
+        partial(purge_session, reason=""),
+    ],
+)
+def test_another_users_session_is_not_found_like_an_unknown_one(call, key):
+    make_session("talk", owner=make_user())
+    with pytest.raises(NotFound) as caught:
+        call(session_key=key, by=Actor.user(make_user()))
+    assert type(caught.value) is NotFound
+
+
+@pytest.mark.parametrize("key", ["", "a" * 201, "a\0", "\ud800"])
+@pytest.mark.parametrize("call", [get_session, read_page, read_history, clear_session])
+def test_a_key_that_a_database_cannot_store_is_refused_on_each(call, key):
+    more = {"reason": ""} if call is clear_session else {}
+    with pytest.raises(BadInput):
+        call(session_key=key, by=BY, scope=SERVER, **more)
+
+
+def test_two_users_with_the_same_key_have_two_sessions():
+    ann, bob = make_user(), make_user()
+    one = open_session(session_key="talk", by=Actor.user(ann))
+    two = open_session(session_key="talk", by=Actor.user(bob))
+    assert one.pk != two.pk
+    assert (one.owner, two.owner) == (ann, bob)
+    assert list(sessions_of(Actor.user(ann))) == [one]
+
+
+@pytest.mark.parametrize("scope", ["user:\ud800", "server\0"], ids=ascii)
+def test_a_scope_that_a_database_cannot_store_is_refused(scope):
+    with pytest.raises(BadInput):
+        scope_for(BY, scope)
+    with pytest.raises(BadInput):
+        next(check_integrity(scope=scope))
+
+
+@pytest.mark.parametrize("scope", ["removed:7", "importing:user:7"])
+def test_no_session_can_be_opened_in_an_internal_scope(scope):
+    with pytest.raises(BadInput):
+        open_session(session_key="talk", by=BY, scope=scope)
+    with pytest.raises(BadInput):
+        append_messages(**TALK | {"scope": scope}, messages=make_messages("hi"), create=True)
+    assert not Session.objects.exists()
+
+
+def test_an_operator_reaches_the_named_scope():
+    ann = make_user()
+    session = make_session(owner=ann)
+    operator = Actor.operator(make_user())
+    assert get_session(session_key="talk", by=operator, scope=user_scope(ann)) == session
+    with pytest.raises(NotFound):
+        get_session(session_key="talk", by=operator, scope=SERVER)
+
+
+def test_a_session_is_created_once_and_keeps_its_values():
+    first = open_session(**TALK, title="One", instructions="Be kind.", metadata={"b": 1, "a": [2]})
+    again = open_session(**TALK, title="Two", metadata={"c": 3})
+    assert again == first
+    assert (again.title, again.instructions) == ("One", "Be kind.")
+    assert again.metadata == {"b": 1, "a": [2]}
+
+
+def test_a_new_session_in_the_servers_scope_is_empty_and_has_no_owner():
+    session = open_session(**TALK)
+    assert (session.first_seq, session.last_seq, session.message_count) == (1, 0, 0)
+    assert (session.owner, session.running, session.waiting) == (None, None, 0)
+
+
+def test_an_epoch_starts_at_a_random_number():
+    assert len({open_session(**{**TALK, "session_key": key}).epoch for key in "abcd"}) == 4
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"session_key": ""},
+        {"session_key": "a" * 201},
+        {"session_key": "a\0"},
+        {"title": "a" * 201},
+        {"title": "\ud800"},
+        {"instructions": "a\0"},
+        {"metadata": {"a": "\0"}},
+        {"metadata": {"a": {1, 2}}},
+    ],
+)
+def test_values_that_a_database_cannot_store_are_refused(wrong):
+    with pytest.raises(BadInput):
+        open_session(**{**TALK, **wrong})
+    assert not Session.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_simultaneous_calls_create_one_session():
+    opened = concurrently(*[lambda: open_session(**TALK).pk] * 6)
+    assert set(opened) == {Session.objects.get().pk}
+
+
+def test_an_expired_session_is_hidden():
+    make_session(expires_at=LONG_AGO)
+    with pytest.raises(NotFound):
+        get_session(**TALK)
+    with pytest.raises(NotFound):
+        append_messages(**TALK, messages=make_messages("a"))
+    assert not sessions_of(BY, SERVER).exists()
+    assert not AuditEntry.objects.exists()
+
+
+def test_a_session_that_has_not_expired_is_found():
+    session = make_session(expires_at=FAR_OFF)
+    append_messages(**TALK, messages=make_messages("a"))
+    assert get_session(**TALK) == session
+
+
+def test_opening_purges_an_expired_session_and_creates_a_new_one():
+    old = make_session(expires_at=LONG_AGO, last_seq=2)
+    new = open_session(**TALK)
+    old.refresh_from_db()
+    assert new.pk != old.pk
+    assert (old.scope, old.removed_scope) == (f"removed:{old.pk}", SERVER)
+    assert old.removed_at is not None
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.reason, entry.session_pk) == ("purge", "expired", old.pk)
+    assert (entry.from_seq, entry.to_seq, entry.counts) == (1, 2, {"messages": 2})
+
+
+def test_a_creating_append_purges_an_expired_session():
+    old = make_session(expires_at=LONG_AGO)
+    new = append_messages(**TALK, messages=make_messages("a"), create=True)
+    assert (new.first_seq, new.session_pk != old.pk) == (1, True)
+    assert AuditEntry.objects.get().reason == "expired"
+
+
+def test_an_append_with_an_epoch_does_not_replace_an_expired_session():
+    old = make_session(expires_at=LONG_AGO)
+    with pytest.raises(HistoryCleared):
+        append_messages(**TALK, messages=make_messages("a"), create=True, epoch=old.epoch)
+    assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.parametrize("live", [{"running": "one"}, {"waiting": 1}, {"held_at": LONG_AGO}])
+def test_a_session_on_hold_or_with_an_active_turn_does_not_expire(live):
+    session = make_session(expires_at=LONG_AGO, **live)
+    assert open_session(**TALK) == get_session(**TALK) == session
+    assert not AuditEntry.objects.exists()
+
+
+def test_a_turn_that_waits_or_runs_when_its_session_ends_continues():
+    make_session()
+    admit_turn(**TALK, client_id="one", content="hi")
+    Session.objects.update(expires_at=LONG_AGO)
+    assert admit_turn(**TALK, client_id="one", content="hi").is_duplicate
+    assert stop_turn(**TALK, turn="one") == "cancelled"
+    with pytest.raises(NotFound):
+        stop_turn(**TALK, turn="one")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_simultaneous_calls_purge_an_expired_session_once():
+    make_session(expires_at=LONG_AGO)
+    opened = concurrently(*[lambda: open_session(**TALK).pk] * 6)
+    assert len(set(opened)) == 1
+    assert AuditEntry.objects.count() == 1
+
+
+def seqs(**where) -> list[int]:
+    return [row.seq for row in read_page(**TALK, **where).rows]
+
+
+def test_pages_are_selected_by_seq():
+    make_session()
+    append_messages(**TALK, messages=make_messages(*"abcdefghij"))
+    trim_session(**TALK, keep_last=8, reason="")
+    assert seqs(limit=3) == [8, 9, 10]
+    assert seqs(before=8, limit=3) == [5, 6, 7]
+    assert seqs(before=4, limit=3) == [3]
+    assert seqs(after=0, limit=3) == [3, 4, 5]
+    assert seqs(after=8) == [9, 10]
+    assert seqs(after=10) == seqs(before=3) == []
+
+
+def test_a_page_of_an_empty_session_still_has_its_head():
+    session = make_session(title="Empty")
+    page = read_page(**TALK)
+    assert page.rows == []
+    assert (page.head.pk, page.head.title, page.head.epoch) == (session.pk, "Empty", session.epoch)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1_001])
+def test_a_page_has_one_to_a_thousand_messages(limit):
+    with pytest.raises(BadInput):
+        read_page(**TALK, limit=limit)
+
+
+@pytest.mark.parametrize("side", ["after", "before"])
+@pytest.mark.parametrize("number", [10**30, -(10**30)])
+def test_a_number_that_a_database_cannot_store_is_refused(side, number):
+    make_session()
+    with pytest.raises(BadInput):
+        read_page(**TALK, **{side: number})
+    assert read_page(**TALK, **{side: 2**62}).rows == []
+
+
+def test_rows_are_ordered_by_seq_and_not_by_time():
+    make_session()
+    append_messages(**TALK, messages=make_messages("a", "b", "c"))
+    Message.stored.filter(seq=3).update(created_at=LONG_AGO)
+    Message.stored.filter(seq=1).update(created_at=FAR_OFF)
+    assert [row.seq for row in read_history(**TALK).rows] == [1, 2, 3]
+    assert [row.seq for row in read_page(**TALK, limit=2).rows] == [2, 3]
+
+
+@pytest.mark.parametrize("read", [read_page, read_history])
+def test_a_page_is_read_in_one_statement(read):
+    make_session()
+    append_messages(**TALK, messages=make_messages("a", "b"))
+    with CaptureQueriesContext(connection) as queries:
+        assert len(read(**TALK).rows) == 2
+    assert len(queries) == 1
+
+
+def test_the_head_shows_the_running_turn():
+    make_session()
+    admit_turn(**TALK, client_id="run", content="hi", owner="me")
+    page = read_page(**TALK)
+    assert (page.head.running, page.head.turn_status, page.head.waiting) == ("run", "running", 0)
+    [row] = page.rows
+    assert (row.turn, row.turn_client_id, row.client_id) == (1, "run", "run")
+
+
+def test_a_rename_changes_only_title_and_revision():
+    before = make_session(owner=make_user("ann"))
+    by = Actor.user(before.owner)
+    renamed = rename_session(session_key="talk", title="A kettle", by=by)
+    after = get_session(session_key="talk", by=by)
+    assert (after.title, after.revision) == (renamed.title, renamed.revision) == ("A kettle", 1)
+    assert (after.epoch, after.last_seq, after.running) == (before.epoch, 0, None)
+    assert not AuditEntry.objects.exists()
+
+
+def test_the_same_title_again_changes_nothing():
+    session = make_session(owner=make_user("ann"), title="A kettle")
+    by = Actor.user(session.owner)
+    assert rename_session(session_key="talk", title="A kettle", by=by).revision == 0
+
+
+def test_an_operators_rename_is_audited_without_the_title():
+    session = make_session(owner=make_user("ann"))
+    operator = Actor.operator(make_user("olga"))
+    rename_session(
+        session_key="talk", title="A kettle", by=operator, reason="asked", scope=session.scope
+    )
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.actor_id, entry.reason) == ("rename", operator.id, "asked")
+    assert (entry.session_pk, entry.counts) == (session.pk, {})
+
+
+def test_a_session_on_hold_keeps_its_title():
+    session = make_session(owner=make_user("ann"), title="A kettle")
+    hold_session(session_key="talk", by=BY, reason="court", scope=session.scope)
+    with pytest.raises(Held, match="its title cannot be changed"):
+        rename_session(session_key="talk", title="", by=Actor.user(session.owner))
+    session.refresh_from_db()
+    assert session.title == "A kettle"
+
+
+@pytest.mark.parametrize("title", ["x" * 201, "a\0b", "\ud800"], ids=["long", "NUL", "surrogate"])
+def test_a_title_that_cannot_be_stored_is_refused(title):
+    session = make_session(owner=make_user("ann"))
+    with pytest.raises(BadInput) as refused:
+        rename_session(session_key="talk", title=title, by=Actor.user(session.owner))
+    assert refused.value.field == "title"
+
+
+def test_another_users_session_cannot_be_renamed():
+    make_session(owner=make_user("ann"))
+    with pytest.raises(NotFound):
+        rename_session(session_key="talk", title="mine", by=Actor.user(make_user("bob")))
+
+
+@pytest.mark.regression
+def test_a_write_that_others_delay_is_not_reported_as_damage(caplog):
+    make_session()
+    append_messages(**TALK, messages=make_messages("a"))
+    assert str(unexplained_refusal(SERVER, "talk")) == str(MemoryUnavailable())
+    assert caplog.records == []

@@ -1,0 +1,281 @@
+"""The examples of README.md, and of the pages that no other test runs, work."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from channels.routing import ProtocolTypeRouter
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.core.checks import ERROR, run_checks
+from django.core.management import call_command
+from django.test import AsyncRequestFactory
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.prompts import ChatPromptTemplate
+
+from chatmemory import services
+from chatmemory.admin import ChatMemoryUserAdminMixin, SessionAdmin
+from chatmemory.memory import ChatMemory
+from chatmemory.models import AuditEntry, Message, Session
+from chatmemory.services import Actor
+from tests.factories import make_messages, make_session, make_user
+
+pytestmark = pytest.mark.django_db
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+SHOP_MEMORY = """
+import fcntl, json, pathlib
+
+class Memory:
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        self.path.mkdir(exist_ok=True)
+
+    def _file(self, *address):
+        return self.path / "~".join(address).encode().hex()
+
+    def append(self, user, session, messages):
+        lines = "".join(json.dumps(message) + "\\n" for message in messages)
+        with self._file(user, session).open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(lines)
+
+    def messages(self, user, session):
+        file = self._file(user, session)
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def clear(self, user, session):
+        self._file(user, session).unlink(missing_ok=True)
+"""
+"""The memory for which docs/contract.md has an adapter."""
+
+
+def run_example(page: str, first: str, **names: Any) -> dict[str, Any]:
+    """Run the one Python example of a page that contains a text; return the names that it sets."""
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL
+    )
+    [example] = [block for block in blocks if first in block]
+    exec(compile(example, page, "exec"), names)  # noqa: S102  # our own page
+    return names
+
+
+def texts(owner: User) -> list[str]:
+    return [
+        row.text for row in services.read_page(session_key="order-4711", by=Actor.user(owner)).rows
+    ]
+
+
+def fill(owner: User, *contents: str) -> None:
+    services.append_messages(
+        session_key="order-4711",
+        by=Actor.user(owner),
+        messages=make_messages(*contents),
+        create=True,
+    )
+
+
+def test_readme_appends_and_reads_a_page(capsys):
+    names = {"user": make_user()}
+    for _ in range(2):
+        run_example("README.md", "import Actor, append_messages", **names)
+        assert capsys.readouterr().out == "['Where is it?']\n"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/langchain.md"])
+def test_the_history_class_stores_messages(page):
+    user = make_user()
+    run_example(page, "DjangoChatMessageHistory(", user=user)
+    assert texts(user) == ["Where is it?", "On its way."]
+
+
+def test_with_memory_stores_a_turn():
+    user = make_user()
+    prompt = ChatPromptTemplate([("placeholder", "{history}"), ("human", "{input}")])
+    model = GenericFakeChatModel(messages=iter([AIMessage("On its way.")]))
+    run_example("docs/langchain.md", "with_memory(", user=user, prompt=prompt, model=model)
+    assert texts(user) == ["Where is my order?", "On its way."]
+
+
+def test_the_window_is_read():
+    session = make_session()
+    services.append_messages(
+        session_key="talk", by=Actor.server("tests"), scope="server", messages=make_messages("Hi")
+    )
+    window = run_example("docs/window.md", "read_window", session=session)["window"]
+    assert (window.messages, window.is_over) == (make_messages("Hi"), False)
+    assert window.tokens > 0
+
+
+def test_chatmemory_loads_saves_and_clears():
+    user, asked = make_user(), []
+    fill(user, "Hi")
+
+    def ask_the_model(messages: list[dict[str, object]]) -> str:
+        asked.append(messages)
+        return "On its way."
+
+    names = {"request": SimpleNamespace(user=user), "text": "Where?"}
+    run_example("docs/window.md", "ChatMemory(", **names, ask_the_model=ask_the_model)
+    assert asked == [[*make_messages("Hi"), *make_messages("Where?")]]
+    assert Session.objects.get().last_seq == 3
+    assert ChatMemory("order-4711", by=Actor.user(user)).load_memory() == []
+
+
+async def test_a_view_exports_the_users_data():
+    user = await sync_to_async(make_user)()
+    await sync_to_async(fill)(user, "Hi")
+    request = AsyncRequestFactory().get("/")
+    request.auser = lambda: _value(user)
+    response = await run_example("docs/transfer.md", "own_data")["own_data"](request)
+    content = b"".join([part async for part in response]).decode()
+    assert '"Hi"' in content
+    assert response["Content-Type"].startswith("text/csv")
+
+
+async def _value(value: Any) -> Any:
+    return value
+
+
+@pytest.fixture
+def registry():
+    """The models of the admin, which are restored after the test."""
+    registry = admin.site._registry
+    before = dict(registry)
+    yield registry
+    registry.clear()
+    registry.update(before)
+
+
+def test_a_subclass_restricts_operators(registry):
+    run_example("docs/operators.md", "class BranchSessionAdmin")
+    assert isinstance(registry[Session], SessionAdmin)
+    assert type(registry[Session]) is not SessionAdmin
+
+
+def test_the_mixin_goes_into_the_admin_of_users(registry):
+    run_example("docs/operators.md", "class MyUserAdmin")
+    assert isinstance(registry[User], ChatMemoryUserAdminMixin)
+
+
+def test_an_operator_trims_restores_and_holds():
+    ann = make_user(pk=7)
+    fill(ann, *["Hi"] * 50)
+    request = SimpleNamespace(user=make_user("olga"))
+    run_example("docs/operators.md", "restore_session", request=request)
+    actions = AuditEntry.objects.order_by("pk").values_list("action", flat=True)
+    assert [*actions] == ["trim", "restore", "hold"]
+    assert Session.objects.get().held_at is not None
+
+
+def test_server_code_tags_a_session():
+    fill(make_user(pk=7), "Hi")
+    run_example("docs/operators.md", "import Actor, tag_session")
+    assert Session.objects.get().tags.get().tag == "contract"
+
+
+def test_the_deletion_of_a_user_names_the_operator():
+    user = make_user()
+    fill(user, "Hi")
+    request = SimpleNamespace(user=make_user("olga"))
+    run_example("docs/operators.md", "with deleting_users", request=request, user=user)
+    entry = AuditEntry.objects.get(action="user_deleted")
+    assert (entry.actor_kind, entry.actor_label) == ("operator", "olga")
+
+
+def test_erasures_are_replayed(settings, tmp_path):
+    settings.CHATMEMORY = {
+        "AUDIT_KEY": "a key",
+        "ERASURE_LIST": str(tmp_path / "erasures.jsonl"),
+    }
+    user = make_user()
+    services.erase_person(by=Actor.server("tests"), scope=services.user_scope(user), reason="test")
+    AuditEntry.objects.all().delete()
+    fill(user, "Hi")
+    Session.objects.update(created_at="2026-01-01T00:00:00Z")
+    replayed = run_example("docs/operators.md", "replay_erasures")["replayed"]
+    assert (Session.objects.count(), replayed.held, replayed.unreadable) == (0, [], 0)
+
+
+@pytest.mark.parametrize(
+    ("page", "first"),
+    [
+        ("docs/operators.md", '"RETENTION"'),
+        ("docs/operators.md", '"ERASURE_LIST"'),
+        ("docs/audit.md", '"AUDIT_KEY"'),
+    ],
+)
+def test_the_settings_of_a_page_pass_the_checks(page, first, settings, monkeypatch):
+    monkeypatch.setenv("AUDIT_KEY", "a key")
+    settings.CHATMEMORY = run_example(page, first, os=os)["CHATMEMORY"]
+    assert [message for message in run_checks() if message.level >= ERROR] == []
+
+
+def test_the_lifespan_is_a_protocol_of_the_application():
+    names = {"ProtocolTypeRouter": ProtocolTypeRouter, "http": None, "websocket": None}
+    router = run_example("docs/running.md", "drain.lifespan", **names)["application"]
+    assert callable(router.application_mapping["lifespan"])
+
+
+def test_the_documented_function_finds_valid_logins(monkeypatch):
+    module = ModuleType("rest_framework.authtoken.models")
+    module.Token = SimpleNamespace(objects=Tokens())
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    valid_logins = run_example("docs/running.md", "def valid_logins")["valid_logins"]
+    logins = [SimpleNamespace(credential="valid"), SimpleNamespace(credential="revoked")]
+    assert valid_logins(logins) == logins[:1]
+
+
+class Tokens:
+    """A table with one token, as far as the example reads it."""
+
+    def filter(self, *, key__in: list[str]) -> Tokens:
+        assert key__in == ["valid", "revoked"]
+        return self
+
+    def values_list(self, column: str, *, flat: bool) -> list[str]:
+        assert (column, flat) == ("key", True)
+        return ["valid"]
+
+
+@pytest.mark.parametrize("number", range(4), ids=["jsonl", "openai", "langchain", "dialogue"])
+def test_the_documented_forms_can_be_imported(number, tmp_path):
+    text = (ROOT / "docs/transfer.md").read_text()
+    forms = re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(forms) == 4
+    file = tmp_path / "dialogues.jsonl"
+    file.write_text(forms[number])
+    make_user("ann")
+    call_command("chatmemory_import", str(file), owner="ann", by="olga", reason="test")
+    assert Session.objects.get().owner.username == "ann"
+    assert Message.objects.count() == [2, 5, 1, 2][number]
+
+
+@pytest.mark.slow
+def test_the_documented_adapter_passes_the_contract(tmp_path):
+    text = (ROOT / "docs/contract.md").read_text()
+    files = dict(re.findall(r"^```python\n# (\S+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    for name, content in {**files, "shop/memory.py": SHOP_MEMORY}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    done = subprocess.run(  # noqa: S603  # our own command line
+        command, cwd=tmp_path, env=env, check=False, capture_output=True, text=True
+    )
+    assert re.search(r"^\d+ passed, \d+ skipped", done.stdout, re.MULTILINE), done.stdout

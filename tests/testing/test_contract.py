@@ -1,0 +1,245 @@
+"""The contract itself: correct stores pass, and each broken promise is reported with counts."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+
+from chatmemory.models import AuditEntry, Session, Turn
+from chatmemory.models import Message as Row
+from chatmemory.testing.base import Contract, new_address, read_back
+from chatmemory.testing.contract import Address, MemoryContract, Message, Store, Turns, Violation
+from chatmemory.testing.stores import Recipe
+from chatmemory.testing.workers import Crew
+from tests.careless import FAILING_TESTS, recipe_of
+from tests.conftest import database_environment
+from tests.peers.scoreboard import cells_of, table, titles
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = {name.removeprefix("test_") for name in dir(MemoryContract) if name.startswith("test_")}
+
+
+class Unreadable(Store):
+    """A store that cannot read its own data."""
+
+    def read(self, at: Address) -> list[Message]:
+        raise ValueError("Extra data")
+
+
+def test_unreadable_messages_are_counted():
+    with pytest.raises(Violation) as caught:
+        read_back(Unreadable(), new_address(), 4)
+    assert caught.value.counts == {"unreadable": (4, 4)}
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    """Worker processes for the whole module."""
+    crew = Crew()
+    yield crew
+    crew.end()
+
+
+@pytest.fixture(scope="class")
+def kept_database(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Let the tests of a class write to the database, and delete their rows after the class."""
+    with django_db_blocker.unblock():
+        yield
+        for model in (Row, Turn, AuditEntry, Session, User):
+            model._base_manager.all()._raw_delete(using=connection.alias)
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def our_crew(django_db_setup: None) -> Iterator[Crew]:
+    """Worker processes on the tests' database; they end before it is dropped."""
+    crew = Crew(database_environment(), prepare="tests.opened:prepare")
+    yield crew
+    crew.end()
+
+
+@pytest.mark.database
+@pytest.mark.filterwarnings("ignore:.*RunnableWithMessageHistory")
+class Ours(Contract):
+    """The base of the tests of our own memory; they run on each database."""
+
+    make_store = "tests.opened:ours"
+    kind: ClassVar[str]
+    threads = 6
+    batches = 5
+
+    @pytest.fixture(autouse=True)
+    def transactional_db(self, kept_database: None) -> None:
+        """Replace the fixture of pytest-django, which would empty the database after each test."""
+
+    @pytest.fixture
+    def arguments(self) -> dict[str, Any]:
+        return {"kind": self.kind}
+
+    @pytest.fixture
+    def workers(self, our_crew: Crew) -> Crew:
+        return our_crew
+
+
+@pytest.mark.slow
+class TestServices(Ours, MemoryContract):
+    kind = "Services"
+
+
+@pytest.mark.slow
+class TestAsyncServices(Ours, MemoryContract):
+    kind = "AsyncServices"
+
+
+class TestHistory(Ours, MemoryContract):
+    kind = "History"
+
+
+@pytest.mark.slow
+class TestAsyncHistory(Ours, MemoryContract):
+    kind = "AsyncHistory"
+
+
+@pytest.mark.slow
+class TestWithMemory(Ours, Turns):
+    kind = "WithMemory"
+
+
+@pytest.mark.slow
+class TestAsyncWithMemory(Ours, Turns):
+    kind = "AsyncWithMemory"
+
+
+class TestShelf(MemoryContract):
+    """A store that shares no code with ours."""
+
+    make_store = "tests.shelf:Shelf"
+
+    @pytest.fixture
+    def arguments(self, tmp_path: Path) -> dict[str, Any]:
+        return {"path": str(tmp_path / "memory")}
+
+    @pytest.fixture
+    def workers(self, crew: Crew) -> Crew:
+        return crew
+
+
+def run_test(name: str, recipe: Recipe, crew: Crew | None = None) -> None:
+    """Run one test of the contract. Raises its exception."""
+    test = getattr(MemoryContract(), f"test_{name}")
+    store = recipe.make()
+    fixtures: dict[str, Any] = {
+        "store": store,
+        "recipe": recipe,
+        "at": new_address(),
+        "workers": crew,
+    }
+    for mark in getattr(test, "pytestmark", ()):
+        fixtures |= {mark.args[0]: mark.args[1][0]}
+    try:
+        test(**{parameter: fixtures[parameter] for parameter in inspect.signature(test).parameters})
+    finally:
+        store.close()
+
+
+def needs_processes(name: str) -> bool:
+    return "workers" in inspect.signature(getattr(MemoryContract, f"test_{name}")).parameters
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [
+        pytest.param(fault, name, marks=[pytest.mark.slow] if needs_processes(name) else [])
+        for fault, names in FAILING_TESTS.items()
+        for name in sorted(names)
+    ],
+)
+def test_the_contract_fails_for_a_faulty_store(fault, name, tmp_path, request):
+    crew = request.getfixturevalue("crew") if needs_processes(name) else None
+    with pytest.raises(Violation) as violated:
+        run_test(name, recipe_of(fault, tmp_path), crew)
+    assert all(count > 0 for count, _ in violated.value.counts.values())
+
+
+def test_each_test_of_the_contract_fails_for_a_faulty_store():
+    assert set().union(*FAILING_TESTS.values()) == TESTS
+
+
+def test_the_contract_needs_neither_django_nor_langchain():
+    code = (
+        "import sys, chatmemory.testing.contract\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules}"
+        " & {'django', 'langchain_core', 'channels', 'asgiref'}))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)  # noqa: S603  # our own command line
+    assert done.stdout == "[]\n"
+
+
+def test_the_page_of_the_contract_describes_each_test():
+    page = (ROOT / "docs/contract.md").read_text()
+    assert {title for title in titles().values() if f"- {title}.\n" not in page} == set()
+
+
+def test_the_scoreboard_shows_each_test():
+    page = (ROOT / "docs/peers.md").read_text()
+    assert {title for title in titles().values() if f"| {title} |" not in page} == set()
+
+
+@pytest.mark.slow
+def test_the_scoreboard_counts_what_a_store_loses(tmp_path):
+    results = tmp_path / "results.json"
+    options = ["-c", "tests/peers/pytest.ini", "--rootdir", ".", "--noconftest"]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.peers.results", *options]
+    chosen = ["tests/peers/careless.py", "-k", "users_are_separate or a_session_expires"]
+    env = {**os.environ, "PEERS_RESULTS": str(results), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run([*command, *chosen], cwd=ROOT, env=env, check=False, capture_output=True)  # noqa: S603  # our own command line
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    rows = table(
+        cells_of(json.loads(results.read_text())),
+        ["one list for all", "read, changed, written back", "nothing"],
+    ).splitlines()
+    users = (
+        "| Two users' sessions of the same name are separate | **12 of 24 of others** | pass |  |"
+    )
+    assert users in rows
+    assert (
+        "| A session expires completely, and a new one starts | not offered | not offered |  |"
+        in rows
+    )
+
+
+def result(outcome: str, why: str = "", **counts: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "column": "a",
+        "test": "test_x",
+        "outcome": outcome,
+        "counts": counts,
+        "why": why,
+    }
+
+
+@pytest.mark.parametrize(
+    ("results", "shown"),
+    [
+        ([result("passed")], "pass"),
+        ([result("passed"), result("failed", lost=(2, 4))], "**2 of 4 lost**"),
+        ([result("failed", lost=(1, 4)), result("failed", lost=(3, 4))], "**3 of 4 lost**"),
+        ([result("failed", "KeyError: 'a'")], "**KeyError: 'a'**"),
+        ([result("passed"), result("skipped", "not offered: trim")], "pass"),
+        ([result("skipped", "not offered: trim")], "not offered"),
+        ([result("skipped", "no server")], "not run: no server"),
+    ],
+)
+def test_a_cell_shows_the_worst_result_of_its_variants(results, shown):
+    assert str(cells_of(results)["a", "x"]) == shown
