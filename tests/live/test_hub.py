@@ -12,7 +12,7 @@ from chatmemory import services
 from chatmemory.live import layer as layer_module
 from chatmemory.live.hub import Hub
 from chatmemory.live.layer import RUNNERS, Layer, group_of
-from chatmemory.live.texts import Place
+from chatmemory.live.texts import Place, pack
 from chatmemory.models import Session
 from chatmemory.responders import Progress
 from tests.factories import TALK, make_session
@@ -61,6 +61,12 @@ def grow(hub, text, *pieces, session_pk=7):
 def seen(hub, session_pk=7, epoch=EPOCH):
     text = hub.text_of(Place(session_pk, epoch))
     return (text.turn, text.step, text.text) if text else None
+
+
+def packed(hub):
+    """The pieces in a hub, whose text arrives joined or apart, as the ticks fall."""
+    text = hub.text_of(PLACE)
+    return text and pack(text.pieces)
 
 
 @pytest.mark.parametrize(("count", "most"), [(100, 1_000), (1_000, 10_000), (7_000, 60_000)])
@@ -155,11 +161,10 @@ def test_progress_reaches_other_processes_in_order_with_the_text(hubs, wire):
     here, there = hubs
     joined(there, wire)
     begun, ended = (Progress("tool", "weather", state) for state in ("started", "ended"))
-    runs(here, wire, ("So ", "far", begun, ended, ", so "))
-    expected = ["So far", begun, ended, ", so "]
-    wait_for(lambda: seen(there) and there.text_of(PLACE).pieces == expected, "it is not there")
-    grow(here, here.text_of(PLACE), begun)
-    wait_for(lambda: there.text_of(PLACE).pieces == [*expected, begun], "no more events arrive")
+    text = runs(here, wire, ("So ", "far", begun, ended, ", so "))
+    wait_for(lambda: packed(there) == pack(text.pieces), "it is not there")
+    grow(here, text, begun)
+    wait_for(lambda: packed(there) == pack(text.pieces), "no more events arrive")
     assert seen(there) == ("c1", 0, "So far, so ")
 
 
