@@ -12,12 +12,11 @@ from chatmemory.consumers.credit import Credit
 from chatmemory.consumers.cursors import RowCursor, TextCursor
 from chatmemory.consumers.rows import row_frames
 from chatmemory.database.pool import in_pool
-from chatmemory.database.reads import read_page_at
+from chatmemory.database.reads import read_marks, read_page_at
 from chatmemory.database.retries import retried
 from chatmemory.live.hub import hub
 from chatmemory.live.texts import Place
 from chatmemory.models import (
-    MARKED_COLUMNS,
     Change,
     Head,
     Message,
@@ -25,7 +24,6 @@ from chatmemory.models import (
     Session,
     StoredMessage,
     Turn,
-    mark_of,
 )
 from chatmemory.protocol import Cursor
 
@@ -329,14 +327,8 @@ def _superseded(head: Head) -> list[tuple[int, int]]:
     return turns.superseded(head.first_seq)
 
 
-@retried(is_repeatable=True)
-def _marks(head: Head, seqs: Sequence[int]) -> dict[int, str]:
-    rows = Message.stored.filter(seq__in=seqs, **head.as_session()).values_list(*MARKED_COLUMNS)
-    return {seq: mark_of(seq, *identity) for seq, *identity in rows}
-
-
 _aread = in_pool(read_page_at)
 _asuperseded = in_pool(_superseded)
 _achanged = in_pool(_changed)
-_amarks = in_pool(_marks)
+_amarks = in_pool(read_marks)
 _awaiting = in_pool(_waiting)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from django.contrib.auth import get_user_model
@@ -10,8 +10,8 @@ from django.db.models import CharField, Model, QuerySet
 
 from chatmemory.database.faults import write_connection
 from chatmemory.database.retries import retried
-from chatmemory.database.statements import CompiledSelect, Parameter
-from chatmemory.models import Page, Session, page_of
+from chatmemory.database.statements import CompiledSelect, Parameter, padded
+from chatmemory.models import MARKED_COLUMNS, Head, Message, Page, Session, mark_of, page_of
 
 M = TypeVar("M", bound=Model)
 
@@ -36,6 +36,29 @@ def read_page_at(
     shape = (after is not None, before is not None, limit is not None)
     rows = _PAGE.tuples(*shape, scope=scope, key=key, after=after, before=before, limit=limit)
     return page_of(rows, is_marked=after is not None)
+
+
+def _marked_rows(count: int) -> QuerySet[Any, Any]:
+    text = CharField()
+    rows: QuerySet[Any, Any] = Message.stored.filter(
+        seq__in=[Parameter(f"seq_{index}") for index in range(count)],
+        session=Parameter("session"),
+        session__scope=Parameter("session__scope", text),
+        session__key=Parameter("session__key", text),
+        session__epoch=Parameter("session__epoch"),
+    )
+    return rows.values(*MARKED_COLUMNS)
+
+
+_MARKED = CompiledSelect(_marked_rows)
+
+
+@retried(is_repeatable=True)
+def read_marks(head: Head, seqs: Sequence[int]) -> dict[int, str]:
+    """Read the marks of these rows of a session; rows that do not exist are left out."""
+    values = {f"seq_{index}": seq for index, seq in enumerate(padded(seqs))}
+    rows = _MARKED.tuples(len(values), **values, **head.as_session())
+    return {seq: mark_of(seq, *identity) for seq, *identity in rows}
 
 
 def _content_rows() -> QuerySet[Any, Any]:

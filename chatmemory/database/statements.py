@@ -10,7 +10,7 @@ from functools import cache
 from importlib import import_module
 from operator import attrgetter
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from django.db import connections, transaction
@@ -42,6 +42,8 @@ from chatmemory.models.fields import KeyField
 # - Nothing is prepared if a backend of the host opens cursors in its own way.
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 ON_REQUEST_ONLY = 2**62
 """A `prepare_threshold` for psycopg that no count reaches. Django's None forbids preparing."""
@@ -106,6 +108,12 @@ class _Statement:
             for convert in converters:
                 columns[place] = convert(columns[place], expression, connection)
         return tuple(columns)
+
+
+def padded(values: Sequence[T]) -> list[T]:
+    """Repeat the last value up to a power of two, so that few numbers of values have a text."""
+    count = 1 << (len(values) - 1).bit_length()
+    return [*values, *[values[-1]] * (count - len(values))]
 
 
 class _Compiled:

@@ -33,8 +33,9 @@ logger = logging.getLogger(__name__)
 
 KEEPER_SECONDS = 1.0
 """The pause between two checks."""
-KEEPER_BATCH = 64
-"""Turns in one statement, a power of two; SQLite limits the depth of a condition."""
+KEEPER_BATCH = 8
+"""Turns in one statement, a power of two. psycopg converts a statement of more than 50 parameters
+or 4,096 characters again at each call, which takes longer than several short ones."""
 JOIN_SECONDS = 5.0
 """How long `stop` waits for the thread, which may wait for the database."""
 

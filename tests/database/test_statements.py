@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from django.test.utils import CaptureQueriesContext
 
 from chatmemory import services
 from chatmemory.database import retries, statements
-from chatmemory.database.reads import read_page_at
+from chatmemory.database.reads import read_marks, read_page_at
 from chatmemory.database.retries import durably
 from chatmemory.errors import Busy
-from chatmemory.models import Message, Session
+from chatmemory.live import keeper
+from chatmemory.models import Message, Session, mark_of
 from chatmemory.models.values import page_columns
-from chatmemory.services.turns.progress import finish_turn, start_turn
+from chatmemory.services.turns.claims import claim_values
+from chatmemory.services.turns.progress import finish_turn, renew_leases, start_turn
 from tests.conftest import missing
 from tests.factories import TALK, make_messages, make_session
 from tests.locking import second_connection
@@ -133,7 +136,8 @@ def test_after_its_first_use_a_turn_and_a_page_compile_nothing(monkeypatch, capl
     caplog.set_level("WARNING", "chatmemory.turns")  # its line needs another query
     make_session()
     answer("c1")
-    read(), read(after=1)
+    head = read(after=1).head
+    read(), read_marks(head, [1, 2])
     compiled: list[object] = []
 
     def counting(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -150,9 +154,53 @@ def test_after_its_first_use_a_turn_and_a_page_compile_nothing(monkeypatch, capl
     ]:
         monkeypatch.setattr(compiler, name, counting(getattr(compiler, name)))
     read(), read(after=1)
+    assert set(read_marks(head, [1, 2])) == {1, 2}
     if connection.vendor == "postgresql":  # elsewhere the turn's row is written by the ORM
         answer("c2")
     assert compiled == []
+
+
+def test_marks_are_those_of_the_existing_rows_of_the_session():
+    make_session()
+    make_session("other")
+    for key in ("talk", "other"):
+        services.append_messages(
+            **{**TALK, "session_key": key}, messages=make_messages("a", "b", "c")
+        )
+    head = read().head
+    expected = {row.seq: mark_of(*row.identity) for row in read().rows}
+    for seqs in ([1], [3, 2], [1, 2, 3], [3, 4, 1, 5, 2]):
+        found = read_marks(head, seqs)
+        assert found == {seq: mark for seq, mark in expected.items() if seq in seqs}
+    assert read_marks(replace(head, epoch=head.epoch + 1), [1]) == {}
+
+
+def test_psycopg_caches_each_statement_of_the_keeper(postgresql):
+    """Longer ones are converted again at each call."""
+    from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH, MAX_CACHED_STATEMENT_PARAMS
+
+    claims = []
+    for number in range(keeper.KEEPER_BATCH):
+        make_session(str(number))
+        address = {**TALK, "session_key": str(number)}
+        claims.append(
+            services.admit_turn(**address, client_id="c1", content="hi", owner="p1").claim
+        )
+        assert start_turn(claim=claims[-1])
+    seen: list[tuple[str, Any]] = []
+
+    def note(execute, sql, params, *args):
+        seen.append((sql, params))
+        return execute(sql, params, *args)
+
+    with connection.execute_wrapper(note):
+        renew_leases(claims=claims)
+        count, identities = claim_values(claims)
+        keeper._CLAIMED.rows(count, **identities)
+    assert len(seen) == 2
+    for sql, params in seen:
+        assert len(sql) <= MAX_CACHED_STATEMENT_LENGTH
+        assert len(params) <= MAX_CACHED_STATEMENT_PARAMS
 
 
 def test_a_changed_setting_changes_the_statement():

@@ -22,7 +22,7 @@ from chatmemory.database.locks import lock_pk, locked_transaction
 from chatmemory.database.pool import Lane, in_pool
 from chatmemory.database.refusals import is_client_id_stored, report_damage
 from chatmemory.database.retries import retried
-from chatmemory.database.statements import CompiledSelect, Parameter
+from chatmemory.database.statements import CompiledSelect, Parameter, padded
 from chatmemory.errors import BadInput, Conflict, HistoryCleared, NotFound
 from chatmemory.models import DatabaseNow, Session, Turn, TurnQuerySet
 from chatmemory.services.turns.fairness import is_within_turn_limit
@@ -90,18 +90,14 @@ def compiled_claimed_turns(count: int) -> TurnQuerySet:
 
 
 def claim_values(claims: Sequence[Claim]) -> tuple[int, dict[str, Any]]:
-    """Return a count for `compiled_claimed_turns`, and its values.
-
-    The last claim is repeated up to a power of two, so that few statements are built.
-    """
-    count = 1 << (len(claims) - 1).bit_length()
-    padded = [*claims, *[claims[-1]] * (count - len(claims))]
+    """Return a count for `compiled_claimed_turns`, and its values."""
+    repeated = padded(claims)
     values = {
         f"{name}_{index}": value
-        for index, claim in enumerate(padded)
+        for index, claim in enumerate(repeated)
         for name, value in zip(TURN_IDENTITY, claim.turn_identity, strict=True)
     }
-    return count, values
+    return len(repeated), values
 
 
 def claim_of(turn: Turn, *, scope: str, key: str) -> Claim:
