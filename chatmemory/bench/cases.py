@@ -24,6 +24,8 @@ class Scale:
     small_rows: int = 50_000
     large_rows: int = 500_000
     """Messages in the two databases of `growth`."""
+    redis: str = ""
+    """A Redis server: `users` also measures two servers whose channel layer it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +59,9 @@ class Case:
         """Return how many pieces of work a call does; CPU is per piece."""
         return 1
 
-    def server_pid(self) -> int | None:
-        """Return the process whose CPU counts, if it is not this one."""
-        return None
+    def server_pids(self) -> Sequence[int]:
+        """Return the processes whose CPU counts, if it is not this one."""
+        return ()
 
     def backend_pids(self) -> Sequence[int]:
         """Return the processes of the database that work for this case."""

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from chatmemory.bench.cases import BenchError, Case, Plan, Scale, Unit
-from chatmemory.bench.meter import cpu_by_process, cpu_of, own_cpu
+from chatmemory.bench.meter import cpu_by_process, own_cpu
 
 AGAIN = "again"
 """The suffix of the name of a floor's second case."""
@@ -211,8 +211,11 @@ def _timed(case: Case, calls: int) -> dict[str, float | None]:
 
 
 def _cpu(case: Case) -> float | None:
-    """Return the CPU seconds of the process that does a case's work."""
+    """Return the CPU seconds of the processes that do a case's work."""
     if not case.has_cpu:
         return None
-    server = case.server_pid()
-    return own_cpu() if server is None else cpu_of(server)
+    servers = case.server_pids()
+    if not servers:
+        return own_cpu()
+    used = cpu_by_process(servers)
+    return sum(used.values()) if len(used) == len(servers) else None

@@ -21,8 +21,9 @@ from chatmemory.consumers.limits import SocketLimits  # noqa: E402  # as above
 from chatmemory.live.drain import drain  # noqa: E402  # as above
 from chatmemory.routing import websocket_urlpatterns  # noqa: E402  # as above
 
-# A turn takes milliseconds, so one after another is faster than a person may send.
-ChatConsumer.limits = SocketLimits(burst=1_000_000)
+# A turn takes milliseconds, so one after another is faster than a person may send. And a client
+# answers no ping while other cases are measured.
+ChatConsumer.limits = SocketLimits(burst=1_000_000, pong_seconds=3_600)
 
 _counting = ExitStack()
 _counts = Counts()

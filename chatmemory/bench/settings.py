@@ -20,7 +20,14 @@ INSTALLED_APPS = [
     "chatmemory",
 ]
 DATABASES = {"default": _given["database"]}
-CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+if _redis := os.environ.get("CHATMEMORY_BENCH_REDIS"):
+    _layer = {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [_redis], "prefix": "chatmemory_bench"},
+    }
+else:
+    _layer = {"BACKEND": "channels.layers.InMemoryChannelLayer"}
+CHANNEL_LAYERS = {"default": _layer}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
 TIME_ZONE = "UTC"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from operator import itemgetter
 
 from chatmemory.bench.cases import Case, Setup
@@ -19,18 +20,20 @@ STEP_TURNS = 20
 
 
 class SocketCase(Case):
-    """One socket of one user, or several, to a server of its own."""
+    """One socket of one user, or several, to servers of its own."""
 
-    def __init__(self, setup: Setup, talk: type[Talk]) -> None:
+    def __init__(self, setup: Setup, talk: type[Talk], servers: int = 1) -> None:
         super().__init__(setup)
         self.talk_class = talk
+        self.server_count = servers
+        self.servers: list[Server] = []
         self.loop = asyncio.Runner()
         self.talks: list[Talk] = []
 
     def prepare(self) -> None:
-        self.server = Server()
+        self.servers = [Server() for _ in range(self.server_count)]
         users = make_users([f"{self.setup.key} {n}" for n in range(self.user_count())])
-        self.talks = [self.talk_class(self.server, user) for user in users]
+        self.talks = [self.talk_class(*pair) for pair in zip(cycle(self.servers), users)]
         for talk in self.talks:
             talk.prepare()
         self.loop.run(self.open())
@@ -50,11 +53,11 @@ class SocketCase(Case):
     def next_text(self) -> str:
         return f"{len(self.talks[0].sent)} ".ljust(USER_CHARS, "x")
 
-    def server_pid(self) -> int:
-        return self.server.pid
+    def server_pids(self) -> Sequence[int]:
+        return [server.pid for server in self.servers]
 
     def backend_pids(self) -> Sequence[int]:
-        return self.server.backend_pids()
+        return self.servers[0].backend_pids()
 
     def count(self) -> Mapping[str, int]:
         # The load decides in how many pages a socket reads the rows of a turn.
@@ -62,9 +65,9 @@ class SocketCase(Case):
         return sorted(found, key=itemgetter("statements"))[COUNTED_CALLS // 2]
 
     def _count_call(self) -> dict[str, int]:
-        self.server.count("on")
+        self.servers[0].count("on")
         self.call()
-        return self.server.count("off")
+        return self.servers[0].count("off")
 
     def find_faults(self, calls: Sequence[int]) -> list[str]:
         if self.talk_class.route == "stock":
@@ -79,8 +82,8 @@ class SocketCase(Case):
         for talk in self.talks:
             self.loop.run(talk.close())
         self.loop.close()
-        if hasattr(self, "server"):
-            self.server.close()
+        for server in self.servers:
+            server.close()
 
 
 class TurnSteps(SocketCase):
@@ -93,11 +96,11 @@ class TurnSteps(SocketCase):
         return {name: total / STEP_TURNS for name, total in totals.items()}
 
     async def _observe_turn(self, totals: dict[str, float]) -> None:
-        last = cpu_of(self.server.pid)
+        last = cpu_of(self.servers[0].pid)
 
         def observe(step: str) -> None:
             nonlocal last
-            now = cpu_of(self.server.pid)
+            now = cpu_of(self.servers[0].pid)
             if now is not None and last is not None:
                 totals[step] = totals.get(step, 0.0) + now - last
             last = now

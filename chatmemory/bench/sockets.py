@@ -72,7 +72,7 @@ class Server:
         return self._process.pid
 
     def backend_pids(self) -> Sequence[int]:
-        """Return the processes of PostgreSQL that work for it."""
+        """Return the processes of PostgreSQL that work for it, and for its case's other servers."""
         if connection.vendor != "postgresql":
             return ()
         with connection.cursor() as cursor:

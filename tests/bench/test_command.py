@@ -148,6 +148,12 @@ def test_a_missing_package_names_the_extra(bench, monkeypatch):
         bench()
 
 
+def test_redis_needs_its_package(bench, monkeypatch):
+    monkeypatch.setattr(chatmemory_bench, "find_spec", lambda name: None)
+    with pytest.raises(CommandError, match=r"pip install 'django-chatmemory\[redis\]'"):
+        bench("--redis=redis://127.0.0.1/")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("names", [["writers", "growth", "sqlite"], ["ws", "users", "connect"]])
 def test_units_with_processes_and_servers_have_right_results(tmp_path, monkeypatch, names):
@@ -173,3 +179,20 @@ def test_units_with_processes_and_servers_have_right_results(tmp_path, monkeypat
             assert (counts["as_sql"], counts["compile"]) == (0, 0)
         assert "CPU of the server per step, chatmemory: admission " in shown
     assert "| void |" not in shown
+
+
+@pytest.mark.long
+@pytest.mark.redis
+def test_users_are_spread_over_servers_that_share_redis(redis_url, tmp_path):
+    figures = run.run(
+        run.modules_of(["users"]),
+        live=connections["default"],
+        database=NAME,
+        folder=tmp_path,
+        rounds=1,
+        scale=replace(SMALL, redis=redis_url),
+        seed=1,
+        report=lambda _: None,
+    )
+    assert faults_of(figures) == []
+    assert figures["units"]["users"]["cases"].keys() >= {"chatmemory", "chatmemory, 2 servers"}

@@ -1,4 +1,4 @@
-"""Users who stream 50 pieces a second each, from one server process."""
+"""Users who stream 50 pieces a second each, from one server, or from two that share Redis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from chatmemory.bench.cases import Case, Plan, Unit
+from chatmemory.bench.cases import Case, Plan, Scale, Unit
 from chatmemory.bench.responder import SLOW, SLOW_SECONDS
 from chatmemory.bench.socket_cases import SocketCase
 from chatmemory.bench.sockets import OurTalk, PlainTalk, Talk
@@ -56,13 +56,22 @@ class Users(SocketCase):
         return {}
 
 
-UNIT = Unit(
-    title="Users who stream 50 pieces a second each, one server: the median turn, CPU per turn.",
-    plans=lambda _: [
+def _plans(scale: Scale) -> list[Plan]:
+    plans = [
         Plan(name="ideal", make=Ideal),
         Plan(name="plain", make=partial(Users, talk=PlainTalk), floor="ideal"),
         Plan(name="chatmemory", make=partial(Users, talk=OurTalk), floor="ideal"),
-    ],
+    ]
+    if scale.redis:
+        env = {"CHATMEMORY_BENCH_REDIS": scale.redis}
+        make = partial(Users, talk=OurTalk, servers=2)
+        plans.append(Plan(name="chatmemory, 2 servers", make=make, floor="ideal", env=env))
+    return plans
+
+
+UNIT = Unit(
+    title="Users who stream 50 pieces a second each: the median turn, CPU per turn.",
+    plans=_plans,
     calls=2,
     warmups=1,
     repeats_floor=False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,12 @@ class Command(InterruptibleCommand):
         )
         parser.add_argument(
             "--users", type=int, default=100, help="of the unit users; default: %(default)s"
+        )
+        parser.add_argument(
+            "--redis",
+            metavar="URL",
+            default="",
+            help="also measure users on two servers that share this Redis; needs the extra `redis`",
         )
         parser.add_argument(
             "--full", action="store_true", help="growth to 5 million messages; needs 5 GB"
@@ -79,6 +86,7 @@ class Command(InterruptibleCommand):
         units: str | None,
         rounds: int,
         users: int,
+        redis: str,
         full: bool,
         seed: int,
         database: str,
@@ -91,6 +99,10 @@ class Command(InterruptibleCommand):
     ) -> None:
         if rounds < 1 or users < 1:
             raise CommandError("--rounds and --users must be 1 or more.")
+        if redis and not find_spec("channels_redis"):
+            raise CommandError(
+                "--redis needs channels_redis: pip install 'django-chatmemory[redis]'"
+            )
         page = CHECKOUT / "docs" / "performance.md"
         if (write or compare) and not (CHECKOUT / "tests" / "peers").is_dir():
             raise CommandError("--write and --compare need a checkout of the repository.")
@@ -103,7 +115,9 @@ class Command(InterruptibleCommand):
                 database=database,
                 folder=folder.resolve(),
                 rounds=rounds,
-                scale=cases.Scale(users=users, **({"large_rows": 5_000_000} if full else {})),
+                scale=cases.Scale(
+                    users=users, redis=redis, **({"large_rows": 5_000_000} if full else {})
+                ),
                 seed=seed,
                 report=self._write_progress,
             )
