@@ -16,14 +16,14 @@ from django.urls import re_path  # noqa: E402  # as above
 
 from chatmemory.bench.counting import Counts, counted  # noqa: E402  # as above
 from chatmemory.bench.plain import PlainConsumer, StockConsumer  # noqa: E402  # as above
+from chatmemory.bench.sockets import IDLE_SECONDS  # noqa: E402  # as above
 from chatmemory.consumers import ChatConsumer  # noqa: E402  # as above
 from chatmemory.consumers.limits import SocketLimits  # noqa: E402  # as above
 from chatmemory.live.drain import drain  # noqa: E402  # as above
 from chatmemory.routing import websocket_urlpatterns  # noqa: E402  # as above
 
-# A turn takes milliseconds, so one after another is faster than a person may send. And a client
-# answers no ping while other cases are measured.
-ChatConsumer.limits = SocketLimits(burst=1_000_000, pong_seconds=3_600)
+# A turn takes milliseconds, so one after another is faster than a person may send.
+ChatConsumer.limits = SocketLimits(burst=1_000_000, pong_seconds=IDLE_SECONDS)
 
 _counting = ExitStack()
 _counts = Counts()

@@ -33,6 +33,9 @@ START_SECONDS = 60
 ANSWER_SECONDS = 60
 """Seconds after which a server counts as failed."""
 
+IDLE_SECONDS = 3_600
+"""How long a client may answer no ping, since it does nothing while other cases are measured."""
+
 Frame = dict[str, Any]
 Observer = Callable[[str], None]
 """Is called with the name of each step of a turn, at its end."""
@@ -51,6 +54,7 @@ class Server:
             "CHATMEMORY_BENCH": json.dumps({**given, "database": self._database}),
         }
         command = ["-m", "uvicorn", "--log-level", "warning", "--port", str(self.port)]
+        command += ["--ws-ping-interval", str(IDLE_SECONDS)]
         self._process = subprocess.Popen(  # noqa: S603  # our own command line
             [sys.executable, *command, "chatmemory.bench.served:application"],
             env=env,
