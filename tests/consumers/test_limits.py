@@ -209,7 +209,8 @@ async def test_without_a_limit_all_sockets_stay_open(ann, settings):
 
 async def test_a_socket_that_reached_its_age_is_asked_to_reconnect(ann, settings):
     change_settings(settings, CONNECTION_AGE=0.3)
-    async with connected(tab := Tab(ann)):
+    async with Tab(ann) as tab:
+        await tab.send_frame("hello", v=1)
         bye, code = await tab.closed()
     assert (bye["reason"], bye["reconnect"], code) == ("rotating", True, 4503)
     assert 0 <= bye["after_ms"] < chat.RECONNECT_MS
