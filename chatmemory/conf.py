@@ -182,8 +182,12 @@ class Settings:
     sessions."""
 
     READS_PER_MINUTE = Setting[int | None](300)
-    """Maximum REST reads, renames and pages of one person per minute; None for no limit. Counted in
-    Django's cache."""
+    """Maximum REST reads and pages of one person per minute; None for no limit. Counted in Django's
+    cache."""
+
+    WRITES_PER_MINUTE = Setting[int | None](60)
+    """Maximum REST requests of one person per minute that write and send no message; None for no
+    limit. Counted in Django's cache."""
 
     TOKENS_PER_DAY = Setting[int | None](None)
     """Maximum tokens of one person per day (UTC); after that, messages are rejected as

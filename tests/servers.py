@@ -341,6 +341,7 @@ class Server:
                     "SENDS_PER_MINUTE": None,
                     "CONNECTIONS_PER_USER": None,
                     "READS_PER_MINUTE": None,
+                    "WRITES_PER_MINUTE": None,
                     "TURNS_PER_USER": None,
                     "WAITS_PER_USER": None,
                     **chatmemory,

@@ -338,6 +338,7 @@ def cached_by(backend):
     return {"CACHES": {"default": {"BACKEND": f"django.core.cache.backends.{backend}"}}}
 
 
+NO_LIMITS = {"SENDS_PER_MINUTE": None, "READS_PER_MINUTE": None, "WRITES_PER_MINUTE": None}
 SHARED = layer(hosts=[{"address": "redis://127.0.0.1", "socket_timeout": None}])
 
 
@@ -354,7 +355,7 @@ SHARED = layer(hosts=[{"address": "redis://127.0.0.1", "socket_timeout": None}])
             {
                 **SHARED,
                 **cached_by("locmem.LocMemCache"),
-                "CHATMEMORY": {"SENDS_PER_MINUTE": None, "READS_PER_MINUTE": None},
+                "CHATMEMORY": NO_LIMITS,
             },
             [],
         ),
@@ -362,11 +363,7 @@ SHARED = layer(hosts=[{"address": "redis://127.0.0.1", "socket_timeout": None}])
             {
                 **SHARED,
                 **cached_by("locmem.LocMemCache"),
-                "CHATMEMORY": {
-                    "SENDS_PER_MINUTE": None,
-                    "READS_PER_MINUTE": None,
-                    "TOKENS_PER_DAY": 5,
-                },
+                "CHATMEMORY": {**NO_LIMITS, "TOKENS_PER_DAY": 5},
             },
             ["W010"],
         ),

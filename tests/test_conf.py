@@ -33,6 +33,7 @@ DEFAULTS = {
     "VALID_LOGINS": None,
     "REACH": None,
     "READS_PER_MINUTE": 300,
+    "WRITES_PER_MINUTE": 60,
     "TOKENS_PER_DAY": None,
     "MAX_SESSIONS_PER_USER": 1_000,
     "TURNS_PER_USER": 3,

@@ -1,4 +1,4 @@
-"""Rate limits for sends, reads and tokens, and the limit of sessions for each person.
+"""Rate limits for sends, reads, other writes and tokens; the limit of sessions of a person.
 
 The counters are in Django's default cache. Nothing is limited if the cache fails or evicts them,
 and with a cache per process each process counts separately (a system check warns about this). So
@@ -43,6 +43,11 @@ def check_rate(by: Actor) -> None:
 def check_reads(by: Actor) -> None:
     """Count a read. Raises RateLimited after READS_PER_MINUTE reads in this minute of the clock."""
     _check_count("reads", by, settings.READS_PER_MINUTE)
+
+
+def check_writes(by: Actor) -> None:
+    """Count a write that sends no message. Raises RateLimited after WRITES_PER_MINUTE."""
+    _check_count("writes", by, settings.WRITES_PER_MINUTE)
 
 
 def count_tokens(*, scope: str, tokens: int) -> None:
@@ -117,4 +122,4 @@ def _value_or_zero(call: Callable[[], int]) -> int:
 
 @once
 def _warn_once(error: str) -> None:
-    logger.warning("The cache failed (%s); sends, reads and tokens are not limited.", error)
+    logger.warning("The cache failed (%s); sends, reads, writes and tokens are not limited.", error)

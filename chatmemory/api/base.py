@@ -29,6 +29,9 @@ from chatmemory.services import Actor
 
 T = TypeVar("T")
 
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
+"""The methods that write. A DELETE has no body; the body of the others is JSON."""
+
 
 class SessionLogin(SessionAuthentication):
     """Django's login, with the CSRF token in the header."""
@@ -60,22 +63,28 @@ class View(APIView):
     content_negotiation_class = Negotiation
     versioning_class = None
     metadata_class = None
-    http_method_names = ("get", "head", "patch", "post")
+    http_method_names = ("get", "head", "patch", "post", "put", "delete")
+    check_write = staticmethod(rates.check_writes)
+    """Counts a request that writes. Raises RateLimited."""
 
     def get_exception_handler(self) -> Callable[[Exception, Any], Response]:
         return error_response
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        # Before the CSRF check, which would read a form from the body.
-        if request.method in ("POST", "PATCH"):
+        if request.method in WRITES:
             if not hasattr(self, request.method.lower()):
                 raise MethodNotAllowed(request.method)
-            if not self.get_content_negotiator().select_parser(request, self.get_parsers()):
+            # Before the CSRF check, which would read a form from the body.
+            if request.method != "DELETE" and not self._has_json():
                 raise UnsupportedMediaType(request.content_type)
         super().initial(request, *args, **kwargs)
         logins.check_reach(self.actor)
-        if request.method != "POST":
-            rates.check_reads(self.actor)
+        check_rate = self.check_write if request.method in WRITES else rates.check_reads
+        check_rate(self.actor)
+
+    def _has_json(self) -> bool:
+        parsers = self.get_parsers()
+        return self.get_content_negotiator().select_parser(self.request, parsers) is not None
 
     @property
     def actor(self) -> Actor:

@@ -1,4 +1,7 @@
-"""Errors over HTTP: one table from class to status, and the exception handler of the views."""
+"""Errors over HTTP: one table from class to status, and the exception handler of the views.
+
+An error is a problem by RFC 9457, without `type`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import logging
 import math
 import secrets
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import TypeVar
 
 from django.db import InterfaceError, OperationalError
@@ -85,7 +89,9 @@ HTTP_ONLY: Mapping[type, tuple[int, str, str]] = {
         "The body must be application/json.",
     ),
 }
-"""Errors of HTTP itself, with their status, code and message."""
+"""Errors of HTTP itself, with their status, code and detail."""
+
+CONTENT_TYPE = "application/problem+json"
 
 RETRY_SECONDS = 2
 """The Retry-After of `busy`, `queue_full` and `unavailable`, whose duration is unknown."""
@@ -95,7 +101,7 @@ ATTRIBUTES = ("field", "limit", "turn", "retry_after")
 
 
 def error_response(error: Exception, context: object) -> Response:
-    """Convert an error into JSON.
+    """Convert an error into a problem.
 
     An unexpected error is logged under a ref that the response contains. Neither contains its text.
     """
@@ -105,16 +111,25 @@ def error_response(error: Exception, context: object) -> Response:
     if isinstance(error, ChatMemoryError):
         return _response(error)
     if http_error := _entry_for(HTTP_ONLY, error):
-        status, code, message = http_error
-        return Response({"code": code, "message": message, "retry": False}, status)
+        status, code, detail = http_error
+        return _problem(status, detail, code=code, retry=False)
     ref = secrets.token_hex(6)
     log_error(logger, "internal error, ref %s", ref, error=error)
-    return Response({**_fields(ChatMemoryError()), "ref": ref}, 500)
+    internal = ChatMemoryError()
+    return _problem(500, str(internal), code=internal.code, retry=internal.retry, ref=ref)
 
 
 def _response(error: ChatMemoryError) -> Response:
-    status = _entry_for(STATUSES, error)
-    response = Response(_fields(error), 413 if error.code == "too_large" else status)
+    status = _entry_for(STATUSES, error) or 500
+    values = {name: getattr(error, name, None) for name in ATTRIBUTES}
+    present = {name: value for name, value in values.items() if value not in (None, "")}
+    response = _problem(
+        413 if error.code == "too_large" else status,
+        str(error),
+        code=error.code,
+        retry=error.retry,
+        **present,
+    )
     match error:
         case Unauthenticated():
             response["WWW-Authenticate"] = "Session"
@@ -125,10 +140,10 @@ def _response(error: ChatMemoryError) -> Response:
     return response
 
 
-def _fields(error: ChatMemoryError) -> dict[str, object]:
-    values = {name: getattr(error, name, None) for name in ATTRIBUTES}
-    present = {name: value for name, value in values.items() if value not in (None, "")}
-    return {"code": error.code, "message": str(error), "retry": error.retry, **present}
+def _problem(status: int, detail: str, **extensions: object) -> Response:
+    title = HTTPStatus(status).phrase
+    problem = {"status": status, "title": title, "detail": detail, **extensions}
+    return Response(problem, status, content_type=CONTENT_TYPE)
 
 
 def _entry_for(table: Mapping[type, T], error: Exception) -> T | None:

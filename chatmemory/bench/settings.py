@@ -36,6 +36,7 @@ CHATMEMORY = {
     "WINDOW_TOKENS": 4_000,
     "SENDS_PER_MINUTE": None,
     "READS_PER_MINUTE": None,
+    "WRITES_PER_MINUTE": None,
     "CONNECTIONS_PER_USER": None,
     "TURNS_PER_USER": None,
 }

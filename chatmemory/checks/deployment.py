@@ -20,7 +20,12 @@ IN_PROCESS_CACHES = (
     "django.core.cache.backends.dummy.DummyCache",
 )
 
-COUNTED_IN_CACHE = ("SENDS_PER_MINUTE", "READS_PER_MINUTE", "TOKENS_PER_DAY")
+COUNTED_IN_CACHE = (
+    "SENDS_PER_MINUTE",
+    "READS_PER_MINUTE",
+    "WRITES_PER_MINUTE",
+    "TOKENS_PER_DAY",
+)
 """Limits that are counted in Django's cache."""
 
 

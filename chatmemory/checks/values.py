@@ -28,6 +28,7 @@ NUMBERS = {
     "SENDS_PER_MINUTE": (1, True),
     "CONNECTIONS_PER_USER": (1, True),
     "READS_PER_MINUTE": (1, True),
+    "WRITES_PER_MINUTE": (1, True),
     "TOKENS_PER_DAY": (1, True),
     "MAX_SESSIONS_PER_USER": (1, True),
     "TURNS_PER_USER": (1, True),

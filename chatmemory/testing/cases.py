@@ -17,6 +17,7 @@ from chatmemory.live.runner import runner
 TEST_SETTINGS = {
     "DB_THREADS": 0,
     "READS_PER_MINUTE": None,
+    "WRITES_PER_MINUTE": None,
     "SENDS_PER_MINUTE": None,
     "TOKENS_PER_DAY": None,
 }

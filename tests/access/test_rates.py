@@ -8,7 +8,7 @@ import pytest
 from django.core.cache import cache
 
 from chatmemory import protocol
-from chatmemory.access.rates import check_rate, check_reads
+from chatmemory.access.rates import check_rate, check_reads, check_writes
 from chatmemory.errors import RateLimited
 from chatmemory.services import Actor
 
@@ -16,10 +16,11 @@ ANN = Actor("user", "1", "ann")
 
 
 @pytest.mark.regression
-@pytest.mark.parametrize("check", [check_rate, check_reads])
+@pytest.mark.parametrize("check", [check_rate, check_reads, check_writes])
 @pytest.mark.parametrize("second", [0, 0.3, 59.9, 59.9996])
 def test_a_call_is_accepted_after_the_returned_delay(monkeypatch, settings, check, second):
-    settings.CHATMEMORY = {"SENDS_PER_MINUTE": 1, "READS_PER_MINUTE": 1}
+    limits = ("SENDS_PER_MINUTE", "READS_PER_MINUTE", "WRITES_PER_MINUTE")
+    settings.CHATMEMORY = dict.fromkeys(limits, 1)
     clock = [29_000_000 * 60 + second]
     monkeypatch.setattr("time.time", lambda: clock[0])
     cache.clear()

@@ -36,6 +36,7 @@ TALK = "/api/sessions/talk/"
 MESSAGES = "/api/sessions/talk/messages/"
 VERSIONS = f"{MESSAGES}1/versions/"
 JSON = "application/json"
+PROBLEM = "application/problem+json"
 CHUNKED: dict[str, Any] = {"HTTP_TRANSFER_ENCODING": "chunked"}
 
 
@@ -85,7 +86,40 @@ def send(client, text="what now?", *, to=MESSAGES, **fields):
 def problem(answer):
     """Return status, code and field of an error response."""
     body = answer.json()
+    assert answer["Content-Type"] == PROBLEM
+    assert body["status"] == answer.status_code
     return answer.status_code, body["code"], body.get("field")
+
+
+def test_an_error_is_a_problem_by_rfc_9457(api, talk):
+    assert api.get("/api/sessions/other/").json() == {
+        "status": 404,
+        "title": "Not Found",
+        "detail": "Session not found.",
+        "code": "not_found",
+        "retry": False,
+    }
+    assert send(api, client_id=5).json() == {
+        "status": 400,
+        "title": "Bad Request",
+        "detail": "client_id must be 1 to 64 characters of A-Z a-z 0-9 - _ . :",
+        "code": "bad_field",
+        "retry": False,
+        "field": "client_id",
+    }
+
+
+def test_a_request_of_an_internal_error_is_a_problem_too(api, talk, monkeypatch):
+    monkeypatch.setattr(services, "read_page", None)
+    found = api.get(MESSAGES).json()
+    assert found.pop("ref")
+    assert found == {
+        "status": 500,
+        "title": "Internal Server Error",
+        "detail": "An internal error occurred.",
+        "code": "internal",
+        "retry": False,
+    }
 
 
 def test_sessions_are_listed_once_by_last_activity(api, ann):
@@ -648,12 +682,12 @@ def test_a_post_needs_the_csrf_token(ann, talk, address):
 def test_a_post_without_the_csrf_token_gets_the_reason(ann, talk):
     client = Client(enforce_csrf_checks=True)
     client.force_login(ann)
-    assert post(client, MESSAGES, {}).json()["message"] == "CSRF Failed: CSRF cookie not set."
+    assert post(client, MESSAGES, {}).json()["detail"] == "CSRF Failed: CSRF cookie not set."
     client.cookies["csrftoken"] = "a" * 32
-    assert post(client, MESSAGES, {}).json()["message"] == "CSRF Failed: CSRF token missing."
+    assert post(client, MESSAGES, {}).json()["detail"] == "CSRF Failed: CSRF token missing."
     headers = {"x-csrftoken": "a" * 32, "origin": "https://shop.example"}
     answer = client.post(MESSAGES, {}, content_type=JSON, headers=headers)
-    assert "https://shop.example does not match any trusted origins" in answer.json()["message"]
+    assert "https://shop.example does not match any trusted origins" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -745,8 +779,7 @@ def test_an_accept_header_of_50_000_parts_is_answered_in_json(api, talk, part):
     began = time.monotonic()
     answer = api.get(TALK, headers={"accept": part * 50_000})
     assert time.monotonic() - began < 2  # usually below 0.1
-    assert answer.status_code in (200, 406)
-    assert answer["Content-Type"] == JSON
+    assert answer["Content-Type"] == {200: JSON, 406: PROBLEM}[answer.status_code]
 
 
 @pytest.mark.regression

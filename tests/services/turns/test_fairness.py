@@ -475,14 +475,17 @@ def test_too_many_reads_in_a_minute_are_refused_only_to_that_person(talker, sett
     assert post(browser).status_code == 202
 
 
-def test_renames_count_as_reads(talker, settings):
-    set_limits(settings, READS_PER_MINUTE=2)
+def test_writes_are_neither_sends_nor_reads(talker, settings):
+    set_limits(settings, READS_PER_MINUTE=1, SENDS_PER_MINUTE=1, WRITES_PER_MINUTE=2)
     browser, address = browser_of(talker), "/api/sessions/talk/"
     answers = [
         browser.patch(address, {"title": title}, content_type="application/json")
         for title in "abcdef"
     ]
     assert {answer.status_code for answer in answers} == {200, 429}
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert 0 < int(refused["Retry-After"]) <= 60
+    assert (browser.get(address).status_code, post(browser).status_code) == (200, 202)
 
 
 def run_with_usage(settings, talker, usage):

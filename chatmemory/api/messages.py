@@ -1,4 +1,4 @@
-"""The views of the API. Sessions of other users are not found, like unknown ones."""
+"""The views of messages: read them, and send one."""
 
 from __future__ import annotations
 
@@ -6,33 +6,22 @@ import signal
 from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import takewhile
-from typing import Any
 
 from django.core.handlers.asgi import ASGIRequest
-from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.settings import api_settings
 
 from chatmemory import codec, services
-from chatmemory.access import actors, rates, tickets
-from chatmemory.api.base import SessionLogin, View
-from chatmemory.api.paging import newest_that_fit, oldest_that_fit, session_page
-from chatmemory.api.requests import (
-    ISSUE_TICKET,
-    MESSAGE_QUERY,
-    OPEN_SESSION,
-    RENAME_SESSION,
-    SEND_MESSAGE,
-    SESSION_QUERY,
-    SendMessage,
-)
+from chatmemory.access import actors, rates
+from chatmemory.api.base import View
+from chatmemory.api.paging import newest_that_fit, oldest_that_fit
+from chatmemory.api.requests import MESSAGE_QUERY, SEND_MESSAGE, SendMessage
 from chatmemory.api.waiting import turn_of, wait_for_turn
-from chatmemory.errors import BadInput, NotFound
+from chatmemory.errors import NotFound
 from chatmemory.live.drain import drain
 from chatmemory.live.runner import runner
 from chatmemory.live.waits import waits
-from chatmemory.models import Session, StoredMessage, Turn
+from chatmemory.models import StoredMessage, Turn
 
 NO_MESSAGE = "Message not found."
 
@@ -40,44 +29,10 @@ MAX_TURN_ROWS = 1_000
 """A response contains at most this many rows of a turn."""
 
 
-class SessionList(View):
-    """The user's sessions, the last active first."""
-
-    def get(self, request: Request) -> Response:
-        query = self.query(SESSION_QUERY)
-        page = session_page(
-            services.sessions_of(self.actor), limit=query.limit, cursor=query.cursor
-        )
-        return Response({"sessions": _list_fields(page.sessions), "next": page.next})
-
-    def post(self, request: Request) -> Response:
-        """Open a session: 201 if it is new, else 200."""
-        body = self.body(OPEN_SESSION)
-        is_new = not services.sessions_of(self.actor).filter(key=body.key).exists()
-        if is_new and not codec.is_new_key(body.key):
-            # All other keys belong to the host: a client must not use one before the host does.
-            raise BadInput("The key of a new session must be a version-4 UUID.", field="key")
-        session = services.open_session(session_key=body.key, by=self.actor, title=body.title)
-        return Response(_session_fields(session), 201 if is_new else 200)
-
-
-class SessionDetail(View):
-    """One session, without its messages."""
-
-    def get(self, request: Request, key: str) -> Response:
-        session = services.get_session(session_key=codec.key_of_address(key), by=self.actor)
-        return Response(_session_fields(session))
-
-    def patch(self, request: Request, key: str) -> Response:
-        body = self.body(RENAME_SESSION)
-        session = services.rename_session(
-            session_key=codec.key_of_address(key), by=self.actor, title=body.title
-        )
-        return Response(_session_fields(session))
-
-
 class MessageList(View):
     """A session's messages, in order of seq."""
+
+    check_write = staticmethod(rates.check_rate)
 
     def get(self, request: Request, key: str) -> Response:
         query = self.query(MESSAGE_QUERY)
@@ -104,7 +59,6 @@ class MessageList(View):
 
         A repeated client_id sends nothing: 200, with the turn's current state.
         """
-        rates.check_rate(self.actor)
         body = self.body(SEND_MESSAGE)
         with waits.slot(actors.scope_for(self.actor, None)) if body.wait else nullcontext():
             return self._send(key, body)
@@ -184,53 +138,3 @@ class VersionList(View):
                 ]
             }
         )
-
-
-class TicketList(View):
-    """Tickets for clients without cookies.
-
-    They can also authenticate with the host's DEFAULT_AUTHENTICATION_CLASSES.
-    """
-
-    def get_authenticators(self) -> list[BaseAuthentication]:
-        # Only if the host sets them: REST framework's default includes passwords.
-        is_set = "DEFAULT_AUTHENTICATION_CLASSES" in api_settings.user_settings
-        others: Any = api_settings.DEFAULT_AUTHENTICATION_CLASSES if is_set else ()
-        return [SessionLogin(), *(authenticator() for authenticator in others)]
-
-    def post(self, request: Request) -> Response:
-        """Issue a ticket; `protocols` are the subprotocols that open a websocket with it."""
-        self.body(ISSUE_TICKET)
-        ticket = services.issue_ticket(by=self.actor, **self._login())
-        protocols = ["chatmemory.v1", f"ticket.{ticket}"]
-        fields = {"ticket": ticket, "expires_in": tickets.TICKET_SECONDS, "protocols": protocols}
-        return Response(fields, 201)
-
-    def _login(self) -> dict[str, str | None]:
-        """Return the login on which the ticket's socket depends: Django session or credential."""
-        if isinstance(self.request.successful_authenticator, SessionLogin):
-            session = getattr(self.request, "session", None)
-            return {"key": None if session is None else session.session_key}
-        auth = self.request.auth
-        return {"credential": None if auth is None else str(auth)}
-
-
-def _list_fields(sessions: Sequence[Session]) -> list[dict[str, object]]:
-    """Return the public fields of each session, with its message count and times."""
-    heads = Session.objects.heads([session.pk for session in sessions])
-    return [
-        {
-            **head.public(),
-            "messages": head.last_seq - head.first_seq + 1,
-            "created_at": session.created_at.isoformat(),
-            "last_message_at": session.last_message_at and session.last_message_at.isoformat(),
-        }
-        for session in sessions
-        if (head := heads.get(session.pk))  # None if it was purged after the list was read
-    ]
-
-
-def _session_fields(session: Session) -> dict[str, object]:
-    for fields in _list_fields([session]):
-        return fields
-    raise NotFound
