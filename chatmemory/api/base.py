@@ -29,6 +29,8 @@ from chatmemory.services import Actor
 
 T = TypeVar("T")
 
+BY_OWNER = "requested by the owner"
+"""The reason of removals and exports in the audit."""
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 """The methods that write. A DELETE has no body; the body of the others is JSON."""
 

@@ -11,8 +11,8 @@ from typing import Annotated, TypeVar
 from chatmemory import codec
 from chatmemory.conf import settings
 from chatmemory.errors import BadInput, RoleForbidden
-from chatmemory.protocol import DEFAULT_FETCH, MAX_FETCH
-from chatmemory.protocol.client_frames import TITLE, NewTitle, UserMessage
+from chatmemory.protocol import DEFAULT_FETCH, MAX_FETCH, MAX_TITLE_CHARS
+from chatmemory.protocol.client_frames import CLIENT_ID, TITLE, UserMessage
 from chatmemory.protocol.shapes import Rule, Shape
 
 T = TypeVar("T")
@@ -42,8 +42,24 @@ def _check_wait(value: object, name: str) -> float:
     return settings.TURN_TIMEOUT if value is True else min(value, settings.TURN_TIMEOUT)
 
 
+def _check_query_flag(value: object, name: str) -> bool:
+    if value not in ("true", "false"):
+        raise BadInput(f"{name} must be true or false.", field=name)
+    return value == "true"
+
+
+def _check_title_part(value: object, name: str) -> str:
+    text = codec.check_storable(str(value), name)
+    if len(text) > MAX_TITLE_CHARS:
+        message = f"{name} must have up to {MAX_TITLE_CHARS} characters."
+        raise BadInput(message, field=name, limit=MAX_TITLE_CHARS)
+    return text
+
+
 LIMIT = _query_number(minimum=1, cap=MAX_FETCH)
 SEQ = _query_number(minimum=0, cap=MAX_QUERY_NUMBER)
+FLAG = Rule(check=_check_query_flag, schema={"type": "boolean"})
+TITLE_PART = Rule(check=_check_title_part, schema=TITLE.schema)
 KEY = Rule(check=_check_key, schema={"type": "string", "pattern": "^[A-Za-z0-9_.:@-]{1,200}$"})
 WAIT = Rule(
     check=_check_wait,
@@ -53,8 +69,16 @@ WAIT = Rule(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionQuery:
-    """A page of sessions."""
+    """A page of sessions. A filter that is absent selects all."""
 
+    archived: Annotated[bool | None, FLAG] = None
+    """whether they are archived"""
+    pinned: Annotated[bool | None, FLAG] = None
+    """whether they are pinned"""
+    running: Annotated[bool | None, FLAG] = None
+    """whether a turn runs in them"""
+    title: Annotated[str, TITLE_PART] = ""
+    """a part of their titles, in upper or lower case"""
     limit: Annotated[int, LIMIT] = DEFAULT_FETCH
     """maximum number of sessions, by default 50, at most 100"""
     cursor: str | None = None
@@ -88,6 +112,37 @@ class OpenSession:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateSession:
+    """Changes a session; at least one of title and pinned."""
+
+    title: Annotated[str | None, TITLE] = None
+    """the title; empty for none"""
+    pinned: bool | None = None
+    """whether the session is pinned; a person can pin up to 100"""
+    expect_revision: int | None = None
+    """the revision that the client knows; after another change the answer is `conflict`"""
+
+    def __post_init__(self) -> None:
+        if self.title is None and self.pinned is None:
+            raise BadInput("title or pinned is required.", field="title")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedQuery:
+    """A page of purged sessions."""
+
+    limit: Annotated[int, LIMIT] = DEFAULT_FETCH
+    """maximum number of sessions, by default 50, at most 100"""
+    cursor: Annotated[int | None, SEQ] = None
+    """`next` of an earlier response"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nothing:
+    """The body is an empty object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SendMessage(UserMessage):
     """Sends a message. The response follows the commit, or the turn's end with `wait`."""
 
@@ -96,16 +151,21 @@ class SendMessage(UserMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IssueTicket:
-    """Issues a ticket; the body is an empty object."""
+class StopTurn:
+    """Stops a turn; the body may be an empty object."""
+
+    turn: Annotated[str | None, CLIENT_ID] = None
+    """the turn's `client_id`; by default the running turn"""
 
 
 SESSION_QUERY = Shape(SessionQuery)
 MESSAGE_QUERY = Shape(MessageQuery)
 OPEN_SESSION = Shape(OpenSession)
-RENAME_SESSION = Shape(NewTitle)
+UPDATE_SESSION = Shape(UpdateSession)
+REMOVED_QUERY = Shape(RemovedQuery)
 SEND_MESSAGE = Shape(SendMessage)
-ISSUE_TICKET = Shape(IssueTicket)
+STOP_TURN = Shape(StopTurn)
+NOTHING = Shape(Nothing)
 
 
 def read(shape: Shape[T], data: object) -> T:

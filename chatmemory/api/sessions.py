@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from chatmemory import codec, services
-from chatmemory.api.base import View
+from chatmemory.api.base import BY_OWNER, View
 from chatmemory.api.paging import session_page
-from chatmemory.api.requests import OPEN_SESSION, RENAME_SESSION, SESSION_QUERY
+from chatmemory.api.requests import (
+    NOTHING,
+    OPEN_SESSION,
+    REMOVED_QUERY,
+    SESSION_QUERY,
+    UPDATE_SESSION,
+)
 from chatmemory.errors import BadInput, NotFound
-from chatmemory.models import Session
+from chatmemory.models import AuditEntry, Session
+from chatmemory.services import Removed
+from chatmemory.services.removal.restore import undo_until
 
 
 class SessionList(View):
@@ -20,9 +28,10 @@ class SessionList(View):
 
     def get(self, request: Request) -> Response:
         query = self.query(SESSION_QUERY)
-        page = session_page(
-            services.sessions_of(self.actor), limit=query.limit, cursor=query.cursor
+        sessions = services.sessions_of(self.actor).having(
+            archived=query.archived, pinned=query.pinned, running=query.running, title=query.title
         )
+        page = session_page(sessions, limit=query.limit, cursor=query.cursor)
         return Response({"sessions": _list_fields(page.sessions), "next": page.next})
 
     def post(self, request: Request) -> Response:
@@ -44,19 +53,89 @@ class SessionDetail(View):
         return Response(_session_fields(session))
 
     def patch(self, request: Request, key: str) -> Response:
-        body = self.body(RENAME_SESSION)
-        session = services.rename_session(
-            session_key=codec.key_of_address(key), by=self.actor, title=body.title
+        body = self.body(UPDATE_SESSION)
+        session = services.update_session(
+            session_key=codec.key_of_address(key),
+            by=self.actor,
+            title=body.title,
+            pinned=body.pinned,
+            expect_revision=body.expect_revision,
         )
+        return Response(_session_fields(session))
+
+    def delete(self, request: Request, key: str) -> Response:
+        """Purge the session; `undo` restores it."""
+        entry = services.purge_session(
+            session_key=codec.key_of_address(key), by=self.actor, reason=BY_OWNER
+        )
+        return Response({"undo": entry.pk, "until": undo_until(entry).isoformat()})
+
+
+class _Change(View):
+    """A change of a session that may be repeated."""
+
+    service: Callable[..., AuditEntry | None]
+
+    def post(self, request: Request, key: str) -> Response:
+        self.body(NOTHING)
+        address = codec.key_of_address(key)
+        self.service(session_key=address, by=self.actor, reason=BY_OWNER)
+        session = services.get_session(session_key=address, by=self.actor)
+        return Response(_session_fields(session))
+
+
+class Archive(_Change):
+    """Closes a session for new messages."""
+
+    service = staticmethod(services.archive_session)
+
+
+class Unarchive(_Change):
+    """Opens an archived session for new messages."""
+
+    service = staticmethod(services.unarchive_session)
+
+
+class RemovedList(View):
+    """The sessions that the user purged and can restore, the last one first."""
+
+    def get(self, request: Request) -> Response:
+        query = self.query(REMOVED_QUERY)
+        found = services.list_removed(by=self.actor, before=query.cursor, limit=query.limit + 1)
+        has_more = len(found) > query.limit
+        page = found[: query.limit]
+        return Response(
+            {
+                "removed": [_removed_fields(removed) for removed in page],
+                "next": str(page[-1].entry_pk) if has_more else None,
+            }
+        )
+
+
+class Restore(View):
+    """Restores a purged session."""
+
+    def post(self, request: Request, undo: int) -> Response:
+        self.body(NOTHING)
+        if undo > codec.MAX_SAFE_INTEGER:
+            raise NotFound
+        entry = services.restore_session(entry_pk=undo, by=self.actor, reason=BY_OWNER)
+        session = services.sessions_of(self.actor).filter(pk=entry.session_pk).first()
+        if session is None:
+            raise NotFound  # purged again
         return Response(_session_fields(session))
 
 
 def _list_fields(sessions: Sequence[Session]) -> list[dict[str, object]]:
-    """Return the public fields of each session, with its message count and times."""
+    """Return the public fields of each session, with its state, message count and times."""
     heads = Session.objects.heads([session.pk for session in sessions])
     return [
         {
             **head.public(),
+            "waiting": head.waiting,
+            "pinned": session.pinned_at is not None,
+            "held": session.held_at is not None,
+            "expires_at": session.ends_at and session.ends_at.isoformat(),
             "messages": head.last_seq - head.first_seq + 1,
             "created_at": session.created_at.isoformat(),
             "last_message_at": session.last_message_at and session.last_message_at.isoformat(),
@@ -70,3 +149,14 @@ def _session_fields(session: Session) -> dict[str, object]:
     for fields in _list_fields([session]):
         return fields
     raise NotFound
+
+
+def _removed_fields(removed: Removed) -> dict[str, object]:
+    return {
+        "undo": removed.entry_pk,
+        "key": removed.key,
+        "title": removed.title,
+        "messages": removed.messages,
+        "removed_at": removed.removed_at.isoformat(),
+        "until": removed.until.isoformat(),
+    }

@@ -12,7 +12,7 @@ from rest_framework.settings import api_settings
 from chatmemory import services
 from chatmemory.access import tickets
 from chatmemory.api.base import SessionLogin, View
-from chatmemory.api.requests import ISSUE_TICKET
+from chatmemory.api.requests import NOTHING
 
 
 class TicketList(View):
@@ -29,7 +29,7 @@ class TicketList(View):
 
     def post(self, request: Request) -> Response:
         """Issue a ticket; `protocols` are the subprotocols that open a websocket with it."""
-        self.body(ISSUE_TICKET)
+        self.body(NOTHING)
         ticket = services.issue_ticket(by=self.actor, **self._login())
         protocols = ["chatmemory.v1", f"ticket.{ticket}"]
         fields = {"ticket": ticket, "expires_in": tickets.TICKET_SECONDS, "protocols": protocols}

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from django.urls import path
 
-from chatmemory.api import messages, sessions, tickets
+from chatmemory.api import messages, sessions, tickets, turns
 
 app_name = "chatmemory_api"
 
 urlpatterns = [
     path("sessions/", sessions.SessionList.as_view(), name="sessions"),
     path("sessions/<key>/", sessions.SessionDetail.as_view(), name="session"),
+    path("sessions/<key>/archive/", sessions.Archive.as_view(), name="archive"),
+    path("sessions/<key>/unarchive/", sessions.Unarchive.as_view(), name="unarchive"),
+    path("removed/", sessions.RemovedList.as_view(), name="removed"),
+    path("removed/<int:undo>/restore/", sessions.Restore.as_view(), name="restore"),
     path("sessions/<key>/messages/", messages.MessageList.as_view(), name="messages"),
+    path("sessions/<key>/turns/", turns.TurnList.as_view(), name="turns"),
+    path("sessions/<key>/turns/<turn>/", turns.TurnDetail.as_view(), name="turn"),
+    path("sessions/<key>/stop/", turns.Stop.as_view(), name="stop"),
     path("tickets/", tickets.TicketList.as_view(), name="tickets"),
     path("sessions/<key>/messages/<int:seq>/", messages.MessageDetail.as_view(), name="message"),
     path(

@@ -66,5 +66,5 @@ def _lane(_: Login, /, **fields: Any) -> Lane:
 aopen = in_pool(_open, lane=_lane)
 asend = in_pool(_with_login_check(_send), lane=_lane)
 astop = in_pool(_with_login_check(services.stop_turn), lane=_lane)
-arename = in_pool(_with_login_check(services.rename_session), lane=_lane)
+arename = in_pool(_with_login_check(services.update_session), lane=_lane)
 afetch = in_pool(_with_login_check(services.read_page))

@@ -126,6 +126,7 @@ class Migration(migrations.Migration):
                 ('last_active_day', models.DateField(db_default=chatmemory.models.fields.DatabaseToday(), db_index=True)),
                 ('expires_at', models.DateTimeField(blank=True, db_index=True, null=True, verbose_name='expires at')),
                 ('archived_at', models.DateTimeField(null=True, verbose_name='archived at')),
+                ('pinned_at', models.DateTimeField(null=True, verbose_name='pinned at')),
                 ('held_at', models.DateTimeField(null=True, verbose_name='on hold since')),
                 ('removed_at', models.DateTimeField(null=True, verbose_name='purged at')),
                 ('removed_scope', chatmemory.models.fields.KeyField(db_default='', db_index=True, max_length=150)),

@@ -77,6 +77,23 @@ class SessionQuerySet(QuerySet["Session"]):
         """Exclude purged and expired sessions."""
         return self.filter(unexpired(), removed_at__isnull=True)
 
+    def having(
+        self,
+        *,
+        archived: bool | None = None,
+        pinned: bool | None = None,
+        running: bool | None = None,
+        title: str = "",
+    ) -> SessionQuerySet:
+        """Select by state and by a part of the title; None and an empty text select all."""
+        states = {"archived_at": archived, "pinned_at": pinned, "running": running}
+        given = {
+            f"{column}__isnull": not is_set
+            for column, is_set in states.items()
+            if is_set is not None
+        }
+        return self.filter(**given, **({"title__icontains": title} if title else {}))
+
     def expired(self) -> SessionQuerySet:
         """Select the expired sessions; see `unexpired`."""
         return self.filter(~unexpired())
@@ -206,6 +223,7 @@ class Session(models.Model):
     last_active_day = models.DateField(db_default=DatabaseToday(), db_index=True)
     expires_at = models.DateTimeField(_("expires at"), null=True, blank=True, db_index=True)
     archived_at = models.DateTimeField(_("archived at"), null=True)
+    pinned_at = models.DateTimeField(_("pinned at"), null=True)
     held_at = models.DateTimeField(_("on hold since"), null=True)
     removed_at = models.DateTimeField(_("purged at"), null=True)
     removed_scope = KeyField(max_length=150, db_default="", db_index=True)

@@ -1,4 +1,4 @@
-"""Find, open, rename and read sessions."""
+"""Find, open, change and read sessions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,30 @@ from chatmemory.access.addresses import (
 from chatmemory.access.rates import check_sessions
 from chatmemory.codec import check_value, dump_json
 from chatmemory.database.after_commit import announce_change
+from chatmemory.database.faults import write_connection
 from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.reads import read_content_at, read_page_at, read_session_at
 from chatmemory.database.refusals import report_damage
 from chatmemory.database.retries import durably, retried
-from chatmemory.errors import BadInput, Held, HistoryCleared, MemoryUnavailable, NotFound
-from chatmemory.models import ContentRow, Head, Message, Page, Session, SessionQuerySet, Turn
+from chatmemory.errors import (
+    BadInput,
+    Conflict,
+    Held,
+    HistoryCleared,
+    MemoryUnavailable,
+    NotFound,
+)
+from chatmemory.models import (
+    ContentRow,
+    Head,
+    Message,
+    Page,
+    Session,
+    SessionQuerySet,
+    Turn,
+    database_now,
+)
 from chatmemory.services.audit.entries import check_reason, record
 from chatmemory.services.removal.hide import purge_expired
 
@@ -38,6 +55,8 @@ MAX_ATTEMPTS = 3
 """Attempts of a write that is refused for no visible reason: the reason may just have ended."""
 
 MAX_TITLE_CHARS = 200
+MAX_PINNED = 100
+"""Pinned sessions of one scope."""
 MAX_PAGE = 1_000
 MAX_METADATA_BYTES = 8_192
 """As JSON. Small, since a list of sessions contains the metadata of each."""
@@ -114,29 +133,56 @@ def _get_or_create(new: Session, by: Actor) -> Session:
 
 
 @retried(is_repeatable=True)
-def rename_session(
-    *, session_key: str, title: str, by: Actor, reason: str = "", scope: str | None = None
+def update_session(
+    *,
+    session_key: str,
+    by: Actor,
+    title: str | None = None,
+    pinned: bool | None = None,
+    expect_revision: int | None = None,
+    reason: str = "",
+    scope: str | None = None,
 ) -> Session:
-    """Change the title of a session, and return the session.
+    """Rename a session, pin it or unpin it, and return the session; None changes nothing.
 
-    A title has up to 200 characters; without one, lists show the first message. The audit records
-    who renamed another person's session, with the reason, but no title.
-    Raises BadInput, NotFound, Held, MemoryUnavailable.
+    A title has up to 200 characters; without one, lists show the first message. A person can pin
+    up to 100 sessions. With `expect_revision`, a session that has changed since that revision is a
+    Conflict, unless it already has the new values. The audit records who renamed another person's
+    session, with the reason, but no title.
+    Raises BadInput, NotFound, Held (its title stays), Conflict, MemoryUnavailable.
     """
-    check_title(title)
+    if title is not None:
+        check_title(title)
     check_reason(reason)
     with locked_transaction():
         session = lock_session(session_key, by, scope)
-        if session.title == title:
+        is_renamed = title not in (None, session.title)
+        is_moved = pinned not in (None, session.pinned_at is not None)
+        if not is_renamed and not is_moved:
             return session
-        if session.held_at is not None:
+        if expect_revision not in (None, session.revision):
+            raise Conflict(f"The session has changed since revision {expect_revision}. Reload it.")
+        if is_renamed and session.held_at is not None:
             raise Held("The session is on hold, so its title cannot be changed.")
-        session.title, session.revision = title, session.revision + 1
-        session.save(update_fields=["title", "revision"])
+        if is_moved:
+            session.pinned_at = _pin_time(session) if pinned else None
+        session.title = session.title if title is None else title
+        session.revision += 1
+        session.save(update_fields=["title", "pinned_at", "revision"])
         announce_change(session.pk)
-        if by.kind in ("operator", "command"):
+        if is_renamed and by.kind in ("operator", "command"):
             record(session, "rename", by, reason)
         return session
+
+
+def _pin_time(session: Session) -> datetime:
+    """Return the time of a new pin. Raises BadInput if the scope has MAX_PINNED of them."""
+    # Without a lock of the other sessions, so concurrent calls can exceed the limit by a few.
+    pinned = Session.objects.active().filter(scope=session.scope, pinned_at__isnull=False)
+    if pinned[:MAX_PINNED].count() >= MAX_PINNED:
+        message = f"You can pin up to {MAX_PINNED} sessions. Unpin one first."
+        raise BadInput(message, code="too_many", field="pinned", limit=MAX_PINNED)
+    return database_now(write_connection())
 
 
 def check_title(title: str) -> None:
@@ -298,7 +344,7 @@ def _page(
 
 aget_session = in_pool(get_session)
 aopen_session = in_pool(open_session, lane=address_lane)
-arename_session = in_pool(rename_session, lane=address_lane)
+aupdate_session = in_pool(update_session, lane=address_lane)
 aread_page = in_pool(read_page)
 aread_history = in_pool(read_history)
 aread_content = in_pool(read_content)

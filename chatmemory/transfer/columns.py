@@ -168,6 +168,7 @@ SESSION = Line(
         "last_message_at": None,
         "expires_at": None,
         "archived_at": None,
+        "pinned_at": None,
         "held_at": None,
         "removed_at": None,
         "removed_scope": "",

@@ -24,10 +24,15 @@ of every body and query of the [REST API](api.md). Required fields are **bold**.
 REQUESTS: Mapping[str, Shape[Any]] = {
     "GET sessions/": requests.SESSION_QUERY,
     "POST sessions/": requests.OPEN_SESSION,
-    "PATCH sessions/<key>/": requests.RENAME_SESSION,
+    "PATCH sessions/<key>/": requests.UPDATE_SESSION,
+    "POST sessions/<key>/archive/": requests.NOTHING,
+    "POST sessions/<key>/unarchive/": requests.NOTHING,
+    "POST sessions/<key>/stop/": requests.STOP_TURN,
+    "GET removed/": requests.REMOVED_QUERY,
+    "POST removed/<undo>/restore/": requests.NOTHING,
     "GET sessions/<key>/messages/": requests.MESSAGE_QUERY,
     "POST sessions/<key>/messages/": requests.SEND_MESSAGE,
-    "POST tickets/": requests.ISSUE_TICKET,
+    "POST tickets/": requests.NOTHING,
 }
 """The shape of each body or query."""
 

@@ -23,72 +23,16 @@ from django.urls import resolve
 from chatmemory import services
 from chatmemory.access import rates
 from chatmemory.models import Message, Session, Turn
-from chatmemory.responders import demo
 from chatmemory.services import Actor
 from chatmemory.services.turns import progress
-from tests.factories import make_messages, make_session, make_user
+from tests.api.calls import JSON, MESSAGES, PROBLEM, SESSIONS, TALK, post, problem, send, talk_of
+from tests.factories import make_session, make_user
 from tests.locking import concurrently
 
 pytestmark = pytest.mark.django_db
 
-SESSIONS = "/api/sessions/"
-TALK = "/api/sessions/talk/"
-MESSAGES = "/api/sessions/talk/messages/"
 VERSIONS = f"{MESSAGES}1/versions/"
-JSON = "application/json"
-PROBLEM = "application/problem+json"
 CHUNKED: dict[str, Any] = {"HTTP_TRANSFER_ENCODING": "chunked"}
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    monkeypatch.setattr(demo, "PAUSE_SECONDS", 0)
-
-
-@pytest.fixture
-def ann():
-    return make_user("ann")
-
-
-@pytest.fixture
-def api(ann):
-    """Return a client with Ann signed in."""
-    client = Client()
-    client.force_login(ann)
-    return client
-
-
-@pytest.fixture
-def talk(ann):
-    """Return Ann's session, which has two messages."""
-    return talk_of(ann)
-
-
-def talk_of(user, *texts, key="talk", **columns):
-    make_session(key, owner=user, **columns)
-    by = Actor.user(user)
-    services.append_messages(
-        session_key=key, messages=make_messages(*(texts or ("hi", "hello"))), by=by
-    )
-    return services.get_session(session_key=key, by=by)
-
-
-def post(client, address, body, **headers):
-    """Post a value as JSON, or bytes unchanged."""
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return client.post(address, data, content_type=JSON, headers=headers)
-
-
-def send(client, text="what now?", *, to=MESSAGES, **fields):
-    return post(client, to, {"client_id": "c1", "text": text, **fields})
-
-
-def problem(answer):
-    """Return status, code and field of an error response."""
-    body = answer.json()
-    assert answer["Content-Type"] == PROBLEM
-    assert body["status"] == answer.status_code
-    return answer.status_code, body["code"], body.get("field")
 
 
 def test_an_error_is_a_problem_by_rfc_9457(api, talk):
@@ -161,6 +105,10 @@ def test_a_session_has_the_public_fields(api, ann):
         "messages": 2,
         "running": None,
         "archived": False,
+        "waiting": 0,
+        "pinned": False,
+        "held": False,
+        "expires_at": None,
         "created_at": shown["created_at"],
         "last_message_at": shown["last_message_at"],
     }
@@ -751,10 +699,10 @@ def test_an_invalid_key_is_not_found(api, key):
     ("verb", "address", "allowed"),
     [
         ("put", SESSIONS, "GET, HEAD, POST"),
-        ("delete", TALK, "GET, HEAD, PATCH"),
+        ("put", TALK, "GET, HEAD, PATCH, DELETE"),
         ("options", MESSAGES, "GET, HEAD, POST"),
         ("patch", f"{MESSAGES}1/", "GET, HEAD"),
-        ("post", TALK, "GET, HEAD, PATCH"),
+        ("post", TALK, "GET, HEAD, PATCH, DELETE"),
     ],
 )
 def test_a_wrong_method_gets_the_allowed_ones(api, talk, verb, address, allowed):

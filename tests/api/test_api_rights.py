@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from dataclasses import dataclass
 
 import pytest
 from django.db import connection
@@ -25,20 +26,32 @@ VERBS = ("get", "head", "options", "post", "put", "patch", "delete", "trace")
 READ_ONLY = {"get": 200, "head": 200}
 URLS = {
     "sessions/": {"get": 200, "head": 200, "post": 201},
-    "sessions/<key>/": {**READ_ONLY, "patch": 200},
+    "sessions/<key>/": {**READ_ONLY, "patch": 200, "delete": 200},
+    "sessions/<key>/archive/": {"post": 200},
+    "sessions/<key>/unarchive/": {"post": 200},
+    "removed/": READ_ONLY,
+    "removed/<int:undo>/restore/": {"post": 200},
     "sessions/<key>/messages/": {"get": 200, "head": 200, "post": 202},
     "sessions/<key>/messages/<int:seq>/": READ_ONLY,
     "sessions/<key>/messages/<int:seq>/versions/": READ_ONLY,
+    "sessions/<key>/turns/": READ_ONLY,
+    "sessions/<key>/turns/<turn>/": READ_ONLY,
+    "sessions/<key>/stop/": {"post": 200},
     "tickets/": {"post": 201},
 }
 """The status of each method for the user's own session; every other method is 405."""
 BODIES = {
     "sessions/": [{}, {"title": "x"}],
     "sessions/<key>/messages/": [SEND, {**SEND, "epoch": 1}, {**SEND, "wait": 0}, {}],
+    "sessions/<key>/archive/": [{}],
+    "sessions/<key>/unarchive/": [{}],
+    "sessions/<key>/stop/": [{}, {"turn": "t0"}, {"turn": "other"}],
+    "removed/<int:undo>/restore/": [{}],
     "tickets/": [{}],
 }
 QUERIES = {
-    "sessions/": ["", "?limit=1", "?cursor=.9"],
+    "sessions/": ["", "?limit=1", "?cursor=.9", "?title=e", "?archived=false&pinned=false"],
+    "removed/": ["", "?limit=1", "?cursor=99999999"],
     "sessions/<key>/messages/": ["", "?after=0", "?before=9&limit=1"],
 }
 
@@ -50,25 +63,53 @@ def expected_of(body):
     return 409 if body and "epoch" in body else 404  # an epoch claims that there was one
 
 
+@dataclass(frozen=True)
+class Talk:
+    """A user's session with a turn, and the entry of a purge of another one."""
+
+    session: Session
+    undo: int
+
+    @property
+    def names(self):
+        """The parts of URLs that name this user's objects."""
+        return {"<key>": self.session.key, "<int:undo>": str(self.undo)}
+
+
+def unknown_names():
+    return {"<key>": str(uuid.uuid4()), "<int:undo>": "77777777"}
+
+
 @pytest.fixture
 def talks():
-    """Return sessions of two users, each with a UUID as key, and an unknown key."""
+    """Return the sessions of two users, each with a UUID as key."""
     return [talk_of(make_user("ann"), "plain"), talk_of(make_user("bob"), SECRET)]
 
 
 @pytest.fixture
 def ann(talks):
     client = Client()
-    client.force_login(talks[0].owner)
+    client.force_login(talks[0].session.owner)
     return client
 
 
 def talk_of(user, word):
+    removed = {"session_key": f"{word}-{uuid.uuid4()}", "by": Actor.user(user)}
+    services.open_session(**removed, title=f"{word} removed")
+    undo = services.purge_session(**removed, reason="").pk
     where = {"session_key": str(uuid.uuid4()), "by": Actor.user(user)}
     hidden = {"instructions": f"{word} prompt", "metadata": {"word": word}}
     services.open_session(**where, title=f"{word} title", **hidden)
     services.append_messages(**where, messages=make_messages(f"{word} question", f"{word} answer"))
-    return services.get_session(**where)
+    session = services.get_session(**where)
+    Turn.objects.create(
+        session=session, client_id="t0", status="complete", user_seq=1, epoch=session.epoch
+    )
+    return Talk(session, undo)
+
+
+def session_columns(session):
+    return {field.attname: getattr(session, field.attname) for field in session._meta.fields}
 
 
 def requests_of(route, verb):
@@ -76,15 +117,17 @@ def requests_of(route, verb):
     if verb in ("get", "head"):
         return [(query, None) for query in QUERIES.get(route, [""])]
     if verb == "patch":
-        return [("", {"title": "x"})]
+        return [("", {"title": "x"}), ("", {"pinned": True, "expect_revision": 9})]
     if verb == "post":
         return [("", body) for body in BODIES.get(route, [SEND])]
     return [("", SEND)]
 
 
-def ask(client, verb, route, key, query, body):
-    """Return the response and its SQL statements, both without this key and times."""
-    path = route.replace("<key>", key).replace("<int:seq>", "1")
+def ask(client, verb, route, names, query, body):
+    """Return the response and its SQL statements, both without these names and times."""
+    path = route.replace("<int:seq>", "1").replace("<turn>", "t0")
+    for part, name in names.items():
+        path = path.replace(part, name)
     sent = {} if body is None else {"data": json.dumps(body), "content_type": "application/json"}
     if verb == "trace":
         sent = {}
@@ -92,9 +135,10 @@ def ask(client, verb, route, key, query, body):
         answer = getattr(client, verb)(f"/api/{path}{query}", **sent)
     varying = r"'\d{4}-\d\d-\d\d[^']*'|(?<=SAVEPOINT ).*"  # times and names of savepoints
     statements = [re.sub(varying, "", query["sql"]) for query in queries]
-    text = answer.content.decode()
-    shown = (answer.status_code, sorted(answer.items()), text.replace(key, "KEY"))
-    return answer, shown, [sql.replace(key, "KEY") for sql in statements]
+    for name in names.values():
+        statements = [re.sub(rf"\b{name}\b", "NAME", sql) for sql in statements]
+    text = answer.content.decode().replace(names["<key>"], "KEY")
+    return answer, (answer.status_code, sorted(answer.items()), text), statements
 
 
 def test_the_table_has_every_url():
@@ -105,50 +149,55 @@ def test_the_table_has_every_url():
 @pytest.mark.parametrize("route", URLS)
 def test_each_method_has_its_status_for_an_own_session(ann, talks, route, verb):
     query, body = requests_of(route, verb)[0]
-    answer, _, _ = ask(ann, verb, route, talks[0].key, query, body)
+    answer, _, _ = ask(ann, verb, route, talks[0].names, query, body)
     assert answer.status_code == URLS[route].get(verb, 405)
     assert SECRET not in answer.content.decode()
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("route", [route for route in URLS if "<key>" in route])
+@pytest.mark.parametrize("route", [route for route in URLS if "<" in route])
 def test_another_users_session_is_answered_like_an_unknown_one(ann, talks, route, verb):
     foreign = talks[1]
     for query, body in requests_of(route, verb):
         answers = [
-            ask(ann, verb, route, key, query, body) for key in (foreign.key, str(uuid.uuid4()))
+            ask(ann, verb, route, names, query, body) for names in (foreign.names, unknown_names())
         ]
         (_, shown, statements), (_, unknown, unknown_statements) = answers
         assert shown == unknown
         assert statements == unknown_statements
         assert shown[0] in {404, 405, expected_of(body)}
         assert SECRET not in str(shown)
-    foreign.refresh_from_db()
-    assert (foreign.last_seq, foreign.removed_at) == (2, None)
-    assert not Turn.objects.exists()
+    before = foreign.session
+    assert Session.objects.filter(pk=before.pk).values().get() == session_columns(before)
+    assert list(Turn.objects.values_list("client_id", "status")) == [("t0", "complete")] * 2
+    assert [found.entry_pk for found in services.list_removed(by=Actor.user(before.owner))] == [
+        foreign.undo
+    ]
 
 
 @pytest.mark.parametrize("route", URLS)
 def test_no_list_reveals_another_user(ann, talks, route):
     for query, _ in requests_of(route, "get"):
-        answer, _, _ = ask(ann, "get", route, talks[0].key, query, None)
+        answer, _, _ = ask(ann, "get", route, talks[0].names, query, None)
         assert SECRET not in answer.content.decode()
-        assert talks[1].key not in answer.content.decode()
+        assert talks[1].session.key not in answer.content.decode()
 
 
 def test_the_key_of_another_users_session_can_be_opened(ann, talks):
     """Each user has their own keys, so opening one reveals nothing about another user's."""
-    keys = (talks[1].key, str(uuid.uuid4()))
+    keys = (talks[1].session.key, str(uuid.uuid4()))
     seen = []
     for key in keys:
-        answer, _, _ = ask(ann, "post", "sessions/", key, "", {"key": key, "title": "mine"})
+        answer, _, _ = ask(
+            ann, "post", "sessions/", {"<key>": key}, "", {"key": key, "title": "mine"}
+        )
         fields = answer.json()
         varying = {name: fields.pop(name) for name in ("epoch", "created_at")}
         assert set(varying) == {"epoch", "created_at"}
         seen.append((answer.status_code, {**fields, "key": ""}))
     assert seen[0] == seen[1]
     assert seen[0][0] == 201
-    assert Session.objects.filter(key=talks[1].key).count() == 2
+    assert Session.objects.filter(key=talks[1].session.key).count() == 2
     assert Message.stored.filter(session__title="mine").count() == 0
 
 
@@ -157,8 +206,8 @@ def test_the_key_of_another_users_session_can_be_opened(ann, talks):
 def test_without_a_login_all_sessions_get_the_same_answer(talks, route, verb):
     for query, body in requests_of(route, verb):
         answers = [
-            ask(Client(), verb, route, key, query, body)
-            for key in (talks[0].key, talks[1].key, str(uuid.uuid4()))
+            ask(Client(), verb, route, names, query, body)
+            for names in (talks[0].names, talks[1].names, unknown_names())
         ]
         assert answers[0][1:] == answers[1][1:] == answers[2][1:]
         assert answers[0][0].status_code in (401, 405)

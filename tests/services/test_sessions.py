@@ -25,10 +25,10 @@ from chatmemory.services import (
     purge_session,
     read_history,
     read_page,
-    rename_session,
     sessions_of,
     stop_turn,
     trim_session,
+    update_session,
     user_scope,
 )
 from chatmemory.services.sessions import unexplained_refusal
@@ -304,7 +304,7 @@ def test_the_head_shows_the_running_turn():
 def test_a_rename_changes_only_title_and_revision():
     before = make_session(owner=make_user("ann"))
     by = Actor.user(before.owner)
-    renamed = rename_session(session_key="talk", title="A kettle", by=by)
+    renamed = update_session(session_key="talk", title="A kettle", by=by)
     after = get_session(session_key="talk", by=by)
     assert (after.title, after.revision) == (renamed.title, renamed.revision) == ("A kettle", 1)
     assert (after.epoch, after.last_seq, after.running) == (before.epoch, 0, None)
@@ -314,13 +314,13 @@ def test_a_rename_changes_only_title_and_revision():
 def test_the_same_title_again_changes_nothing():
     session = make_session(owner=make_user("ann"), title="A kettle")
     by = Actor.user(session.owner)
-    assert rename_session(session_key="talk", title="A kettle", by=by).revision == 0
+    assert update_session(session_key="talk", title="A kettle", by=by).revision == 0
 
 
 def test_an_operators_rename_is_audited_without_the_title():
     session = make_session(owner=make_user("ann"))
     operator = Actor.operator(make_user("olga"))
-    rename_session(
+    update_session(
         session_key="talk", title="A kettle", by=operator, reason="asked", scope=session.scope
     )
     entry = AuditEntry.objects.get()
@@ -332,7 +332,7 @@ def test_a_session_on_hold_keeps_its_title():
     session = make_session(owner=make_user("ann"), title="A kettle")
     hold_session(session_key="talk", by=BY, reason="court", scope=session.scope)
     with pytest.raises(Held, match="its title cannot be changed"):
-        rename_session(session_key="talk", title="", by=Actor.user(session.owner))
+        update_session(session_key="talk", title="", by=Actor.user(session.owner))
     session.refresh_from_db()
     assert session.title == "A kettle"
 
@@ -341,14 +341,14 @@ def test_a_session_on_hold_keeps_its_title():
 def test_a_title_that_cannot_be_stored_is_refused(title):
     session = make_session(owner=make_user("ann"))
     with pytest.raises(BadInput) as refused:
-        rename_session(session_key="talk", title=title, by=Actor.user(session.owner))
+        update_session(session_key="talk", title=title, by=Actor.user(session.owner))
     assert refused.value.field == "title"
 
 
 def test_another_users_session_cannot_be_renamed():
     make_session(owner=make_user("ann"))
     with pytest.raises(NotFound):
-        rename_session(session_key="talk", title="mine", by=Actor.user(make_user("bob")))
+        update_session(session_key="talk", title="mine", by=Actor.user(make_user("bob")))
 
 
 @pytest.mark.regression

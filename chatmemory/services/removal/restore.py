@@ -1,11 +1,12 @@
-"""Restore: undo a removal while its rows are still stored."""
+"""Restore: undo a removal while its rows are still stored, and list what can be restored."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from django.db.models import F
+from django.db.models import Exists, F, OuterRef, Subquery
+from django.db.models.functions import Coalesce
 
 from chatmemory.access.actors import Actor, owner_of, scope_for
 from chatmemory.access.addresses import lock_stored_session
@@ -17,7 +18,13 @@ from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import Busy, ChatMemoryError, Conflict, Forbidden, NotFound
 from chatmemory.models import AuditEntry, DatabaseNow, Session
-from chatmemory.services.audit.entries import check_reason, is_by, is_erased, record
+from chatmemory.services.audit.entries import (
+    MAX_ACTOR_CHARS,
+    check_reason,
+    is_by,
+    is_erased,
+    record,
+)
 from chatmemory.services.removal.floor import REMOVALS, move_epoch
 from chatmemory.services.removal.hide import purge_expired
 
@@ -45,14 +52,14 @@ def restore_session(
 
     A purged session gets its key back. If it has expired, or its user was deleted, it expires
     `UNDO_DAYS` from now. Undoing a clear or purge changes the epoch.
-    Users and visitors can undo only their own removals: Forbidden if another actor made this
-    removal, or a later one that would be undone too.
+    Users and visitors can undo only their own removals: NotFound if another actor made this
+    removal, Forbidden if another actor made a later one that would be undone too.
     Raises NotFound, Forbidden, Conflict (restored before, deleted permanently, or the key is used
     by another session), Busy (a clear or purge would be undone while a turn runs), BadInput,
     MemoryUnavailable.
     """
     check_reason(reason)
-    entry = _removal(entry_pk)
+    entry = _removal(entry_pk, by)
     session = _find(entry, by, scope)
     # An expired session at this address would block the restore. It is purged in a transaction of
     # its own, since a transaction removes from one session only.
@@ -71,14 +78,78 @@ def restore_session(
 @retried(is_repeatable=True)
 def preview_restore(*, entry_pk: int, by: Actor, scope: str | None = None) -> Restoration:
     """Return what a restore would do now, or why it is refused. Raises NotFound."""
-    entry = _removal(entry_pk)
+    entry = _removal(entry_pk, by)
     return _plan(_find(entry, by, scope), entry, by)
 
 
-def _removal(entry_pk: int) -> AuditEntry:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """A purged session that can be restored."""
+
+    entry_pk: int
+    """The audit entry of the purge, for `restore_session`."""
+    key: str
+    title: str
+    messages: int
+    """Number of messages that the purge has hidden."""
+    removed_at: datetime
+    until: datetime
+    """When vacuum may delete it."""
+
+
+def undo_until(entry: AuditEntry) -> datetime:
+    """Return until when a removal can be restored; after that, vacuum may delete the rows."""
+    return entry.created_at + timedelta(days=settings.UNDO_DAYS)
+
+
+@retried(is_repeatable=True)
+def list_removed(
+    *, by: Actor, scope: str | None = None, before: int | None = None, limit: int = 50
+) -> list[Removed]:
+    """Return the sessions that this actor purged and that can be restored, the last one first.
+
+    `before` is the `entry_pk` after which a page starts. Raises BadInput, MemoryUnavailable.
+    """
+    session = Session.objects.filter(
+        pk=OuterRef("session_pk"),
+        removed_scope=scope_for(by, scope),
+        stored_from__lte=Coalesce(OuterRef("from_seq"), 1),
+    )
+    later = AuditEntry.objects.filter(
+        session_pk=OuterRef("session_pk"),
+        pk__gt=OuterRef("pk"),
+        action__in=("purge", "restore", "erase"),
+    )
+    purges = AuditEntry.objects.filter(
+        ~Exists(later),
+        action="purge",
+        actor_kind=by.kind,
+        actor_id=by.id[:MAX_ACTOR_CHARS],
+        created_at__gt=DatabaseNow() - timedelta(days=settings.UNDO_DAYS),
+    )
+    if before is not None:
+        purges = purges.filter(pk__lt=before)
+    found = purges.annotate(
+        key=Subquery(session.values("key")), title=Subquery(session.values("title"))
+    ).filter(key__isnull=False)
+    return [
+        Removed(
+            entry_pk=entry.pk,
+            key=entry.key,
+            title=entry.title,
+            messages=entry.counts["messages"],
+            removed_at=entry.created_at,
+            until=undo_until(entry),
+        )
+        for entry in found.order_by("-pk")[:limit]
+    ]
+
+
+def _removal(entry_pk: int, by: Actor) -> AuditEntry:
+    """Return the entry of a removal. Raises NotFound, also for a person who did not make it."""
     entries = AuditEntry.objects.filter(pk=entry_pk, action__in=REMOVALS)
     entry = durably(entries.first, is_repeatable=True)
-    if entry is None:
+    if entry is None or not _may_undo(by, entry):
         raise NotFound("No removal has this audit entry.")
     return entry
 
@@ -96,7 +167,7 @@ def _plan(session: Session, entry: AuditEntry, by: Actor) -> Restoration:
     undoes = [found for found in effective_removals(session.pk) if found.pk >= entry.pk]
     moves_epoch = any(found.action != "trim" for found in (entry, *undoes))
     refusal: ChatMemoryError | None = None
-    if not all(_may_undo(by, found) for found in (entry, *undoes)):
+    if not all(_may_undo(by, found) for found in undoes):
         refusal = Forbidden("Only an operator can undo a removal by another person.")
     elif is_erased(session.pk) or start < session.stored_from:
         refusal = Conflict("These messages were deleted permanently.")
@@ -179,5 +250,6 @@ def _start(entry: AuditEntry) -> int:
     return entry.from_seq or 1
 
 
+alist_removed = in_pool(list_removed)
 arestore_session = in_pool(restore_session)
 apreview_restore = in_pool(preview_restore)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from chatmemory.access.actors import Actor
 from chatmemory.access.addresses import address_lane
 from chatmemory.database.after_commit import announce_stop
@@ -23,6 +25,26 @@ def stop_turn(*, session_key: str, turn: str, by: Actor, scope: str | None = Non
     MemoryUnavailable.
     """
     return _stop(get_session(session_key=session_key, by=by, scope=scope), turn)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """A turn that was stopped."""
+
+    turn: str
+    """Its client_id."""
+    status: str
+
+
+def stop_running_turn(*, session_key: str, by: Actor, scope: str | None = None) -> Stopped | None:
+    """Stop the running turn of a session as `stop_turn` does; None if no turn runs.
+
+    Raises BadInput, NotFound, MemoryUnavailable.
+    """
+    session = get_session(session_key=session_key, by=by, scope=scope)
+    if session.running is None:
+        return None
+    return Stopped(turn=session.running, status=_stop(session, session.running))
 
 
 @retried(is_repeatable=True)
@@ -70,3 +92,4 @@ def cancel_waiting_turns(session_pk: int) -> None:
 
 
 astop_turn = in_pool(stop_turn, lane=address_lane)
+astop_running_turn = in_pool(stop_running_turn, lane=address_lane)

@@ -314,10 +314,13 @@ def test_a_user_cannot_undo_the_removal_of_another_actor(act, other):
     )
     first = trim_session(session_key="talk", by=Actor.user(ann), keep_last=0, reason="")
     entry = act(session_key="talk", by=other, scope=user_scope(ann), reason="")
-    for removal in (entry, first):
-        assert isinstance(preview(removal, **own).refusal, Forbidden)
-        with pytest.raises(Forbidden):
-            restore(removal, **own)
+    with pytest.raises(NotFound):
+        preview(entry, **own)
+    with pytest.raises(NotFound):
+        restore(entry, **own)
+    assert isinstance(preview(first, **own).refusal, Forbidden)
+    with pytest.raises(Forbidden):
+        restore(first, **own)
     assert not Session.objects.filter(first_seq=1).exists()
     restore(entry, by=other, scope=user_scope(ann))
     assert preview(first, **own).refusal is None
@@ -333,7 +336,7 @@ def test_a_visitor_can_undo_only_their_own_removals():
     entry = clear_session(session_key="talk", by=visitor, reason="")
     restore(entry, **own)
     entry = clear_session(session_key="talk", by=BY, scope=f"visitor:{visitor.id}", reason="")
-    with pytest.raises(Forbidden):
+    with pytest.raises(NotFound):
         restore(entry, **own)
 
 

@@ -1,0 +1,62 @@
+"""The views of turns."""
+
+from __future__ import annotations
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from chatmemory import codec, services
+from chatmemory.api.base import View
+from chatmemory.api.requests import STOP_TURN
+
+
+class TurnList(View):
+    """The running turn, then the waiting turns in the order in which they start."""
+
+    def get(self, request: Request, key: str) -> Response:
+        turns = services.list_turns(session_key=codec.key_of_address(key), by=self.actor)
+        return Response(
+            {
+                "turns": [
+                    {
+                        "turn": turn.turn,
+                        "status": turn.status,
+                        "text": turn.text,
+                        "since": turn.since.isoformat(),
+                    }
+                    for turn in turns
+                ]
+            }
+        )
+
+
+class TurnDetail(View):
+    """One turn, whether it has ended or not."""
+
+    def get(self, request: Request, key: str, turn: str) -> Response:
+        state = services.get_turn(session_key=codec.key_of_address(key), turn=turn, by=self.actor)
+        return Response(
+            {
+                "turn": state.turn,
+                "status": state.status,
+                "seqs": state.seqs,
+                "error": state.error,
+                "model": state.model,
+                "usage": state.usage,
+            }
+        )
+
+
+class Stop(View):
+    """Stops a turn."""
+
+    def post(self, request: Request, key: str) -> Response:
+        """Stop the named turn, or the running one; without one both fields are null."""
+        name = self.body(STOP_TURN).turn
+        where = {"session_key": codec.key_of_address(key), "by": self.actor}
+        if name is not None:
+            return Response({"turn": name, "status": services.stop_turn(**where, turn=name)})
+        stopped = services.stop_running_turn(**where)
+        if stopped is None:
+            return Response({"turn": None, "status": None})
+        return Response({"turn": stopped.turn, "status": stopped.status})
