@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Generic, TypeVar, overload
@@ -180,6 +181,11 @@ class Settings:
     true or false. None allows everyone who is signed in. The function is called at each `hello`,
     write and REST request, and may query the database. Each person reaches only their own
     sessions."""
+
+    SELF_SERVICE = Setting[Sequence[str]](("export",))
+    """What people may do with their own data over REST, without an operator: any of `export` (a
+    file with all their stored sessions) and `erase` (delete all sessions that are not on hold,
+    immediately and permanently)."""
 
     READS_PER_MINUTE = Setting[int | None](300)
     """Maximum REST reads and pages of one person per minute; None for no limit. Counted in Django's

@@ -32,6 +32,7 @@ DEFAULTS = {
     "SOCKET_AUTH": None,
     "VALID_LOGINS": None,
     "REACH": None,
+    "SELF_SERVICE": ("export",),
     "READS_PER_MINUTE": 300,
     "WRITES_PER_MINUTE": 60,
     "TOKENS_PER_DAY": None,

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.db import transaction
 from django.utils.decorators import method_decorator
-from django.views.decorators.cache import cache_control
 from rest_framework.authentication import SessionAuthentication
 from rest_framework.exceptions import MethodNotAllowed, PermissionDenied, UnsupportedMediaType
 from rest_framework.negotiation import DefaultContentNegotiation
@@ -53,7 +52,7 @@ class Negotiation(DefaultContentNegotiation):
         return renderers
 
 
-@method_decorator([transaction.non_atomic_requests, cache_control(no_store=True)], name="dispatch")
+@method_decorator(transaction.non_atomic_requests, name="dispatch")
 class View(APIView):
     """The base of all views; does not depend on the host's REST_FRAMEWORK setting."""
 
@@ -71,6 +70,11 @@ class View(APIView):
 
     def get_exception_handler(self) -> Callable[[Exception, Any], Response]:
         return error_response
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        response = super().finalize_response(request, response, *args, **kwargs)
+        response.headers.setdefault("Cache-Control", "no-store")
+        return response
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         if request.method in WRITES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import takewhile
 
 from django.core.handlers.asgi import ASGIRequest
@@ -14,14 +15,15 @@ from rest_framework.response import Response
 from chatmemory import codec, services
 from chatmemory.access import actors, rates
 from chatmemory.api.base import View
-from chatmemory.api.paging import newest_that_fit, oldest_that_fit
-from chatmemory.api.requests import MESSAGE_QUERY, SEND_MESSAGE, SendMessage
+from chatmemory.api.conditional import read_session
+from chatmemory.api.requests import MESSAGE_QUERY, SEND_MESSAGE, MessageQuery, SendMessage
 from chatmemory.api.waiting import turn_of, wait_for_turn
 from chatmemory.errors import NotFound
 from chatmemory.live.drain import drain
 from chatmemory.live.runner import runner
 from chatmemory.live.waits import waits
-from chatmemory.models import StoredMessage, Turn
+from chatmemory.models import Head, StoredMessage, Turn
+from chatmemory.services.catch_up import newest_that_fit, oldest_that_fit
 
 NO_MESSAGE = "Message not found."
 
@@ -36,23 +38,34 @@ class MessageList(View):
 
     def get(self, request: Request, key: str) -> Response:
         query = self.query(MESSAGE_QUERY)
+        address = codec.key_of_address(key)
+        is_page = query.after is not None or query.before is not None
+        read = partial(self._page if is_page else self._missed, address, query)
+        return read_session(request, key=address, by=self.actor, query=query, read=read)
+
+    def _page(self, key: str, query: MessageQuery) -> tuple[Head, dict[str, object]]:
         page = services.read_page(
-            session_key=codec.key_of_address(key),
+            session_key=key,
             by=self.actor,
             after=query.after,
             before=query.before,
             limit=query.limit,
         )
         fit = newest_that_fit if query.after is None else oldest_that_fit
-        return Response(
-            {
-                "epoch": page.head.epoch,
-                "first_seq": page.head.first_seq,
-                "last_seq": page.head.last_seq,
-                "superseded": services.read_superseded(head=page.head),
-                "messages": [row.public() for row in fit(page.rows)],
-            }
+        return page.head, _page_fields(page.head, fit(page.rows))
+
+    def _missed(self, key: str, query: MessageQuery) -> tuple[Head, dict[str, object]]:
+        missed = services.read_missed(
+            session_key=key, by=self.actor, cursor=query.cursor, limit=query.limit
         )
+        head = missed.head
+        return head, {
+            **_page_fields(head, missed.rows),
+            "cursor": missed.cursor,
+            "reset": missed.reset,
+            "more": not missed.is_complete,
+            "session": {**head.public(), "waiting": head.waiting},
+        }
 
     def post(self, request: Request, key: str) -> Response:
         """Send a message: 202 if it is stored, 201 if its turn has also ended.
@@ -99,6 +112,16 @@ class MessageList(View):
         )
         replies = list(takewhile(lambda row: row.turn == turn.user_seq, page.rows))
         return newest_that_fit(replies)
+
+
+def _page_fields(head: Head, rows: Sequence[StoredMessage]) -> dict[str, object]:
+    return {
+        "epoch": head.epoch,
+        "first_seq": head.first_seq,
+        "last_seq": head.last_seq,
+        "superseded": services.read_superseded(head=head),
+        "messages": [row.public() for row in rows],
+    }
 
 
 class MessageDetail(View):

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import accumulate
 
 from django.db.models import DateTimeField, Q, Value
 from django.db.models.functions import Cast
 
 from chatmemory.errors import BadInput
-from chatmemory.models import Session, SessionQuerySet, StoredMessage
+from chatmemory.models import Session, SessionQuerySet
 
 UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MAX_RESPONSE_CHARS = 1_000_000
-"""Characters of all messages in one response, unless a single message has more."""
 MICROSECOND = timedelta(microseconds=1)
 
 
@@ -37,18 +33,6 @@ def session_page(
     found = list(sessions.most_recent_first()[: limit + 1])
     has_more = len(found) > limit
     return SessionPage(sessions=found[:limit], next=_cursor(found[limit - 1]) if has_more else None)
-
-
-def oldest_that_fit(rows: Sequence[StoredMessage]) -> list[StoredMessage]:
-    """Return the first rows with at most MAX_RESPONSE_CHARS together, and at least one row."""
-    sizes = accumulate(len(row.text) + len(row.body or "") for row in rows)
-    fitting = [row for row, size in zip(rows, sizes, strict=True) if size <= MAX_RESPONSE_CHARS]
-    return fitting or [*rows[:1]]
-
-
-def newest_that_fit(rows: Sequence[StoredMessage]) -> list[StoredMessage]:
-    """Return the last rows with at most MAX_RESPONSE_CHARS together, and at least one row."""
-    return oldest_that_fit(rows[::-1])[::-1]
 
 
 def _cursor(session: Session) -> str:

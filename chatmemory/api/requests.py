@@ -13,7 +13,7 @@ from chatmemory.conf import settings
 from chatmemory.errors import BadInput, RoleForbidden
 from chatmemory.protocol import DEFAULT_FETCH, MAX_FETCH, MAX_TITLE_CHARS
 from chatmemory.protocol.client_frames import CLIENT_ID, TITLE, UserMessage
-from chatmemory.protocol.shapes import Rule, Shape
+from chatmemory.protocol.shapes import OneOf, Rule, Shape
 
 T = TypeVar("T")
 
@@ -48,6 +48,12 @@ def _check_query_flag(value: object, name: str) -> bool:
     return value == "true"
 
 
+def _check_export_form(value: object, name: str) -> str:
+    if value not in ("json", "markdown"):
+        raise BadInput(f"{name} must be json or markdown.", field=name)
+    return str(value)
+
+
 def _check_title_part(value: object, name: str) -> str:
     text = codec.check_storable(str(value), name)
     if len(text) > MAX_TITLE_CHARS:
@@ -60,6 +66,10 @@ LIMIT = _query_number(minimum=1, cap=MAX_FETCH)
 SEQ = _query_number(minimum=0, cap=MAX_QUERY_NUMBER)
 FLAG = Rule(check=_check_query_flag, schema={"type": "boolean"})
 TITLE_PART = Rule(check=_check_title_part, schema=TITLE.schema)
+EXPORT_FORM = Rule(
+    check=_check_export_form,
+    schema={"enum": ["json", "markdown"], "description": "the form of the file, by default `json`"},
+)
 KEY = Rule(check=_check_key, schema={"type": "string", "pattern": "^[A-Za-z0-9_.:@-]{1,200}$"})
 WAIT = Rule(
     check=_check_wait,
@@ -87,18 +97,23 @@ class SessionQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageQuery:
-    """A page of messages: the oldest after a seq, the newest before one, or the newest of all."""
+    """A page of messages: the oldest after a seq, the newest before one, those that a client has
+    missed since a cursor, or the newest of all. At most one of the three is allowed."""
 
     limit: Annotated[int, LIMIT] = DEFAULT_FETCH
     """maximum number of messages, by default 50, at most 100"""
     after: Annotated[int | None, SEQ] = None
     """only messages with a higher seq"""
     before: Annotated[int | None, SEQ] = None
-    """only messages with a lower seq; not together with `after`"""
+    """only messages with a lower seq"""
+    cursor: str | None = None
+    """`cursor` of an earlier response or of a `synced` frame: only messages that are new or changed
+    since"""
 
     def __post_init__(self) -> None:
-        if self.after is not None and self.before is not None:
-            raise BadInput("Only one of after and before can be set.", field="before")
+        given = [name for name in ("after", "before", "cursor") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise BadInput("Only one of after, before and cursor can be set.", field=given[-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +173,21 @@ class StopTurn:
     """the turn's `client_id`; by default the running turn"""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportQuery:
+    """The form of an export."""
+
+    form: Annotated[str, OneOf({"as": EXPORT_FORM})] = "json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EraseOwnData:
+    """Erases all sessions of the user."""
+
+    confirm: str
+    """the user's username"""
+
+
 SESSION_QUERY = Shape(SessionQuery)
 MESSAGE_QUERY = Shape(MessageQuery)
 OPEN_SESSION = Shape(OpenSession)
@@ -165,6 +195,8 @@ UPDATE_SESSION = Shape(UpdateSession)
 REMOVED_QUERY = Shape(RemovedQuery)
 SEND_MESSAGE = Shape(SendMessage)
 STOP_TURN = Shape(StopTurn)
+EXPORT_QUERY = Shape(ExportQuery)
+ERASE_OWN_DATA = Shape(EraseOwnData)
 NOTHING = Shape(Nothing)
 
 

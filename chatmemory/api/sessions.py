@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from chatmemory import codec, services
+from chatmemory.api import conditional
 from chatmemory.api.base import BY_OWNER, View
 from chatmemory.api.paging import session_page
 from chatmemory.api.requests import (
@@ -18,7 +20,7 @@ from chatmemory.api.requests import (
     UPDATE_SESSION,
 )
 from chatmemory.errors import BadInput, NotFound
-from chatmemory.models import AuditEntry, Session
+from chatmemory.models import AuditEntry, Head, Session
 from chatmemory.services import Removed
 from chatmemory.services.removal.restore import undo_until
 
@@ -32,7 +34,8 @@ class SessionList(View):
             archived=query.archived, pinned=query.pinned, running=query.running, title=query.title
         )
         page = session_page(sessions, limit=query.limit, cursor=query.cursor)
-        return Response({"sessions": _list_fields(page.sessions), "next": page.next})
+        fields: dict[str, object] = {"sessions": _list_fields(page.sessions), "next": page.next}
+        return conditional.content(request, fields)
 
     def post(self, request: Request) -> Response:
         """Open a session: 201 if it is new, else 200."""
@@ -49,8 +52,16 @@ class SessionDetail(View):
     """One session, without its messages."""
 
     def get(self, request: Request, key: str) -> Response:
-        session = services.get_session(session_key=codec.key_of_address(key), by=self.actor)
-        return Response(_session_fields(session))
+        address = codec.key_of_address(key)
+        read = partial(self._read, address)
+        return conditional.read_session(
+            request, key=address, by=self.actor, query="session", read=read
+        )
+
+    def _read(self, key: str) -> tuple[Head, dict[str, object]]:
+        # The head first: a change in between makes the ETag too old, but never the fields.
+        head = services.get_head(session_key=key, by=self.actor)
+        return head, _fields(services.get_session(session_key=key, by=self.actor), head)
 
     def patch(self, request: Request, key: str) -> Response:
         body = self.body(UPDATE_SESSION)
@@ -120,7 +131,7 @@ class Restore(View):
         if undo > codec.MAX_SAFE_INTEGER:
             raise NotFound
         entry = services.restore_session(entry_pk=undo, by=self.actor, reason=BY_OWNER)
-        session = services.sessions_of(self.actor).filter(pk=entry.session_pk).first()
+        session = services.sessions_of(self.actor).filter(pk=entry.session_pk or 0).first()
         if session is None:
             raise NotFound  # purged again
         return Response(_session_fields(session))
@@ -130,16 +141,7 @@ def _list_fields(sessions: Sequence[Session]) -> list[dict[str, object]]:
     """Return the public fields of each session, with its state, message count and times."""
     heads = Session.objects.heads([session.pk for session in sessions])
     return [
-        {
-            **head.public(),
-            "waiting": head.waiting,
-            "pinned": session.pinned_at is not None,
-            "held": session.held_at is not None,
-            "expires_at": session.ends_at and session.ends_at.isoformat(),
-            "messages": head.last_seq - head.first_seq + 1,
-            "created_at": session.created_at.isoformat(),
-            "last_message_at": session.last_message_at and session.last_message_at.isoformat(),
-        }
+        _fields(session, head)
         for session in sessions
         if (head := heads.get(session.pk))  # None if it was purged after the list was read
     ]
@@ -149,6 +151,19 @@ def _session_fields(session: Session) -> dict[str, object]:
     for fields in _list_fields([session]):
         return fields
     raise NotFound
+
+
+def _fields(session: Session, head: Head) -> dict[str, object]:
+    return {
+        **head.public(),
+        "waiting": head.waiting,
+        "pinned": session.pinned_at is not None,
+        "held": session.held_at is not None,
+        "expires_at": session.ends_at and session.ends_at.isoformat(),
+        "messages": head.last_seq - head.first_seq + 1,
+        "created_at": session.created_at.isoformat(),
+        "last_message_at": session.last_message_at and session.last_message_at.isoformat(),
+    }
 
 
 def _removed_fields(removed: Removed) -> dict[str, object]:

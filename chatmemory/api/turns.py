@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -53,7 +55,7 @@ class Stop(View):
     def post(self, request: Request, key: str) -> Response:
         """Stop the named turn, or the running one; without one both fields are null."""
         name = self.body(STOP_TURN).turn
-        where = {"session_key": codec.key_of_address(key), "by": self.actor}
+        where: Any = {"session_key": codec.key_of_address(key), "by": self.actor}
         if name is not None:
             return Response({"turn": name, "status": services.stop_turn(**where, turn=name)})
         stopped = services.stop_running_turn(**where)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from chatmemory.api import messages, sessions, tickets, turns
+from chatmemory.api import messages, own_data, sessions, tickets, turns
 
 app_name = "chatmemory_api"
 
@@ -19,6 +19,8 @@ urlpatterns = [
     path("sessions/<key>/turns/", turns.TurnList.as_view(), name="turns"),
     path("sessions/<key>/turns/<turn>/", turns.TurnDetail.as_view(), name="turn"),
     path("sessions/<key>/stop/", turns.Stop.as_view(), name="stop"),
+    path("own-data/export/", own_data.ExportOwnData.as_view(), name="export"),
+    path("own-data/erase/", own_data.EraseOwnData.as_view(), name="erase"),
     path("tickets/", tickets.TicketList.as_view(), name="tickets"),
     path("sessions/<key>/messages/<int:seq>/", messages.MessageDetail.as_view(), name="message"),
     path(

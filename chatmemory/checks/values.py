@@ -42,6 +42,9 @@ NUMBERS = {
 MAXIMA = {"UNDO_DAYS": MAX_AGE_SECONDS // (24 * 60 * 60)}
 """The maximum of a setting from which dates are computed."""
 
+SELF_SERVICES = ("export", "erase")
+"""The values of SELF_SERVICE."""
+
 MAY_BE_ZERO = ("DRAIN",)
 """Durations that may be 0."""
 
@@ -70,6 +73,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
         *_check_audit_keys(),
         *_check_erasure_list(),
         *_check_busy_policy(),
+        *_check_self_service(),
         *_check_prepared_statements(),
         *_check_retention(),
         *_check_origins(),
@@ -229,6 +233,16 @@ def _check_busy_policy() -> list[checks.CheckMessage]:
         return []
     message = f"CHATMEMORY['BUSY_POLICY'] must be one of {', '.join(BUSY_POLICIES)}."
     return [checks.Error(message, id="chatmemory.E011")]
+
+
+def _check_self_service() -> list[checks.CheckMessage]:
+    """Check the values of SELF_SERVICE."""
+    given = settings.SELF_SERVICE
+    if isinstance(given, list | tuple | set | frozenset) and {*given} <= {*SELF_SERVICES}:
+        return []
+    names = " and ".join(repr(name) for name in SELF_SERVICES)
+    message = f"CHATMEMORY['SELF_SERVICE'] must be a list with any of {names}."
+    return [checks.Error(message, id="chatmemory.E016")]
 
 
 def _check_prepared_statements() -> list[checks.CheckMessage]:

@@ -1,98 +1,17 @@
-"""The positions of a socket: in the rows of its session, and in the text of a run."""
+"""The position of a socket in the text of a run."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 from chatmemory import protocol
-from chatmemory.access.addresses import MAX_SEQ
-from chatmemory.live.texts import EncodedText, LiveText, Place
-from chatmemory.models import Head, Page, StoredMessage, mark_of
-from chatmemory.protocol import Cursor
+from chatmemory.live.texts import EncodedText, LiveText
 from chatmemory.responders import Progress
 
 TEXT_CHARS = 32 * 1024
 """Longest piece of streamed text in one frame."""
 MAX_TEXT_FRAMES = 16
 """Frames of a text that are kept between two ticks: a slow socket encodes its own."""
-
-
-class RowCursor:
-    """The rows that were sent: new ones by seq, changed ones by revision and seq."""
-
-    def __init__(self) -> None:
-        self.seq = 0
-        self._mark: str | tuple[Any, ...] = ""
-        self.lowest = 0
-        """The lowest row that was sent: changes of lower ones are not."""
-        self.first_seq = 1
-        """The session's floor."""
-        self.seen = (0, 0)
-        """Revision and seq up to which changed rows were sent."""
-        self.unchecked: dict[int, str] = {}
-        """Marks of rows before changes from memory, which the next read checks."""
-        self._last_step: tuple[str | None, int] = (None, -1)
-
-    @classmethod
-    def resumed(cls, position: Cursor) -> RowCursor:
-        """Start at a client's cursor."""
-        cursor = cls()
-        cursor.seq, cursor._mark = position.seq, position.mark
-        cursor.seen = (position.revision, MAX_SEQ)
-        return cursor
-
-    @classmethod
-    def before(cls, page: Page) -> RowCursor:
-        """Start before the rows of a page, which contain all changes up to its head."""
-        cursor = cls()
-        cursor.seq = page.rows[0].seq - 1 if page.rows else page.head.last_seq
-        cursor.lowest = cursor.seq + 1
-        cursor.seen = (page.head.revision, MAX_SEQ)
-        return cursor
-
-    @property
-    def mark(self) -> str:
-        """Identifies the row `seq`; empty if it was not sent."""
-        if not isinstance(self._mark, str):  # hashed at its use: most rows are not the last one
-            self._mark = mark_of(*self._mark)
-        return self._mark
-
-    def pass_changed(self, row: StoredMessage) -> None:
-        self.seen = (row.revision, row.seq)
-
-    def pass_changes(self, head: Head) -> None:
-        """Pass all changes up to a head."""
-        # The maximum: a row that changed after the head was read may have been sent already.
-        self.seen = max(self.seen, (head.revision, MAX_SEQ))
-
-    def pass_new(self, row: StoredMessage) -> None:
-        self.seq, self._mark = row.seq, row.identity
-        if row.step is not None:
-            self._last_step = (row.turn_client_id, row.step)
-
-    def follow_from_memory(self) -> None:
-        """Note the mark of the current row before a change from memory."""
-        if self.mark:
-            self.unchecked[self.seq] = self.mark
-
-    def skip_to(self, seq: int) -> None:
-        if self.seq != seq:
-            self.seq, self._mark = seq, ""  # the row was not sent, so its mark is unknown
-
-    def extend_down(self, seq: int) -> None:
-        self.lowest = min(self.lowest, seq)
-
-    def has_step(self, turn: str, step: int) -> bool:
-        """Whether the row of this step of the newest turn, or of a later step, was sent."""
-        last_turn, last_step = self._last_step
-        return turn == last_turn and step <= last_step
-
-    def is_at_end(self, head: Head) -> bool:
-        return self.seq >= head.last_seq and self.seen >= (head.revision, MAX_SEQ)
-
-    def position(self, place: Place) -> Cursor:
-        return Cursor(*place, self.seq, self.seen[0], self.first_seq, self.mark)
 
 
 class TextCursor:

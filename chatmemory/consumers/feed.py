@@ -3,49 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import asdict
 
 from chatmemory import protocol
-from chatmemory.access.addresses import MAX_SEQ
 from chatmemory.consumers.credit import Credit
-from chatmemory.consumers.cursors import RowCursor, TextCursor
+from chatmemory.consumers.cursors import TextCursor
 from chatmemory.consumers.rows import row_frames
 from chatmemory.database.pool import in_pool
-from chatmemory.database.reads import read_marks, read_page_at
 from chatmemory.database.retries import retried
 from chatmemory.live.hub import hub
 from chatmemory.live.texts import Place
-from chatmemory.models import (
-    Change,
-    Head,
-    Message,
-    Page,
-    Session,
-    StoredMessage,
-    Turn,
-)
+from chatmemory.models import Change, Head, Page, Session, StoredMessage, Turn
 from chatmemory.protocol import Cursor
+from chatmemory.services.catch_up import Reset, RowCursor, changed_rows, next_rows
 
-FIRST_ROWS = 50
-"""How many rows a client without a cursor is sent."""
 PAGE_ROWS = 100
 """The most rows of one read; changed and new rows count separately."""
 MAX_CHANGES = 8
 """More changes that wait to be applied are read instead, so that a slow socket keeps few rows."""
 MAX_UNCHECKED = 100
 """After this number of changes from memory the next one is read."""
-MAX_MISSED_ROWS = 500
-"""Above this number of missed rows a client is reset instead of catching up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reset:
-    """Why a client must drop its messages."""
-
-    reason: str
-    lost: int | None = 0
-    """How many messages the database has lost; None if the number is unknown."""
 
 
 class Feed:
@@ -112,9 +90,11 @@ class Feed:
             if page is None:
                 self.is_removed = True
                 return
-            changed = await self._changed(page.head)
+            changed: list[StoredMessage] = []
+            if self._rows.has_changed(page.head):
+                changed = await _achanged(page.head, self._rows, limit=PAGE_ROWS)
             left = len(changed) + len(page.rows)
-            for row in self._due_rows(page, changed, credit):
+            for row in self._rows.due(page, changed, limit=PAGE_ROWS, is_left=credit.is_left):
                 left -= 1
                 self.is_next_ready = left > 0
                 yield self._frame_of(row)
@@ -138,49 +118,28 @@ class Feed:
             return row_frames.frame_of(self.place, row)
         return protocol.dump_message(row.public())
 
-    def _due_rows(
-        self, page: Page, changed: Sequence[StoredMessage], credit: Credit
-    ) -> Iterator[StoredMessage]:
-        """Yield changed rows, then new ones, while credit is left."""
-        for row in changed:
-            if not credit.is_left():
-                return
-            self._rows.pass_changed(row)
-            yield row
-        if len(changed) < PAGE_ROWS:
-            self._rows.pass_changes(page.head)
-        for row in page.rows:
-            if not credit.is_left():
-                return
-            self._rows.pass_new(row)
-            yield row
-        if not page.rows:
-            self._rows.skip_to(page.head.last_seq)  # all missed rows are below the floor
-
     async def _next_page(self) -> tuple[Page | None, Reset | None]:
         """Read the next rows; return them and the reset to send before them, if any.
 
         The page is None if the session was removed.
         """
-        page, reset, position = None, None, self._position()
-        if position is not None:
-            # Note [Commit order]: no lower seq appears later, so a position is one number.
-            page = await _aread(*self.address, after=position.seq, limit=PAGE_ROWS)
-            if page is None:
-                return None, Reset("purged")
-            reset = _reset(page, position) or await self._check_marks(page.head)
-            if self._is_new:
-                self._rows = RowCursor.resumed(position)
-        elif self._is_new and self._client_cursor is not None:
-            reset = Reset("other")
-        if page is None or reset is not None:
-            page = await _aread(*self.address, after=None, limit=FIRST_ROWS)
-            if page is None:
-                return None, Reset("purged")
-            self._rows = RowCursor.before(page)
+        is_new, rows = self._is_new, self._rows
+        found = await _anext_rows(
+            *self.address,
+            self._client_cursor if is_new else rows.position(*self.place),
+            limit=PAGE_ROWS,
+            marks=rows.unchecked,
+        )
+        if found.page is None:
+            return None, found.reset
+        if found.position is None:
+            self._rows = RowCursor.before(found.page)
+        elif is_new:
+            self._rows = RowCursor.resumed(found.position)
+        self._rows.unchecked = {}
         self._is_new = False
-        self._follow(page.head)
-        return page, reset
+        self._follow(found.page.head)
+        return found.page, found.reset
 
     def _apply_change(self) -> Page | None:
         """Return the rows of the next change; None if they were sent or must be read."""
@@ -199,35 +158,14 @@ class Feed:
             self._follow(page.head)
         return page
 
-    async def _check_marks(self, head: Head) -> Reset | None:
-        """Return a reset if a row that preceded a change from memory was replaced."""
-        unchecked, self._rows.unchecked = self._rows.unchecked, {}
-        wanted = {seq: mark for seq, mark in unchecked.items() if seq >= head.first_seq}
-        if wanted and await _amarks(head, list(wanted)) != wanted:
-            return Reset("diverged", lost=None)
-        return None
-
     def _follow(self, head: Head) -> None:
         self._head = head
         self.place = Place(head.pk, head.epoch)
         self._rows.first_seq = head.first_seq
 
-    def _position(self) -> Cursor | None:
-        """Return the client's position; None if it starts with the newest rows."""
-        if self._is_new:
-            return None if self._client_cursor is None else Cursor.parse(self._client_cursor)
-        return self._rows.position(self.place)
-
     def extend_down(self, low: int) -> None:
         """Also send changes of the rows from this seq on, which the client fetches."""
         self._rows.extend_down(low)
-
-    async def _changed(self, head: Head) -> list[StoredMessage]:
-        """Return the sent rows that have changed since."""
-        rows = self._rows
-        if (head.rows_revision, MAX_SEQ) <= rows.seen:
-            return []
-        return await _achanged(head, rows.lowest, rows.seq, rows.seen)
 
     async def _head_frames(self, head: Head) -> list[str]:
         """Return the session frame if it has changed, and a cursor of what was sent."""
@@ -279,38 +217,6 @@ class Feed:
                 yield frame
 
 
-def _reset(page: Page, position: Cursor) -> Reset | None:
-    """Return the reset that must precede this page of the rows after a position; None without one.
-
-    Seqs and revisions only grow, and no row is replaced. If it seems otherwise, an older database
-    was restored. See Note [Floor and epoch].
-    """
-    head = page.head
-    is_same = head.epoch == position.epoch
-    if not is_same and head.pk != position.session_pk:
-        return Reset("other")
-    if position.seq > head.last_seq:
-        return Reset("ahead", lost=position.seq - head.last_seq)
-    if position.seq < head.first_seq:
-        if not is_same:
-            return Reset("cleared")
-    elif position.mark and position.mark != page.mark:
-        return Reset("diverged", lost=None)
-    if not is_same or head.first_seq < position.first_seq:
-        return Reset("restored")
-    if position.revision > head.revision:
-        return Reset("ahead")
-    missed = head.last_seq - max(position.seq, head.first_seq - 1)
-    return Reset("behind") if missed > MAX_MISSED_ROWS else None
-
-
-@retried(is_repeatable=True)
-def _changed(head: Head, low: int, high: int, seen: tuple[int, int]) -> list[StoredMessage]:
-    # No rows if the history was cleared since the head was read.
-    rows = Message.objects.filter(seq__gte=low, seq__lte=high, **head.as_session())
-    return rows.changed_since(*seen, limit=PAGE_ROWS)
-
-
 @retried(is_repeatable=True)
 def _waiting(head: Head) -> list[dict[str, object]]:
     """Return the turns that waited when the head was read; none if the session has changed."""
@@ -327,8 +233,7 @@ def _superseded(head: Head) -> list[tuple[int, int]]:
     return turns.superseded(head.first_seq)
 
 
-_aread = in_pool(read_page_at)
+_anext_rows = in_pool(next_rows)
 _asuperseded = in_pool(_superseded)
-_achanged = in_pool(_changed)
-_amarks = in_pool(read_marks)
+_achanged = in_pool(changed_rows)
 _awaiting = in_pool(_waiting)

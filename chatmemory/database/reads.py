@@ -11,7 +11,17 @@ from django.db.models import CharField, Model, QuerySet
 from chatmemory.database.faults import write_connection
 from chatmemory.database.retries import retried
 from chatmemory.database.statements import CompiledSelect, Parameter, padded
-from chatmemory.models import MARKED_COLUMNS, Head, Message, Page, Session, mark_of, page_of
+from chatmemory.models import (
+    HEAD_COLUMNS,
+    MARKED_COLUMNS,
+    Head,
+    Message,
+    Page,
+    Session,
+    head_of,
+    mark_of,
+    page_of,
+)
 
 M = TypeVar("M", bound=Model)
 
@@ -91,6 +101,22 @@ def read_session_at(scope: str, key: str) -> Session | None:
     for row in _SESSION_AT.rows(scope=scope, key=key):
         return _instance(Session, row)
     return None
+
+
+def _head_rows() -> QuerySet[Any, Any]:
+    text = CharField()
+    found = Session.objects.at(Parameter("scope", text), Parameter("key", text)).with_turn()
+    rows: QuerySet[Any, Any] = found.values(*HEAD_COLUMNS.values())
+    return rows
+
+
+_HEAD_AT = CompiledSelect(_head_rows, "SESSION_TTL")
+
+
+@retried(is_repeatable=True)
+def read_head_at(scope: str, key: str) -> Head | None:
+    """Read the head of the active session at an address."""
+    return next(map(head_of, _HEAD_AT.rows(scope=scope, key=key)), None)
 
 
 def _owned_session_rows(owner: type[Model]) -> QuerySet[Any, Any]:

@@ -19,18 +19,21 @@ from chatmemory.models.tags import MAX_TAG_CHARS, SessionTag
 from chatmemory.models.tickets import Ticket
 from chatmemory.models.turns import Turn, TurnQuerySet
 from chatmemory.models.values import (
+    HEAD_COLUMNS,
     MARKED_COLUMNS,
     SESSION_COLUMNS,
     ContentRow,
     Head,
     Page,
     StoredMessage,
+    head_of,
     mark_of,
     page_of,
 )
 
 __all__ = [
     "CLOCK",
+    "HEAD_COLUMNS",
     "MARKED_COLUMNS",
     "MAX_TAG_CHARS",
     "SESSION_COLUMNS",
@@ -57,6 +60,7 @@ __all__ = [
     "Turn",
     "TurnQuerySet",
     "database_now",
+    "head_of",
     "mark_of",
     "on_primary",
     "page_of",

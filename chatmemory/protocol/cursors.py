@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 
 from chatmemory.codec import MAX_SAFE_INTEGER
 
-_CURSOR = re.compile(r"([0-9]{1,16})\." * 5 + r"([0-9a-f]{16}|)")
+_CURSOR = re.compile(r"([0-9]{1,16})\." * 5 + r"([0-9a-f]{16}|)(?:\.([0-9]{1,16}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,11 @@ class Cursor:
     first_seq: int
     mark: str = ""
     """Identifies the row `seq`, which a restored database may have replaced; empty for no row."""
+    changed: int | None = None
+    """The last row that was sent of those that changed with `revision`; None for all of them."""
 
     def __str__(self) -> str:
-        return ".".join(map(str, astuple(self)))
+        return ".".join(str(part) for part in astuple(self) if part is not None)
 
     @classmethod
     def parse(cls, text: str) -> Cursor | None:
@@ -36,7 +38,8 @@ class Cursor:
         if found is None:
             return None
         pk, epoch, seq, revision, first_seq = numbers = [int(part) for part in found.groups()[:5]]
-        if max(numbers) > MAX_SAFE_INTEGER:
+        changed = None if found[7] is None else int(found[7])
+        if max(*numbers, changed or 0) > MAX_SAFE_INTEGER:
             # The server assigns no such number, and adding to it overflows in a database.
             return None
-        return cls(pk, epoch, seq, revision, first_seq, mark=found[6])
+        return cls(pk, epoch, seq, revision, first_seq, mark=found[6], changed=changed)

@@ -14,6 +14,7 @@ from chatmemory.services.audit.seals import (
     seal_audit,
     verify_audit,
 )
+from chatmemory.services.catch_up import Missed, aread_missed, read_missed
 from chatmemory.services.database_restore import (
     RecoveredSessions,
     arecover_restored_database,
@@ -87,12 +88,14 @@ from chatmemory.services.removal.retention import (
 from chatmemory.services.removal.trim_limits import TrimLimit
 from chatmemory.services.removal.vacuum import Vacuumed, avacuum, vacuum
 from chatmemory.services.sessions import (
+    aget_head,
     aget_session,
     aopen_session,
     aread_history,
     aread_page,
     aread_superseded,
     aupdate_session,
+    get_head,
     get_session,
     open_session,
     read_history,
@@ -157,6 +160,7 @@ __all__ = [
     "KnownErasure",
     "LiveTurn",
     "Login",
+    "Missed",
     "Preview",
     "RecoveredSessions",
     "RemovalCount",
@@ -183,6 +187,7 @@ __all__ = [
     "aexpire_sessions",
     "afind_erasures",
     "afinish_import",
+    "aget_head",
     "aget_session",
     "aget_turn",
     "ahold_session",
@@ -201,6 +206,7 @@ __all__ = [
     "apurge_session",
     "archive_session",
     "aread_history",
+    "aread_missed",
     "aread_page",
     "aread_superseded",
     "aread_unstored",
@@ -232,6 +238,7 @@ __all__ = [
     "expire_sessions",
     "find_erasures",
     "finish_import",
+    "get_head",
     "get_session",
     "get_turn",
     "hold_session",
@@ -248,6 +255,7 @@ __all__ = [
     "preview_trim",
     "purge_session",
     "read_history",
+    "read_missed",
     "read_page",
     "read_superseded",
     "read_unstored",

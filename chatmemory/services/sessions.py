@@ -25,7 +25,12 @@ from chatmemory.database.after_commit import announce_change
 from chatmemory.database.faults import write_connection
 from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
-from chatmemory.database.reads import read_content_at, read_page_at, read_session_at
+from chatmemory.database.reads import (
+    read_content_at,
+    read_head_at,
+    read_page_at,
+    read_session_at,
+)
 from chatmemory.database.refusals import report_damage
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import (
@@ -77,6 +82,18 @@ def get_session(*, session_key: str, by: Actor, scope: str | None = None) -> Ses
     if session is None:
         raise NotFound
     return session
+
+
+def get_head(*, session_key: str, by: Actor, scope: str | None = None) -> Head:
+    """Return the head of the active session with this key, with its running turn.
+
+    Raises BadInput, NotFound, MemoryUnavailable.
+    """
+    check_session_key(session_key)
+    head = read_head_at(scope_for(by, scope), session_key)
+    if head is None:
+        raise NotFound
+    return head
 
 
 def open_session(
@@ -254,12 +271,17 @@ def read_page(
     the newest of all. `limit` is 1 to 1,000. A missing session is never an empty page, so that a
     wrong key or scope does not look like a new chat. Raises BadInput, NotFound, MemoryUnavailable.
     """
-    if not 1 <= limit <= MAX_PAGE:
-        raise BadInput(f"limit must be 1 to {MAX_PAGE} messages.", field="limit", limit=MAX_PAGE)
+    check_page_limit(limit)
     for field, number in {"after": after, "before": before}.items():
         if number is not None and abs(number) > MAX_SEQ:
             raise BadInput(f"{field} is out of range.", code="bad_number", field=field)
     return _page(session_key, by, scope, after=after, before=before, limit=limit)
+
+
+def check_page_limit(limit: int) -> None:
+    """Check the number of messages of a page. Raises BadInput."""
+    if not 1 <= limit <= MAX_PAGE:
+        raise BadInput(f"limit must be 1 to {MAX_PAGE} messages.", field="limit", limit=MAX_PAGE)
 
 
 def read_history(
@@ -343,6 +365,7 @@ def _page(
 
 
 aget_session = in_pool(get_session)
+aget_head = in_pool(get_head)
 aopen_session = in_pool(open_session, lane=address_lane)
 aupdate_session = in_pool(update_session, lane=address_lane)
 aread_page = in_pool(read_page)

@@ -25,6 +25,10 @@ class Form:
     content_type: str
     head: str = ""
     """Text before the first session."""
+    separator: str = ""
+    """Text between two sessions."""
+    end: str = ""
+    """Text after the last session."""
 
 
 FORMS = {
@@ -39,6 +43,17 @@ FORMS = {
         suffix="csv",
         content_type="text/csv",
         head="\ufeff" + people.csv_row(*people.HEADER),
+    ),
+    "own-json": Form(
+        write=people.write_own_json,
+        suffix="json",
+        content_type="application/json",
+        head="[",
+        separator=",\n",
+        end="]\n",
+    ),
+    "own-markdown": Form(
+        write=people.write_own_markdown, suffix="md", content_type="text/markdown"
     ),
 }
 """The forms by name; only `jsonl` can be imported again without loss."""
@@ -68,8 +83,12 @@ def export_sessions(sessions: SessionQuerySet, *, form: str) -> Iterator[str]:
 def _text(sessions: SessionQuerySet, form: Form) -> Iterator[str]:
     if form.head:
         yield form.head
-    for reading in read_sessions(sessions):
+    for number, reading in enumerate(read_sessions(sessions)):
+        if number and form.separator:
+            yield form.separator
         yield from form.write(reading)
+    if form.end:
+        yield form.end
 
 
 def _next_pieces(text: Iterator[str]) -> str:

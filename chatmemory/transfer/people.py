@@ -57,22 +57,55 @@ class Entry:
     """The whole message as JSON, if it is more than a text."""
 
 
-def write_markdown(reading: Reading) -> Iterator[str]:
-    """Write a heading for the session and for each message, and each text in a fence."""
+def write_markdown(reading: Reading, *, is_own: bool = False) -> Iterator[str]:
+    """Write a heading for the session and for each message, and each text in a fence.
+
+    `is_own` leaves out what only the host reads.
+    """
     session = reading.session
     names = [_code(name) for name in (session.title, session.key) if name]
     yield f"# {' · '.join(names)}\n\n"
     facts = [f"Created {_time(session.created_at)}", *_states(session)]
     yield f"{'; '.join(facts)}.\n\n"
-    if session.instructions:
+    if session.instructions and not is_own:
         yield f"Instructions:\n\n{_fence(session.instructions)}\n"
     for entry in _entries(reading):
         number = "not yet stored" if entry.number is None else entry.number
         about = [f"{entry.role}, {_time(entry.at)}", *entry.states]
         about += [_code(entry.model)] if entry.model else []
         yield f"## {number}: {'; '.join(about)}\n\n{_fence(entry.text)}\n"
-        if entry.data:
+        if entry.data and not is_own:
             yield f"{_fence(entry.data, 'json')}\n"
+
+
+def write_own_markdown(reading: Reading) -> Iterator[str]:
+    """Write a session for its owner."""
+    return write_markdown(reading, is_own=True)
+
+
+def write_own_json(reading: Reading) -> Iterator[str]:
+    """Write a session for its owner, as a JSON object."""
+    session = reading.session
+    about = {
+        "key": session.key,
+        "title": session.title,
+        "created_at": session.created_at.isoformat(),
+        "states": _states(session),
+    }
+    yield codec.dump_json(about).removesuffix("}") + ', "messages": ['
+    separator = "\n"
+    for entry in _entries(reading):
+        message = {
+            "number": entry.number,
+            "role": entry.role,
+            "at": entry.at.isoformat(),
+            "states": entry.states,
+            "model": entry.model,
+            "text": entry.text,
+        }
+        yield separator + codec.dump_json(message)
+        separator = ",\n"
+    yield "]}"
 
 
 def write_csv(reading: Reading) -> Iterator[str]:

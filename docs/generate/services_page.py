@@ -39,12 +39,19 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "Sessions": (
         "open_session",
         "get_session",
+        "get_head",
         "sessions_of",
         "update_session",
         "tag_session",
         "untag_session",
     ),
-    "Messages": ("append_messages", "read_page", "read_history", "read_superseded"),
+    "Messages": (
+        "append_messages",
+        "read_page",
+        "read_missed",
+        "read_history",
+        "read_superseded",
+    ),
     "Turns": (
         "admit_turn",
         "stop_turn",

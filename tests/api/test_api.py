@@ -54,7 +54,7 @@ def test_an_error_is_a_problem_by_rfc_9457(api, talk):
 
 
 def test_a_request_of_an_internal_error_is_a_problem_too(api, talk, monkeypatch):
-    monkeypatch.setattr(services, "read_page", None)
+    monkeypatch.setattr(services, "read_missed", None)
     found = api.get(MESSAGES).json()
     assert found.pop("ref")
     assert found == {
@@ -739,11 +739,6 @@ def test_a_format_in_the_query_changes_nothing(api, talk, address, given):
     assert answer.json() == usual.json()
 
 
-def test_no_response_may_be_cached(api, talk):
-    for answer in (api.get(TALK), api.get("/api/sessions/other/"), send(api), Client().get(TALK)):
-        assert answer["Cache-Control"] == "no-store"
-
-
 def test_the_rest_framework_settings_of_the_host_change_nothing(api, talk, settings):
     settings.REST_FRAMEWORK = {
         "EXCEPTION_HANDLER": "rest_framework.views.exception_handler",
@@ -780,7 +775,7 @@ def test_an_unreachable_database_is_unavailable(api, talk, monkeypatch):
     def gone(*args, **kwargs):
         raise OperationalError("FATAL: secret")
 
-    monkeypatch.setattr(services, "read_page", gone)
+    monkeypatch.setattr(services, "read_missed", gone)
     answer = api.get(MESSAGES)
     assert problem(answer) == (503, "unavailable", None)
     assert answer.json()["retry"] is True
@@ -793,7 +788,7 @@ def test_an_unexpected_error_is_logged_under_a_ref_without_content(api, talk, mo
     def broken(*args, **kwargs):
         raise RuntimeError(secret)
 
-    monkeypatch.setattr(services, "read_page", broken)
+    monkeypatch.setattr(services, "read_missed", broken)
     answer = api.get(MESSAGES)
     assert problem(answer) == (500, "internal", None)
     assert b"canary" not in answer.content

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from chatmemory.consumers import ChatConsumer, feed
+from chatmemory.consumers import ChatConsumer
 from chatmemory.consumers.limits import SocketLimits
+from chatmemory.database.reads import read_page_at
+from chatmemory.services import catch_up
 
 
 @pytest.fixture
@@ -24,11 +26,10 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def page_reads(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """The positions from which feeds read pages."""
     positions: list[int | None] = []
-    aread = feed._aread
 
-    async def noted(*address: str, after: int | None, limit: int) -> object:
+    def noted(*address: str, after: int | None, limit: int) -> object:
         positions.append(after)
-        return await aread(*address, after=after, limit=limit)
+        return read_page_at(*address, after=after, limit=limit)
 
-    monkeypatch.setattr(feed, "_aread", noted)
+    monkeypatch.setattr(catch_up, "read_page_at", noted)
     return positions

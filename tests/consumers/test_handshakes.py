@@ -59,7 +59,7 @@ def test_a_handshake_and_hello_call_the_pool_three_times(monkeypatch):
 
     async_to_sync(connect)()
     # The first one checks, only in tests, that the pool sees the data of the test.
-    assert calls == ["require_visible_data", "login_of_session", "_open", "read_page_at"]
+    assert calls == ["require_visible_data", "login_of_session", "_open", "next_rows"]
 
 
 async def sent_by_tasks(session) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from chatmemory.consumers.limits import SocketLimits
 from chatmemory.live.hub import hub
 from chatmemory.live.texts import Place
 from chatmemory.models import Message, Session, Turn
+from chatmemory.services import catch_up
 from tests.factories import make_messages, make_session, make_user
 from tests.servers import Frame, Person, Tab, connected, live_process, sign_in
 
@@ -139,7 +140,7 @@ def test_no_read_of_a_feed_finds_rows_of_another_session(ann, talk, name):
     now = Session.objects.get()
     same = Session.objects.at(now.scope, now.key).page(after=None, limit=1).head
     reads = (
-        lambda at: feed_module._changed(at, 1, 4, (0, 0)),
+        lambda at: catch_up._read_changed(at, 1, 4, (0, 0), 100),
         feed_module._waiting,
         feed_module._superseded,
     )

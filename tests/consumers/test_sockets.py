@@ -29,7 +29,7 @@ from chatmemory.database import pool
 from chatmemory.live.hub import hub
 from chatmemory.models import Message, Session, Turn
 from chatmemory.protocol import Cursor
-from chatmemory.services import Actor
+from chatmemory.services import Actor, catch_up
 from chatmemory.services.turns.claims import aclaim_next
 from project.asgi import application
 from tests import responders_for_tests
@@ -546,11 +546,11 @@ async def test_an_invalid_cursor_causes_a_reset(ann, talk):
 
 
 async def test_a_client_that_is_far_behind_is_reset(ann, talk):
-    await append(ann, *map(str, range(feed.MAX_MISSED_ROWS)))
+    await append(ann, *map(str, range(catch_up.MAX_MISSED_ROWS)))
     async with Tab(ann) as tab:
         await tab.hello(cursor=old_cursor(talk))
     assert tab.frames[1]["reason"] == "behind"
-    assert len(tab.texts()) == feed.FIRST_ROWS
+    assert len(tab.texts()) == catch_up.FIRST_ROWS
 
 
 async def test_a_cursor_from_before_a_clear_causes_a_reset(ann, talk):

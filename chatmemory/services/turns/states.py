@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db.models import OuterRef, Subquery
 
@@ -56,7 +57,7 @@ def list_turns(*, session_key: str, by: Actor, scope: str | None = None) -> list
 def _live_turns(session: Session) -> list[LiveTurn]:
     row = Message.stored.filter(session=OuterRef("session_id"), seq=OuterRef("user_seq"))
     found = session.turns.filter(status__in=Turn.ACTIVE_STATUSES).order_by("place", "pk")
-    turns = list(found.annotate(row_text=Subquery(row.values("text"))))
+    turns: list[Any] = list(found.annotate(row_text=Subquery(row.values("text"))))
     # A requeued turn waits, but it is the session's running one and starts first.
     turns.sort(key=lambda turn: turn.status != "running" and turn.client_id != session.running)
     return [
@@ -84,7 +85,7 @@ def _state(session: Session, client_id: str) -> TurnState:
     others = Message.stored.filter(session=OuterRef("session_id"), seq__gt=OuterRef("user_seq"))
     following = others.exclude(turn=OuterRef("user_seq")).order_by("seq").values("seq")[:1]
     turns = session.turns.filter(client_id=client_id).annotate(following=Subquery(following))
-    turn = turns.first()
+    turn: Any = turns.first()
     if turn is None:
         raise UnknownTurn
     seqs = None

@@ -16,13 +16,13 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from chatmemory import services
-from chatmemory.api import paging, waiting
+from chatmemory.api import waiting
 from chatmemory.errors import BadInput, MemoryUnavailable
 from chatmemory.live.hub import hub
 from chatmemory.live.runner import runner
 from chatmemory.live.waits import RETRY_SECONDS, waits
 from chatmemory.models import Session, Turn
-from chatmemory.services import SERVER, Actor, user_scope
+from chatmemory.services import SERVER, Actor, catch_up, user_scope
 from chatmemory.services.turns import progress, recovery
 from chatmemory.services.turns.claims import claim_next
 from chatmemory.services.turns.fairness import sessions_to_claim, sessions_to_sweep
@@ -563,7 +563,7 @@ def test_metadata_has_up_to_8_kilobytes(size, fits):
 
 @pytest.mark.regression
 def test_a_page_of_long_messages_contains_those_that_fit(talker, monkeypatch):
-    monkeypatch.setattr(paging, "MAX_RESPONSE_CHARS", 100)
+    monkeypatch.setattr(catch_up, "MAX_PAGE_CHARS", 100)
     services.append_messages(**talker.talk, messages=make_messages(*["x" * 40] * 5, "y" * 200))
     browser = browser_of(talker)
 

@@ -1,0 +1,301 @@
+"""Catch up: the rows that a client has missed since its cursor, over websockets and REST."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, repeat
+from typing import Any
+
+from chatmemory.access.actors import Actor, scope_for
+from chatmemory.access.addresses import MAX_SEQ, check_session_key
+from chatmemory.database.pool import in_pool
+from chatmemory.database.reads import read_marks, read_page_at
+from chatmemory.database.retries import retried
+from chatmemory.errors import NotFound
+from chatmemory.models import Head, Message, Page, StoredMessage, mark_of
+from chatmemory.protocol import Cursor
+from chatmemory.services.sessions import check_page_limit
+
+FIRST_ROWS = 50
+"""How many rows a client gets that has no cursor, or that must drop its rows."""
+MAX_MISSED_ROWS = 500
+"""Above this number of missed rows a client is reset instead of catching up."""
+MAX_PAGE_CHARS = 1_000_000
+"""Characters of all messages in one response of REST, unless a single message has more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Why a client must drop its messages."""
+
+    reason: str
+    lost: int | None = 0
+    """How many messages the database has lost; None if the number is unknown."""
+
+
+class RowCursor:
+    """The rows that were sent: new ones by seq, changed ones by revision and seq."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self._mark: str | tuple[Any, ...] = ""
+        self.lowest = 0
+        """The lowest row that was sent: changes of lower ones are not."""
+        self.first_seq = 1
+        """The session's floor."""
+        self.seen = (0, 0)
+        """Revision and seq up to which changed rows were sent."""
+        self.unchecked: dict[int, str] = {}
+        """Marks of rows before changes from memory, which the next read checks."""
+        self._last_step: tuple[str | None, int] = (None, -1)
+
+    @classmethod
+    def resumed(cls, position: Cursor) -> RowCursor:
+        """Start at a client's cursor."""
+        cursor = cls()
+        cursor.seq, cursor._mark = position.seq, position.mark
+        changed = MAX_SEQ if position.changed is None else position.changed
+        cursor.seen = (position.revision, changed)
+        return cursor
+
+    @classmethod
+    def before(cls, page: Page) -> RowCursor:
+        """Start before the rows of a page, which contain all changes up to its head."""
+        cursor = cls()
+        cursor.seq = page.rows[0].seq - 1 if page.rows else page.head.last_seq
+        cursor.lowest = cursor.seq + 1
+        cursor.seen = (page.head.revision, MAX_SEQ)
+        return cursor
+
+    @property
+    def mark(self) -> str:
+        """Identifies the row `seq`; empty if it was not sent."""
+        if not isinstance(self._mark, str):  # hashed at its use: most rows are not the last one
+            self._mark = mark_of(*self._mark)
+        return self._mark
+
+    def due(
+        self,
+        page: Page,
+        changed: Sequence[StoredMessage],
+        *,
+        limit: int,
+        is_left: Callable[[], bool],
+    ) -> Iterator[StoredMessage]:
+        """Yield and pass the changed rows, then the new ones, while `is_left` returns true.
+
+        `limit` is the maximum number of changed rows that were read: after fewer none is missing.
+        """
+        for row in changed:
+            if not is_left():
+                return
+            self.seen = (row.revision, row.seq)
+            yield row
+        if len(changed) < limit:
+            # The maximum: a row that changed after the head was read may have been sent already.
+            self.seen = max(self.seen, (page.head.revision, MAX_SEQ))
+        for row in page.rows:
+            if not is_left():
+                return
+            self.seq, self._mark = row.seq, row.identity
+            if row.step is not None:
+                self._last_step = (row.turn_client_id, row.step)
+            yield row
+        if not page.rows and self.seq != page.head.last_seq:
+            # All missed rows are below the floor. The last one was not sent: its mark is unknown.
+            self.seq, self._mark = page.head.last_seq, ""
+
+    def follow_from_memory(self) -> None:
+        """Note the mark of the current row before a change from memory."""
+        if self.mark:
+            self.unchecked[self.seq] = self.mark
+
+    def extend_down(self, seq: int) -> None:
+        self.lowest = min(self.lowest, seq)
+
+    def has_step(self, turn: str, step: int) -> bool:
+        """Whether the row of this step of the newest turn, or of a later step, was sent."""
+        last_turn, last_step = self._last_step
+        return turn == last_turn and step <= last_step
+
+    def has_changed(self, head: Head) -> bool:
+        """Whether rows may have changed since they were sent."""
+        return (head.rows_revision, MAX_SEQ) > self.seen
+
+    def is_at_end(self, head: Head) -> bool:
+        return self.seq >= head.last_seq and self.seen >= (head.revision, MAX_SEQ)
+
+    def position(self, session_pk: int, epoch: int) -> Cursor:
+        revision, changed = self.seen
+        return Cursor(
+            session_pk,
+            epoch,
+            self.seq,
+            revision,
+            self.first_seq,
+            self.mark,
+            None if changed == MAX_SEQ else changed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextRows:
+    """The rows after a position, or the newest ones."""
+
+    page: Page | None
+    """None if the session was removed."""
+    reset: Reset | None = None
+    """The reset that must precede them."""
+    position: Cursor | None = None
+    """The position that they follow; None if they are the newest ones."""
+
+
+def next_rows(
+    scope: str,
+    key: str,
+    cursor: Cursor | str | None,
+    *,
+    limit: int,
+    newest: int = FIRST_ROWS,
+    marks: Mapping[int, str] | None = None,
+) -> NextRows:
+    """Read up to `limit` rows after a cursor, or the `newest` rows without a valid one.
+
+    `marks` are those of other rows that the client has. Raises MemoryUnavailable.
+    """
+    position = Cursor.parse(cursor) if isinstance(cursor, str) else cursor
+    reset = None
+    if position is not None:
+        # Note [Commit order]: no lower seq appears later, so a position is one number.
+        page = read_page_at(scope, key, after=position.seq, limit=limit)
+        if page is None:
+            return NextRows(page=None, reset=Reset("purged"))
+        reset = _reset(page, position) or _check_marks(page.head, marks or {})
+        if reset is None:
+            return NextRows(page=page, position=position)
+    elif cursor is not None:
+        reset = Reset("other")
+    page = read_page_at(scope, key, after=None, limit=newest)
+    return NextRows(page=page, reset=Reset("purged") if page is None else reset)
+
+
+def _reset(page: Page, position: Cursor) -> Reset | None:
+    """Return the reset that must precede this page of the rows after a position; None without one.
+
+    Seqs and revisions only grow, and no row is replaced. If it seems otherwise, an older database
+    was restored. See Note [Floor and epoch].
+    """
+    head = page.head
+    is_same = head.epoch == position.epoch
+    if not is_same and head.pk != position.session_pk:
+        return Reset("other")
+    if position.seq > head.last_seq:
+        return Reset("ahead", lost=position.seq - head.last_seq)
+    if position.seq < head.first_seq:
+        if not is_same:
+            return Reset("cleared")
+    elif position.mark and position.mark != page.mark:
+        return Reset("diverged", lost=None)
+    if not is_same or head.first_seq < position.first_seq:
+        return Reset("restored")
+    if position.revision > head.revision:
+        return Reset("ahead")
+    missed = head.last_seq - max(position.seq, head.first_seq - 1)
+    return Reset("behind") if missed > MAX_MISSED_ROWS else None
+
+
+def _check_marks(head: Head, marks: Mapping[int, str]) -> Reset | None:
+    """Return a reset if one of these rows was replaced."""
+    wanted = {seq: mark for seq, mark in marks.items() if seq >= head.first_seq}
+    return (
+        Reset("diverged", lost=None) if wanted and read_marks(head, [*wanted]) != wanted else None
+    )
+
+
+def changed_rows(head: Head, rows: RowCursor, *, limit: int) -> list[StoredMessage]:
+    """Return the sent rows that have changed since. Raises MemoryUnavailable."""
+    if not rows.has_changed(head):
+        return []
+    return _read_changed(head, rows.lowest, rows.seq, rows.seen, limit)
+
+
+@retried(is_repeatable=True)
+def _read_changed(
+    head: Head, low: int, high: int, seen: tuple[int, int], limit: int
+) -> list[StoredMessage]:
+    # No rows if the history was cleared since the head was read.
+    rows = Message.objects.filter(seq__gte=low, seq__lte=high, **head.as_session())
+    return rows.changed_since(*seen, limit=limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missed:
+    """What a client has missed since its cursor."""
+
+    head: Head
+    rows: list[StoredMessage]
+    """Changed rows in the order of their changes, then new rows in order of seq."""
+    reset: str | None
+    """Why the client must drop its rows before; None if it keeps them."""
+    cursor: str
+    """The position after these rows."""
+    is_complete: bool
+    """Whether these rows lead up to the head."""
+
+
+def read_missed(
+    *,
+    session_key: str,
+    by: Actor,
+    scope: str | None = None,
+    cursor: str | None = None,
+    limit: int = FIRST_ROWS,
+) -> Missed:
+    """Return up to `limit` rows that are new or changed since a cursor, by the rules of sockets.
+
+    The cursor is from an earlier call or from a websocket. Without one the newest rows are
+    returned. If the client must drop its rows, `reset` is the reason, and the newest 50 are
+    returned. The rows have at most a million characters, unless a single one has more.
+    Raises BadInput, NotFound, MemoryUnavailable.
+    """
+    check_session_key(session_key)
+    check_page_limit(limit)
+    newest = limit if cursor is None else min(limit, FIRST_ROWS)
+    found = next_rows(scope_for(by, scope), session_key, cursor, limit=limit, newest=newest)
+    page = found.page
+    if page is None:
+        raise NotFound
+    changed: list[StoredMessage] = []
+    if found.position is None:
+        page = replace(page, rows=newest_that_fit(page.rows))
+        passed = RowCursor.before(page)
+    else:
+        passed = RowCursor.resumed(found.position)
+        changed = changed_rows(page.head, passed, limit=limit)
+    passed.first_seq = page.head.first_seq
+    count = len(oldest_that_fit([*changed, *page.rows][:limit]))
+    is_left = chain(repeat(True, count), repeat(False)).__next__
+    rows = list(passed.due(page, changed, limit=limit, is_left=is_left))
+    return Missed(
+        head=page.head,
+        rows=rows,
+        reset=None if found.reset is None else found.reset.reason,
+        cursor=str(passed.position(page.head.pk, page.head.epoch)),
+        is_complete=passed.is_at_end(page.head),
+    )
+
+
+def oldest_that_fit(rows: Sequence[StoredMessage]) -> list[StoredMessage]:
+    """Return the first rows with at most MAX_PAGE_CHARS together, and at least one row."""
+    sizes = accumulate(len(row.text) + len(row.body or "") for row in rows)
+    fitting = [row for row, size in zip(rows, sizes, strict=True) if size <= MAX_PAGE_CHARS]
+    return fitting or [*rows[:1]]
+
+
+def newest_that_fit(rows: Sequence[StoredMessage]) -> list[StoredMessage]:
+    """Return the last rows with at most MAX_PAGE_CHARS together, and at least one row."""
+    return oldest_that_fit(rows[::-1])[::-1]
+
+
+aread_missed = in_pool(read_missed)
