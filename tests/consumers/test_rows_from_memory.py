@@ -376,7 +376,7 @@ def test_a_change_after_a_failed_read_omits_no_row(feed, changes, page_reads, mo
     services.redact_message(**TALK, seq=1, reason="test")
     changes.clear()
 
-    async def fail(*_: object) -> None:
+    async def fail(*_: object, **__: object) -> None:
         raise MemoryUnavailable
 
     with monkeypatch.context() as patch:

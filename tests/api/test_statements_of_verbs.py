@@ -1,0 +1,102 @@
+"""How many statements each method of each URL executes, apart from Django's login."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from chatmemory import services
+from chatmemory.api.urls import urlpatterns
+from chatmemory.services import Actor
+from tests.api.calls import JSON, MESSAGES, talk_of
+
+pytestmark = pytest.mark.django_db
+
+TURN = {"turn": "c1"}
+SEND = {"client_id": "c2", "text": "hi"}
+KEY = "0f3e2c1a-8f4b-4c57-9d1e-2f6a7b8c9d0e"
+STATEMENTS = {
+    "GET sessions/": 2,
+    "POST sessions/ {key}": 6,
+    "GET sessions/<key>/": 2,
+    "PATCH sessions/<key>/ {title}": 3,
+    "PATCH sessions/<key>/ {pinned}": 4,
+    "DELETE sessions/<key>/": 7,
+    "POST sessions/<key>/archive/ {}": 7,
+    "POST sessions/<key>/unarchive/ {}": 3,
+    "GET removed/": 1,
+    "POST removed/<int:undo>/restore/ {}": 17,
+    "GET sessions/<key>/messages/": 1,
+    "GET sessions/<key>/messages/ after": 1,
+    "GET sessions/<key>/messages/ cursor": 1,
+    "POST sessions/<key>/messages/ {client_id, text}": 7,
+    "GET sessions/<key>/messages/<int:seq>/": 1,
+    "GET sessions/<key>/messages/<int:seq>/versions/": 3,
+    "GET sessions/<key>/turns/": 2,
+    "GET sessions/<key>/turns/<turn>/": 2,
+    "POST sessions/<key>/stop/ {}": 6,
+    "POST sessions/<key>/stop/ {turn}": 6,
+    "GET own-data/export/": 22,
+    "POST own-data/erase/ {confirm}": 60,
+    "POST tickets/ {}": 4,
+}
+"""The number of statements that name our tables."""
+SQLITE_LOCK = re.compile(r"""SET .fence. = \S+fence. WHERE""")
+"""SQLite locks a session by an UPDATE, other databases by the SELECT that reads it."""
+BODIES = {
+    "{key}": {"key": KEY},
+    "{title}": {"title": "x"},
+    "{pinned}": {"pinned": True},
+    "{client_id, text}": SEND,
+    "{turn}": TURN,
+    "{confirm}": {"confirm": "ann"},
+    "{}": {},
+}
+
+
+@pytest.fixture
+def names(ann, settings):
+    """Ann's data: a session with a running turn, an archived and a purged one."""
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": ["export", "erase"]}
+    by = Actor.user(ann)
+    for key in ("talk", "purged"):
+        talk_of(ann, *"abcd", key=key)
+    undo = services.purge_session(session_key="purged", by=by, reason="").pk
+    where = {"session_key": "talk", "by": by}
+    services.admit_turn(**where, client_id="c1", content="hi", owner="another")
+    return {"<key>": "talk", "<int:undo>": str(undo), "<int:seq>": "1", "<turn>": "c1"}
+
+
+def test_the_table_has_each_method_of_each_url():
+    methods = {
+        f"{method.upper()} {url.pattern}"
+        for url in urlpatterns
+        for method in ("get", "post", "put", "patch", "delete")
+        if hasattr(url.callback.view_class, method)
+    }
+    assert methods == {" ".join(request.split(" ")[:2]) for request in STATEMENTS}
+
+
+@pytest.mark.parametrize("request_", STATEMENTS)
+def test_each_method_executes_a_fixed_number_of_statements(api, names, request_):
+    method, address, *more = request_.split(" ", 2)
+    for part, name in names.items():
+        address = address.replace(part, name)
+    query = {}
+    if more == ["after"]:
+        query = {"after": 1}
+    elif more == ["cursor"]:
+        query = {"cursor": api.get(MESSAGES).json()["cursor"]}
+    body = json.dumps(BODIES[more[0]]) if more and more[0] in BODIES else None
+    sent = {"data": query} if method == "GET" else {"data": body or "", "content_type": JSON}
+    with CaptureQueriesContext(connection) as queries:
+        answer = getattr(api, method.lower())(f"/api/{address}", **sent)
+        answer.getvalue()
+    assert answer.status_code < 300
+    statements = [query["sql"] for query in queries if "chatmemory_" in query["sql"]]
+    statements = [statement for statement in statements if not SQLITE_LOCK.search(statement)]
+    assert len(statements) == STATEMENTS[request_], "\n".join(statements)
