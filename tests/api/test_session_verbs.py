@@ -272,13 +272,20 @@ def old_purge(api, ann):
 
 
 def operators_purge(api, ann):
-    where = {"session_key": "talk", "by": OPERATOR, "scope": user_scope(ann)}
+    by = Actor("operator", str(ann.pk), "olga")  # not the owner, in spite of the id
+    where = {"session_key": "talk", "by": by, "scope": user_scope(ann)}
     return services.purge_session(**where, reason="").pk
 
 
 def erased(api, ann):
     undo = purge(api)
     services.erase_person(by=OPERATOR, scope=user_scope(ann), reason="")
+    return undo
+
+
+def partly_deleted(api, ann):
+    undo = purge(api)
+    Session.objects.update(stored_from=2)
     return undo
 
 
@@ -291,7 +298,13 @@ def purged_twice(api, ann):
 
 @pytest.mark.parametrize(
     ("act", "status"),
-    [(old_purge, 200), (operators_purge, 404), (erased, 404), (purged_twice, 403)],
+    [
+        (old_purge, 200),
+        (operators_purge, 404),
+        (erased, 404),
+        (partly_deleted, 409),
+        (purged_twice, 403),
+    ],
 )
 def test_a_session_that_its_owner_cannot_restore_for_long_is_not_listed(
     api, ann, talk, act, status

@@ -22,6 +22,7 @@ from chatmemory.services import (
     clear_session,
     erase_person,
     expire_sessions,
+    list_removed,
     preview_restore,
     purge_session,
     read_history,
@@ -338,6 +339,20 @@ def test_a_visitor_can_undo_only_their_own_removals():
     entry = clear_session(session_key="talk", by=BY, scope=f"visitor:{visitor.id}", reason="")
     with pytest.raises(NotFound):
         restore(entry, **own)
+
+
+def test_an_actor_lists_the_own_purges_in_one_scope():
+    others = [Actor("operator", name, name) for name in ("7", "8")]
+    entries = {}
+    for by in others:
+        for user in (make_user(f"ann{by.id}"), make_user(f"bob{by.id}")):
+            make_session(owner=user)
+            where = {"session_key": "talk", "by": by, "scope": user_scope(user)}
+            entries[by, user_scope(user)] = purge_session(**where, reason="").pk
+    for (by, scope), pk in entries.items():
+        assert [found.entry_pk for found in list_removed(by=by, scope=scope)] == [pk]
+        [other] = {*others} - {by}
+        assert list_removed(by=other, scope=scope) == []
 
 
 def test_an_entry_that_is_no_removal_is_not_found():
