@@ -128,8 +128,6 @@ class Restore(View):
 
     def post(self, request: Request, undo: int) -> Response:
         self.body(NOTHING)
-        if undo > codec.MAX_SAFE_INTEGER:
-            raise NotFound
         entry = services.restore_session(entry_pk=undo, by=self.actor, reason=BY_OWNER)
         session = services.sessions_of(self.actor).filter(pk=entry.session_pk or 0).first()
         if session is None:
