@@ -13,7 +13,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "bad-inputs.md"
-ROW_COUNT = 107
+ROW_COUNT = 109
 
 Rows = list[tuple[int, list[str], dict[str, list[str]]]]
 

@@ -11,7 +11,7 @@ from django.test import override_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmemory import codec, protocol
+from chatmemory import codec, models, protocol
 from chatmemory.errors import (
     BadInput,
     Busy,
@@ -20,16 +20,29 @@ from chatmemory.errors import (
     RateLimited,
     RoleForbidden,
 )
+from chatmemory.models import MAX_FEEDBACK_CHARS
 from chatmemory.models.values import HEAD_COLUMNS, head_of
-from chatmemory.protocol import Cursor, Fetch, Hello, Pong, Rename, Send, Stop
+from chatmemory.protocol import (
+    Cursor,
+    Feedback,
+    Fetch,
+    Hello,
+    Pong,
+    Rename,
+    Send,
+    Stop,
+    client_frames,
+)
 from chatmemory.protocol.shapes import Rule, Shape
 from chatmemory.services import sessions
 from chatmemory.services.turns import admission
 from tests import frames
 
 NO_TEXTS: list[Any] = [None, 5, True, [], {}]
+NO_NUMBERS: list[Any] = ["1", 1.0, True, [], {}]
 ODD_IDS: list[Any] = [None, "", True, 1.5, [], "x" * 65, "\ud800", "\0", "\n"]
 SEND = {"type": "send", "id": 1, "client_id": "c1", "text": "hi"}
+RATE = {"type": "feedback", "id": 1, "turn": "c1", "value": 1}
 FETCH = {"type": "fetch", "id": 1, "before_seq": 9}
 CONTENT_FAULT = "send.content.0: 'text' is a required property"
 """The service checks the text of a block."""
@@ -53,6 +66,9 @@ CONTENT_FAULT = "send.content.0: 'text' is a required property"
         ),
         ({"type": "stop", "id": 1, "turn": "c1"}, Stop(id=1, turn="c1")),
         ({"type": "rename", "id": 1, "title": ""}, Rename(id=1, title="")),
+        (RATE, Feedback(id=1, turn="c1", value=1)),
+        (RATE | {"value": None}, Feedback(id=1, turn="c1", value=None)),
+        (RATE | {"reason": "Good."}, Feedback(id=1, turn="c1", value=1, reason="Good.")),
         (FETCH, Fetch(id=1, before_seq=9, limit=50)),
         (FETCH | {"limit": 10**9}, Fetch(id=1, before_seq=9, limit=100)),
         (FETCH | {"limit": 0}, Fetch(id=1, before_seq=9, limit=1)),
@@ -122,6 +138,10 @@ def test_a_valid_frame_is_parsed(frame, parsed):
         ({"type": "pong", "n": 1, "more": 1}, "unknown_field", "more"),
         ({"type": "stop", "id": 1}, "bad_field", "turn"),
         ({"type": "stop", "id": 1, "turn": "a b"}, "bad_field", "turn"),
+        ({"type": "feedback", "id": 1, "turn": "c1"}, "bad_field", "value"),
+        ({"type": "feedback", "id": 1, "value": 1}, "bad_field", "turn"),
+        *[(RATE | {"value": value}, "bad_field", "value") for value in NO_NUMBERS],
+        *[(RATE | {"reason": value}, "bad_field", "reason") for value in NO_TEXTS],
         ({"type": "fetch", "id": 1}, "bad_field", "before_seq"),
         (FETCH | {"before_seq": -1}, "bad_field", "before_seq"),
         (FETCH | {"limit": "x"}, "bad_field", "limit"),
@@ -292,6 +312,8 @@ def test_the_session_frame_has_the_fields_of_a_head_and_of_the_feed():
 def test_the_schema_has_the_bounds_that_services_check():
     assert protocol.BUSY_POLICIES == admission.BUSY_POLICIES
     assert protocol.MAX_TITLE_CHARS == sessions.MAX_TITLE_CHARS
+    assert client_frames.MAX_REASON_CHARS == MAX_FEEDBACK_CHARS
+    assert [*client_frames.FEEDBACK] == models.Feedback.Value.values
 
 
 def test_a_field_of_the_parser_needs_a_rule_with_a_check():

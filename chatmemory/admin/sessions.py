@@ -24,7 +24,7 @@ from chatmemory.admin.states import State, state_of
 from chatmemory.admin.tags import TagsView
 from chatmemory.admin.text import visible
 from chatmemory.admin.transcript import MessageView, TranscriptView
-from chatmemory.models import Session, SessionQuerySet
+from chatmemory.models import Feedback, Session, SessionQuerySet
 from chatmemory.services.audit import readings
 from chatmemory.services.tags import tags_of
 
@@ -51,7 +51,17 @@ class SessionAdmin(ReadOnlyAdmin):
         (None, {"fields": ("title", "key", "scope", "owner", "state_label", "tags")}),
         (
             _("Messages"),
-            {"fields": ("message_count", "first_seq", "last_seq", "tokens", "running", "waiting")},
+            {
+                "fields": (
+                    "message_count",
+                    "first_seq",
+                    "last_seq",
+                    "tokens",
+                    "running",
+                    "waiting",
+                    "feedback",
+                )
+            },
         ),
         (
             _("Times"),
@@ -69,7 +79,7 @@ class SessionAdmin(ReadOnlyAdmin):
     )
     transcript_fieldset = (_("For the model"), {"fields": ("instructions", "metadata")})
     """Conversation content: requires the permission for transcripts, and reading it is audited."""
-    readonly_fields = ("state_label", "tags", "message_count")
+    readonly_fields = ("state_label", "tags", "message_count", "feedback")
 
     class Media:
         css = {"all": ["chatmemory/admin.css"]}  # noqa: RUF012  # Django's form
@@ -102,6 +112,12 @@ class SessionAdmin(ReadOnlyAdmin):
     @admin.display(description=_("tags"))
     def tags(self, session: Session) -> str:
         return visible(", ".join(sorted(tags_of(session)))) or self.get_empty_value_display()
+
+    @admin.display(description=_("feedback"))
+    def feedback(self, session: Session) -> str:
+        counts = session.feedback.all().counts()
+        good, bad = (counts.get(value, 0) for value in (Feedback.Value.GOOD, Feedback.Value.BAD))
+        return str(_("%(good)s good, %(bad)s bad") % {"good": good, "bad": bad})
 
     @admin.display(description=_("state"), empty_value="")
     def state(self, session: Session) -> str:

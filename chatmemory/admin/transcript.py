@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,7 +16,7 @@ from chatmemory import codec, services
 from chatmemory.admin.pages import SessionPage
 from chatmemory.admin.readonly import operator
 from chatmemory.admin.text import truncate, visible
-from chatmemory.models import Head, Message, Page, Session, StoredMessage, Turn
+from chatmemory.models import Feedback, Head, Message, Page, Session, StoredMessage, Turn
 from chatmemory.services.audit import readings
 
 PAGE_ROWS = 50
@@ -41,6 +41,8 @@ class TranscriptRow:
     tokens: int
     created_at: datetime
     is_superseded: bool
+    feedback: str
+    """The value and the reason of the feedback on its turn; empty without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +91,14 @@ class TranscriptView(TranscriptPage):
         after, before = _number(request, "after"), _number(request, "before")
         page = self.read_page(after=after, before=before)
         ranges = services.read_superseded(head=page.head)
+        reasons = _reasons(page)
         first, last = (page.rows[0].seq, page.rows[-1].seq) if page.rows else (0, 0)
         is_newest = last == page.head.last_seq or not page.rows
         return self.render(
             "transcript.html",
             page.head,
             title=_("Transcript"),
-            rows=[_transcript_row(row, superseded=ranges) for row in page.rows],
+            rows=[_transcript_row(row, superseded=ranges, reasons=reasons) for row in page.rows],
             last=last,
             older=first if first > page.head.first_seq else None,
             newer=last if 0 < last < page.head.last_seq else None,
@@ -116,7 +119,7 @@ class MessageView(TranscriptPage):
             "message.html",
             page.head,
             title=_("Message %(seq)s") % {"seq": seq},
-            row=_transcript_row(row, max_chars=len(row.text)),
+            row=_transcript_row(row, max_chars=len(row.text), reasons=_reasons(page)),
             stored=stored and visible(stored),
         )
 
@@ -162,6 +165,7 @@ def _transcript_row(
     *,
     max_chars: int = MAX_TEXT_CHARS,
     superseded: Sequence[tuple[int, int]] = (),
+    reasons: Mapping[int | None, str],
 ) -> TranscriptRow:
     plain = row.plain()
     text, is_cut = truncate(row.text, max_chars)
@@ -177,7 +181,27 @@ def _transcript_row(
         tokens=row.tokens,
         created_at=row.created_at,
         is_superseded=any(low <= row.seq <= high for low, high in superseded),
+        feedback=_feedback(row, reasons),
     )
+
+
+def _reasons(page: Page) -> dict[int | None, str]:
+    """Return the reasons of the feedback that these rows show, by the seq of the user row."""
+    rated = [row.turn for row in page.rows if row.feedback is not None and row.turn is not None]
+    if not rated:
+        return {}
+    given = Feedback.objects.filter(session=page.head.pk, user_seq__in=rated)
+    return dict(given.values_list("user_seq", "reason"))
+
+
+def _feedback(row: StoredMessage, reasons: Mapping[int | None, str]) -> str:
+    if row.feedback is None:
+        return ""
+    value = _("Feedback: %(value)s") % {
+        "value": dict(Feedback.Value.choices).get(row.feedback, row.feedback)
+    }
+    reason = visible(reasons.get(row.turn, ""))
+    return f"{value}. {reason}" if reason else value
 
 
 def _calls(plain: dict[str, object]) -> list[str]:

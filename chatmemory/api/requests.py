@@ -12,7 +12,7 @@ from chatmemory import codec
 from chatmemory.conf import settings
 from chatmemory.errors import BadInput, RoleForbidden
 from chatmemory.protocol import DEFAULT_FETCH, MAX_FETCH, MAX_TITLE_CHARS
-from chatmemory.protocol.client_frames import CLIENT_ID, TITLE, UserMessage
+from chatmemory.protocol.client_frames import CLIENT_ID, TITLE, NewFeedback, UserMessage
 from chatmemory.protocol.shapes import OneOf, Rule, Shape
 
 T = TypeVar("T")
@@ -194,6 +194,7 @@ OPEN_SESSION = Shape(OpenSession)
 UPDATE_SESSION = Shape(UpdateSession)
 REMOVED_QUERY = Shape(RemovedQuery)
 SEND_MESSAGE = Shape(SendMessage)
+SET_FEEDBACK = Shape(NewFeedback)
 STOP_TURN = Shape(StopTurn)
 EXPORT_QUERY = Shape(ExportQuery)
 ERASE_OWN_DATA = Shape(EraseOwnData)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from chatmemory.api import messages, own_data, sessions, tickets, turns
+from chatmemory.api import feedback, messages, own_data, sessions, tickets, turns
 
 app_name = "chatmemory_api"
 
@@ -27,5 +27,10 @@ urlpatterns = [
         "sessions/<key>/messages/<int:seq>/versions/",
         messages.VersionList.as_view(),
         name="versions",
+    ),
+    path(
+        "sessions/<key>/turns/<turn>/feedback/",
+        feedback.TurnFeedback.as_view(),
+        name="feedback",
     ),
 ]

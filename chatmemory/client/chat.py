@@ -237,6 +237,15 @@ class Chat:
         """Change the session's title, of up to 200 characters. Raises Refused, Closed."""
         await self._request({"type": "rename", "title": title})
 
+    async def feedback(self, turn: Turn | str, value: int | None, reason: str = "") -> None:
+        """Rate the reply of an ended turn with 1 (good) or -1 (bad); None withdraws it.
+
+        Raises Refused, Closed.
+        """
+        name = turn.turn if isinstance(turn, Turn) else turn
+        frame = {"type": "feedback", "turn": name, "value": value, "reason": reason}
+        await self._request(frame)
+
     async def fetch(self, before_seq: int | None = None, limit: int = 50) -> list[Message]:
         """Load the newest messages below a seq, by default below the loaded ones."""
         if before_seq is None:

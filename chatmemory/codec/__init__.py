@@ -23,6 +23,7 @@ from chatmemory.codec.checks import (
     label,
     new_client_id,
     storable,
+    turn_of_address,
     unknown_field,
 )
 from chatmemory.codec.cleaning import check_value, cleaned, text_of
@@ -60,6 +61,7 @@ __all__ = [
     "redacted",
     "storable",
     "text_of",
+    "turn_of_address",
     "unknown_field",
     "unknown_outcome",
 ]

@@ -8,7 +8,7 @@ import unicodedata
 import uuid
 
 from chatmemory.conf import settings
-from chatmemory.errors import BadInput, NotFound
+from chatmemory.errors import BadInput, NotFound, UnknownTurn
 
 NOT_IN_KEYS = "[^A-Za-z0-9_.:@-]"
 """Matches a character that keys in URLs cannot contain; a regular expression for databases."""
@@ -95,6 +95,13 @@ def key_of_address(text: str) -> str:
     """Return the key from a URL unchanged. Raises NotFound if invalid, as for an unused key."""
     if not _KEY.fullmatch(text):
         raise NotFound
+    return text
+
+
+def turn_of_address(text: str) -> str:
+    """Return the turn from a URL unchanged. Raises UnknownTurn if invalid."""
+    if not _CLIENT_ID.fullmatch(text):
+        raise UnknownTurn
     return text
 
 

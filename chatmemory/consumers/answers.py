@@ -12,7 +12,7 @@ from chatmemory import codec, protocol
 from chatmemory.consumers import calls
 from chatmemory.consumers.feed import Feed
 from chatmemory.errors import MemoryUnavailable
-from chatmemory.protocol import Fetch, Rename, Send, Stop
+from chatmemory.protocol import Feedback, Fetch, Rename, Send, Stop
 from chatmemory.services import Actor, Login
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Caller:
     def address(self) -> Address:
         return {"session_key": self.session_key, "by": self.login.actor}
 
-    async def answer(self, frame: Send | Stop | Rename | Fetch, feed: Feed) -> str:
+    async def answer(self, frame: Send | Stop | Rename | Feedback | Fetch, feed: Feed) -> str:
         """Return the `ok` frame.
 
         Raises MemoryUnavailable after `answer_seconds`, and the errors of the services.
@@ -54,6 +54,13 @@ class Caller:
             case Rename(id=frame_id, title=title):
                 await self._with_timeout(calls.arename(self.login, **self.address, title=title))
                 return protocol.dump("ok", id=frame_id, title=title)
+            case Feedback(id=frame_id, turn=turn, value=value, reason=reason):
+                await self._with_timeout(
+                    calls.afeedback(
+                        self.login, **self.address, turn=turn, value=value, reason=reason
+                    )
+                )
+                return protocol.dump("ok", id=frame_id, turn=turn, feedback=value)
             case Fetch():
                 return await self._fetch(frame, feed)
             case _:

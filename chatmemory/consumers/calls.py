@@ -59,6 +59,11 @@ def _send(*, by: Actor, **fields: Any) -> Admitted:
     return admitted
 
 
+def _set_feedback(*, by: Actor, **fields: Any) -> None:
+    rates.check_writes(by)
+    services.set_feedback(by=by, **fields)
+
+
 def _lane(_: Login, /, **fields: Any) -> Lane:
     return address_lane(**fields)
 
@@ -67,4 +72,5 @@ aopen = in_pool(_open, lane=_lane)
 asend = in_pool(_with_login_check(_send), lane=_lane)
 astop = in_pool(_with_login_check(services.stop_turn), lane=_lane)
 arename = in_pool(_with_login_check(services.update_session), lane=_lane)
+afeedback = in_pool(_with_login_check(_set_feedback), lane=_lane)
 afetch = in_pool(_with_login_check(services.read_page))

@@ -222,6 +222,7 @@ class _Write:
                     revision=0,
                     redacted=False,
                     quarantined=False,
+                    feedback=None,
                     created_at=times[seq],
                     **given,
                 )

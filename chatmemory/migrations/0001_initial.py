@@ -152,6 +152,7 @@ class Migration(migrations.Migration):
                 ('batch', models.IntegerField(null=True)),
                 ('step', models.IntegerField(null=True)),
                 ('tokens', models.IntegerField(verbose_name='tokens')),
+                ('feedback', models.SmallIntegerField(choices=[(1, 'good'), (-1, 'bad')], null=True)),
                 ('redacted', models.BooleanField(db_default=False, verbose_name='redacted')),
                 ('quarantined', models.BooleanField(db_default=False, verbose_name='quarantined')),
                 ('role', models.CharField(choices=[('system', 'system'), ('user', 'user'), ('assistant', 'assistant'), ('tool', 'tool')], max_length=12, verbose_name='role')),
@@ -171,6 +172,25 @@ class Migration(migrations.Migration):
                 ('objects', django.db.models.manager.Manager()),
                 ('stored', django.db.models.manager.Manager()),
             ],
+        ),
+        migrations.CreateModel(
+            name='Feedback',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('turn', chatmemory.models.fields.KeyField(max_length=64)),
+                ('user_seq', models.BigIntegerField()),
+                ('value', models.SmallIntegerField(choices=[(1, 'good'), (-1, 'bad')])),
+                ('reason', models.CharField(db_default='', max_length=1000)),
+                ('created_at', models.DateTimeField(db_default=chatmemory.models.fields.DatabaseNow())),
+                ('changed_at', models.DateTimeField(db_default=chatmemory.models.fields.DatabaseNow())),
+                ('session', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='feedback', to='chatmemory.session')),
+            ],
+            options={
+                'verbose_name': 'feedback',
+                'verbose_name_plural': 'feedback',
+                'default_permissions': (),
+                'base_manager_name': 'objects',
+            },
         ),
         migrations.CreateModel(
             name='SessionTag',
@@ -239,6 +259,14 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='message',
             constraint=chatmemory.models.indexes.UniqueIfSet(fields=('session', 'client_id'), name='chatmemory_message_client_id'),
+        ),
+        migrations.AddConstraint(
+            model_name='feedback',
+            constraint=models.UniqueConstraint(fields=('session', 'user_seq'), name='chatmemory_feedback_turn'),
+        ),
+        migrations.AddConstraint(
+            model_name='feedback',
+            constraint=models.CheckConstraint(condition=models.Q(('value__in', [-1, 1])), name='chatmemory_feedback_value'),
         ),
         migrations.AddIndex(
             model_name='sessiontag',

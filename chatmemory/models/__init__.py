@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chatmemory.models.audit import AuditEntry, AuditSeal, Reading
 from chatmemory.models.changes import Change, NewRows, StartedTurn
+from chatmemory.models.feedback import MAX_FEEDBACK_CHARS, Feedback, FeedbackQuerySet
 from chatmemory.models.fields import (
     CLOCK,
     TODAY,
@@ -35,6 +36,7 @@ __all__ = [
     "CLOCK",
     "HEAD_COLUMNS",
     "MARKED_COLUMNS",
+    "MAX_FEEDBACK_CHARS",
     "MAX_TAG_CHARS",
     "SESSION_COLUMNS",
     "TODAY",
@@ -44,6 +46,8 @@ __all__ = [
     "ContentRow",
     "DatabaseNow",
     "DatabaseToday",
+    "Feedback",
+    "FeedbackQuerySet",
     "Head",
     "KeyField",
     "Message",

@@ -7,6 +7,7 @@ from django.db.models import F, OuterRef, Q, QuerySet, Subquery
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory import codec
+from chatmemory.models.feedback import Feedback
 from chatmemory.models.fields import DatabaseNow, KeyField
 from chatmemory.models.indexes import UniqueIfSet
 from chatmemory.models.managers import PrimaryManager
@@ -84,6 +85,8 @@ class Message(models.Model):
     revision = models.BigIntegerField(db_default=0)
     redacted = models.BooleanField(_("redacted"), db_default=False)
     quarantined = models.BooleanField(_("quarantined"), db_default=False)
+    feedback = models.SmallIntegerField(null=True, choices=Feedback.Value.choices)
+    """On the last reply of a turn: the value of its feedback; see Note [Feedback]."""
     created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
 
     objects = AboveFloor.from_queryset(MessageQuerySet)()

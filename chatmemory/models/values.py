@@ -31,6 +31,7 @@ class StoredMessage:
     revision: int
     redacted: bool
     quarantined: bool
+    feedback: int | None
     created_at: datetime
     turn_client_id: str | None
     """The public name of the message's turn: the client_id of its user row."""
@@ -71,6 +72,7 @@ class StoredMessage:
             "model": self.model,
             "redacted": self.redacted,
             "quarantined": self.quarantined or "quarantined" in plain,
+            "feedback": self.feedback,
             "created_at": self.created_at.isoformat(),
         }
 

@@ -24,6 +24,8 @@ DEFAULT_FETCH = 50
 MAX_FETCH = 100
 MAX_ID_CHARS = 64
 MAX_TITLE_CHARS = 200
+MAX_REASON_CHARS = 1_000
+FEEDBACK = (1, -1)
 BUSY_POLICIES = ("queue", "reject", "interrupt")
 
 MAX_FRAME_IN = 256 * 1024
@@ -60,6 +62,12 @@ def _check_client_id(value: object, field: str) -> str:
 def _check_blocks(value: object, field: str) -> list[object]:
     if not isinstance(value, list):
         raise BadInput(f"{field} must be a list of text blocks.", field=field)
+    return value
+
+
+def _check_feedback(value: object, field: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadInput(f"{field} must be 1, -1 or null.", field=field)
     return value
 
 
@@ -106,6 +114,9 @@ TEXT = text_rule(
     minLength=1,
 )
 TITLE = text_rule(maxLength=MAX_TITLE_CHARS)
+VALUE = Rule(check=_check_feedback, schema={"type": "integer", "enum": [*FEEDBACK]})
+_SOME = {"minLength": 1}
+REASON = text_rule(maxLength=MAX_REASON_CHARS)
 POLICY = Rule(check=check_text, schema={"enum": [*BUSY_POLICIES]})
 LIMIT = Rule(check=_check_limit, schema=NUMBER.schema, name=NUMBER.name)
 SUPPORTED_VERSION = Rule(check=check_number, schema={"type": "integer", "const": VERSION})
@@ -136,6 +147,16 @@ class NewTitle:
 
     title: Annotated[str, TITLE]
     """the title; empty for none"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFeedback:
+    """A person's feedback on the reply of a turn, over a websocket and over REST."""
+
+    value: Annotated[int | None, VALUE]
+    """1 for a good reply, -1 for a bad one; null withdraws the feedback"""
+    reason: Annotated[str, REASON] = ""
+    """the reason, which replaces the earlier one; only with a value"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +196,19 @@ class Rename(NewTitle):
     id: Annotated[FrameId, ID]
 
 
+@with_conditions(
+    **{"not": {"properties": {"value": {"type": "null"}, "reason": _SOME}, "required": ["reason"]}}
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feedback(NewFeedback):
+    """Rates the reply of an ended turn. The answer is `ok` with the value; all sockets of the
+    session get the reply again, with its new `feedback`."""
+
+    id: Annotated[FrameId, ID]
+    turn: Annotated[str, CLIENT_ID]
+    """the turn: the client_id of its user's message"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
     """Requests older messages. The answer is `ok` with the newest below `before_seq` that fit in a
@@ -195,7 +229,7 @@ class Pong:
     """the `n` of the `ping`"""
 
 
-Request = Hello | Send | Stop | Rename | Fetch
+Request = Hello | Send | Stop | Rename | Feedback | Fetch
 """A frame that gets an answer."""
 
 Frame = Request | Pong

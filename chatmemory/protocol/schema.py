@@ -105,6 +105,8 @@ def _schema_of_type(base: Any, shared: Schema) -> Schema:
 
 def _or_null(schema: Schema) -> Schema:
     match schema:
+        case {"type": kind, "enum": values}:
+            return {**schema, "type": [kind, "null"], "enum": [*values, None]}
         case {"type": kind}:
             return {**schema, "type": [kind, "null"]}
         case {"enum": values}:

@@ -13,6 +13,7 @@ from chatmemory import codec
 from chatmemory.errors import BadInput, Busy, ChatMemoryError, RateLimited
 from chatmemory.protocol.client_frames import (
     CLIENT_ID,
+    FEEDBACK,
     ID,
     MAX_FETCH,
     MAX_TITLE_CHARS,
@@ -65,6 +66,7 @@ ErrorCode = Literal[
     "unavailable",
     "internal",
 ]
+FeedbackValue = Annotated[int, Rule(schema={"enum": [*FEEDBACK]})]
 CloseCode = Literal[1009, 1011, 4400, 4401, 4403, 4404, 4408, 4409, 4410, 4426, 4429, 4503]
 
 
@@ -180,6 +182,8 @@ class Message(TypedDict):
     """whether its content was deleted"""
     quarantined: bool
     """whether the stored row cannot be decoded"""
+    feedback: FeedbackValue | None
+    """on the last reply of a turn: the person's feedback, 1 (good) or -1 (bad)"""
     created_at: Time
     """when it was stored"""
 
@@ -232,12 +236,17 @@ class Delta(TypedDict):
 
 
 @with_conditions(
-    oneOf=[{"required": ["turn", "status"]}, {"required": ["title"]}, {"required": ["messages"]}],
+    oneOf=[
+        {"required": ["turn", "status"]},
+        {"required": ["title"]},
+        {"required": ["turn", "feedback"]},
+        {"required": ["messages"]},
+    ],
     dependentRequired={"seq": ["duplicate"], "duplicate": ["seq"]},
 )
 class Ok(TypedDict):
-    """The answer to `send` and `stop`, with the turn, to `rename`, with the title, and to `fetch`,
-    with messages. It states what is committed."""
+    """The answer to `send` and `stop`, with the turn, to `rename`, with the title, to `feedback`,
+    with its value, and to `fetch`, with messages. It states what is committed."""
 
     id: Annotated[FrameId, ID]
     turn: NotRequired[TurnName]
@@ -246,6 +255,8 @@ class Ok(TypedDict):
     """the turn's current status"""
     title: NotRequired[str]
     """of a `rename`: the new title"""
+    feedback: NotRequired[FeedbackValue | None]
+    """of a `feedback`: its value"""
     seq: NotRequired[Seq | None]
     """of a `send`: seq of the message, null while it waits"""
     duplicate: NotRequired[bool]

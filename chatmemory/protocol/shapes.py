@@ -87,6 +87,8 @@ class Shape(Generic[T]):
                     raise BadInput(f"{name} is required.", field=name)
             elif value is not None or not is_nullable:
                 values[target] = rule.check(value, name)
+            elif is_required:
+                values[target] = None
         return self.kind(**values)
 
     def unknown_in(self, source: Mapping[str, object]) -> str | None:

@@ -126,6 +126,7 @@ from chatmemory.services.transfers.imports import (
     is_imported,
 )
 from chatmemory.services.turns.admission import Admitted, aadmit_turn, admit_turn
+from chatmemory.services.turns.feedback import aset_feedback, set_feedback
 from chatmemory.services.turns.states import (
     LiveTurn,
     TurnState,
@@ -217,6 +218,7 @@ __all__ = [
     "areplay_erasures",
     "arestore_session",
     "aseal_audit",
+    "aset_feedback",
     "astop_running_turn",
     "astop_turn",
     "atag_session",
@@ -267,6 +269,7 @@ __all__ = [
     "restore_session",
     "seal_audit",
     "sessions_of",
+    "set_feedback",
     "stop_running_turn",
     "stop_turn",
     "tag_session",

@@ -11,7 +11,7 @@ from django.db import models
 
 from chatmemory import codec
 from chatmemory.errors import BadInput
-from chatmemory.models import Message, Session, Turn
+from chatmemory.models import Feedback, Message, Session, Turn
 
 _REQUIRED = object()
 _HIGHEST = {"IntegerField": 2**31 - 1, "BigIntegerField": codec.MAX_SAFE_INTEGER}
@@ -43,6 +43,9 @@ class Column:
         match self.field, value:
             case models.BooleanField(), bool():
                 return value
+            case models.SmallIntegerField(), int() if not isinstance(value, bool):
+                if value in dict(self.field.flatchoices):
+                    return value
             case models.IntegerField(), int() if not isinstance(value, bool):
                 if 0 <= value <= _HIGHEST[self.field.get_internal_type()]:
                     return value
@@ -89,6 +92,8 @@ class Column:
         match self.field:
             case models.BooleanField():
                 return "true or false"
+            case models.SmallIntegerField():
+                return f"one of {', '.join(map(str, dict(self.field.flatchoices)))}"
             case models.IntegerField():
                 return f"a whole number from 0 to {_HIGHEST[self.field.get_internal_type()]}"
             case models.DateTimeField():
@@ -212,6 +217,18 @@ MESSAGE = Line(
         "revision": 0,
         "redacted": False,
         "quarantined": False,
+        "feedback": None,
         "created_at": _REQUIRED,
+    },
+)
+FEEDBACK = Line(
+    Feedback,
+    {
+        "turn": _REQUIRED,
+        "user_seq": _REQUIRED,
+        "value": _REQUIRED,
+        "reason": "",
+        "created_at": _REQUIRED,
+        "changed_at": _REQUIRED,
     },
 )

@@ -15,7 +15,7 @@ from chatmemory.errors import BadInput, ChatMemoryError, Conflict
 from chatmemory.models import Turn
 from chatmemory.services import Actor, Import
 from chatmemory.services.tags import check_tag
-from chatmemory.transfer.columns import ADDRESS, MESSAGE, SESSION, TURN
+from chatmemory.transfer.columns import ADDRESS, FEEDBACK, MESSAGE, SESSION, TURN
 from chatmemory.transfer.dialogues import Dialogue, read_dialogue
 from chatmemory.transfer.jsonl import VERSION
 
@@ -151,6 +151,8 @@ class _Importer:
             current.turn(line)
         elif kind == "message":
             current.message(line)
+        elif kind == "feedback":
+            current.feedback(line)
         else:
             is_new = current.end(line)
             self.current = None
@@ -242,7 +244,7 @@ def _parse(line: bytes) -> tuple[str | None, Any]:
             f"The line is longer than {MAX_LINE} bytes.", code="too_large", limit=MAX_LINE
         )
     match codec.parse_json(line, is_ours=True):
-        case {"type": "session" | "turn" | "message" | "end" as kind, **rest}:
+        case {"type": "session" | "turn" | "message" | "feedback" | "end" as kind, **rest}:
             return str(kind), rest
         case _:
             return None, codec.parse_json(line)
@@ -295,6 +297,9 @@ class _Session:
         self.last = columns["last_seq"]
         self.turns = 0
         self.messages = 0
+        self.feedbacks = 0
+        self.rated = 0
+        """The `user_seq` of the last feedback."""
         self.running: str | None = None
         self._start_chunk()
 
@@ -335,9 +340,22 @@ class _Session:
         self.messages += 1
         self._add(self.chunk_rows, row, len(row["text"]) + len(row["body"] or ""))
 
+    def feedback(self, line: dict[str, object]) -> None:
+        """Read the line of a feedback. Raises BadInput."""
+        given = FEEDBACK.read(line)
+        codec.check_client_id(given["turn"], field="turn")
+        if not self.rated < given["user_seq"] <= self.last:
+            message = "user_seq must be the seq of a message, and higher than in the line before."
+            raise BadInput(message, field="user_seq")
+        self.rated = given["user_seq"]
+        self.feedbacks += 1
+        self._add(self.chunk_feedback, given, len(given["reason"]))
+
     def end(self, line: dict[str, object]) -> bool:
         """Read the last line and finish the import; return whether the session is new."""
-        if line != {"turns": self.turns, "messages": self.messages} or self.next <= self.last:
+        expected = {"turns": self.turns, "messages": self.messages}
+        expected |= {"feedback": self.feedbacks} if self.feedbacks else {}
+        if line != expected or self.next <= self.last:
             message = f"Lines are missing: found {self.turns} turns and {self.messages} messages."
             raise BadInput(message, code="bad_shape")
         self._store_chunk()
@@ -346,6 +364,7 @@ class _Session:
         return services.finish_import(
             found=self.found,
             turns=self.turns,
+            feedback=self.feedbacks,
             running=self.running,
             by=self.target.by,
             reason=self.target.reason,
@@ -363,11 +382,18 @@ class _Session:
             self._store_chunk()
 
     def _store_chunk(self) -> None:
-        if self.found is not None and (self.chunk_turns or self.chunk_rows):
-            services.import_rows(found=self.found, turns=self.chunk_turns, rows=self.chunk_rows)
+        is_any = self.chunk_turns or self.chunk_rows or self.chunk_feedback
+        if self.found is not None and is_any:
+            services.import_rows(
+                found=self.found,
+                turns=self.chunk_turns,
+                rows=self.chunk_rows,
+                feedback=self.chunk_feedback,
+            )
         self._start_chunk()
 
     def _start_chunk(self) -> None:
         self.chunk_turns: list[dict[str, Any]] = []
         self.chunk_rows: list[dict[str, Any]] = []
+        self.chunk_feedback: list[dict[str, Any]] = []
         self.chars = 0

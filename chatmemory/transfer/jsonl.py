@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from chatmemory import codec
 from chatmemory.models import Turn
-from chatmemory.transfer.columns import MESSAGE, SESSION, TURN
+from chatmemory.transfer.columns import FEEDBACK, MESSAGE, SESSION, TURN
 from chatmemory.transfer.reading import Reading
 
 VERSION = 1
 
 
 def write(reading: Reading) -> Iterator[str]:
-    """Write a line for the session, each turn and each message, and a line with their counts."""
+    """Write a line for the session, each turn, message and feedback, and one with their counts."""
     tags = {"tags": sorted(reading.tags)} if reading.tags else {}
     yield _line("session", {"version": VERSION, **SESSION.write(reading.session), **tags})
     turns = messages = 0
@@ -24,8 +24,13 @@ def write(reading: Reading) -> Iterator[str]:
         else:
             messages += 1
             yield _line("message", MESSAGE.write(row))
+    feedback = 0
+    for given in reading.feedback():
+        feedback += 1
+        yield _line("feedback", FEEDBACK.write(given))
+    more = {"feedback": feedback} if feedback else {}
     missing = {"missing": reading.missing} if reading.missing else {}
-    yield _line("end", {"turns": turns, "messages": messages, **missing})
+    yield _line("end", {"turns": turns, "messages": messages, **more, **missing})
 
 
 def _line(kind: str, values: dict[str, object]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from chatmemory import codec, services
-from chatmemory.models import Message, Session, Turn
+from chatmemory.models import Feedback, Message, Session, Turn
 from chatmemory.transfer.reading import Reading
 
 HEADER = (
@@ -40,6 +40,8 @@ _IGNORED = r"[^\w!-~\t\r\n]*"
 _FORMULA = re.compile(rf"\A(?={_IGNORED}[\t\r\n{_SIGNS}])|(?<=[;\r\n])(?={_IGNORED}[{_SIGNS}])")
 """Where a formula may begin: also after a semicolon or a line break in the text. Spreadsheets in
 some countries separate cells by semicolons, and then ignore quotes that follow commas."""
+
+_VALUES: dict[int, str] = {Feedback.Value.GOOD: "good", Feedback.Value.BAD: "bad"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,11 @@ def write_markdown(reading: Reading, *, is_own: bool = False) -> Iterator[str]:
         yield f"## {number}: {'; '.join(about)}\n\n{_fence(entry.text)}\n"
         if entry.data and not is_own:
             yield f"{_fence(entry.data, 'json')}\n"
+    for given in reading.feedback():
+        at = _time(given.changed_at)
+        yield f"## Feedback on {given.user_seq}: {_VALUES[given.value]}, {at}\n\n"
+        if given.reason:
+            yield f"{_fence(given.reason)}\n"
 
 
 def write_own_markdown(reading: Reading) -> Iterator[str]:
@@ -104,6 +111,17 @@ def write_own_json(reading: Reading) -> Iterator[str]:
             "text": entry.text,
         }
         yield separator + codec.dump_json(message)
+        separator = ",\n"
+    yield '],\n"feedback": ['
+    separator = "\n"
+    for given in reading.feedback():
+        feedback = {
+            "on": given.user_seq,
+            "at": given.changed_at.isoformat(),
+            "value": _VALUES[given.value],
+            "reason": given.reason,
+        }
+        yield separator + codec.dump_json(feedback)
         separator = ",\n"
     yield "]}"
 
@@ -148,6 +166,7 @@ def _entries(reading: Reading) -> Iterator[Entry]:
         states += ["hidden"] if row.seq < reading.session.first_seq else []
         states += ["replaced"] if is_replaced else []
         states += ["redacted"] if row.redacted else []
+        states += [f"rated {_VALUES[row.feedback]}"] if row.feedback is not None else []
         states += ["unreadable"] if row.quarantined or "quarantined" in row.plain() else []
         yield Entry(
             number=row.seq,

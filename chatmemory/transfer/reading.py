@@ -13,7 +13,7 @@ from django.db.models import Model, Q, QuerySet
 
 from chatmemory.database.batches import in_batches
 from chatmemory.database.retries import durably
-from chatmemory.models import Message, Session, SessionQuerySet, Turn
+from chatmemory.models import Feedback, Message, Session, SessionQuerySet, Turn
 from chatmemory.services.tags import tags_of
 
 logger = logging.getLogger(__name__)
@@ -75,6 +75,14 @@ class Reading:
             while replaced and replaced[0].stop <= row.seq:
                 replaced.popleft()
             yield row, bool(replaced) and row.seq in replaced[0]
+
+    def feedback(self) -> Iterator[Feedback]:
+        """Yield the feedback on the turns that were read, also of those that a vacuum deleted."""
+        given = Feedback.objects.filter(session=self.session.pk).order_by("user_seq")
+        after, last = 0, self.session.last_seq
+        while page := _all(given.filter(user_seq__gt=after, user_seq__lte=last)[:PAGE]):
+            yield from page
+            after = page[-1].user_seq
 
     def running(self) -> Turn | None:
         """Return the running turn with its partial text."""

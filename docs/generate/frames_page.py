@@ -32,6 +32,7 @@ REQUESTS: Mapping[str, Shape[Any]] = {
     "POST removed/<undo>/restore/": requests.NOTHING,
     "GET sessions/<key>/messages/": requests.MESSAGE_QUERY,
     "POST sessions/<key>/messages/": requests.SEND_MESSAGE,
+    "PUT sessions/<key>/turns/<turn>/feedback/": requests.SET_FEEDBACK,
     "GET own-data/export/": requests.EXPORT_QUERY,
     "POST own-data/erase/": requests.ERASE_OWN_DATA,
     "POST tickets/": requests.NOTHING,

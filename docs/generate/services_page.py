@@ -60,6 +60,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "get_turn",
         "list_versions",
         "read_unstored",
+        "set_feedback",
     ),
     "Removal and restore": (
         "preview_trim",

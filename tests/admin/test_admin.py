@@ -19,6 +19,7 @@ from chatmemory.admin.states import state_of
 from chatmemory.models import AuditEntry, Message, Session, Turn
 from chatmemory.services import SERVER, Actor
 from chatmemory.services.turns import progress
+from chatmemory.services.turns.progress import finish_turn
 from tests.factories import BY, make_messages, make_session, make_user
 
 pytestmark = pytest.mark.django_db
@@ -196,7 +197,7 @@ def test_pages_need_few_statements_for_any_number_of_rows(admin):
     for page in pages:
         admin.get(page)  # the first reading is written down, content types are kept
     few = [statements(admin, page) for page in pages]
-    assert max(few) <= 12
+    assert max(few) <= 13
     for number in range(60):
         talk_of(make_user(), key=f"other-{number}")
     assert [statements(admin, page) for page in pages] == few
@@ -296,6 +297,38 @@ def test_a_transcript_is_ordered_by_seq_after_the_clock_jumped_back(admin, talk)
 @pytest.mark.parametrize("number", ["x", "-1", "1" + "0" * 30, "٣", "\0"])
 def test_an_invalid_number_shows_the_newest_page(admin, talk, number):
     assert "where?" in shown(admin.get(at("transcript", talk), {"before": number}))
+
+
+def rate(session, value, reason=""):
+    """Add a turn to the session, and rate its reply."""
+    at = {"session_key": session.key, "by": Actor.user(session.owner)}
+    name = f"t{session.turns.count()}"
+    claim = services.admit_turn(**at, client_id=name, content="hi", owner="me").claim
+    reply = {"role": "assistant", "content": "ho"}
+    assert finish_turn(claim=claim, status="complete", message=reply)
+    services.set_feedback(**at, turn=name, value=value, reason=reason)
+
+
+def test_the_transcript_shows_feedback_beside_the_reply(admin, talk):
+    admin.get(at("transcript", talk))  # caches
+    few = statements(admin, at("transcript", talk))
+    rate(talk, -1, "<b>Wrong\u202e</b>")
+    rate(talk, 1)
+    page = admin.get(at("transcript", talk)).content.decode()
+    assert page.count("Feedback: ") == 2
+    assert "Feedback: bad. &lt;b&gt;Wrong" in page
+    assert "<b>Wrong" not in page
+    assert "\u202e" not in page
+    assert "Feedback: good" in shown(admin.get(at("message", talk, 8)))
+    assert "Feedback" not in shown(admin.get(at("message", talk, 7)))
+    assert statements(admin, at("transcript", talk)) == few + 1
+
+
+def test_a_session_shows_the_counts_of_feedback(admin, talk):
+    assert "0 good, 0 bad" in shown(admin.get(at("change", talk)))
+    for value in (1, -1, 1):
+        rate(talk, value)
+    assert "2 good, 1 bad" in shown(admin.get(at("change", talk)))
 
 
 @pytest.mark.parametrize("pk", ["0", "1" + "0" * 30])

@@ -32,6 +32,7 @@ from tests.locking import concurrently
 pytestmark = pytest.mark.django_db
 
 VERSIONS = f"{MESSAGES}1/versions/"
+FEEDBACK = f"{TALK}turns/c1/feedback/"
 CHUNKED: dict[str, Any] = {"HTTP_TRANSFER_ENCODING": "chunked"}
 
 
@@ -650,11 +651,11 @@ def test_a_post_with_the_csrf_token_is_accepted(ann, talk, address, body, expect
     assert client.post(address, json.dumps(body), **sent).status_code == expected
 
 
-@pytest.mark.parametrize("address", [TALK, MESSAGES, f"{MESSAGES}1/", VERSIONS])
+@pytest.mark.parametrize("address", [TALK, MESSAGES, f"{MESSAGES}1/", VERSIONS, FEEDBACK])
 @pytest.mark.parametrize("verb", ["get", "post", "put", "patch", "delete"])
 def test_another_users_session_looks_like_an_unknown_one(api, verb, address):
     body = {"client_id": "c1", "text": "hi", "wait": True}
-    body = {"title": "x"} if verb == "patch" else body
+    body = {"patch": {"title": "x"}, "put": {"value": 1}}.get(verb, body)
     extra = {} if verb == "get" else {"data": body, "content_type": "application/json"}
 
     def ask():
@@ -769,6 +770,80 @@ def test_a_bad_rename_changes_nothing(api, talk, body, code, field):
     answer = api.patch(f"{SESSIONS}talk/", body, content_type=JSON)
     assert problem(answer) == (400, code, field)
     assert Session.objects.get().revision == 0
+
+
+@pytest.fixture
+def rated(ann, talk):
+    """Return Ann's session with an ended turn `c1`, of the rows 3 and 4."""
+    at = {"session_key": "talk", "by": Actor.user(ann)}
+    claim = services.admit_turn(**at, client_id="c1", content="hi", owner="me").claim
+    message = {"role": "assistant", "content": "hello"}
+    assert progress.finish_turn(claim=claim, status="complete", message=message)
+    return talk
+
+
+def shown(api):
+    return [message["feedback"] for message in api.get(MESSAGES).json()["messages"]]
+
+
+def test_feedback_is_set_and_withdrawn(api, rated):
+    for value, reason in ((1, ""), (-1, "Wrong."), (-1, "Wrong.")):
+        answer = api.put(FEEDBACK, {"value": value, "reason": reason}, content_type=JSON)
+        assert answer.status_code == 200
+        assert answer.json() == {"turn": "c1", "value": value, "reason": reason}
+        assert shown(api) == [None, None, None, value]
+    assert rated.feedback.get().reason == "Wrong."
+    for _ in range(2):
+        answer = api.delete(FEEDBACK)
+        assert answer.status_code == 200
+        assert answer.json() == {"turn": "c1", "value": None, "reason": ""}
+        assert shown(api) == [None] * 4
+    assert api.put(FEEDBACK, {"value": 1}, content_type=JSON).status_code == 200
+    assert api.put(FEEDBACK, {"value": None}, content_type=JSON).status_code == 200
+    assert not rated.feedback.exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "field"),
+    [
+        ({}, 400, "bad_field", "value"),
+        ({"value": "1"}, 400, "bad_field", "value"),
+        ({"value": 0}, 400, "bad_field", "value"),
+        ({"value": 1, "reason": None}, 400, "bad_field", "reason"),
+        ({"value": 1, "reason": "\x07"}, 400, "bad_text", "reason"),
+        ({"value": 1, "reason": "x" * 1_001}, 413, "too_large", "reason"),
+        ({"value": 1, "turn": "c1"}, 400, "unknown_field", "turn"),
+    ],
+)
+def test_bad_feedback_changes_nothing(api, rated, body, status, code, field):
+    answer = api.put(FEEDBACK, body, content_type=JSON)
+    assert problem(answer) == (status, code, field)
+    assert not rated.feedback.exists()
+
+
+@pytest.mark.parametrize("turn", ["other", "C1", "a b", "%00", "c" * 65, "🐝"])
+def test_feedback_on_an_unknown_turn_is_refused(api, rated, turn):
+    address = f"{TALK}turns/{turn}/feedback/"
+    for answer in (api.put(address, {"value": 1}, content_type=JSON), api.delete(address)):
+        assert problem(answer)[:2] == (404, "unknown_turn")
+
+
+def test_feedback_on_a_waiting_turn_is_busy(api, talk):
+    send(api)
+    answer = api.put(FEEDBACK, {"value": 1}, content_type=JSON)
+    assert problem(answer)[:2] == (409, "busy")
+    assert answer.json()["turn"] == "c1"
+
+
+def test_feedback_needs_the_csrf_token(ann, rated):
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(ann)
+    for answer in (
+        client.put(FEEDBACK, {"value": 1}, content_type=JSON),
+        client.delete(FEEDBACK),
+    ):
+        assert problem(answer)[:2] == (403, "forbidden")
+    assert not rated.feedback.exists()
 
 
 def test_an_unreachable_database_is_unavailable(api, talk, monkeypatch):

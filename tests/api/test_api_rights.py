@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 
 from chatmemory import services
 from chatmemory.api.urls import urlpatterns
-from chatmemory.models import Message, Session, Turn
+from chatmemory.models import Feedback, Message, Session, Turn
 from chatmemory.services import Actor
 from tests.factories import make_messages, make_user
 
@@ -36,6 +36,7 @@ URLS = {
     "sessions/<key>/messages/<int:seq>/versions/": READ_ONLY,
     "sessions/<key>/turns/": READ_ONLY,
     "sessions/<key>/turns/<turn>/": READ_ONLY,
+    "sessions/<key>/turns/<turn>/feedback/": {"put": 200, "delete": 200},
     "sessions/<key>/stop/": {"post": 200},
     "own-data/export/": READ_ONLY,
     "own-data/erase/": {"post": 403},
@@ -106,6 +107,7 @@ def talk_of(user, word):
     services.open_session(**where, title=f"{word} title", **hidden)
     services.append_messages(**where, messages=make_messages(f"{word} question", f"{word} answer"))
     session = services.get_session(**where)
+    Message.stored.filter(session=session).update(turn=1)
     Turn.objects.create(
         session=session, client_id="t0", status="complete", user_seq=1, epoch=session.epoch
     )
@@ -122,6 +124,8 @@ def requests_of(route, verb):
         return [(query, None) for query in QUERIES.get(route, [""])]
     if verb == "patch":
         return [("", {"title": "x"}), ("", {"pinned": True, "expect_revision": 9})]
+    if verb == "put":
+        return [("", {"value": 1})]
     if verb == "post":
         return [("", body) for body in BODIES.get(route, [SEND])]
     return [("", SEND)]
@@ -177,6 +181,7 @@ def test_another_users_session_is_answered_like_an_unknown_one(ann, talks, route
     assert [found.entry_pk for found in services.list_removed(by=Actor.user(before.owner))] == [
         foreign.undo
     ]
+    assert not Feedback.objects.exists()
 
 
 @pytest.mark.parametrize("route", URLS)

@@ -149,6 +149,20 @@ async def test_rename_changes_the_title(ann, settings):
     assert refused.value.code == "bad_field"
 
 
+async def test_feedback_is_shown_by_the_reply(ann, settings):
+    use_responder(settings, "echo")
+    async with serving() as address, chat(address, ann) as talk:
+        turn = await talk.send("hi")
+        reply = await within(talk.reply(turn))
+        await within(talk.feedback(turn, -1, "Wrong."))
+        await eventually(lambda: talk.rows[reply.seq].fields["feedback"] == -1)
+        await within(talk.feedback(turn.turn, None))
+        await eventually(lambda: talk.rows[reply.seq].fields["feedback"] is None)
+        with pytest.raises(Refused) as refused:
+            await talk.feedback("unknown", 1)
+    assert refused.value.code == "unknown_turn"
+
+
 async def test_a_refusal_has_the_code_of_the_server(ann, settings):
     use_responder(settings, "slow")
     async with serving() as address, chat(address, ann) as talk:

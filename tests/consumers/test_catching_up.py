@@ -23,7 +23,7 @@ from chatmemory.database.after_commit import announce_change
 from chatmemory.errors import ChatMemoryError
 from chatmemory.live.hub import Hub, hub
 from chatmemory.live.runner import runner
-from chatmemory.models import AuditEntry, Message, Session
+from chatmemory.models import AuditEntry, Message, Session, Turn
 from chatmemory.services import Actor
 from tests.factories import make_messages, make_session
 from tests.servers import DEADLINE, Closed, Tab, own_threads, sign_in
@@ -243,6 +243,11 @@ def change_session(chance, person, number):
             )
             if admitted.claim is not None:
                 runner.launch(admitted.claim)
+        case "feedback":
+            ended = Turn.objects.filter(session=session, ended_at__isnull=False).order_by("-pk")
+            names = list(ended.values_list("client_id", flat=True)[:3])
+            value = chance.choice((1, -1, None))
+            services.set_feedback(**talk, turn=chance.choice(names or ["none"]), value=value)
         case "trim":
             services.trim_session(**talk, keep_last=chance.randrange(80), reason="test")
         case "redact":
@@ -267,7 +272,7 @@ def change_session(chance, person, number):
 
 CHANGES = [
     *["append"] * 6, *["turn"] * 3, *["ask"] * 5, *["regenerate"] * 3, *["redact"] * 6,
-    *["trim"] * 2, "clear", *["restore"] * 2,
+    *["feedback"] * 6, *["trim"] * 2, "clear", *["restore"] * 2,
     "archive", *["unarchive"] * 3, "title",
 ]  # fmt: skip
 

@@ -32,6 +32,7 @@ ROW = StoredMessage(
     revision=0,
     redacted=False,
     quarantined=False,
+    feedback=None,
     created_at=datetime(2026, 1, 1, tzinfo=UTC),
     turn_client_id=None,
 )

@@ -31,6 +31,7 @@ from chatmemory.models import Message, Session, Turn
 from chatmemory.protocol import Cursor
 from chatmemory.services import Actor, catch_up
 from chatmemory.services.turns.claims import aclaim_next
+from chatmemory.services.turns.progress import finish_turn
 from project.asgi import application
 from tests import responders_for_tests
 from tests.factories import make_messages, make_session
@@ -930,6 +931,81 @@ async def test_a_bad_title_is_refused_under_its_id(ann, talk, title, code):
     async with connected(tab := Tab(ann)):
         answer = await tab.ask("rename", title=title)
         assert (answer["type"], answer["code"], answer["field"]) == ("error", code, "title")
+
+
+# Feedback
+
+
+@pytest.fixture
+def rated(ann, talk, settings):
+    """Ann's session, with an ended turn `c1` of the rows 5 and 6."""
+    use_responder(settings, "echo")
+    claim = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="me").claim
+    message = {"role": "assistant", "content": "hello"}
+    assert finish_turn(claim=claim, status="complete", message=message)
+    talk.refresh_from_db()
+    return talk
+
+
+async def test_feedback_reaches_all_sockets_of_the_session_with_the_reply(ann, rated):
+    async with connected(first := Tab(ann), second := Tab(ann)):
+        for value, reason in ((-1, "Wrong."), (1, "Right."), (None, "")):
+            answer = await first.ask("feedback", turn="c1", value=value, reason=reason)
+            assert answer == {"type": "ok", "id": answer["id"], "turn": "c1", "feedback": value}
+            for tab in (first, second):
+                message = await tab.until("message")
+                assert (message["seq"], message["feedback"]) == (6, value)
+                assert message["revision"] == (await tab.until("session"))["revision"]
+
+
+async def test_feedback_reaches_older_cursors_new_sockets_and_fetches(ann, rated):
+    async with connected(tab := Tab(ann)):
+        cursor = tab.frames[-1]["cursor"]
+    await db(services.set_feedback)(**ann.talk, turn="c1", value=-1)
+    async with Tab(ann) as tab:
+        await tab.hello(cursor=cursor)
+        answer = await tab.ask("fetch", before_seq=7, limit=2)
+    [message] = [frame for frame in tab.frames if frame["type"] == "message"]
+    assert (message["seq"], message["feedback"]) == (6, -1)
+    assert [row["feedback"] for row in answer["messages"]] == [None, -1]
+    async with connected(tab := Tab(ann)):
+        assert [f["feedback"] for f in tab.frames if f["type"] == "message"] == [*[None] * 5, -1]
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "field"),
+    [
+        ({"value": 2}, "bad_field", "value"),
+        ({"value": True}, "bad_field", "value"),
+        ({}, "bad_field", "value"),
+        ({"value": None, "reason": "x"}, "bad_field", "reason"),
+        ({"value": 1, "reason": "x" * 1_001}, "too_large", "reason"),
+        ({"value": 1, "reason": "a\0"}, "bad_text", "reason"),
+        ({"value": 1, "turn": "a b"}, "bad_field", "turn"),
+        ({"value": 1, "turn": "nobodys"}, "unknown_turn", None),
+        ({"value": 1, "person": 7}, "unknown_field", "person"),
+    ],
+)
+async def test_bad_feedback_is_refused_under_its_id(ann, rated, given, code, field):
+    async with connected(tab := Tab(ann)):
+        answer = await tab.ask("feedback", **{"turn": "c1", **given})
+        assert (answer["type"], answer["code"], answer.get("field")) == ("error", code, field)
+    assert await db(rated.feedback.count)() == 0
+
+
+async def test_feedback_on_another_users_turn_is_unknown(ann, bob, rated):
+    await db(make_session)("bobs", owner=bob.user)
+    async with connected(tab := Tab(bob, "bobs")):
+        assert (await tab.ask("feedback", turn="c1", value=1))["code"] == "unknown_turn"
+    assert await db(rated.feedback.count)() == 0
+
+
+async def test_too_much_feedback_is_rate_limited(ann, rated, settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "WRITES_PER_MINUTE": 2}
+    async with connected(tab := Tab(ann)):
+        # The limit is for a minute of the clock, which may end between two of them.
+        answers = [await tab.ask("feedback", turn="c1", value=1) for _ in range(6)]
+    assert "rate_limited" in {answer.get("code") for answer in answers}
 
 
 # Fetch

@@ -186,3 +186,12 @@ test("a rename is sent, and its refusal rejects", async () => {
   });
   await assert.rejects(refused, {code: "bad_field"});
 });
+
+test("feedback is sent, and the reply that comes again has it", async () => {
+  const client = liveClient({}, {session: {}});
+  const rated = client.feedback("c1", -1, "Wrong.");
+  const {id, turn, value, reason} = socket().last("feedback");
+  assert.deepEqual({turn, value, reason}, {turn: "c1", value: -1, reason: "Wrong."});
+  socket().emit("ok", {id, turn, feedback: value});
+  await rated;
+});

@@ -152,6 +152,7 @@ export function row(seq, text, fields = {}) {
     model: "",
     redacted: false,
     quarantined: false,
+    feedback: null,
     created_at: "2026-01-01T00:00Z",
     ...fields,
   };

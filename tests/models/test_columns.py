@@ -13,10 +13,10 @@ import pytest
 from django.db import models
 
 from chatmemory.database.locks import locked_transaction
-from chatmemory.models import Message, Session, Turn
+from chatmemory.models import Feedback, Message, Session, Turn
 from chatmemory.services import redact_message, redact_turn
 from chatmemory.services.removal.erasure import begin_erasure
-from chatmemory.transfer.columns import _REQUIRED, MESSAGE, SESSION, TURN, Line
+from chatmemory.transfer.columns import _REQUIRED, FEEDBACK, MESSAGE, SESSION, TURN, Line
 from tests.factories import BY, TALK, make_user
 
 pytestmark = pytest.mark.django_db
@@ -38,13 +38,14 @@ NOT_EXPORTED: dict[type[models.Model], dict[str, str]] = {
         "owner": "follows from the scope",
         "superseded_to": "computed from the imported turns",
         "epoch": "each database begins its own, to fence older writers",
-        "rows_revision": "only for cursors, and none is older than the import",
+        "rows_revision": "computed from the imported messages",
         "running": "exported as the status of the turn",
         "waiting": "exported as the status of the turns",
         "fence": "belongs to a run",
     },
     Message: _ROW,
     Turn: {**_ROW, **_RUN, "epoch": "that of the imported session"},
+    Feedback: _ROW,
 }
 
 OTHER_DEFAULTS = {(MESSAGE, "status"): "the model has none; nearly all rows are complete"}
@@ -75,7 +76,7 @@ KEPT_BY_REDACTION: dict[type[models.Model], dict[str, str]] = {
     Message: {
         **dict.fromkeys(("id", "session", "seq", "role", "turn", "step", "batch"), _FRAME),
         "client_id": "a resend stays a duplicate",
-        **dict.fromkeys(("status", "error", "model", "created_at"), _METADATA),
+        **dict.fromkeys(("status", "error", "model", "feedback", "created_at"), _METADATA),
         "tokens": "recounted for the empty text",
         "revision": "raised, so that readers fetch the row again",
         "redacted": "marks the row",
@@ -87,6 +88,10 @@ KEPT_BY_REDACTION: dict[type[models.Model], dict[str, str]] = {
         **dict.fromkeys(("status", "error", "model", "usage", "step"), _METADATA),
         **dict.fromkeys(("epoch", "fence", "lease_owner", "lease_until", "scope"), _METADATA),
         **dict.fromkeys(("started_at", "stop_requested_at", "created_at", "ended_at"), _METADATA),
+    },
+    Feedback: {
+        **dict.fromkeys(("id", "session", "turn", "user_seq"), _FRAME),
+        **dict.fromkeys(("value", "created_at", "changed_at"), _METADATA),
     },
 }
 
@@ -107,6 +112,8 @@ def filled_value(field: models.Field[Any, Any]) -> Any:
     match field:
         case models.BooleanField():
             return True
+        case models.SmallIntegerField():
+            return field.flatchoices[0][0]
         case models.IntegerField():
             return 7
         case models.DateTimeField():
@@ -147,6 +154,10 @@ def fill_turn(session, **columns):
     return fill(Turn, session=session, **{"status": "failed", **columns})
 
 
+def fill_feedback(session, **columns):
+    return fill(Feedback, session=session, **columns)
+
+
 def blanked(row) -> set[str]:
     """Return the columns that are empty now and were not before."""
     before = {name: getattr(row, name) for name in fields_of(type(row)) if hasattr(row, name)}
@@ -154,7 +165,10 @@ def blanked(row) -> set[str]:
     return {name for name, value in before.items() if value and not getattr(row, name)}
 
 
-@pytest.mark.parametrize(("model", "line"), [(Session, SESSION), (Message, MESSAGE), (Turn, TURN)])
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [(Session, SESSION), (Message, MESSAGE), (Turn, TURN), (Feedback, FEEDBACK)],
+)
 def test_each_column_is_exported_and_imported(model, line: Line):
     check_all(model, {column.name for column in line.columns}, NOT_EXPORTED[model])
 
@@ -165,6 +179,7 @@ def test_an_exported_row_is_imported_unchanged():
         (session, SESSION),
         (fill_message(session), MESSAGE),
         (fill_turn(session), TURN),
+        (fill_feedback(session), FEEDBACK),
     ):
         values = line.read(json.loads(json.dumps(line.write(row))))
         assert values == {name: getattr(row, name) for name in values}
@@ -189,12 +204,18 @@ def test_redaction_blanks_each_column_of_a_message():
 
 
 def test_redaction_blanks_each_column_of_a_turn():
-    turn = fill_turn(fill_session())
+    turn = fill_turn(session := fill_session())
+    feedback = fill_feedback(session, user_seq=turn.user_seq)
     assert redact_turn(**TALK, turn=turn.client_id, reason="private") is not None
     check_all(Turn, blanked(turn), KEPT_BY_REDACTION[Turn])
+    check_all(Feedback, blanked(feedback), KEPT_BY_REDACTION[Feedback])
 
 
-@pytest.mark.parametrize("line", [SESSION, MESSAGE, TURN], ids=["Session", "Message", "Turn"])
+@pytest.mark.parametrize(
+    "line",
+    [SESSION, MESSAGE, TURN, FEEDBACK],
+    ids=["Session", "Message", "Turn", "Feedback"],
+)
 def test_a_column_that_a_file_omits_gets_the_models_default(line):
     """A file that was exported before the column existed must not change what rows mean."""
     for column in line.columns:

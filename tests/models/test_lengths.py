@@ -11,13 +11,14 @@ from django.db import models
 from chatmemory import codec
 from chatmemory.access.addresses import check_session_key
 from chatmemory.errors import BadInput
-from chatmemory.models import Message, Session, Turn
+from chatmemory.models import MAX_FEEDBACK_CHARS, Feedback, Message, Session, Turn
 from chatmemory.services.sessions import MAX_TITLE_CHARS
 from tests.frames import SCHEMA
 
 COLUMNS: dict[str, tuple[type[models.Model], str]] = {
     "client_id": (Turn, "client_id"),
     "rename.title": (Session, "title"),
+    "feedback.reason": (Feedback, "reason"),
     "session_name.key": (Session, "key"),
     "session_name.title": (Session, "title"),
     "session.key": (Session, "key"),
@@ -70,6 +71,7 @@ def test_each_length_in_the_schema_is_that_of_its_column():
     [
         (codec.check_client_id, Message, "client_id"),
         (codec.check_client_id, Turn, "client_id"),
+        (codec.check_client_id, Feedback, "turn"),
         (codec.check_client_id, Session, "running"),
         (codec.check_key, Session, "key"),
         (check_session_key, Session, "key"),
@@ -84,6 +86,10 @@ def test_each_check_accepts_what_its_column_can_store_and_no_more(check, model, 
 
 def test_a_title_has_the_length_of_its_column():
     assert max_length(Session, "title") == MAX_TITLE_CHARS
+
+
+def test_a_reason_of_feedback_has_the_length_of_its_column():
+    assert max_length(Feedback, "reason") == MAX_FEEDBACK_CHARS
 
 
 def test_the_name_of_a_model_is_truncated_to_its_columns():

@@ -106,7 +106,8 @@ def row(seq: int, text: str, **fields: Any) -> dict[str, Any]:
         "model": "",
         "created_at": "2026-01-01T00:00Z",
     }
-    return {**about, **content, **more, "redacted": False, "quarantined": False, **fields}
+    states = {"redacted": False, "quarantined": False, "feedback": None}
+    return {**about, **content, **more, **states, **fields}
 
 
 @pytest.fixture(scope="module")

@@ -20,16 +20,19 @@ from markdown_it import MarkdownIt
 
 from chatmemory import codec
 from chatmemory.langchain import DjangoChatMessageHistory
-from chatmemory.models import AuditEntry, Message, Session, Turn
+from chatmemory.models import AuditEntry, Feedback, Message, Session, Turn
 from chatmemory.services import (
     Actor,
     abegin_export,
     admit_turn,
     append_messages,
+    check_integrity,
     clear_session,
     purge_session,
     read_unstored,
+    release_session,
     restore_session,
+    set_feedback,
     stop_turn,
     tag_session,
     trim_session,
@@ -79,6 +82,8 @@ def make_talk(owner: Any, key: str = "talk") -> Session:
     trim_session(**at, keep_last=2, reason="long")
     turn(at, "t1", calls=True)
     turn(at, "t2", error="model_error")
+    set_feedback(**at, turn="t1", value=-1, reason="Say “Bö” 🌦")
+    set_feedback(**at, turn="t2", value=1)
     admit_turn(**at, client_id="t3", content="never mind")
     stop_turn(**at, turn="t3")
     append_messages(**at, messages=make_messages("a", "b", "c"))
@@ -87,8 +92,11 @@ def make_talk(owner: Any, key: str = "talk") -> Session:
     rows.filter(seq=last - 2).update(text="", body=None, redacted=True, revision=9)
     rows.filter(seq=last - 1).update(body='{"role":"assistant', quarantined=True)
     rows.filter(seq=last).update(created_at=MOMENT)
+    session.feedback.update(created_at=MOMENT, changed_at=MOMENT)
     Session.objects.filter(pk=session.pk).update(
         created_at=MOMENT - timedelta(days=3),
+        revision=9,
+        rows_revision=9,
         last_message_at=MOMENT,
         last_active_day=date(2026, 3, 1),
         expires_at=MOMENT + timedelta(days=36_500),
@@ -156,7 +164,7 @@ def test_jsonl_round_trips_a_session(mira):
     same = [f.name for f in Session._meta.fields if f.name not in ("id", "scope", "owner", "epoch")]
     different = {n for n in same if getattr(new, n) != getattr(old, n)}
     assert different == {"fence"}
-    for model in (Message.stored, Turn.objects):
+    for model in (Message.stored, Turn.objects, Feedback.objects):
         left_out = {"id", "session_id", "epoch", "place", "fence", "lease_owner", "lease_until"}
         mine, theirs = (
             [
@@ -165,7 +173,7 @@ def test_jsonl_round_trips_a_session(mira):
             ]
             for session in (old, new)
         )
-        key = {Message.stored: "seq", Turn.objects: "client_id"}[model]
+        key = {Message.stored: "seq", Turn.objects: "client_id", Feedback.objects: "turn"}[model]
         assert sorted(mine, key=lambda row: row[key]) == sorted(theirs, key=lambda row: row[key])
 
 
@@ -202,6 +210,7 @@ def test_the_export_of_an_import_does_not_depend_on_the_database(mira):
     assert [line["type"] for line in lines if line["type"] != "message"] == [
         "session",
         *["turn"] * 3,
+        *["feedback"] * 2,
         "end",
     ]
 
@@ -308,6 +317,62 @@ def test_a_waiting_message_that_was_cleared_before_the_export_remains_hidden(mir
     new = Session.objects.get(owner=omar)
     assert ("and then?", False) not in unstored_texts(new)
     assert new.turns.filter(client_id="t2").exclude(asked="").exists()
+
+
+def test_feedback_of_vacuumed_turns_is_exported_and_imported(mira, settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "UNDO_DAYS": 0}
+    old, omar = make_talk(mira), make_user("omar")
+    at: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": old.scope}
+    release_session(**at, reason="")
+    clear_session(**at, reason="")
+    vacuum()
+    text = text_of("jsonl")
+    [outcome] = import_text(text, omar)
+    assert outcome.error is None
+    new = Session.objects.get(owner=omar)
+    assert sorted(new.feedback.values_list("turn", "value", "reason")) == [
+        ("t1", -1, ""),
+        ("t2", 1, ""),
+    ]
+    assert text_of("jsonl", pk=new.pk) == text.replace(old.scope, new.scope)
+    assert list(check_integrity(session_pk=new.pk)) == []
+
+
+def test_feedback_that_changes_during_an_export_is_imported_with_its_newest_value(mira):
+    make_session("talk", owner=mira)
+    at: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": user_scope(mira)}
+    for name in ("t1", "t2", "t3"):
+        turn(at, name)
+    set_feedback(**at, turn="t1", value=1)
+    set_feedback(**at, turn="t2", value=1)
+    pieces = []
+    for piece in export_sessions(Session.objects.all(), form="jsonl"):
+        pieces.append(piece)
+        if '"seq":6' in piece:  # all messages were read
+            set_feedback(**at, turn="t1", value=-1)
+            set_feedback(**at, turn="t2", value=None)
+            set_feedback(**at, turn="t3", value=1)
+    omar = make_user("omar")
+    [outcome] = import_text("".join(pieces), omar)
+    assert outcome.error is None
+    new = Session.objects.get(owner=omar)
+    rows = Message.stored.filter(session=new, feedback__isnull=False)
+    assert list(rows.order_by("seq").values_list("seq", "feedback")) == [(2, -1), (6, 1)]
+    assert list(check_integrity(session_pk=new.pk)) == []
+
+
+@pytest.mark.parametrize("form", ["csv", "markdown", "own-json", "own-markdown"])
+def test_forms_for_people_show_feedback(mira, form):
+    make_talk(mira)
+    text = text_of(form)
+    assert (text.count("rated bad"), text.count("rated good")) == (1, 1)
+    assert text.count("Say “Bö” 🌦") == (0 if form == "csv" else 1)
+    if form == "own-json":
+        [session] = json.loads(text)
+        assert [(given["on"], given["value"]) for given in session["feedback"]] == [
+            (5, "bad"),
+            (9, "good"),
+        ]
 
 
 def test_the_last_line_counts_missing_rows(mira, caplog):
@@ -632,7 +697,7 @@ def test_all_cells_of_a_csv_file_are_quoted(mira):
     assert states["1"] == states["2"] == "hidden"
     assert states[str(last - 2)] == "redacted"
     assert states[str(last - 1)] == "unreadable"
-    assert states["10"] == "failed; model_error"
+    assert states["10"] == "failed; model_error; rated good"
 
 
 @pytest.mark.parametrize("form", ["csv", "markdown"])
@@ -717,6 +782,6 @@ def test_a_session_costs_few_statements(mira, django_assert_num_queries):
     make_session("talk", owner=mira)
     messages = make_messages(*["x"] * 300)
     append_messages(session_key="talk", by=BY, scope=user_scope(mira), messages=messages)
-    # Three for sessions; waiting turns, head, tags, turns without a row; two pages of rows.
-    with django_assert_num_queries(9):
+    # Three for sessions; waiting turns, head, tags, other turns; two pages of rows; feedback.
+    with django_assert_num_queries(10):
         text_of("jsonl")

@@ -25,7 +25,7 @@ class Finding:
 
     code: str
     """A column of the session, or one of gap, double, below, removed, batch, user_row, overdue,
-    stray_turn, unreadable, readable, call, result, orphans, unchecked."""
+    stray_turn, feedback, reply, unreadable, readable, call, result, orphans, unchecked."""
     session_pk: int
     sentence: str
     from_seq: int | None = None

@@ -16,7 +16,21 @@ from chatmemory.codec import check_value
 from chatmemory.database.batches import batches, check_size
 from chatmemory.database.locks import lock_pk
 from chatmemory.errors import NotFound
-from chatmemory.models import DatabaseNow, Message, Session, SessionQuerySet, SessionTag, Turn
+from chatmemory.models import (
+    DatabaseNow,
+    Feedback,
+    Message,
+    Session,
+    SessionQuerySet,
+    SessionTag,
+    Turn,
+)
+from chatmemory.services.integrity.feedback import (
+    repair_replies,
+    stray_feedback,
+    unfounded_replies,
+    unshown_feedback,
+)
 from chatmemory.services.integrity.findings import (
     MAX_LISTED,
     Finding,
@@ -127,6 +141,8 @@ class _Facts:
     newest_at: datetime | None
     redacted: int
     rows_to_check: int
+    rated: int
+    """Rows that show feedback."""
 
     running: str | None
     waiting: int
@@ -138,6 +154,8 @@ class _Facts:
     """The highest row that a turn supersedes."""
     has_bad_batch: bool
     has_bad_turn: bool
+    has_stray_feedback: bool
+    has_bad_replies: bool
 
 
 _OF_SESSION = (
@@ -170,6 +188,7 @@ def _facts(pks: Sequence[int]) -> list[_Facts]:
         newest_at=Max("messages__created_at"),
         redacted=Count("messages", filter=Q(messages__redacted=True)),
         rows_to_check=Count("messages", filter=needs_check("messages__")),
+        rated=Count("messages", filter=Q(messages__feedback__isnull=False)),
     )
     is_named = Q(running__isnull=False, turns__client_id=F("running"))
     is_not_named = Q(running__isnull=True) | ~Q(turns__client_id=F("running"))
@@ -185,13 +204,21 @@ def _facts(pks: Sequence[int]) -> list[_Facts]:
     turns_of = {values["pk"]: values for values in turns}
     bad_batches = set(_bad_batches(pks).values_list("session_id", flat=True))
     bad_turns = set(_bad_turns(pks).values_list("session_id", flat=True))
+    rows = list(counted.order_by("pk"))
+    stray, bad_replies = _bad_feedback([values["pk"] for values in rows if values["rated"]], pks)
     found = []
-    for values in counted.order_by("pk"):
+    for values in rows:
         of_turns = turns_of.get(values["pk"])
         if of_turns is not None:
-            both: dict[str, Any] = {**values, **of_turns}
-            is_bad = values["pk"] in bad_batches, values["pk"] in bad_turns
-            found.append(_Facts(**both, has_bad_batch=is_bad[0], has_bad_turn=is_bad[1]))
+            both: dict[str, Any] = {
+                **values,
+                **of_turns,
+                "has_bad_batch": values["pk"] in bad_batches,
+                "has_bad_turn": values["pk"] in bad_turns,
+                "has_stray_feedback": values["pk"] in stray,
+                "has_bad_replies": values["pk"] in bad_replies,
+            }
+            found.append(_Facts(**both))
     return found
 
 
@@ -225,6 +252,23 @@ def _bad_turns(pks: Sequence[int]) -> QuerySet[Turn]:
         (Q(user_seq__gte=F("session__stored_from")) & ~Exists(begins))
         | (Q(user_seq__isnull=True) & is_begun)
     )
+
+
+def _bad_feedback(rated: Sequence[int], pks: Sequence[int]) -> tuple[set[int], set[int]]:
+    """Return the sessions with stray feedback, and those whose replies show other feedback.
+
+    `rated` are the sessions with rows that show feedback.
+    """
+    given = Feedback.objects.filter(session_id__in=pks).values_list("session_id", flat=True)
+    candidates = {*rated, *given.distinct()}
+    if not candidates:  # as most sessions: saves three statements
+        return set(), set()
+    found = (
+        set(query(candidates).values_list("session_id", flat=True))
+        for query in (stray_feedback, unshown_feedback, unfounded_replies)
+    )
+    stray, unshown, unfounded = found
+    return stray, unshown | unfounded
 
 
 def _expected(facts: _Facts) -> dict[str, Any]:
@@ -309,6 +353,16 @@ def _damage(facts: _Facts) -> Iterator[Finding]:
             _bad_turns([facts.pk]).order_by("pk").values_list("user_seq", flat=True),
             "The user's message of a turn should be row {}, but is not.",
         )
+    if facts.has_stray_feedback:
+        yield from findings_at(
+            "feedback",
+            facts.pk,
+            stray_feedback([facts.pk]).values_list("user_seq", flat=True),
+            "The feedback on row {} belongs to no turn with a reply.",
+        )
+    if facts.has_bad_replies:
+        sentence = "Replies show other feedback than the stored one."
+        yield Finding(code="reply", session_pk=facts.pk, sentence=sentence, is_fixable=True)
 
 
 def _bad_removal(facts: _Facts) -> Iterator[Finding]:
@@ -398,6 +452,10 @@ def _repair(session: Session, facts: _Facts) -> None:
         recover_overdue_turn(session.pk)
     for turn in _stray_turns(session.pk) if facts.stray else ():
         end_orphaned_turn(lock_pk(session.pk), turn)
+    if facts.has_bad_replies:
+        revision = lock_pk(session.pk).revision + 1
+        repair_replies(session, revision)
+        Session.objects.filter(pk=session.pk).update(revision=revision, rows_revision=revision)
     for after in _facts([session.pk]):
         _correct_columns(after)
 
@@ -416,12 +474,13 @@ def _correct_columns(facts: _Facts) -> None:
 
 
 def _orphans(session_pk: int | None) -> Iterator[Finding]:
-    """Yield the numbers of rows, turns and tags whose session does not exist."""
+    """Yield the numbers of rows, turns, tags and feedback whose session does not exist."""
     is_gone = ~Exists(Session.objects.filter(pk=OuterRef("session_id")))
     tables: dict[str, QuerySet[Any]] = {
         "messages": Message.stored.all(),
         "turns": Turn.objects.all(),
         "tags": SessionTag.objects.all(),
+        "feedback": Feedback.objects.all(),
     }
     for what, rows in tables.items():
         if session_pk is not None:

@@ -271,6 +271,7 @@ def begin_erasure(session: Session, by: Actor, reason: str, erasure_id: str) -> 
     move_epoch(session)  # Note [Floor and epoch]: a run must not write to it any more
     session.turns.update(asked="", partial="")
     session.tags.all().delete()
+    session.feedback.all().delete()
     if session.removed_at is None:
         mark_removed(session)
     record(

@@ -28,8 +28,9 @@ def redact_message(
     """Delete the content of a message permanently; None if it was redacted before.
 
     Its seq, role, time, model, client_id, and the ids and names of its tool calls stay. A resend
-    under its client_id is a duplicate. A trimmed message can be redacted too. `session_pk` works as
-    in `trim_session`. Raises BadInput (no such message), NotFound, Held, MemoryUnavailable.
+    under its client_id is a duplicate. The feedback on its turn loses its reason. A trimmed message
+    can be redacted too. `session_pk` works as in `trim_session`. Raises BadInput (no such message),
+    NotFound, Held, MemoryUnavailable.
     """
     check_reason(reason)
     with locked_transaction():
@@ -52,8 +53,9 @@ def redact_turn(
 ) -> AuditEntry | None:
     """Delete the text of an ended turn that no message contains; None if there is none.
 
-    `turn` is the turn's client_id, as in `read_unstored`. `session_pk` works as in `trim_session`.
-    Raises UnknownTurn, Busy (the turn waits or runs), BadInput, NotFound, Held, MemoryUnavailable.
+    This includes the reason of the feedback on it. `turn` is the turn's client_id, as in
+    `read_unstored`. `session_pk` works as in `trim_session`. Raises UnknownTurn, Busy (the turn
+    waits or runs), BadInput, NotFound, Held, MemoryUnavailable.
     """
     check_reason(reason)
     with locked_transaction():
@@ -63,7 +65,8 @@ def redact_turn(
             raise UnknownTurn
         if found.status in Turn.ACTIVE_STATUSES:
             raise Busy(turn=turn)
-        if not found.asked and not found.partial:
+        has_reason = found.user_seq is not None and _delete_reason(session, found.user_seq)
+        if not has_reason and not found.asked and not found.partial:
             return None
         session.turns.filter(pk=found.pk).update(asked="", partial="")
         return record(session, "redact", by, reason, turns=1)
@@ -84,11 +87,18 @@ def _redact(session: Session, message: Message, by: Actor, reason: str) -> Audit
     if message.turn is not None:  # the saved partial text of its turn may contain the same words
         ended = session.turns.filter(user_seq=message.turn, ended_at__isnull=False)
         ended.update(partial="")
+        _delete_reason(session, message.turn)
     Session.objects.filter(pk=session.pk).update(revision=revision, rows_revision=revision)
     announce_change(session.pk)
     return record(
         session, "redact", by, reason, from_seq=message.seq, to_seq=message.seq, messages=1
     )
+
+
+def _delete_reason(session: Session, user_seq: int) -> bool:
+    """Delete the reason of the feedback on a turn; return whether it had one. Needs the lock."""
+    given = session.feedback.filter(user_seq=user_seq).exclude(reason="")
+    return given.update(reason="") > 0
 
 
 aredact_message = in_pool(redact_message, lane=address_lane)

@@ -152,6 +152,9 @@ def _is_unrestorable(session: Session) -> bool:
 def _delete_below(session: Session, up_to: int) -> tuple[int, int]:
     """Delete stored rows below `up_to` and their turns. Needs the lock."""
     turns = _turns_below(session, up_to).delete()[0]
+    # The value stays: see Note [Feedback].
+    below = Q(user_seq__gte=session.stored_from, user_seq__lt=up_to)
+    session.feedback.filter(below).exclude(reason="").update(reason="")
     # The lower bound skips the index entries of rows that earlier chunks deleted.
     rows = Message.stored.filter(session=session, seq__gte=session.stored_from, seq__lt=up_to)
     messages = rows.delete()[0]

@@ -25,8 +25,17 @@ from chatmemory.database.locks import lock_pk, locked_transaction
 from chatmemory.database.pool import Lane, in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import BadInput, Busy, Conflict, MemoryUnavailable, NotFound
-from chatmemory.models import AuditEntry, DatabaseNow, Message, Session, Turn, on_primary
+from chatmemory.models import (
+    AuditEntry,
+    DatabaseNow,
+    Feedback,
+    Message,
+    Session,
+    Turn,
+    on_primary,
+)
 from chatmemory.services.audit.entries import check_reason, record
+from chatmemory.services.integrity.feedback import repair_replies, stray_feedback
 from chatmemory.services.removal.hide import purge_expired
 from chatmemory.services.tags import add_tags
 from chatmemory.services.turns.endings import interrupt_turn
@@ -153,9 +162,13 @@ def _stage(scope: str, digest: str, stored_from: int) -> Session:
 @_unavailable_if_deleted()
 @retried(is_repeatable=True)
 def import_rows(
-    *, found: Import, turns: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]
+    *,
+    found: Import,
+    turns: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]],
+    feedback: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Store the next rows, consecutive and at most 1,000, and turns; compare stored rows.
+    """Store the next rows, consecutive and at most 1,000, turns and feedback; compare stored rows.
 
     A waiting turn is stored as cancelled, with its text, and a running turn as interrupted: this
     database has no runs for them.
@@ -171,8 +184,8 @@ def import_rows(
     new = rows[len(known) :]
     if found.was_imported and new:
         raise Conflict(KEY_IN_USE)
-    if not found.was_imported and (new or turns):
-        _insert(found, turns, new)
+    if not found.was_imported and (new or turns or feedback):
+        _insert(found, turns, new, feedback)
 
 
 def _are_stored(session: Session, rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -194,7 +207,10 @@ def _are_stored(session: Session, rows: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _insert(
-    found: Import, turns: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]
+    found: Import,
+    turns: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]],
+    feedback: Sequence[Mapping[str, Any]],
 ) -> None:
     with ignored_duplicate(), locked_transaction():
         session = lock_pk(found.session_pk)
@@ -203,6 +219,9 @@ def _insert(
             raise Busy(IN_PROGRESS)
         Turn.objects.bulk_create(_new_turns(session, turns))
         Message.stored.bulk_create([Message(session=session, **row) for row in rows])
+        # An earlier, interrupted import may have stored an older state of the same feedback.
+        session.feedback.filter(user_seq__in=[given["user_seq"] for given in feedback]).delete()
+        Feedback.objects.bulk_create([Feedback(session=session, **given) for given in feedback])
         if rows:
             Session.objects.filter(pk=session.pk).update(last_seq=rows[-1]["seq"])
         return
@@ -247,12 +266,18 @@ def _highest_count(names: Counter[str]) -> int:
 @_unavailable_if_deleted()
 @retried(is_repeatable=True)
 def finish_import(
-    *, found: Import, turns: int, running: str | None, by: Actor, reason: str
+    *,
+    found: Import,
+    turns: int,
+    running: str | None,
+    by: Actor,
+    reason: str,
+    feedback: int = 0,
 ) -> bool:
     """Move a complete session to its address; return False if it was imported before.
 
-    `turns` is the expected number of turns, `running` the client_id of the running turn: it is
-    interrupted, and its partial text becomes a row.
+    `turns` and `feedback` are the expected numbers of rows, `running` is the client_id of the
+    running turn: it is interrupted, and its partial text becomes a row.
 
     Raises BadInput, Busy, MemoryUnavailable, and Conflict if the address is no longer free.
     """
@@ -265,7 +290,9 @@ def finish_import(
             return False
         if session.scope != importing_scope(found.scope):
             raise NotFound  # purged or erased; its rows may still be stored
-        _check_complete(session, found, turns)
+        _check_complete(session, found, turns, feedback)
+        # The feedback can have changed while the messages were exported.
+        repair_replies(session, found.session.get("revision", 0))
         _move(session, found)
         if running is not None:
             _interrupt(session, running)
@@ -296,12 +323,14 @@ def _end_waiting(session: Session, entry: AuditEntry) -> None:
     waited.update(ended_at=entry.created_at)
 
 
-def _check_complete(session: Session, found: Import, turns: int) -> None:
-    """Raise BadInput if rows or turns are missing."""
+def _check_complete(session: Session, found: Import, turns: int, feedback: int) -> None:
+    """Raise BadInput if rows, turns or feedback are missing."""
     if any(getattr(session, name) != found.session[name] for name in ("stored_from", "last_seq")):
         raise BadInput("Rows of this session are missing.", code="bad_shape")
     if session.turns.count() != turns:
         raise BadInput("The session contains a duplicate turn.", code="bad_shape")
+    if session.feedback.count() != feedback or stray_feedback([session.pk]).exists():
+        raise BadInput("The feedback does not match the turns.", code="bad_shape")
 
 
 def _check_address(found: Import, by: Actor) -> None:
@@ -319,8 +348,13 @@ def _move(session: Session, found: Import) -> None:
     if session.held_at is not None:  # held during the import: the file must not release it
         columns["held_at"] = session.held_at
     replaced = session.turns.filter(user_seq__isnull=False).aggregate(to=Max("replaces_to"))["to"]
+    changed = Message.stored.filter(session=session).aggregate(to=Max("revision"))["to"]
     Session.objects.filter(pk=session.pk).update(
-        **columns, scope=found.scope, key=found.key, superseded_to=replaced or 0
+        **columns,
+        scope=found.scope,
+        key=found.key,
+        superseded_to=replaced or 0,
+        rows_revision=changed or 0,
     )
 
 

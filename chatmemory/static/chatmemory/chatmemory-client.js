@@ -201,6 +201,18 @@ export class ChatMemoryClient extends EventTarget {
   }
 
   /**
+   * Rate the reply of an ended turn; the message gets the value as its `feedback`. Rejects with the
+   * server's error, or `disconnected`.
+   *
+   * @param {string} turn
+   * @param {1 | -1 | null} value null withdraws the feedback
+   * @param {string} reason of up to 1,000 characters
+   */
+  async feedback(turn, value, reason = "") {
+    await this.#request({type: "feedback", turn, value, reason});
+  }
+
+  /**
    * Stop a turn, by default the running one; the server keeps the partial text. The request is
    * repeated after a lost connection as long as the turn runs.
    *

@@ -63,6 +63,7 @@ export interface MessageFrame {
   model: string;
   redacted: boolean;
   quarantined: boolean;
+  feedback: 1 | -1 | null;
   created_at: string;
 }
 
@@ -108,6 +109,7 @@ export interface OkFrame {
   seq?: number | null;
   duplicate?: boolean;
   title?: string;
+  feedback?: 1 | -1 | null;
   messages?: MessageFrame[];
 }
 
@@ -181,6 +183,14 @@ export interface RenameFrame {
   title: string;
 }
 
+export interface FeedbackFrame {
+  type: "feedback";
+  id: number | string;
+  turn: string;
+  value: 1 | -1 | null;
+  reason?: string;
+}
+
 export interface FetchFrame {
   type: "fetch";
   id: number | string;
@@ -198,9 +208,17 @@ export type RequestFrame =
   | Omit<SendFrame, "id">
   | Omit<StopFrame, "id">
   | Omit<RenameFrame, "id">
+  | Omit<FeedbackFrame, "id">
   | Omit<FetchFrame, "id">;
 
-export type ClientFrame = HelloFrame | SendFrame | StopFrame | RenameFrame | FetchFrame | PongFrame;
+export type ClientFrame =
+  | HelloFrame
+  | SendFrame
+  | StopFrame
+  | RenameFrame
+  | FeedbackFrame
+  | FetchFrame
+  | PongFrame;
 
 /** Why a request failed: an `error` frame, or `{code: "disconnected"}`. */
 export type Failure = Partial<ErrorFrame> & {code: string};

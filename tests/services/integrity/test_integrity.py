@@ -809,7 +809,7 @@ def test_the_statements_grow_with_the_batches_and_not_with_the_sessions():
             with CaptureQueriesContext(connection) as queries:
                 assert found(batch_size=5) == []
             counts.append(len(queries))
-    assert counts == [10, 15, 20]
+    assert counts == [12, 18, 24]
 
 
 def check(capsys: Any, **options: Any) -> list[str]:

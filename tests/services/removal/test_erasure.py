@@ -15,7 +15,7 @@ from django.utils import timezone
 from chatmemory.access.actors import importing_scope
 from chatmemory.database.batches import in_batches
 from chatmemory.errors import BadInput, NotFound
-from chatmemory.models import AuditEntry, Message, Session, SessionTag, Turn
+from chatmemory.models import AuditEntry, Feedback, Message, Session, SessionTag, Turn
 from chatmemory.services import (
     SERVER,
     Actor,
@@ -329,6 +329,7 @@ def test_an_interrupted_erasure_hides_the_session_and_the_next_vacuum_deletes_it
     fill(ann)
     for session in Session.objects.all():
         SessionTag.objects.create(session=session, tag="contract")
+        Feedback.objects.create(session=session, turn="t1", user_seq=1, value=1, reason=CANARY)
     monkeypatch.setattr("chatmemory.services.removal.erasure.vacuum_session", lambda _pk: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         erase_person(by=BY, scope=user_scope(ann), reason="")
@@ -337,6 +338,7 @@ def test_an_interrupted_erasure_hides_the_session_and_the_next_vacuum_deletes_it
     row = Session.objects.get(pk=entry.session_pk)
     assert (row.title, row.instructions, row.metadata, row.message_count) == ("", "", {}, 0)
     assert not row.tags.exists()
+    assert not row.feedback.exists()
     vacuum()
     assert not Session.objects.filter(pk=entry.session_pk).exists()
     erased = erase_person(by=BY, scope=user_scope(ann), reason="")

@@ -282,6 +282,11 @@ def a_turn(**more: Any) -> dict[str, Any]:
     return {"type": "turn", **columns} | more
 
 
+def a_feedback(**more: Any) -> dict[str, Any]:
+    columns = {"turn": "t1", "user_seq": 1, "value": 1, "created_at": TIME, "changed_at": TIME}
+    return {"type": "feedback", **columns} | more
+
+
 def end(messages: int = 2, turns: int = 0, **more: Any) -> dict[str, Any]:
     return {"type": "end", "turns": turns, "messages": messages, **more}
 
@@ -341,6 +346,29 @@ def without(line: dict[str, Any], name: str) -> dict[str, Any]:
             "tokens must be a whole number from 0 to 2147483647",
         ),
         ([head(), message(1, redacted=1)], 2, "redacted must be true or false"),
+        ([head(), message(1, feedback=0)], 2, "feedback must be one of 1, -1"),
+        ([head(), message(1, feedback=True)], 2, "feedback must be one of 1, -1"),
+        ([head(), a_feedback(value=None)], 2, "value must be one of 1, -1"),
+        ([head(), a_feedback(value=2)], 2, "value must be one of 1, -1"),
+        ([head(), a_feedback(reason="x" * 1_001)], 2, "reason must be a text of up to 1000"),
+        ([head(), a_feedback(reason="a\0")], 2, r"reason contains U\+0000"),
+        ([head(), a_feedback(turn="a b")], 2, "turn must be"),
+        ([head(), a_feedback(user_seq=0)], 2, "user_seq must be the seq of a message"),
+        ([head(), a_feedback(user_seq=3)], 2, "user_seq must be the seq of a message"),
+        ([head(), a_feedback(), a_feedback()], 3, "user_seq must be .* higher than"),
+        ([head(), a_feedback(colour="red")], 2, "Unknown field colour"),
+        ([head(), message(1), message(2), a_feedback(), end()], 5, "Lines are missing"),
+        ([head(), message(1), message(2), end(feedback=1)], 4, "Lines are missing"),
+        (
+            [head(), message(1), message(2), a_feedback(), end(feedback=1)],
+            5,
+            "The feedback does not match the turns",
+        ),
+        (
+            [head(), a_turn(), message(1, turn=1), message(2), a_feedback(), end(2, 1, feedback=1)],
+            6,
+            "The feedback does not match the turns",
+        ),
         ([head(), message(1, turn=2)], 2, "turn must be the seq of this message"),
         ([head(), message(1, client_id="a b")], 2, "client_id must be"),
         ([head(), message(1, client_id="a"), message(2, client_id="a"), end()], 4, "client_id a i"),

@@ -16,6 +16,7 @@ from chatmemory.models import (
     AuditEntry,
     AuditSeal,
     DatabaseNow,
+    Feedback,
     Message,
     Reading,
     Session,
@@ -45,6 +46,7 @@ ROWS: dict[str, Callable[[Talker], Model]] = {
     "turn": lambda own: _session(own).turns.get(status="running"),
     "message": lambda own: Message.stored.filter(session=_session(own)).latest("seq"),
     "session tag": lambda own: SessionTag.objects.get(session=_session(own)),
+    "feedback": lambda own: Feedback.objects.get(session=_session(own)),
     "reading": lambda own: Reading.objects.get(session_pk=_session(own).pk),
     "audit entry": lambda own: AuditEntry.objects.latest("pk"),
     "audit seal": lambda own: AuditSeal.objects.latest("number"),
@@ -122,6 +124,9 @@ def _prepare(own: Talker) -> None:
     """Store a row of the session in each table that a turn does not write."""
     readings.record_reading(session=_session(own), by=OPERATOR, from_seq=1, to_seq=2)
     services.tag_session(**_at(own), tag="torture")
+    turn = _session(own).turns.latest("pk").client_id
+    person = Actor.user(own.person.user)
+    services.set_feedback(session_key=own.key, by=person, turn=turn, value=1)
     services.seal_audit()
 
 
