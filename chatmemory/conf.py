@@ -240,6 +240,11 @@ class Settings:
     """How long a write waits for another write of the same session, in seconds. SQLite uses the
     `timeout` of its `DATABASES` entry instead."""
 
+    IMAGE_ORIGINS = Setting[Sequence[str]](())
+    """Origins from which replies may show images, each `scheme://host[:port]`. All other images
+    become their description: an address that a model wrote could report to its host who reads
+    what. The pages add the origins to their Content-Security-Policy."""
+
     SENDS_PER_MINUTE = Setting[int | None](30)
     """Maximum messages of one person per minute, over websockets and REST; None for no limit.
     Counted in Django's cache."""

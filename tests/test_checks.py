@@ -62,6 +62,7 @@ def layer(backend=PUBSUB, **config):
         {"ERASURE_LIST": "tests.services.removal.test_erasure_list.Shelf"},
         {"RESPONDER": "openai:gpt-5"},
         {"ALLOWED_ORIGINS": ["https://example.org", "http://127.0.0.1:8000"]},
+        {"IMAGE_ORIGINS": ("https://example.org", "http://[::1]:8000")},
     ],
 )
 def test_correct_settings_pass(correct):
@@ -124,6 +125,10 @@ def test_correct_settings_pass(correct):
         ({"ALLOWED_ORIGINS": ["example.org"]}, "E007", "'example.org'"),
         ({"ALLOWED_ORIGINS": ["https://example.org/chat"]}, "E007", "/chat"),
         ({"ALLOWED_ORIGINS": ["*"]}, "E007", "'*'"),
+        ({"IMAGE_ORIGINS": "https://example.org"}, "E007", "list"),
+        ({"IMAGE_ORIGINS": None}, "E007", "IMAGE_ORIGINS"),
+        ({"IMAGE_ORIGINS": ["https://example.org/a"]}, "E007", "/a"),
+        ({"IMAGE_ORIGINS": ["https://a.example;script-src *"]}, "E007", "script-src"),
         ({"RESPONDER": "nonsense"}, "E008", "provider:model"),
         ({"RESPONDER": "nowhere.bot"}, "E008", "nowhere.bot"),
         ({"RESPONDER": "tests.test_checks.fund"}, "E008", "fund"),

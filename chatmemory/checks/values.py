@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -58,6 +59,9 @@ FUNCTIONS = {
 
 MIN_LEASE_SECONDS = 5.0
 """A busy process may pause for this long."""
+
+_PLACE = re.compile(r"[\w.:\[\]-]+")
+"""A host with an optional port, without the characters that separate parts of a policy."""
 
 
 @checks.register
@@ -267,17 +271,20 @@ def _check_retention() -> list[checks.CheckMessage]:
 
 
 def _check_origins() -> list[checks.CheckMessage]:
-    """Check that each allowed origin is a scheme, host and optional port."""
-    given: object = settings.ALLOWED_ORIGINS
-    if given is None:
-        return []
-    origins = given if isinstance(given, list | tuple) else [given]
-    wrong = [origin for origin in origins if not _is_origin(origin)]
-    if not wrong and origins is given:
-        return []
-    message = "CHATMEMORY['ALLOWED_ORIGINS'] must be a list of scheme://host[:port]."
-    hint = "Invalid: " + ", ".join(map(repr, wrong)) + "." if origins is given else None
-    return [checks.Error(message, hint=hint, id="chatmemory.E007")]
+    """Check that each origin of a setting is a scheme, host and optional port."""
+    found: list[checks.CheckMessage] = []
+    for name, may_be_none in (("ALLOWED_ORIGINS", True), ("IMAGE_ORIGINS", False)):
+        given: object = getattr(settings, name)
+        if given is None and may_be_none:
+            continue
+        origins = given if isinstance(given, list | tuple) else [given]
+        wrong = [origin for origin in origins if not _is_origin(origin)]
+        if not wrong and origins is given:
+            continue
+        message = f"CHATMEMORY[{name!r}] must be a list of scheme://host[:port]."
+        hint = "Invalid: " + ", ".join(map(repr, wrong)) + "." if origins is given else None
+        found.append(checks.Error(message, hint=hint, id="chatmemory.E007"))
+    return found
 
 
 def _is_origin(origin: object) -> bool:
@@ -285,4 +292,5 @@ def _is_origin(origin: object) -> bool:
         return False
     parts = urlsplit(origin)
     is_bare = not (parts.path or parts.query or parts.fragment)
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and is_bare
+    is_place = bool(parts.hostname) and _PLACE.fullmatch(parts.netloc) is not None
+    return parts.scheme in ("http", "https") and is_place and is_bare

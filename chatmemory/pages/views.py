@@ -27,6 +27,7 @@ from django.views.decorators.http import require_safe
 
 from chatmemory import codec, services
 from chatmemory.access import logins, rates
+from chatmemory.conf import settings as chat_settings
 from chatmemory.errors import (
     BadInput,
     ChatMemoryError,
@@ -37,7 +38,8 @@ from chatmemory.errors import (
     Unauthenticated,
 )
 from chatmemory.models import Message, SessionQuerySet, StoredMessage
-from chatmemory.rendering.markdown import first_words, has_markup, markdown, visible
+from chatmemory.rendering.markdown import markdown
+from chatmemory.rendering.text import first_words, has_markup, visible
 from chatmemory.services import Actor
 
 SOCKET_PATH = "/ws/chat/"
@@ -127,10 +129,16 @@ def with_policy(
     @wraps(view)
     def inner(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
         response = view(request, *args, **kwargs)
-        response.headers.setdefault("Content-Security-Policy", POLICY)
+        response.headers.setdefault("Content-Security-Policy", policy())
         return response
 
     return inner
+
+
+def policy() -> str:
+    """Return the Content-Security-Policy, with the origins of allowed images."""
+    sources = " ".join(("'self'", *chat_settings.IMAGE_ORIGINS))
+    return f"{POLICY}; img-src {sources}" if chat_settings.IMAGE_ORIGINS else POLICY
 
 
 def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponseBase]:
@@ -232,7 +240,7 @@ def rendered(request: HttpRequest, key: str) -> HttpResponse:
             left -= len(row.text)
             if left < 0 or (messages and time.thread_time() > until):
                 break
-            messages.append({"seq": row.seq, "revision": row.revision, "html": markdown(row.text)})
+            messages.append({"seq": row.seq, "revision": row.revision, "html": _html_of(row)})
         upto = row.seq
     return JsonResponse({"messages": messages, "upto": upto})
 
@@ -287,7 +295,7 @@ def message_entries(rows: Iterable[StoredMessage]) -> list[MessageEntry]:
         html = None
         if is_rendered(row) and len(row.text) <= left and time.thread_time() <= until:
             left -= len(row.text)
-            html = markdown(row.text)
+            html = _html_of(row)
         result.append(
             MessageEntry(
                 seq=row.seq,
@@ -314,6 +322,10 @@ def is_rendered(row: StoredMessage) -> bool:
 def failure_text(code: str) -> str:
     """Return the text for an error code; a general text for a host's own code, "" for none."""
     return str(FAILURES.get(code) or _("The reply failed.")) if code else ""
+
+
+def _html_of(row: StoredMessage) -> SafeString:
+    return markdown(row.text, prefix=f"m{row.seq}-")
 
 
 def _actor(request: HttpRequest) -> Actor:

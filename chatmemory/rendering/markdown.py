@@ -1,215 +1,182 @@
-"""Render untrusted Markdown as HTML by an allow-list, with marks for invisible characters."""
+"""Render untrusted Markdown as HTML: a stored text as a whole, a growing one block by block."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-import threading
-import time
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
-import nh3
-from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
-from markdown_it import MarkdownIt
-from markdown_it.renderer import RendererHTML
-from markdown_it.rules_block import StateBlock, table
-from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
-from markdown_it.utils import EnvType, OptionsDict
+from markdown_it.utils import EnvType
 
-from chatmemory import codec
+from chatmemory.conf import settings
+from chatmemory.rendering import formulas
+from chatmemory.rendering.blocks import BlockSplitter
+from chatmemory.rendering.budget import Budget, OverBudget
+from chatmemory.rendering.cache import Cache
+from chatmemory.rendering.cleaning import cleaned
+from chatmemory.rendering.notes import Notes
+from chatmemory.rendering.parser import Parser
+from chatmemory.rendering.text import escaped, visible
 
-MAX_MARKDOWN_CHARS = 30_000
-"""Longer texts are shown without rendering: a hostile one would occupy a process for seconds."""
-
-MAX_SECONDS = 1.0
-"""Maximum CPU time for one text. A usual one of 30,000 characters takes 0.03 s, the worst 1 s."""
-
-MAX_TABLE_CELLS = 2_000
-"""Maximum table cells in one text. A row gets all columns of its header, so 1,400 characters could
-become 60,000 cells."""
-
-MAX_GROWTH = 16
-"""Maximum characters of HTML for each character of text."""
-
-FREE_CHARS = 4_096
-"""Characters of HTML that any text may become, since short texts grow more."""
-
-CACHED_CHARS = 4_000_000
-"""Maximum characters of HTML that one process caches."""
-
-ENTRY_CHARS = 200
-"""Overhead of a cached text, in characters."""
-
-CHECK_EVERY = 64
-"""Parser steps between two reads of the clock, each a system call."""
-
-TAGS = {
-    *("a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr"),
-    *("li", "ol", "p", "pre", "s", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"),
-}
-ATTRIBUTES: dict[str, set[str]] = {"*": set(), "a": {"href"}, "ol": {"start"}}
-
-_HIDDEN = re.compile(f"([{codec.HIDDEN}])\\1*")
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_LINE_END = re.compile(r"\r\n?")
+_NOT_A_CHARACTER = re.compile("[\0\ud800-\udfff]")
+_PREFIX = re.compile(r"(?:[A-Za-z][A-Za-z0-9_-]*)?")
 
 
-def visible(text: str) -> str:
-    """Replace invisible and direction-changing characters by marks such as ⟦U+202E⟧."""
-    return _HIDDEN.sub(_mark, text)
+def markdown(text: str, *, key: Hashable = None, prefix: str = "") -> SafeString:
+    """Render HTML that can neither run scripts nor fetch resources, except images that are allowed.
 
-
-def markdown(text: str) -> SafeString:
-    """Render HTML that can neither run scripts nor fetch resources.
-
-    Images become their description. Reference links are not supported, since their definitions
-    would disappear from the page. A text above MAX_SECONDS or MAX_GROWTH is only escaped, as are
-    the rows of a table above MAX_TABLE_CELLS.
+    `prefix` begins the ids of footnotes, so that those of several texts on one page differ. The
+    result is cached by `key` if given, which must identify the text, such as a row with its
+    revision; else by the text. A block above a limit of `budget.py` is only escaped.
     """
-    html = _cache.get(text)
+    identity = hashlib.sha256(text.encode(errors="surrogatepass")).digest() if key is None else key
+    origins = tuple(settings.IMAGE_ORIGINS)
+    entry = (key is None, identity, prefix, origins)
+    html = _cache.get(entry)
     if html is None:
-        html = _rendered(text)
-        _cache.put(text, html)
-    return mark_safe(html)  # noqa: S308  # sanitized; marks contain no HTML
+        html = _rendered(text, prefix, origins)
+        _cache.put(entry, html)
+    return _safe(html)
 
 
-def _rendered(text: str) -> str:
-    try:
-        html = nh3.clean(
-            _parser.render(text, {"budget": _Budget(len(text))}),
-            tags=TAGS,
-            attributes=ATTRIBUTES,
-            url_schemes={"http", "https", "mailto"},
-            link_rel="nofollow noopener noreferrer",
-            set_tag_attribute_values={"a": {"target": "_blank"}},
-        )
-    except _OverBudget:
-        return _escaped(text)
-    # After the rendering, since an entity may encode a character that the text does not contain.
-    html = visible(html)
-    return html if len(html) <= max(FREE_CHARS, MAX_GROWTH * len(text)) else _escaped(text)
+class MarkdownStream:
+    """Renders a text that arrives in pieces.
 
-
-def _escaped(text: str) -> str:
-    lines = visible(escape(text)).replace("\n", "<br>\n")
-    return f"<p>{lines}</p>\n"
-
-
-def has_markup(text: str) -> bool:
-    """Whether rendering as Markdown would change the text; False above MAX_MARKDOWN_CHARS."""
-    return len(text) <= MAX_MARKDOWN_CHARS and _MARKUP.search(text) is not None
-
-
-def first_words(text: str, max_chars: int = 60) -> str:
-    """Return the beginning of a text in one line, truncated between words."""
-    line = " ".join(text.split())
-    if len(line) <= max_chars:
-        return line
-    return (line[: max_chars + 1].rpartition(" ")[0] or line[:max_chars]) + "…"
-
-
-def _mark(found: re.Match[str]) -> str:
-    times = f" \u00d7{len(found[0])}" if len(found[0]) > 1 else ""
-    return f"⟦U+{ord(found[1]):04X}{times}⟧"
-
-
-def _image(
-    _: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
-) -> str:
-    return f"[image: {escape(tokens[index].content)}]"
-
-
-class _OverBudget(Exception):
-    """The rendering of a text exceeded its time."""
-
-
-class _Budget:
-    """The remaining table cells and CPU time of one rendering."""
-
-    def __init__(self, chars: int) -> None:
-        self.cells = min(MAX_TABLE_CELLS, chars)
-        self._steps = 0
-        self._until = time.thread_time() + MAX_SECONDS
-
-    def count_step(self) -> None:
-        """Raise _OverBudget after MAX_SECONDS."""
-        self._steps += 1
-        if self._steps % CHECK_EVERY == 0 and time.thread_time() > self._until:
-            raise _OverBudget
-
-
-def _count_block(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
-    state.env["budget"].count_step()
-    return False
-
-
-def _count_inline(state: StateInline, silent: bool) -> bool:
-    state.env["budget"].count_step()
-    return False
-
-
-def _bounded_table(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
-    """Apply the library's table rule to at most the lines for which the budget has cells."""
-    budget: _Budget = state.env["budget"]
-    if start_line + 1 >= end_line:
-        return False
-    header = state.src[state.bMarks[start_line] : state.eMarks[start_line]].strip()
-    # An upper bound: it also counts escaped bars.
-    columns = header.removeprefix("|").removesuffix("|").count("|") + 1
-    lines = budget.cells // columns + 1  # the delimiter line has no cells
-    if lines < 2 or not table(state, start_line, min(end_line, start_line + lines), silent):
-        return False
-    if not silent:
-        budget.cells -= columns * (state.line - start_line - 1)
-    return True
-
-
-class _Cache:
-    """Caches the HTML of recently rendered texts by digest.
-
-    Only in memory: a shared cache would keep redacted and erased texts.
+    The blocks that `feed` and `close` return, joined, are the HTML that `markdown` returns for the
+    whole text, with one exception: a link or a mark of a footnote whose definition arrives after
+    its block is text. Each line is parsed once.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._html: OrderedDict[bytes, str] = OrderedDict()
-        self._chars = 0
+    def __init__(self, *, prefix: str = "") -> None:
+        self._document = _Document(prefix, tuple(settings.IMAGE_ORIGINS))
+        self._splitter = BlockSplitter()
+        self._line: list[str] = []
+        """The parts of the last line, which is not complete."""
 
-    def get(self, text: str) -> str | None:
-        key = _digest(text)
-        with self._lock:
-            html = self._html.get(key)
-            if html is not None:
-                self._html.move_to_end(key)
-            return html
+    def feed(self, piece: str) -> list[SafeString]:
+        """Add a piece of the text; return the blocks that it ends."""
+        if self._line and self._line[-1] == "\r":
+            piece = self._line.pop() + piece
+        # A carriage return may be the first half of a line end.
+        is_half = piece.endswith("\r")
+        *ends, rest = _normal(piece[:-1] if is_half else piece).split("\n")
+        sources: list[str] = []
+        for end in ends:
+            sources += self._splitter.feed("".join([*self._line, end, "\n"]))
+            self._line.clear()
+        self._line += [part for part in (rest, "\r" if is_half else "") if part]
+        return self._rendered(sources)
 
-    def put(self, text: str, html: str) -> None:
-        """Add the HTML, and evict the least recently used."""
-        key = _digest(text)
-        with self._lock:
-            if key in self._html:
-                return
-            self._html[key] = html
-            self._chars += len(html) + ENTRY_CHARS
-            while self._chars > CACHED_CHARS:
-                self._chars -= len(self._html.popitem(last=False)[1]) + ENTRY_CHARS
+    @property
+    def open_text(self) -> str:
+        """The text that no block contains yet."""
+        return self._splitter.open_text + "".join(self._line)
 
-    def clear(self) -> None:
-        with self._lock:
-            self._html.clear()
-            self._chars = 0
+    def close(self) -> list[SafeString]:
+        """Return the remaining blocks, which end the text."""
+        line = _normal("".join(self._line))
+        self._line.clear()
+        sources = self._splitter.feed(line) if line else []
+        return self._rendered(sources + self._splitter.close()) + self._document.end()
 
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode(errors="surrogatepass")).digest()
+    def _rendered(self, sources: Sequence[str]) -> list[SafeString]:
+        document = self._document
+        blocks = [document.html(source, document.parse(source)) for source in sources]
+        return [block for block in blocks if block]
 
 
-_MARKUP = re.compile(r"[*_`#<>|~\[\]\\&\n]|^\s*(?:[-+=]|\d+[.)])")
-_parser = MarkdownIt("commonmark", {"html": False, "breaks": True})
-_parser.enable(["table", "strikethrough"]).disable("reference")
-_parser.add_render_rule("image", _image)
-_parser.block.ruler.before("table", "budget", _count_block)
-_parser.block.ruler.at("table", _bounded_table, {"alt": ["paragraph", "reference"]})
-_parser.inline.ruler.before("text", "budget", _count_inline)
-_cache = _Cache()
+class _Document:
+    """The state of one text: its budget, definitions and footnotes."""
+
+    def __init__(self, prefix: str, image_origins: tuple[str, ...]) -> None:
+        if not _PREFIX.fullmatch(prefix):
+            message = f"{prefix!r} cannot begin an id; use letters, digits, - and _"
+            raise ValueError(message)
+        self._budget = Budget()
+        self._prefix = prefix
+        self._origins = image_origins
+        self._env: EnvType = {
+            "budget": self._budget,
+            "prefix": prefix,
+            "image_origins": image_origins,
+        }
+        self._notes = Notes(self._env)
+
+    def parse(self, source: str) -> list[Token] | None:
+        """Parse the structure of a block; None above the budget."""
+        try:
+            with self._budget.timed():
+                return self._notes.take(_parser.parse_blocks(source, self._env))
+        except OverBudget:
+            return None
+        finally:
+            formulas.forget(self._env)
+
+    def html(self, source: str, tokens: list[Token] | None) -> SafeString:
+        """Return the HTML of a block that `parse` has parsed."""
+        self._budget.add_text(len(source))
+        if tokens is not None:
+            try:
+                with self._budget.timed():
+                    self._parse_text(tokens)
+                    return self._finished(self._html_of(tokens))
+            except OverBudget:
+                pass
+        html = escaped(source)
+        self._budget.add_escaped(html)
+        return _safe(html)
+
+    def end(self) -> list[SafeString]:
+        """Return what follows the last block: definitions without a link, and the footnotes."""
+        footnotes = self._footnotes()
+        definitions = map(_safe, self._notes.unused_definitions())
+        return [*definitions, *footnotes]
+
+    def _footnotes(self) -> list[SafeString]:
+        if not self._notes.has_footnotes:
+            return []
+        try:
+            with self._budget.timed():
+                html = self._notes.footnotes(self._parse_text, self._html_of, self._prefix)
+                return [self._finished(html)]
+        except OverBudget:
+            return [_safe(escaped(self._notes.footnotes_text))]
+
+    def _parse_text(self, tokens: list[Token]) -> None:
+        _parser.parse_text(tokens, self._env)
+        formulas.forget(self._env)
+        self._notes.mark_used(tokens)
+
+    def _html_of(self, tokens: Sequence[Token]) -> str:
+        return str(_parser.renderer.render(tokens, _parser.options, self._env))
+
+    def _finished(self, html: str) -> SafeString:
+        # Marks at the end, since an entity may encode a character that the text does not contain.
+        html = visible(cleaned(html, self._origins))
+        self._budget.add_html(html)
+        return _safe(html)
+
+
+def _rendered(text: str, prefix: str, image_origins: tuple[str, ...]) -> str:
+    document = _Document(prefix, image_origins)
+    splitter = BlockSplitter()
+    sources = [block for line in _LINE.findall(_normal(text)) for block in splitter.feed(line)]
+    # The structure of all blocks first: their text may use definitions that follow.
+    parsed = [(source, document.parse(source)) for source in sources + splitter.close()]
+    return "".join([document.html(*block) for block in parsed] + document.end())
+
+
+def _normal(text: str) -> str:
+    return _NOT_A_CHARACTER.sub("\ufffd", _LINE_END.sub("\n", text))
+
+
+def _safe(html: str) -> SafeString:
+    return mark_safe(html)  # noqa: S308  # sanitized or escaped; marks contain no HTML
+
+
+_parser = Parser()
+_cache = Cache()

@@ -22,7 +22,7 @@ from chatmemory.client import chat as client
 from chatmemory.consumers import chat as consumer
 from chatmemory.errors import BadInput
 from chatmemory.pages import views
-from chatmemory.rendering import markdown
+from chatmemory.rendering import text
 from chatmemory.services.turns import versions
 from tests import frames
 from tests.conftest import missing
@@ -156,8 +156,8 @@ def test_each_character_is_hidden_marked_and_blank_in_both_languages(node):
         if unicodedata.category(char) not in ("Cn", "Cs")
     ]
     marked, markup, blank = compare(node, ["visible", "hasMarkup", "isBlank"], chars)
-    assert marked == list(map(markdown.visible, chars))
-    assert markup == list(map(markdown.has_markup, chars))
+    assert marked == list(map(text.visible, chars))
+    assert markup == list(map(text.has_markup, chars))
     refusals = zip(chars, blank, map(refusal_of, chars), strict=True)
     assert [
         char
@@ -188,13 +188,15 @@ def test_first_words_and_markup_are_equal_in_both_languages(node):
             "1) item",
             "1.5",
             "a - b",
+            "costs $5",
+            "see www.a.example",
         ),
         "\u202e\u202eab\U000e0041",
     ]
     first, marked, markup = compare(node, ["firstWords", "visible", "hasMarkup"], texts)
-    assert first == list(map(markdown.first_words, texts))
-    assert marked == list(map(markdown.visible, texts))
-    assert markup == list(map(markdown.has_markup, texts))
+    assert first == list(map(text.first_words, texts))
+    assert marked == list(map(text.visible, texts))
+    assert markup == list(map(text.has_markup, texts))
 
 
 STORAGE = "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"

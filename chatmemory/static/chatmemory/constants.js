@@ -23,4 +23,4 @@ export const HIDDEN = "\\u202a-\\u202e\\u2066-\\u2069\\u{e0000}-\\u{e007f}";
 // Letters by their Unicode category, but invisible.
 export const BLANKS = "\\u115f\\u1160\\u2800\\u3164\\uffa0";
 // Text that looks different when it is rendered as Markdown.
-export const MARKUP = "[*_`#<>|~[\\]\\\\&\\n]|^\\s*(?:[-+=]|\\d+[.)])";
+export const MARKUP = "[*_`#<>|~\\[\\]\\\\&\\n$@]|://|www\\.|^\\s*(?:[-+=]|\\d+[.)])";

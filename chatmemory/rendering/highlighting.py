@@ -1,0 +1,93 @@
+"""Highlight code in few classes, if Pygments is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import groupby
+from operator import itemgetter
+
+from markdown_it.common.utils import escapeHtml
+
+from chatmemory.rendering.budget import Budget
+
+try:
+    from pygments.lexer import Lexer
+    from pygments.lexers import get_lexer_by_name
+    from pygments.util import ClassNotFound
+except ImportError:  # the extra `page` is not installed
+    get_lexer_by_name = None
+
+MAX_CODE_CHARS = 10_000
+"""Longer code is not highlighted: a lexer can't be stopped within a token."""
+
+LANGUAGES = {
+    *("awk", "bash", "c", "c#", "c++", "clojure", "cmake", "console", "cpp", "cs", "csharp"),
+    *("css", "dart", "diff", "django", "docker", "dockerfile", "elixir", "erlang", "fortran"),
+    *("fsharp", "go", "golang", "graphql", "groovy", "haskell", "hcl", "hs", "html", "ini"),
+    *("java", "javascript", "jinja", "jl", "js", "json", "jsx", "julia", "kotlin", "latex"),
+    *("less", "lua", "make", "makefile", "matlab", "nginx", "objc", "objective-c", "ocaml"),
+    *("perl", "php", "pl", "powershell", "proto", "protobuf", "ps1", "py", "pycon", "python"),
+    *("python3", "r", "rb", "rs", "ruby", "rust", "sass", "scala", "scss", "sh", "shell"),
+    *("sql", "swift", "terraform", "tex", "tf", "toml", "ts", "tsx", "typescript", "vim"),
+    *("xml", "yaml", "yml", "zig", "zsh"),
+}
+"""The languages that are highlighted. Not every lexer of Pygments is safe for hostile code."""
+
+_CLASSES = {
+    "Comment": "hl-comment",
+    "Generic.Deleted": "hl-deleted",
+    "Generic.Heading": "hl-comment",
+    "Generic.Inserted": "hl-inserted",
+    "Generic.Prompt": "hl-comment",
+    "Generic.Subheading": "hl-comment",
+    "Keyword": "hl-keyword",
+    "Literal.Date": "hl-string",
+    "Literal.Number": "hl-number",
+    "Literal.String": "hl-string",
+    "Name.Attribute": "hl-name",
+    "Name.Builtin": "hl-name",
+    "Name.Class": "hl-name",
+    "Name.Decorator": "hl-name",
+    "Name.Function": "hl-name",
+    "Name.Tag": "hl-keyword",
+    "Operator.Word": "hl-keyword",
+}
+"""The class of each kind of token of Pygments, and of the kinds below it."""
+
+CLASSES = frozenset(_CLASSES.values())
+
+
+def highlighted(code: str, language: str, budget: Budget) -> str:
+    """Return the code as HTML; only escaped if its language or length is not supported."""
+    plain = escapeHtml(code)
+    name = language.lower()
+    if get_lexer_by_name is None or name not in LANGUAGES or len(code) > MAX_CODE_CHARS:
+        return plain
+    try:
+        lexer = get_lexer_by_name(name, stripnl=False, ensurenl=False)
+    except ClassNotFound:  # another version of Pygments
+        return plain
+    parts: list[str] = []
+    chars = 0
+    for css_class, texts in groupby(_tokens(lexer, code, budget), key=itemgetter(0)):
+        text = "".join(text for _, text in texts)
+        chars += len(text)
+        html = escapeHtml(text)
+        parts.append(f'<span class="{css_class}">{html}</span>' if css_class else html)
+    # A lexer may drop characters, such as a byte order mark.
+    return "".join(parts) if chars == len(code) else plain
+
+
+def _tokens(lexer: Lexer, code: str, budget: Budget) -> Iterator[tuple[str, str]]:
+    """Yield the class and text of each token."""
+    for kind, text in lexer.get_tokens(code):
+        budget.count_step()
+        yield _class_of(str(kind).removeprefix("Token.")), text
+
+
+@cache
+def _class_of(kind: str) -> str:
+    while kind and kind not in _CLASSES:
+        kind = kind.rpartition(".")[0]
+    return _CLASSES.get(kind, "")

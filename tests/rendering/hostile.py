@@ -1,0 +1,90 @@
+"""Texts that are costly to render."""
+
+from __future__ import annotations
+
+from chatmemory.rendering.text import MAX_MARKDOWN_CHARS
+
+
+def repeated(part: str) -> str:
+    """Repeat a text up to the maximum length."""
+    return part * (MAX_MARKDOWN_CHARS // len(part))
+
+
+def numbered(part: str) -> str:
+    """Repeat a text with a number for each `#`, up to the maximum length."""
+    lines = [part.replace("#", str(number)) for number in range(MAX_MARKDOWN_CHARS // len(part))]
+    return "".join(lines)[:MAX_MARKDOWN_CHARS]
+
+
+WIDE_TABLE = "|".join("a" * 200) + "\n" + "|".join("-" * 200) + "\n" + "|".join("b" * 200) + "\n"
+
+HOSTILE = {
+    "open brackets": repeated("["),
+    "open images": repeated("!["),
+    "open links": repeated("[a]("),
+    "nested links": "[" * 10_000 + "a" + "](b)" * 5_000,
+    "link destinations": repeated("[a](<b"),
+    "link titles": repeated('[a](b "'),
+    "open emphasis": repeated("*a "),
+    "emphasis in words": repeated("a**b"),
+    "mixed emphasis": repeated("*_"),
+    "nested emphasis": repeated("*a **a "),
+    "deleted": repeated("~~a "),
+    "open code": repeated("`a"),
+    "code of all lengths": "".join("`" * number + "a" for number in range(240)),
+    "angle brackets": repeated("<"),
+    "open tags": repeated("<a href='"),
+    "comments": repeated("<!--"),
+    "entities": repeated("&"),
+    "numeric entities": repeated("&#x1F600;"),
+    "deep quotes": repeated("> "),
+    "deep quotes in lines": repeated(">" * 17 + "a\n\n"),
+    "deep lists": "".join(" " * (2 * depth) + "- a\n" for depth in range(170)),
+    "lists in a line": repeated("- " * 15 + "a\n"),
+    "quotes and lists": repeated("> - " * 8 + "a\n"),
+    "lazy lines": "- a\n" + repeated("b\n"),
+    "headings": repeated("# a\n"),
+    "underlines": repeated("a\n-\n"),
+    "breaks": repeated("---\n"),
+    "a long line": repeated("word "),
+    "a long word": repeated("w"),
+    "null characters": repeated("\0"),
+    "carriage returns": repeated("\r"),
+    "hidden characters": repeated("\u202e\u202d"),
+    "tabs": repeated("\t- a\n"),
+    "definitions": numbered("[#]: /#\n"),
+    "one definition, many times": repeated("[a]: /b\n"),
+    "open definitions": repeated("[a\n"),
+    "uses of a definition": "[a]: /b\n\n" + repeated("[a]"),
+    "definitions with titles": repeated("[a]: /b 'c\n"),
+    "footnotes": numbered("[^#]: a\n"),
+    "marks of footnotes": numbered("[^#] ") + "\n\n" + numbered("[^#]: a\n"),
+    "marks of one footnote": "[^a]: b\n\n" + repeated("[^a]"),
+    "footnotes in footnotes": repeated("[^a]: "),
+    "open marks": "[^a]: b\n\n" + repeated("[^"),
+    "narrow tables": repeated("|a|\n|-|\n\n"),
+    "bars": repeated("|a"),
+    "short rows": WIDE_TABLE.rpartition("|".join("b" * 200))[0] + repeated("|\n"),
+    "tables in a list": repeated("- |a|b|\n  |-|-|\n"),
+    "delimiters": repeated("|-|-|\n"),
+    "dollars": repeated("$"),
+    "open formulas": repeated("$a "),
+    "prices": repeated("$1 a$2 "),
+    "open blocks of formulas": repeated("$$ a\n"),
+    "open brackets of formulas": repeated("\\[a\n"),
+    "backslashes": repeated("\\"),
+    "escaped parentheses": repeated("\\("),
+    "addresses": repeated("http://a.b "),
+    "addresses without spaces": repeated("http://"),
+    "www": repeated("www."),
+    "mail addresses": repeated("a@"),
+    "domains": repeated("a.") + "com",
+    "long domain": "http://" + repeated("a-"),
+    "colons": repeated("a:"),
+    "code fences": repeated("```\n"),
+    "open strings in code": "```python\n" + '"' * 9_000,
+    "open brackets in code": "```javascript\n" + "/(" * 4_500,
+    "templates in code": "```php\n" + "<?php " * 1_500,
+    "backticks in code": "```bash\n" + "$(`" * 3_000,
+    "tasks": repeated("- [ ] a\n"),
+}
