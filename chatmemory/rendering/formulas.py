@@ -34,8 +34,8 @@ _CLOSERS = {
 
 def enable(parser: MarkdownIt) -> None:
     """Add the rules for formulas."""
-    interrupted = {"alt": ["paragraph", "reference", "blockquote", "list"]}
-    parser.block.ruler.before("fence", "formula", _block, interrupted)
+    interrupts = ["paragraph", "reference", "blockquote", "list"]
+    parser.block.ruler.before("fence", "formula", _block, {"alt": interrupts})
     parser.inline.ruler.before("escape", "formula", _inline)
     parser.add_render_rule("formula_block", _render_block)
     parser.add_render_rule("formula_inline", _render_inline)

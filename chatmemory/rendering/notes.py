@@ -21,7 +21,7 @@ try:
     from mdit_py_plugins.footnote import footnote_plugin
     from mdit_py_plugins.footnote.index import footnote_def
 except ImportError:  # the extra `page` is not installed
-    footnote_plugin = None
+    footnote_plugin = None  # type: ignore[assignment]  # checked before use
 
 _LABEL = re.compile(r"\[\^([^ \]]+)\]:")
 
@@ -129,15 +129,17 @@ class Notes:
 
     def _numbered(self, parse_text: Callable[[list[Token]], None]) -> list[list[Token]]:
         """Return the contents of all footnotes, of which `parse_text` may find further marks."""
-        numbered, contents = self._numbering["list"], []
+        numbered: dict[int, dict[str, object]] = self._numbering["list"]
+        contents: list[list[Token]] = []
         while len(contents) < len(numbered) or self._found or self._repeated:
             if len(contents) == len(numbered):
-                label = next(iter(self._found), None)
-                numbered[len(numbered)] = {"label": label, "count": 0}
-                if label is not None:
-                    self._numbering["refs"][f":{label}"] = len(contents)
+                without_mark = next(iter(self._found), None)
+                numbered[len(numbered)] = {"label": without_mark, "count": 0}
+                if without_mark is not None:
+                    self._numbering["refs"][f":{without_mark}"] = len(contents)
             label = numbered[len(contents)]["label"]
-            content = self._repeated.pop(0) if label is None else self._found.pop(label, [])
+            is_repeated = label is None
+            content = self._repeated.pop(0) if is_repeated else self._found.pop(str(label), [])
             contents.append(content)
             parse_text(content)
         return contents

@@ -436,6 +436,21 @@ def test_markdown_replaces_the_streamed_text(desk):
     expect(chat.page.locator(".cm-user .cm-text")).to_contain_text("a **bold** [link]")
 
 
+def test_a_wide_table_and_long_code_scroll_on_their_own(desk):
+    desk.context = desk.new_context(viewport={"width": 390, "height": 800})
+    chat = desk.open()
+    words = "|".join(["uninterrupted"] * 5)
+    chat.send(f"{words}\n{'|'.join(['-:'] * 5)}\n{words}\n\n```python\n{'a + ' * 50}1\n```")
+    reply = chat.page.locator(".cm-assistant .cm-rich")
+    for name in ("table", "pre"):
+        widths = "element => [element.scrollWidth > element.clientWidth, element.clientWidth < 390]"
+        assert reply.locator(name).evaluate(widths) == [True, True]
+    height = "cell => cell.clientHeight < 2 * parseFloat(getComputedStyle(cell).lineHeight)"
+    assert reply.locator("td").first.evaluate(height)
+    expect(reply.locator("td").first).to_have_css("text-align", "right")
+    assert chat.page.evaluate("document.documentElement.scrollWidth") == 390
+
+
 def test_scrolling_up_loads_earlier_messages_and_keeps_the_position(desk_with_long_talk):
     chat = desk_with_long_talk.open("long")
     expect(chat.rows).to_have_count(50)

@@ -47,7 +47,7 @@ def test_each_example_becomes_the_html_of_the_specification_or_is_listed():
 def streamed(text: str, pieces: random.Random) -> str:
     """Return the blocks of a text that arrives in pieces of random lengths."""
     stream = MarkdownStream()
-    blocks: list[str] = []
+    blocks = []
     while text:
         length = pieces.randint(1, 8)
         blocks += stream.feed(text[:length])

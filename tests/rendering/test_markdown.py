@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chatmemory.rendering import budget, cache
+from chatmemory.rendering import budget, cache, highlighting
 from chatmemory.rendering import markdown as module
 from chatmemory.rendering.cache import Cache
 from chatmemory.rendering.highlighting import CLASSES, LANGUAGES
@@ -157,6 +157,11 @@ def test_each_language_keeps_the_code(language):
         html = html.replace(f'<span class="{name}">', "")
     text = html.replace("</span>", "").replace("&lt;", "<").replace("&gt;", ">")
     assert text == f'<pre><code class="language-{language}">{code}</code></pre>\n'
+
+
+def test_a_language_that_pygments_does_not_know_is_plain(monkeypatch):
+    monkeypatch.setattr(highlighting, "LANGUAGES", {"nonsense"})
+    assert markdown("```nonsense\nif\n```").count("<span") == 0
 
 
 def test_long_code_is_not_highlighted():

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from django.test import override_settings
 
+from chatmemory.rendering.cleaning import cleaned
 from chatmemory.rendering.links import destination_of, is_allowed, shows_destination
 from chatmemory.rendering.markdown import MarkdownStream, markdown
 from tests.payloads import ELSEWHERE, PAYLOADS
@@ -37,8 +38,9 @@ VOID = {"br", "hr", "img"}
 class Checked(HTMLParser):
     """Fails at a tag, attribute or address that is not allowed, and at tags that do not match."""
 
-    def __init__(self, html: str, *, images: bool = False) -> None:
+    def __init__(self, html: str, *, images: bool = False, has_targets: bool = True) -> None:
         super().__init__()
+        self._has_targets = has_targets
         self._images = images
         self.open: list[str] = []
         self.feed(html)
@@ -58,7 +60,7 @@ class Checked(HTMLParser):
             if name == "class":
                 assert CLASS.fullmatch(value)
             if name == "id":
-                assert re.fullmatch(r"x-fn(ref)?[0-9-]+", value)
+                assert re.fullmatch(r"(x-)?fn(ref)?[0-9-]+", value)
             if name == "href":
                 self._check_link(value, dict(attrs))
 
@@ -77,7 +79,7 @@ class Checked(HTMLParser):
             assert re.fullmatch(r"#x-fn(ref)?[0-9-]+", href)
         else:
             assert urlsplit(href).scheme in ("", "http", "https", "mailto")
-            assert attributes["target"] == "_blank"
+            assert not self._has_targets or attributes["target"] == "_blank"
 
 
 def test_there_are_fifty_payloads():
@@ -89,6 +91,19 @@ def test_a_payload_can_neither_run_scripts_nor_load_resources(payload):
     Checked(markdown(payload, prefix="x-"))
     with override_settings(CHATMEMORY={"IMAGE_ORIGINS": (ORIGIN,)}):
         Checked(markdown(payload, prefix="x-"), images=True)
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        *PAYLOADS,
+        "<p style='color: red' class='cm-row' id='main' onclick='x'>a</p>",
+        "<a href='javascript:x' id='fn1' target='_top'>a</a><a href='#x-fn1' id='x-fn1'>b</a>",
+        "<code class='language-a b'>c</code><span class='math hl-name'>d</span><p id='x-fn1'>e</p>",
+    ],
+)
+def test_the_allow_list_stops_what_the_parser_would_not(html):
+    Checked(cleaned(html, ()), has_targets=False)
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)

@@ -144,6 +144,20 @@ def test_a_definition_that_comes_first_is_used():
     assert "".join(streamed(text)) == markdown(text)
 
 
+def test_a_repeated_footnote_does_not_change_the_number_of_the_first():
+    text = "[^x]: c\n\na[^x]\n\n[^x]: d\n\nb[^x]"
+    assert "".join(streamed(text)) == markdown(text)
+    assert markdown(text).count("<li id=") == 2
+
+
+def test_the_blocks_after_the_end_of_the_time_are_only_escaped(monkeypatch):
+    stream = MarkdownStream()
+    assert stream.feed("*a*\n\n") == ["<p><em>a</em></p>\n"]
+    stream._document._budget._seconds = 0.0
+    stream.feed("*b* " * 100 + "\n\n")
+    assert stream.feed("*c*\n\n") == ["<p>*c*</p>\n"]
+
+
 def test_each_line_is_split_once(monkeypatch):
     fed = []
     feed = BlockSplitter.feed
