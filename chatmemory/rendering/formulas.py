@@ -43,7 +43,7 @@ def enable(parser: MarkdownIt) -> None:
 
 def forget(env: EnvType) -> None:
     """Remove what the rules know of one block from the state of the parser."""
-    env.pop("unclosed_formulas", None)
+    env.pop("searched_formulas", None)
     env.pop("formula_closers", None)
 
 
@@ -86,19 +86,21 @@ def _last_line(state: StateBlock, first: str, start_line: int, end_line: int) ->
     end = end_of_block(first)
     if end is None:
         return None
-    unclosed: set[tuple[str, int]] = state.env.setdefault("unclosed_formulas", set())
-    if (end.pattern, end_line) in unclosed:
+    # The line before which the formula has no end, which is found once for all starts before it.
+    searched: dict[tuple[str, int], int] = state.env.setdefault("searched_formulas", {})
+    key = end.pattern, end_line
+    if start_line < searched.get(key, 0):
         return None
     # As a terminator of a paragraph in a list, the rule also gets lines outside the list.
     indent = min(state.blkIndent, state.sCount[start_line])
     for line in range(start_line + 1, end_line):
-        state.env["budget"].count_step()
         text = state.src[state.bMarks[line] : state.eMarks[line]]
         if is_interrupted(text) or (text.strip() and state.sCount[line] < indent):
+            searched[key] = line
             return None
         if end.match(text):
             return line
-    unclosed.add((end.pattern, end_line))
+    searched[key] = end_line
     return None
 
 

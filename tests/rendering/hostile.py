@@ -72,6 +72,8 @@ HOSTILE = {
     "prices": repeated("$1 a$2 "),
     "open blocks of formulas": repeated("$$ a\n"),
     "open brackets of formulas": repeated("\\[a\n"),
+    "formulas that a heading ends": repeated("> $$ a\n") + "> # b",
+    "formulas that a list ends": "- a\n" + repeated("  $$ a\n") + "b",
     "backslashes": repeated("\\"),
     "escaped parentheses": repeated("\\("),
     "addresses": repeated("http://a.b "),

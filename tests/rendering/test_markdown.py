@@ -74,6 +74,7 @@ def test_a_formula_in_lines_of_its_own_is_a_block(formula):
             "a $ b $ c",
             "US$5, CA$6",
             "$HOME:$PATH",
+            "a$b c$",
             "\\$a\\$",
             "$",
             "$$",
@@ -88,7 +89,8 @@ def test_prices_variables_and_escapes_are_no_formulas(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["$$\na\n\n# b", "\\[\na\n\n```\nb\n```", "> $$\n\na\n$$", "- $$\n\na"]
+    "text",
+    ["$$\na\n\n# b", "\\[\na\n\n```\nb\n```", "> $$\n> # b\n> $$", "> $$\n\na\n$$", "- $$\n\na"],
 )
 def test_a_formula_that_is_not_closed_is_text(text):
     assert "math" not in markdown(text)
@@ -101,6 +103,10 @@ def test_a_definition_without_a_link_and_a_repeated_one_are_shown_at_the_end():
         '<p class="definition">[c]: /d &#x27;e&#x27;</p>\n'
         '<p class="definition">[A]: /f</p>\n<p class="definition">[g]: /h</p>\n'
     )
+
+
+def test_a_footnote_does_not_use_a_definition_of_its_name():
+    assert '<p class="definition">[1]: /b</p>' in markdown("[1]: /b\n\na[^1]\n\n[^1]: c")
 
 
 def test_footnotes_are_at_the_end_with_links_in_both_directions():
