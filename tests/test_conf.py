@@ -45,6 +45,7 @@ DEFAULTS = {
     "DB_THREADS": 4,
     "PREPARED_STATEMENTS": None,
     "LOCK_TIMEOUT": 2,
+    "IMAGE_ORIGINS": (),
     "SENDS_PER_MINUTE": 30,
 }
 DURATIONS = [name for name, setting in vars(Settings).items() if isinstance(setting, Duration)]
