@@ -13,10 +13,10 @@ from chatmemory.rendering.budget import Budget
 
 try:
     from pygments.lexer import Lexer
-    from pygments.lexers import get_lexer_by_name
+    from pygments.lexers import find_lexer_class_by_name
     from pygments.util import ClassNotFound
 except ImportError:  # the extra `page` is not installed
-    get_lexer_by_name = None
+    find_lexer_class_by_name = None
 
 MAX_CODE_CHARS = 10_000
 """Longer code is not highlighted: a lexer can't be stopped within a token."""
@@ -62,12 +62,13 @@ def highlighted(code: str, language: str, budget: Budget) -> str:
     """Return the code as HTML; only escaped if its language or length is not supported."""
     plain = escapeHtml(code)
     name = language.lower()
-    if get_lexer_by_name is None or name not in LANGUAGES or len(code) > MAX_CODE_CHARS:
+    if find_lexer_class_by_name is None or name not in LANGUAGES or len(code) > MAX_CODE_CHARS:
         return plain
-    try:
-        lexer = get_lexer_by_name(name, stripnl=False, ensurenl=False)
-    except ClassNotFound:  # another version of Pygments
+    with budget.uncounted():
+        lexer_class = _lexer_class(name)
+    if lexer_class is None:
         return plain
+    lexer = lexer_class(stripnl=False, ensurenl=False)
     parts: list[str] = []
     chars = 0
     for css_class, texts in groupby(_tokens(lexer, code, budget), key=itemgetter(0)):
@@ -77,6 +78,17 @@ def highlighted(code: str, language: str, budget: Budget) -> str:
         parts.append(f'<span class="{css_class}">{html}</span>' if css_class else html)
     # A lexer may drop characters, such as a byte order mark.
     return "".join(parts) if chars == len(code) else plain
+
+
+@cache
+def _lexer_class(name: str) -> type[Lexer] | None:
+    """Load the lexer of a language, once in a process: it takes up to 0.3 s."""
+    try:
+        found: type[Lexer] = find_lexer_class_by_name(name)
+    except ClassNotFound:  # another version of Pygments
+        return None
+    found()  # compiles its expressions
+    return found
 
 
 def _tokens(lexer: Lexer, code: str, budget: Budget) -> Iterator[tuple[str, str]]:

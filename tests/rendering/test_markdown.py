@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from chatmemory.rendering import budget, cache, highlighting
@@ -168,6 +171,29 @@ def test_each_language_keeps_the_code(language):
 def test_a_language_that_pygments_does_not_know_is_plain(monkeypatch):
     monkeypatch.setattr(highlighting, "LANGUAGES", {"nonsense"})
     assert markdown("```nonsense\nif\n```").count("<span") == 0
+
+
+def test_the_time_to_load_a_lexer_is_not_counted(monkeypatch, empty_cache):
+    load = highlighting.find_lexer_class_by_name
+
+    def slow(name):
+        started = time.thread_time()
+        while time.thread_time() - started < 0.3:
+            pass
+        return load(name)
+
+    monkeypatch.setattr(highlighting, "find_lexer_class_by_name", slow)
+    monkeypatch.setattr(budget, "MAX_SECONDS", 0.2)
+    highlighting._lexer_class.cache_clear()
+    assert "hl-keyword" in markdown("```python\n" + "if a:\n  b = 1\n" * 20 + "```")
+
+
+def test_rendering_in_another_thread_is_equal(empty_cache):
+    text = "```python\nif\n```\n\na[^1] $b$\n\n[^1]: c"
+    html = markdown(text)
+    module._cache.clear()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(markdown, text).result() == html
 
 
 def test_long_code_is_not_highlighted():
