@@ -58,7 +58,7 @@ KEPT_BY_ERASURE: dict[type[models.Model], dict[str, str]] = {
         **dict.fromkeys(("first_seq", "last_seq", "stored_from", "superseded_to"), _NUMBER),
         **dict.fromkeys(("epoch", "revision", "rows_revision", "fence", "tokens"), _NUMBER),
         **dict.fromkeys(("last_message_at", "last_active_day", "expires_at"), _NUMBER),
-        **dict.fromkeys(("archived_at", "removed_at", "created_at"), _NUMBER),
+        **dict.fromkeys(("archived_at", "pinned_at", "removed_at", "created_at"), _NUMBER),
         "held_at": "a held session is not erased",
     },
     Turn: {
