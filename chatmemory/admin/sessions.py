@@ -71,6 +71,7 @@ class SessionAdmin(ReadOnlyAdmin):
                     "last_message_at",
                     "expires_at",
                     "archived_at",
+                    "pinned_at",
                     "held_at",
                     "removed_at",
                 )
