@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from chatmemory import services
 from chatmemory.api.urls import urlpatterns
+from chatmemory.models import Message, Turn
 from chatmemory.services import Actor
 from tests.api.calls import JSON, MESSAGES, talk_of
 
@@ -38,10 +39,12 @@ STATEMENTS = {
     "GET sessions/<key>/messages/<int:seq>/versions/": 3,
     "GET sessions/<key>/turns/": 2,
     "GET sessions/<key>/turns/<turn>/": 2,
+    "PUT sessions/<key>/turns/<turn>/feedback/ {value}": 7,
+    "DELETE sessions/<key>/turns/<turn>/feedback/": 4,
     "POST sessions/<key>/stop/ {}": 6,
     "POST sessions/<key>/stop/ {turn}": 6,
-    "GET own-data/export/": 22,
-    "POST own-data/erase/ {confirm}": 60,
+    "GET own-data/export/": 24,
+    "POST own-data/erase/ {confirm}": 66,
     "POST tickets/ {}": 4,
 }
 """The number of statements that name our tables."""
@@ -53,6 +56,7 @@ BODIES = {
     "{pinned}": {"pinned": True},
     "{client_id, text}": SEND,
     "{turn}": TURN,
+    "{value}": {"value": 1},
     "{confirm}": {"confirm": "ann"},
     "{}": {},
 }
@@ -60,15 +64,20 @@ BODIES = {
 
 @pytest.fixture
 def names(ann, settings):
-    """Ann's data: a session with a running turn, an archived and a purged one."""
+    """Ann's data: a session with an ended and a running turn, and a purged one."""
     settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": ["export", "erase"]}
     by = Actor.user(ann)
     for key in ("talk", "purged"):
         talk_of(ann, *"abcd", key=key)
     undo = services.purge_session(session_key="purged", by=by, reason="").pk
     where = {"session_key": "talk", "by": by}
+    session = services.get_session(**where)
+    Message.stored.filter(session=session, seq__lte=2).update(turn=1)
+    Turn.objects.create(
+        session=session, client_id="t0", status="complete", user_seq=1, epoch=session.epoch
+    )
     services.admit_turn(**where, client_id="c1", content="hi", owner="another")
-    return {"<key>": "talk", "<int:undo>": str(undo), "<int:seq>": "1", "<turn>": "c1"}
+    return {"<key>": "talk", "<int:undo>": str(undo), "<int:seq>": "1", "<turn>": "t0"}
 
 
 def test_the_table_has_each_method_of_each_url():
