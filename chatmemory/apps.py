@@ -16,6 +16,7 @@ class ChatMemoryConfig(AppConfig):
     def ready(self) -> None:
         # These import models, which Django loads before it calls this.
         from chatmemory import checks, receivers  # noqa: F401  # registers the checks
+        from chatmemory.api import checks as api_checks  # noqa: F401  # registers them
         from chatmemory.pages import checks as page_checks  # noqa: F401  # registers them
 
         receivers.connect()

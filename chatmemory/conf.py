@@ -168,6 +168,13 @@ class Settings:
     None uses Django's login: the user that a middleware such as Channels' `AuthMiddlewareStack` has
     put into the scope, else that of the session's cookie. Tickets are always accepted."""
 
+    API_AUTHENTICATION = Setting[list[str]]([])
+    """Means of authentication in the REST API beside Django's session: a list of dotted paths of
+    REST framework's authentication classes, such as
+    `rest_framework.authentication.TokenAuthentication`. They come before the session, which alone
+    needs the CSRF token. A class must return an active user of AUTH_USER_MODEL. REST framework's
+    own setting has no effect."""
+
     VALID_LOGINS = Setting[str | None](None)
     """Finds revoked logins: the dotted path of a function from a list of
     `chatmemory.services.Login` to those that are still valid. A login has `actor` and `credential`:

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.django_db  # checks read the features of the database
 
 PUBSUB = "channels_redis.pubsub.RedisPubSubChannelLayer"
 MEMORY = "channels.layers.InMemoryChannelLayer"
+TOKENS = "rest_framework_simplejwt.authentication.JWTAuthentication"
 EVIDENCE = {"AUDIT_KEY": "k" * 50, "ERASURE_LIST": "/var/lib/erasures.jsonl"}
 
 
@@ -61,6 +62,7 @@ def layer(backend=PUBSUB, **config):
         {"ERASURE_LIST": Path("/var/lib/erasures.jsonl")},
         {"ERASURE_LIST": "tests.services.removal.test_erasure_list.Shelf"},
         {"RESPONDER": "openai:gpt-5"},
+        {"API_AUTHENTICATION": [TOKENS, "rest_framework.authentication.BasicAuthentication"]},
         {"ALLOWED_ORIGINS": ["https://example.org", "http://127.0.0.1:8000"]},
         {"IMAGE_ORIGINS": ("https://example.org", "http://[::1]:8000")},
     ],
@@ -135,6 +137,16 @@ def test_correct_settings_pass(correct):
         ({"RESPONDER": "__main__.bot"}, "E008", "__main__"),
         ({"RESPONDER": ".bot"}, "E008", "'.bot'"),
         ({"RESPONDER": None}, "E008", "None"),
+        ({"API_AUTHENTICATION": TOKENS}, "E016", "list"),
+        ({"API_AUTHENTICATION": [5]}, "E016", "5"),
+        ({"API_AUTHENTICATION": ["nowhere.Tokens"]}, "E016", "'nowhere.Tokens' cannot be imported"),
+        ({"API_AUTHENTICATION": ["math.floor"]}, "E016", "not an authentication class"),
+        ({"API_AUTHENTICATION": ["decimal.Decimal"]}, "E016", "not an authentication class"),
+        (
+            {"API_AUTHENTICATION": ["rest_framework.authentication.SessionAuthentication"]},
+            "E016",
+            "remove it",
+        ),
         ({"TOKEN_COUNTER": "nowhere.count"}, "E004", "nowhere.count"),
         ({"TOKEN_COUNTER": "tests.test_checks.PUBSUB"}, "E004", "PUBSUB"),
         ({"SOCKET_AUTH": "nowhere.sign_in"}, "E004", "SOCKET_AUTH"),
@@ -386,7 +398,7 @@ SHARED = layer(hosts=[{"address": "redis://127.0.0.1", "socket_timeout": None}])
         ),
         ({**SHARED, "CHATMEMORY": {"DB_THREADS": 0}}, ["E012"]),
         ({**SHARED, "CHATMEMORY": {"SOCKET_AUTH": "math.floor"}}, ["W013"]),
-        ({**SHARED, "REST_FRAMEWORK": {"DEFAULT_AUTHENTICATION_CLASSES": []}}, ["W013"]),
+        ({**SHARED, "CHATMEMORY": {"API_AUTHENTICATION": [TOKENS]}}, ["W013"]),
         (
             {
                 **SHARED,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.db import transaction
 from django.utils.decorators import method_decorator
-from rest_framework.authentication import SessionAuthentication
+from django.utils.module_loading import import_string
+from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.exceptions import MethodNotAllowed, PermissionDenied, UnsupportedMediaType
 from rest_framework.negotiation import DefaultContentNegotiation
-from rest_framework.permissions import IsAuthenticated
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -22,6 +23,7 @@ from chatmemory.access import logins, rates
 from chatmemory.api.errors import error_response
 from chatmemory.api.parsers import StrictJSONParser
 from chatmemory.api.requests import read
+from chatmemory.conf import settings
 from chatmemory.errors import Forbidden, Unauthenticated
 from chatmemory.protocol.shapes import Shape
 from chatmemory.services import Actor
@@ -44,6 +46,9 @@ class SessionLogin(SessionAuthentication):
         except PermissionDenied as error:
             raise Forbidden(str(error.detail)) from error
 
+    def authenticate_header(self, request: Request) -> str:
+        return "Session"
+
 
 class Negotiation(DefaultContentNegotiation):
     """Negotiate by `Accept` alone: a `format` in the query selects nothing."""
@@ -53,11 +58,11 @@ class Negotiation(DefaultContentNegotiation):
 
 
 @method_decorator(transaction.non_atomic_requests, name="dispatch")
-class View(APIView):
+class PublicView(APIView):
     """The base of all views; does not depend on the host's REST_FRAMEWORK setting."""
 
-    authentication_classes = (SessionLogin,)
-    permission_classes = (IsAuthenticated,)
+    authentication_classes = ()
+    permission_classes = ()
     throttle_classes = ()
     parser_classes = (StrictJSONParser,)
     renderer_classes = (JSONRenderer,)
@@ -65,8 +70,6 @@ class View(APIView):
     versioning_class = None
     metadata_class = None
     http_method_names = ("get", "head", "patch", "post", "put", "delete")
-    check_write = staticmethod(rates.check_writes)
-    """Counts a request that writes. Raises RateLimited."""
 
     def get_exception_handler(self) -> Callable[[Exception, Any], Response]:
         return error_response
@@ -74,6 +77,17 @@ class View(APIView):
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         response = super().finalize_response(request, response, *args, **kwargs)
         response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+    def get_authenticate_header(self, request: Request) -> str:
+        """Return a challenge for each means of authentication (RFC 9110, 11.6.1)."""
+        challenges = (each.authenticate_header(request) for each in self.get_authenticators())
+        return ", ".join(challenge for challenge in challenges if challenge)
+
+    def handle_exception(self, exc: Exception) -> Response:
+        response = super().handle_exception(exc)
+        if response.status_code == HTTPStatus.UNAUTHORIZED:
+            response["WWW-Authenticate"] = self.get_authenticate_header(self.request)
         return response
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -84,19 +98,35 @@ class View(APIView):
             if request.method != "DELETE" and not self._has_json():
                 raise UnsupportedMediaType(request.content_type)
         super().initial(request, *args, **kwargs)
-        logins.check_reach(self.actor)
-        check_rate = self.check_write if request.method in WRITES else rates.check_reads
-        check_rate(self.actor)
 
     def _has_json(self) -> bool:
         parsers = self.get_parsers()
         return self.get_content_negotiator().select_parser(self.request, parsers) is not None
 
+
+class View(PublicView):
+    """The base of the views for a person who is signed in and may chat."""
+
+    check_write = staticmethod(rates.check_writes)
+    """Counts a request that writes. Raises RateLimited."""
+
+    def get_authenticators(self) -> list[BaseAuthentication]:
+        # The cookie last: a browser adds it by itself, so a credential is what the client means.
+        named = (import_string(path)() for path in settings.API_AUTHENTICATION)
+        return [*named, SessionLogin()]
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        logins.check_reach(self.actor)
+        check_rate = self.check_write if request.method in WRITES else rates.check_reads
+        check_rate(self.actor)
+
     @property
     def actor(self) -> Actor:
         """The signed-in user. Raises Unauthenticated."""
         user = self.request.user
-        if not isinstance(user, AbstractBaseUser):
+        # The host's classes may return anything, such as a user who was disabled.
+        if not isinstance(user, AbstractBaseUser) or not logins.is_active(user):
             raise Unauthenticated
         return Actor.user(user)
 

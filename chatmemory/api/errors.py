@@ -131,8 +131,6 @@ def _response(error: ChatMemoryError) -> Response:
         **present,
     )
     match error:
-        case Unauthenticated():
-            response["WWW-Authenticate"] = "Session"
         case RateLimited():
             response["Retry-After"] = str(math.ceil(error.retry_after))
         case Busy() | MemoryUnavailable():

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.settings import api_settings
 
 from chatmemory import services
 from chatmemory.access import tickets
@@ -16,16 +12,7 @@ from chatmemory.api.requests import NOTHING
 
 
 class TicketList(View):
-    """Tickets for clients without cookies.
-
-    They can also authenticate with the host's DEFAULT_AUTHENTICATION_CLASSES.
-    """
-
-    def get_authenticators(self) -> list[BaseAuthentication]:
-        # Only if the host sets them: REST framework's default includes passwords.
-        is_set = "DEFAULT_AUTHENTICATION_CLASSES" in api_settings.user_settings
-        others: Any = api_settings.DEFAULT_AUTHENTICATION_CLASSES if is_set else ()
-        return [SessionLogin(), *(authenticator() for authenticator in others)]
+    """Tickets for clients without cookies."""
 
     def post(self, request: Request) -> Response:
         """Issue a ticket; `protocols` are the subprotocols that open a websocket with it."""

@@ -50,9 +50,7 @@ def check_deployment(
         message = "ALLOWED_HOSTS has '*', and CHATMEMORY['ALLOWED_ORIGINS'] is not set."
         hint = "Pages of any host may then open a websocket. Set ALLOWED_ORIGINS or ALLOWED_HOSTS."
         found.append(checks.Warning(message, hint=hint, id="chatmemory.W008"))
-    api = getattr(django_settings, "REST_FRAMEWORK", {})
-    has_tokens = settings.SOCKET_AUTH or "DEFAULT_AUTHENTICATION_CLASSES" in api
-    if has_tokens and settings.VALID_LOGINS is None:
+    if (settings.SOCKET_AUTH or settings.API_AUTHENTICATION) and settings.VALID_LOGINS is None:
         message = "Users sign in without a Django session, and VALID_LOGINS is not set."
         hint = (
             "A websocket stays open for up to CONNECTION_AGE after its token is revoked. Set "

@@ -1,0 +1,175 @@
+"""`API_AUTHENTICATION`: tokens for all views of the REST API, beside Django's session."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from django.contrib.auth.models import AnonymousUser, User
+from django.test import Client
+from rest_framework.authentication import (
+    BaseAuthentication,
+    SessionAuthentication,
+    TokenAuthentication,
+)
+from rest_framework.exceptions import AuthenticationFailed
+
+from chatmemory import services
+from chatmemory.api.urls import urlpatterns
+from chatmemory.services import Actor
+from tests.factories import make_user
+from tests.servers import DEADLINE
+
+THIS_MODULE = "tests.api.test_authentication"
+JSON = "application/json"
+
+pytestmark = pytest.mark.django_db
+
+
+class NameLogin(TokenAuthentication):
+    """Accepts the name of a user as a token, even of a disabled one."""
+
+    keyword = "Name"
+
+    def authenticate_credentials(self, key):
+        user = User.objects.filter(username=key).first()
+        if user is None:
+            raise AuthenticationFailed
+        return user, key
+
+
+class NoUser(BaseAuthentication):
+    """Accepts everyone, as a user who is none."""
+
+    def authenticate(self, request):
+        return AnonymousUser(), "credential"
+
+
+class Page(SessionAuthentication):
+    """A session login of a host."""
+
+
+@pytest.fixture
+def accept(settings):
+    def accept(*names):
+        paths = [f"{THIS_MODULE}.{name}" for name in names]
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "API_AUTHENTICATION": paths}
+
+    return accept
+
+
+@pytest.fixture
+def talk():
+    ann = Actor.user(make_user("ann"))
+    return services.open_session(session_key="talk", by=ann)
+
+
+def as_user(name):
+    return Client(enforce_csrf_checks=True, headers={"authorization": f"Name {name}"})
+
+
+def test_a_token_opens_each_view_without_a_csrf_token(accept, talk):
+    assert as_user("ann").get("/api/sessions/").status_code == 401
+    accept("NameLogin")
+    client = as_user("ann")
+    statuses = {
+        (pattern.name, method): client.generic(method, url_of(pattern), b"{}", JSON).status_code
+        for pattern in urlpatterns
+        for method in ("GET", "POST", "PATCH", "PUT", "DELETE")
+    }
+    assert {401, 403}.isdisjoint(statuses.values())
+    assert statuses["session", "GET"] == 200
+
+
+def url_of(pattern):
+    route = str(pattern.pattern).replace("<key>", "talk").replace("<int:seq>", "1")
+    return f"/api/{route}"
+
+
+def test_no_token_is_accepted_by_default_nor_by_the_setting_of_rest_framework(settings, talk):
+    settings.REST_FRAMEWORK = {"DEFAULT_AUTHENTICATION_CLASSES": [f"{THIS_MODULE}.NameLogin"]}
+    for path in ("/api/sessions/", "/api/sessions/talk/"):
+        assert as_user("ann").get(path).status_code == 401
+    assert as_user("ann").post("/api/tickets/", {}, content_type=JSON).status_code == 401
+
+
+def test_a_password_is_refused_unless_the_host_names_it(settings, talk):
+    make_user("eve").set_password("secret")
+    basic = Client(headers={"authorization": "Basic ZXZlOnNlY3JldA=="})
+    answer = basic.get("/api/sessions/")
+    assert (answer.status_code, answer["WWW-Authenticate"]) == (401, "Session")
+
+
+def test_a_challenge_names_each_means_of_authentication(accept, talk):
+    accept("NameLogin", "NoUser")
+    answer = as_user("nobody").get("/api/sessions/")
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+    assert answer["WWW-Authenticate"] == "Name, Session"
+
+
+@pytest.mark.parametrize("name", ["nobody", ""])
+def test_a_wrong_token_is_refused(accept, talk, name):
+    accept("NameLogin")
+    assert as_user(name).get("/api/sessions/talk/").status_code == 401
+
+
+def test_a_disabled_user_is_not_authenticated_whatever_the_class_accepts(accept, talk):
+    accept("NameLogin")
+    User.objects.update(is_active=False)
+    answer = as_user("ann").get("/api/sessions/talk/")
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+    assert as_user("ann").post("/api/tickets/", {}, content_type=JSON).status_code == 401
+
+
+def test_a_class_that_returns_no_user_authenticates_nobody(accept, talk):
+    accept("NoUser")
+    answer = Client().get("/api/sessions/")
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+
+
+def refuse(actor):
+    return False
+
+
+def test_a_token_of_a_person_who_may_not_chat_is_forbidden(accept, talk, settings):
+    accept("NameLogin")
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "REACH": f"{THIS_MODULE}.refuse"}
+    answer = as_user("ann").get("/api/sessions/")
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+
+
+def test_a_session_needs_the_csrf_token_also_beside_tokens(accept, talk):
+    accept("NameLogin")
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(User.objects.get(username="ann"))
+    assert client.get("/api/sessions/talk/").status_code == 200
+    answer = client.patch("/api/sessions/talk/", {"title": "x"}, content_type=JSON)
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+
+
+def test_a_token_precedes_the_session_of_the_browser(accept, talk):
+    accept("NameLogin")
+    client = as_user("ann")
+    client.force_login(make_user("bob"))
+    body = {"title": "x"}
+    assert client.patch("/api/sessions/talk/", body, content_type=JSON).status_code == 200
+
+
+@pytest.mark.slow
+def test_tokens_of_rest_framework_and_jwts_chat_from_another_origin(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.tokens.scenario"],
+        env={
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "tests.tokens.settings",
+            "DATABASE_URL": f"sqlite:///{tmp_path / 'tokens.sqlite3'}",
+            "REDIS_URL": "",
+        },
+        capture_output=True,
+        text=True,
+        timeout=10 * DEADLINE,
+        check=False,
+    )
+    assert (done.stdout.strip(), done.returncode) == ("done", 0), done.stderr
