@@ -175,6 +175,10 @@ class Settings:
     needs the CSRF token. A class must return an active user of AUTH_USER_MODEL. REST framework's
     own setting has no effect."""
 
+    HEALTH_TOKEN = Setting("")
+    """A secret of at least 32 characters with which monitors get details from `health/` of the REST
+    API, as `Authorization: Bearer <secret>`. Empty gives the details to no one."""
+
     VALID_LOGINS = Setting[str | None](None)
     """Finds revoked logins: the dotted path of a function from a list of
     `chatmemory.services.Login` to those that are still valid. A login has `actor` and `credential`:

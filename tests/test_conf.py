@@ -30,6 +30,8 @@ DEFAULTS = {
     "ERASURE_LIST": None,
     "ALLOWED_ORIGINS": None,
     "SOCKET_AUTH": None,
+    "API_AUTHENTICATION": [],
+    "HEALTH_TOKEN": "",
     "VALID_LOGINS": None,
     "REACH": None,
     "SELF_SERVICE": ("export",),

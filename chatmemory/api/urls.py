@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from django.urls import path
 
-from chatmemory.api import feedback, messages, own_data, sessions, tickets, turns
+from chatmemory.api import feedback, health, messages, own_data, sessions, tickets, turns
 
 app_name = "chatmemory_api"
 
 urlpatterns = [
+    path("health/", health.Health.as_view(), name="health"),
     path("sessions/", sessions.SessionList.as_view(), name="sessions"),
     path("sessions/<key>/", sessions.SessionDetail.as_view(), name="session"),
     path("sessions/<key>/archive/", sessions.Archive.as_view(), name="archive"),

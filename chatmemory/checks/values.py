@@ -57,6 +57,8 @@ FUNCTIONS = {
 }
 """Settings that are a dotted path to a function, with the value that means no function."""
 
+MIN_HEALTH_TOKEN_CHARS = 32
+
 MIN_LEASE_SECONDS = 5.0
 """A busy process may pause for this long."""
 
@@ -75,6 +77,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
         *_check_durations(),
         *_check_functions(),
         *_check_audit_keys(),
+        *_check_health_token(),
         *_check_erasure_list(),
         *_check_busy_policy(),
         *_check_self_service(),
@@ -209,6 +212,18 @@ def _check_audit_keys() -> list[checks.CheckMessage]:
         message = "CHATMEMORY['AUDIT_KEY_FALLBACKS'] must be a list of non-empty strings."
         found.append(checks.Error(message, id="chatmemory.E002"))
     return found
+
+
+def _check_health_token() -> list[checks.CheckMessage]:
+    """Check that the monitors' secret cannot be guessed."""
+    token: object = settings.HEALTH_TOKEN
+    if token == "" or (isinstance(token, str) and len(token) >= MIN_HEALTH_TOKEN_CHARS):
+        return []
+    message = (
+        f"CHATMEMORY['HEALTH_TOKEN'] must be a string of {MIN_HEALTH_TOKEN_CHARS} or more "
+        "characters, or empty."
+    )
+    return [checks.Error(message, id="chatmemory.E002")]
 
 
 def _check_erasure_list() -> list[checks.CheckMessage]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine, Mapping
+from concurrent.futures import CancelledError
 from typing import Any, Protocol
 
 from chatmemory.live.layer import RUNNERS, Layer, group_of
@@ -33,6 +34,8 @@ TICK_SECONDS = 0.04
 #   meanwhile starts another one.
 RECONNECT_MS_PER_SOCKET = 10
 """The clients of a process that ends reconnect within this time, multiplied by their number."""
+LAYER_WAIT_SECONDS = 1.0
+"""How long a caller waits for a probe of the channel layer."""
 MAX_RECONNECT_MS = 60_000
 """The longest time within which they reconnect."""
 
@@ -48,7 +51,10 @@ class Listener(Protocol):
 
 
 class Hub:
-    """Any thread may call its public methods. None of them waits for the database or the layer."""
+    """Any thread may call its public methods. None waits for the database.
+
+    Only `is_layer_reachable` waits for the layer.
+    """
 
     def __init__(self, *, sweep_seconds: float = SWEEP_SECONDS) -> None:
         self.listener: Listener | None = None
@@ -82,7 +88,7 @@ class Hub:
 
     def join(self, place: Place, socket: Socket) -> None:
         """Subscribe the socket to the hints of the session."""
-        self.sweep.is_enabled = True
+        self.sweep.enable()
         # Before the group is joined: `_on_join` then hints this socket at changes that it missed.
         self._sockets.add(place.session_pk, socket)
         self._thread.call(self._join_group, place)
@@ -131,6 +137,16 @@ class Hub:
         """Whether hints from other processes arrive; otherwise only the sweep finds changes."""
         return not self._layer.is_failing
 
+    def is_layer_reachable(self) -> bool | None:
+        """Return whether the channel layer answers; None without a shared one. Waits for it."""
+        if not self._layer.is_shared:
+            return None
+        probe = self._thread.submit(self._layer.is_reachable())
+        try:
+            return probe.result(LAYER_WAIT_SECONDS)
+        except (TimeoutError, CancelledError):  # the hub is busy, or shuts down
+            return False
+
     @property
     def is_everything_sent(self) -> bool:
         """Whether all hints were sent to other processes."""
@@ -138,7 +154,7 @@ class Hub:
 
     def serve(self) -> None:
         """Receive the hints for runners, and sweep the turns now and periodically."""
-        self.sweep.is_enabled = True
+        self.sweep.enable()
         self._thread.call(self._layer.join, RUNNERS)
         self._thread.call(self.sweep.request_turns)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -211,6 +212,13 @@ class Layer:
             elif group in self._unreachable:
                 # Moved to the end, so that the next probe is for another group.
                 self._unreachable[group] = self._unreachable.pop(group)
+
+    async def is_reachable(self) -> bool:
+        """Return whether the layer answers, and no group is known to be unreachable."""
+        # A random group, since a layer with several hosts selects one by the group's name.
+        group = f"chatmemory.health.{secrets.token_hex(4)}"
+        is_sent = await self._group_send(get_channel_layer(), group, {"type": "chatmemory.probe"})
+        return is_sent and not self.is_failing
 
     async def _group_send(self, layer: Any, group: str, event: Mapping[str, object]) -> bool:
         return await self._bounded(layer.group_send(group, {**event, "origin": self._channel}))

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -54,10 +55,25 @@ class Sweep:
     def clear(self) -> None:
         """Drop all state. The caller has stopped the loops."""
         self.is_enabled = False
+        self._succeeded_at: dict[str, float] = {}
         self._heads: dict[int, Head | None] = {}
         self._skipped_turns = 0
         """How many overdue turns the last sweeps could not end."""
         self._are_turns_due = asyncio.Event()
+
+    def enable(self) -> None:
+        """Let the loops sweep. A repeated call does nothing."""
+        if not self.is_enabled:
+            names = (sweep.__name__ for sweep, _ in self._sweeps())
+            self._succeeded_at = dict.fromkeys(names, time.monotonic())
+            self.is_enabled = True
+
+    @property
+    def age_seconds(self) -> float | None:
+        """The time since the last success of the loop that is late most; None without sweeps."""
+        if not self.is_enabled or not settings.DB_THREADS:
+            return None
+        return time.monotonic() - min(self._succeeded_at.values())
 
     def forget(self, session_pk: int) -> None:
         self._heads.pop(session_pk, None)
@@ -67,10 +83,14 @@ class Sweep:
         self._are_turns_due.set()
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._repeat(sweep, is_due) for sweep, is_due in self._sweeps()]
+
+    def _sweeps(self) -> list[tuple[Callable[[], Awaitable[float]], asyncio.Event]]:
+        """Return each sweep, and what requests it before its time."""
         return [
-            self._repeat(self._sweep_heads, asyncio.Event()),
-            self._repeat(self._sweep_logins, asyncio.Event()),
-            self._repeat(self._sweep_turns, self._are_turns_due),
+            (self._sweep_heads, asyncio.Event()),
+            (self._sweep_logins, asyncio.Event()),
+            (self._sweep_turns, self._are_turns_due),
         ]
 
     async def _repeat(self, sweep: Callable[[], Awaitable[float]], is_due: asyncio.Event) -> None:
@@ -86,6 +106,7 @@ class Sweep:
             if self.is_enabled and settings.DB_THREADS:
                 try:
                     pause = await sweep()
+                    self._succeeded_at[sweep.__name__] = time.monotonic()
                 except Exception as error:
                     log_error(logger, "a sweep failed; the next is in %s s", pause, error=error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from django.db import models
@@ -42,6 +43,20 @@ class TurnQuerySet(QuerySet["Turn"]):
     def overdue(self) -> TurnQuerySet:
         """Select running turns whose lease expired: their process is dead or paused."""
         return self.filter(status=Turn.Status.RUNNING, lease_until__lt=DatabaseNow())
+
+    def long_overdue(self, age: timedelta) -> TurnQuerySet:
+        """Select running turns whose lease expired before that time: no process sweeps."""
+        return self.filter(status=Turn.Status.RUNNING, lease_until__lt=DatabaseNow() - age)
+
+    def unclaimed(self, age: timedelta) -> TurnQuerySet:
+        """Select turns that wait that long in idle sessions: no process claims turns.
+
+        Excludes those of a user who has a running turn: TURNS_PER_USER may hold them back.
+        """
+        since = DatabaseNow() - age
+        is_idle = Q(session__last_message_at__isnull=True) | Q(session__last_message_at__lt=since)
+        running = Turn.objects.filter(_has_valid_run(), scope=OuterRef("scope"))
+        return self.claimable().filter(is_idle, ~Exists(running), created_at__lt=since)
 
     def seconds_to_lease_end(self) -> float | None:
         """Return the seconds until the next valid lease expires, on the database's clock."""

@@ -142,6 +142,7 @@ from chatmemory.services.turns.stops import (
     stop_running_turn,
     stop_turn,
 )
+from chatmemory.services.turns.stuck import StuckTurns, acount_stuck_turns, count_stuck_turns
 from chatmemory.services.turns.unstored import Unstored, aread_unstored, read_unstored
 from chatmemory.services.turns.versions import Version, alist_versions, list_versions
 
@@ -169,6 +170,7 @@ __all__ = [
     "Replayed",
     "Restoration",
     "Stopped",
+    "StuckTurns",
     "TrimLimit",
     "TurnState",
     "Unstored",
@@ -182,6 +184,7 @@ __all__ = [
     "abegin_export_of_all",
     "abegin_import",
     "aclear_session",
+    "acount_stuck_turns",
     "adiscard_import",
     "admit_turn",
     "aerase_person",
@@ -234,6 +237,7 @@ __all__ = [
     "begin_import",
     "check_integrity",
     "clear_session",
+    "count_stuck_turns",
     "deleting_users",
     "discard_import",
     "erase_person",

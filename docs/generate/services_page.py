@@ -61,6 +61,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "list_versions",
         "read_unstored",
         "set_feedback",
+        "count_stuck_turns",
     ),
     "Removal and restore": (
         "preview_trim",
