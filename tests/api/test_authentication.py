@@ -11,10 +11,10 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.test import Client
 from rest_framework.authentication import (
     BaseAuthentication,
-    SessionAuthentication,
     TokenAuthentication,
 )
 from rest_framework.exceptions import AuthenticationFailed
+from rest_framework_simplejwt.models import TokenUser
 
 from chatmemory import services
 from chatmemory.api.urls import urlpatterns
@@ -47,8 +47,11 @@ class NoUser(BaseAuthentication):
         return AnonymousUser(), "credential"
 
 
-class Page(SessionAuthentication):
-    """A session login of a host."""
+class Stateless(BaseAuthentication):
+    """Accepts everyone as a user who is no row."""
+
+    def authenticate(self, request):
+        return TokenUser({"user_id": 1}), "credential"
 
 
 @pytest.fixture
@@ -123,8 +126,9 @@ def test_a_disabled_user_is_not_authenticated_whatever_the_class_accepts(accept,
     assert as_user("ann").post("/api/tickets/", {}, content_type=JSON).status_code == 401
 
 
-def test_a_class_that_returns_no_user_authenticates_nobody(accept, talk):
-    accept("NoUser")
+@pytest.mark.parametrize("name", ["NoUser", "Stateless"])
+def test_a_class_that_returns_no_user_authenticates_nobody(accept, talk, name):
+    accept(name)
     answer = Client().get("/api/sessions/")
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
 
