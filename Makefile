@@ -19,7 +19,7 @@ help:
 	@echo "make lint    check format, style and imports"
 	@echo "make types   check the types"
 	@echo "make js      check and test the JavaScript; needs Node.js 20.19 or newer with npm"
-	@echo "make check   check the project and its migrations"
+	@echo "make check   check the project, its migrations and the OpenAPI schema"
 	@echo "make docs    generate the pages and diagrams in docs/ that are made from the code"
 	@echo "make peers   run our contract against other memories; ARGS=--write writes docs/peers.md"
 	@echo "make audit   check the locked versions for known vulnerabilities; needs the network"
@@ -68,6 +68,7 @@ js: tests/js/node_modules/.made
 check: .venv/dev
 	$(BIN)/python manage.py check
 	$(BIN)/python manage.py makemigrations --check --dry-run
+	$(BIN)/python manage.py spectacular --validate --fail-on-warn --file /dev/null
 
 docs: .venv/dev
 	@for script in docs/generate/*.py; do $(BIN)/python $$script || exit; done

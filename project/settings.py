@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 from project import environment
@@ -30,6 +31,8 @@ INSTALLED_APPS = [
     "rest_framework",
     "chatmemory",
     "project",
+    # The description of the REST API, if the extra `openapi` is installed
+    *filter(find_spec, ("drf_spectacular", "drf_spectacular_sidecar")),
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -67,6 +70,19 @@ CHATMEMORY = {
     "RESPONDER": os.environ.get("RESPONDER", "demo"),
     "AUDIT_KEY": os.environ.get("AUDIT_KEY", ""),
     "ERASURE_LIST": os.environ.get("ERASURE_LIST") or None,
+}
+
+if "drf_spectacular" in INSTALLED_APPS:
+    REST_FRAMEWORK = {"DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema"}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "django-chatmemory",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.1",
+    "SERVE_AUTHENTICATION": [],
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",  # no CDN
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "validatorUrl": None},
 }
 
 AUTH_PASSWORD_VALIDATORS = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth.views import LoginView
 from django.urls import include, path
@@ -19,3 +20,11 @@ urlpatterns = [
     path("api/", include("chatmemory.api.urls")),
     path("admin/", admin.site.urls),
 ]
+
+if apps.is_installed("drf_spectacular_sidecar"):  # the extra `openapi`
+    from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+
+    urlpatterns += [
+        path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
+        path("api/docs/", SpectacularSwaggerSplitView.as_view(), name="api-docs"),
+    ]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, TypeVar
 
+from django.apps import apps
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.db import transaction
 from django.utils.decorators import method_decorator
@@ -16,6 +17,8 @@ from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.schemas import DefaultSchema
+from rest_framework.schemas.inspectors import ViewInspector
 from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 
@@ -57,6 +60,17 @@ class Negotiation(DefaultContentNegotiation):
         return renderers
 
 
+class ViewSchema:
+    """Describes the views in OpenAPI, if the host has installed drf-spectacular."""
+
+    def __get__(self, view: APIView | None, owner: type[APIView]) -> ViewInspector:
+        if not apps.is_installed("drf_spectacular"):
+            return DefaultSchema().__get__(view, owner)
+        # By name: the import takes as long as the rest of the API, and few processes need it.
+        schema: ViewInspector = import_string("chatmemory.api.openapi.OperationSchema")()
+        return schema.__get__(view, owner)
+
+
 @method_decorator(transaction.non_atomic_requests, name="dispatch")
 class PublicView(APIView):
     """The base of all views; does not depend on the host's REST_FRAMEWORK setting."""
@@ -67,6 +81,7 @@ class PublicView(APIView):
     parser_classes = (StrictJSONParser,)
     renderer_classes = (JSONRenderer,)
     content_negotiation_class = Negotiation
+    schema = ViewSchema()
     versioning_class = None
     metadata_class = None
     http_method_names = ("get", "head", "patch", "post", "put", "delete")

@@ -107,10 +107,10 @@ def error_response(error: Exception, context: object) -> Response:
     """
     if isinstance(error, ChatMemoryTestMixinMissing):
         raise error
-    error = _entry_for(TRANSLATED, error) or error
+    error = entry_for(TRANSLATED, type(error)) or error
     if isinstance(error, ChatMemoryError):
         return _response(error)
-    if http_error := _entry_for(HTTP_ONLY, error):
+    if http_error := entry_for(HTTP_ONLY, type(error)):
         status, code, detail = http_error
         return _problem(status, detail, code=code, retry=False)
     ref = secrets.token_hex(6)
@@ -120,7 +120,7 @@ def error_response(error: Exception, context: object) -> Response:
 
 
 def _response(error: ChatMemoryError) -> Response:
-    status = _entry_for(STATUSES, error) or 500
+    status = entry_for(STATUSES, type(error)) or 500
     values = {name: getattr(error, name, None) for name in ATTRIBUTES}
     present = {name: value for name, value in values.items() if value not in (None, "")}
     response = _problem(
@@ -144,6 +144,6 @@ def _problem(status: int, detail: str, **extensions: object) -> Response:
     return Response(problem, status, content_type=CONTENT_TYPE)
 
 
-def _entry_for(table: Mapping[type, T], error: Exception) -> T | None:
-    """Return the entry of the error's class, or of its nearest parent that has one."""
-    return next((table[kind] for kind in type(error).__mro__ if kind in table), None)
+def entry_for(table: Mapping[type, T], error: type) -> T | None:
+    """Return the entry of an error class, or of its nearest parent that has one."""
+    return next((table[kind] for kind in error.__mro__ if kind in table), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 from dataclasses import is_dataclass
 from typing import Any, Literal, NotRequired, get_args, get_origin, is_typeddict
 
@@ -126,9 +127,18 @@ def _descriptions(kind: type) -> dict[str, str]:
             continue
         [body] = ast.parse(inspect.getsource(cls)).body
         assert isinstance(body, ast.ClassDef)  # noqa: S101  # it is the source of a class
+        for base in _typed_bases(cls, body):
+            found |= _descriptions(base)
         found[""] = ast.get_docstring(body) or ""
         for field, documented in zip(body.body, body.body[1:], strict=False):
             match field, documented:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str() as text)):
                     found[name] = text
     return {name: " ".join(text.split()) for name, text in found.items() if text}
+
+
+def _typed_bases(cls: type, body: ast.ClassDef) -> list[type]:
+    """Return the bases of a TypedDict, whose `__mro__` contains only dict."""
+    names = [base.id for base in body.bases if isinstance(base, ast.Name)]
+    bases = [getattr(sys.modules[cls.__module__], name) for name in names]
+    return [base for base in bases if is_typeddict(cls) and is_typeddict(base)]

@@ -115,9 +115,8 @@ class Welcome(TypedDict):
     sends"""
 
 
-class Session(TypedDict):
-    """The current session. The client replaces its copy, unless that has the same epoch and a
-    higher revision, and drops messages below `first_seq`."""
+class SessionState(TypedDict):
+    """The state of a session, over a websocket and over REST."""
 
     key: SessionKey
     """its key in the URL"""
@@ -133,14 +132,20 @@ class Session(TypedDict):
     """increases with each change other than a new message"""
     archived: bool
     """whether it rejects new messages"""
+    running: RunningTurn | None
+    """the running turn: its `turn`, `status` (waiting if it was returned to the queue) and `since`,
+    its start; null when idle"""
+
+
+class Session(SessionState):
+    """The current session. The client replaces its copy, unless that has the same epoch and a
+    higher revision, and drops messages below `first_seq`."""
+
     live: NotRequired[bool]
     """false while changes by other processes may arrive late; true if absent"""
     superseded: list[Range]
     """ranges of seqs, inclusive, that later turns replaced, one for each turn in order of their
     ends; shown folded"""
-    running: RunningTurn | None
-    """the running turn: its `turn`, `status` (waiting if it was returned to the queue) and `since`,
-    its start; null when idle"""
     waiting: list[WaitingTurn]
     """the waiting turns in order: `turn` and the user's `text`"""
 
