@@ -6,7 +6,7 @@ LOCK := .ci/constraints.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
 
-.PHONY: help demo test test-fast test-long test-django torture recall lint types js check docs peers audit lock ci clean
+.PHONY: help demo test test-fast test-long ci-long test-django torture recall lint types js check docs peers audit lock ci clean
 
 help:
 	@echo "make demo    run the demo on http://127.0.0.1:8000/"
@@ -25,6 +25,7 @@ help:
 	@echo "make audit   check the locked versions for known vulnerabilities; needs the network"
 	@echo "make lock    lock the newest versions that pyproject.toml allows"
 	@echo "make ci      everything, on PostgreSQL, MariaDB, SQLite and Redis"
+	@echo "make ci-long call the REST API 10,000 times at random, by its own schema"
 	@echo "make clean   remove .venv and the demo's data"
 
 demo: .venv/demo
@@ -89,6 +90,9 @@ lock:
 
 ci:
 	@bash .ci/run
+
+ci-long: .venv/dev
+	@FUZZ_CALLS=10000 $(BIN)/python -m pytest -n 2 --dist worksteal tests/api/test_fuzz.py $(ARGS)
 
 clean:
 	rm -rf .venv var tests/js/node_modules

@@ -9,6 +9,7 @@ from chatmemory.protocol.server_frames import (
     ErrorCode,
     Message,
     Range,
+    ResetReason,
     Seq,
     SessionKey,
     SessionState,
@@ -118,8 +119,15 @@ class RemovedPage(TypedDict):
     """the cursor of the next page; null on the last one"""
 
 
+class SessionHead(SessionState):
+    """The state of a session, with the messages that a client has missed."""
+
+    waiting: Count
+    """number of waiting turns"""
+
+
 class MessagePage(TypedDict):
-    """Messages in order of seq."""
+    """Messages in order of seq. The last four fields are absent with `after` or `before`."""
 
     epoch: int
     """the epoch of the session"""
@@ -130,6 +138,14 @@ class MessagePage(TypedDict):
     superseded: list[Range]
     """ranges of seqs, inclusive, that later turns replaced"""
     messages: list[Message]
+    cursor: NotRequired[str]
+    """for the next request, or for `hello`"""
+    reset: NotRequired[ResetReason | None]
+    """why the client must drop its messages before it adds these; null if it keeps them"""
+    more: NotRequired[bool]
+    """whether the client has missed more messages"""
+    session: NotRequired[SessionHead]
+    """the current state of the session"""
 
 
 class Sent(TypedDict):
@@ -222,6 +238,19 @@ class Ticket(TypedDict):
     """its lifetime in seconds"""
     protocols: list[str]
     """the subprotocols that open a websocket with it"""
+
+
+class OwnErasure(TypedDict):
+    """What was erased."""
+
+    sessions: Count
+    """number of sessions"""
+    messages: Count
+    """number of messages"""
+    turns: Count
+    """number of turns"""
+    held: list[SessionKey]
+    """keys of the sessions on hold, which stay"""
 
 
 class HealthState(TypedDict):

@@ -42,4 +42,4 @@ def _fault_of(path: object) -> str:
 
 
 def _error(fault: str) -> checks.Error:
-    return checks.Error(f"CHATMEMORY['API_AUTHENTICATION']: {fault}", id="chatmemory.E016")
+    return checks.Error(f"CHATMEMORY['API_AUTHENTICATION']: {fault}", id="chatmemory.E017")

@@ -34,6 +34,17 @@ PATH_PARAMETERS: Mapping[str, tuple[Schema, str, object]] = {
     "turn": ({**CLIENT_ID.schema}, "the turn's name: the `client_id` of its message", TURN),
     "undo": (COUNT, "the number that the purge returned", 7),
 }
+FILE_SCHEMAS: Mapping[str, Schema] = {
+    "application/json": {"type": "array", "items": {"type": "object"}},
+    "text/markdown": {"type": "string"},
+}
+ETAG: Schema = {"description": "the state of the answer", "schema": {"type": "string"}}
+IF_NONE_MATCH: Schema = {
+    "name": "If-None-Match",
+    "in": "header",
+    "description": "the `ETag` of an earlier answer; if nothing has changed, the answer is 304",
+    "schema": {"type": "string"},
+}
 RETRY_AFTER: Schema = {
     "description": "seconds until the next attempt; of errors with `retry`",
     "schema": COUNT,
@@ -79,7 +90,11 @@ class OperationSchema(AutoSchema):
             "operationId": f"chatmemory_{operation.name}",
             "summary": operation.summary,
             "tags": ["chatmemory"],
-            "parameters": [*_path_parameters(path), *self._query_parameters(operation)],
+            "parameters": [
+                *_path_parameters(path),
+                *self._query_parameters(operation),
+                *([IF_NONE_MATCH] if operation.is_conditional else ()),
+            ],
             "security": [{}] if operation.is_public else self.get_auth(),
             "responses": self._responses(operation),
         }
@@ -104,6 +119,15 @@ class OperationSchema(AutoSchema):
             }
             for status, (kind, example) in operation.answers.items()
         }
+        if operation.is_conditional:
+            responses["200"]["headers"] = {"ETag": ETAG}
+            responses["304"] = {"description": "Not Modified", "headers": {"ETag": ETAG}}
+        if operation.files:
+            content = {
+                kind: {"schema": FILE_SCHEMAS[kind], "examples": {"usual": {"value": text}}}
+                for kind, text in operation.files.items()
+            }
+            responses["200"] = {"description": "A file", "content": content}
         for status, codes in operation.codes().items():
             examples = {code: {"value": _problem_example(status, code)} for code in codes}
             text = ", ".join(f"`{code}`" for code in codes)

@@ -55,7 +55,7 @@ class Operation:
     name: str
     """Unique in the API."""
     summary: str
-    answers: Mapping[int, tuple[type, Any]]
+    answers: Mapping[int, tuple[type, Any]] = field(default_factory=dict)
     """The type of the answer and an example, by status."""
     query: Shape[Any] | None = None
     body: Shape[Any] | None = None
@@ -63,6 +63,10 @@ class Operation:
     """A body."""
     errors: Errors = ()
     """Errors besides those that follow from the other fields."""
+    is_conditional: bool = False
+    """Whether a client that has the current state gets 304."""
+    files: Mapping[str, Any] = field(default_factory=dict)
+    """The file of the answer 200, by content type, with an example."""
     is_public: bool = False
     """Whether it needs no login."""
 
@@ -92,7 +96,7 @@ KEY = "0b9f7c9e-8a64-4f0e-9d52-0d5c3c1f7a11"
 TURN = "5d2c1c52"
 MOMENT = "2026-05-04T09:30:00+00:00"
 
-SESSION: Mapping[str, object] = {
+STATE: Mapping[str, object] = {
     "key": KEY,
     "title": "A kettle",
     "epoch": 4711,
@@ -102,6 +106,9 @@ SESSION: Mapping[str, object] = {
     "archived": False,
     "running": None,
     "waiting": 0,
+}
+SESSION: Mapping[str, object] = {
+    **STATE,
     "pinned": False,
     "held": False,
     "expires_at": None,
@@ -166,6 +173,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         name="list_sessions",
         summary="List sessions, the last active first",
         query=requests.SESSION_QUERY,
+        is_conditional=True,
         answers={200: (answers.SessionPage, {"sessions": [SESSION], "next": None})},
         errors=("bad_text",),
     ),
@@ -180,6 +188,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("SessionDetail", "GET"): Operation(
         name="get_session",
         summary="Return a session, without its messages",
+        is_conditional=True,
         answers={200: (answers.Session, SESSION)},
         errors=NO_SESSION,
     ),
@@ -243,8 +252,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("MessageList", "GET"): Operation(
         name="list_messages",
-        summary="Return messages in order of seq: after a seq, before one, or the newest",
+        summary="Return messages in order of seq: a page, those missed, or the newest",
         query=requests.MESSAGE_QUERY,
+        is_conditional=True,
         answers={
             200: (
                 answers.MessagePage,
@@ -254,6 +264,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
                     "last_seq": 2,
                     "superseded": [],
                     "messages": [QUESTION, REPLY],
+                    "cursor": "…",
+                    "reset": None,
+                    "more": False,
+                    "session": STATE,
                 },
             )
         },
@@ -339,6 +353,21 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         example={"turn": TURN},
         answers={200: (answers.Stopped, {"turn": TURN, "status": "running"})},
         errors=(NotFound, UnknownTurn),
+    ),
+    ("ExportOwnData", "GET"): Operation(
+        name="export_own_data",
+        summary="Return a file with all stored sessions of the user",
+        query=requests.EXPORT_QUERY,
+        files={"application/json": [], "text/markdown": "# A kettle"},
+    ),
+    ("EraseOwnData", "POST"): Operation(
+        name="erase_own_data",
+        summary="Delete all sessions of the user permanently",
+        body=requests.ERASE_OWN_DATA,
+        example={"confirm": "ann"},
+        answers={
+            200: (answers.OwnErasure, {"sessions": 1, "messages": 2, "turns": 1, "held": []}),
+        },
     ),
     ("TicketList", "POST"): Operation(
         name="issue_ticket",

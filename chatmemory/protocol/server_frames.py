@@ -36,6 +36,7 @@ Range = Annotated[
     list[int], Rule(schema={"type": "array", "minItems": 2, "maxItems": 2, "items": SEQ.schema})
 ]
 TurnStatus = Literal["waiting", "running", "complete", "interrupted", "failed", "cancelled"]
+ResetReason = Literal["purged", "cleared", "restored", "behind", "ahead", "diverged", "other"]
 ErrorCode = Literal[
     "bad_frame",
     "bad_json",
@@ -196,7 +197,7 @@ class Message(TypedDict):
 class Reset(TypedDict):
     """The client drops all messages; the newest 50 follow, unless the session was purged."""
 
-    reason: Literal["purged", "cleared", "restored", "behind", "ahead", "diverged", "other"]
+    reason: ResetReason
     """`purged` or `cleared`: removed; `restored`: a removal was undone, or the database was
     restored; `behind`: more than 500 messages missed; `ahead`: a restored database has fewer
     messages than the client; `diverged`: a restored database has other messages under these seqs;
