@@ -21,6 +21,7 @@ TURN = {"turn": "c1"}
 SEND = {"client_id": "c2", "text": "hi"}
 KEY = "0f3e2c1a-8f4b-4c57-9d1e-2f6a7b8c9d0e"
 STATEMENTS = {
+    "GET health/": 2,
     "GET sessions/": 2,
     "POST sessions/ {key}": 6,
     "GET sessions/<key>/": 2,
