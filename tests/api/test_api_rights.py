@@ -213,7 +213,7 @@ def test_the_key_of_another_users_session_can_be_opened(ann, talks):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("route", URLS)
+@pytest.mark.parametrize("route", [route for route in URLS if route != "health/"])
 def test_without_a_login_all_sessions_get_the_same_answer(talks, route, verb):
     for query, body in requests_of(route, verb):
         answers = [
@@ -221,5 +221,4 @@ def test_without_a_login_all_sessions_get_the_same_answer(talks, route, verb):
             for names in (talks[0].names, talks[1].names, unknown_names())
         ]
         assert answers[0][1:] == answers[1][1:] == answers[2][1:]
-        public = URLS[route].get(verb, 405) if route == "health/" else 401
-        assert answers[0][0].status_code in (public, 405)
+        assert answers[0][0].status_code in (401, 405)

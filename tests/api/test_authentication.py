@@ -73,9 +73,10 @@ def as_user(name):
     return Client(enforce_csrf_checks=True, headers={"authorization": f"Name {name}"})
 
 
-def test_a_token_opens_each_view_without_a_csrf_token(accept, talk):
+def test_a_token_opens_each_view_without_a_csrf_token(accept, talk, settings):
     assert as_user("ann").get("/api/sessions/").status_code == 401
     accept("NameLogin")
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": ["export", "erase"]}
     client = as_user("ann")
     statuses = {
         (pattern.name, method): client.generic(method, url_of(pattern), b"{}", JSON).status_code
