@@ -248,7 +248,9 @@ def _extract_enums(owner: str, schema: Schema) -> Schema:
         if "enum" not in values:
             continue
         name = f"{owner}_{field}"
-        enums[name] = {"type": "string", "enum": [each for each in values["enum"] if each]}
+        choices = [each for each in values["enum"] if each is not None]
+        kind = "string" if isinstance(choices[0], str) else "integer"
+        enums[name] = {"type": kind, "enum": choices}
         reference: Schema = {"$ref": f"#/$defs/{name}"}
         if None in values["enum"]:
             reference = {"anyOf": [reference, {"type": "null"}]}
