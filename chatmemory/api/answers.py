@@ -7,6 +7,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict, get_args
 from chatmemory.api.errors import HTTP_ONLY
 from chatmemory.protocol.server_frames import (
     ErrorCode,
+    FeedbackValue,
     Message,
     Range,
     ResetReason,
@@ -218,6 +219,17 @@ class Turn(TypedDict):
     """the model that answered"""
     usage: Usage
     """token counts reported by the model"""
+
+
+class Feedback(TypedDict):
+    """The feedback on the reply of a turn."""
+
+    turn: TurnName
+    """the turn"""
+    value: FeedbackValue | None
+    """1 for a good reply, -1 for a bad one; null without feedback"""
+    reason: str
+    """the reason; empty without one"""
 
 
 class Stopped(TypedDict):

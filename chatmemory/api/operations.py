@@ -132,6 +132,7 @@ QUESTION: Mapping[str, object] = {
     "asks": None,
     "usage": None,
     "model": "",
+    "feedback": None,
     "redacted": False,
     "quarantined": False,
     "created_at": MOMENT,
@@ -345,6 +346,20 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
             )
         },
         errors=(NotFound, UnknownTurn),
+    ),
+    ("TurnFeedback", "PUT"): Operation(
+        name="set_feedback",
+        summary="Rate the reply of a turn; null withdraws the feedback",
+        body=requests.SET_FEEDBACK,
+        example={"value": 1, "reason": "short"},
+        answers={200: (answers.Feedback, {"turn": TURN, "value": 1, "reason": "short"})},
+        errors=(NotFound, UnknownTurn, Busy, Held),
+    ),
+    ("TurnFeedback", "DELETE"): Operation(
+        name="withdraw_feedback",
+        summary="Withdraw the feedback on the reply of a turn, if there is any",
+        answers={200: (answers.Feedback, {"turn": TURN, "value": None, "reason": ""})},
+        errors=(NotFound, UnknownTurn, Busy, Held),
     ),
     ("Stop", "POST"): Operation(
         name="stop_turn",
