@@ -15,7 +15,7 @@ from chatmemory.services.audit.seals import (
     verify_audit,
 )
 from chatmemory.services.catch_up import Missed, aread_missed, read_missed
-from chatmemory.services.database_restore import (
+from chatmemory.services.integrity.database_restore import (
     RecoveredSessions,
     arecover_restored_database,
     recover_restored_database,

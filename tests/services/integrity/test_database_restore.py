@@ -21,7 +21,7 @@ from chatmemory.services import (
     recover_restored_database,
     user_scope,
 )
-from chatmemory.services import database_restore as module
+from chatmemory.services.integrity import database_restore as module
 from chatmemory.services.turns.claims import Claim, claim_next
 from chatmemory.services.turns.progress import add_rows, finish_turn, save_partial, start_turn
 from chatmemory.services.turns.recovery import recover_overdue_turn
