@@ -29,7 +29,7 @@ from chatmemory.protocol.server_frames import Message
 from chatmemory.protocol.shapes import Shape
 
 Errors = tuple[type[ChatMemoryError] | str, ...]
-"""Error classes; a code stands for `BadInput`, or for an error of HTTP itself."""
+"""Error classes; a code means `BadInput`, or an error of HTTP itself."""
 
 ALWAYS: Errors = ("not_acceptable", ChatMemoryError)
 OF_PERSONS: Errors = (Unauthenticated, Forbidden, RateLimited, MemoryUnavailable)

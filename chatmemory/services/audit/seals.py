@@ -223,7 +223,7 @@ class _Entries:
         self.wrong: dict[Proof, _WrongEntries] = {}
 
     def check(self, entry: Mapping[str, Any], number: int) -> None:
-        """Verify the MAC of the entry with this seal number; 0 stands for none."""
+        """Verify the MAC of the entry with this seal number; 0 means none."""
         proof = self.macs.check(entry)
         if proof is not Proof.GENUINE:
             self.wrong.setdefault(proof, _WrongEntries(number)).pks.add(entry["id"])
