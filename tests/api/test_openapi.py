@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -195,6 +196,14 @@ def client_package(address, folder, monkeypatch):
     """Generate the package `generated` from the schema at this address, and make it importable."""
     command = [sys.executable, "-m", "openapi_python_client", "generate", "--url", address]
     options = ["--meta", "none", "--fail-on-warning", "--output-path", str(folder / "generated")]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)  # noqa: S603  # our own schema
+    # It formats with the ruff in PATH, which is the environment's.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(  # noqa: S603  # our own schema
+        [*command, *options],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     monkeypatch.syspath_prepend(str(folder))
