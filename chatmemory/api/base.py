@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from django.apps import apps
-from django.contrib.auth.base_user import AbstractBaseUser
+from django.contrib.auth import get_user_model
 from django.db import transaction
 from django.utils.decorators import method_decorator
 from django.utils.module_loading import import_string
@@ -140,8 +140,9 @@ class View(PublicView):
     def actor(self) -> Actor:
         """The signed-in user. Raises Unauthenticated."""
         user = self.request.user
-        # The host's classes may return anything, such as a user who was disabled.
-        if not isinstance(user, AbstractBaseUser) or not logins.is_active(user):
+        # The host's classes may return anything, such as a user who was disabled, or an account of
+        # another model, whose primary key is that of another person.
+        if not isinstance(user, get_user_model()) or not logins.is_active(user):
             raise Unauthenticated
         return Actor.user(user)
 

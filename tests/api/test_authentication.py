@@ -7,8 +7,10 @@ import subprocess
 import sys
 
 import pytest
+from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.auth.models import AnonymousUser, User
 from django.test import Client
+from django.test.utils import isolate_apps
 from rest_framework.authentication import (
     BaseAuthentication,
     TokenAuthentication,
@@ -52,6 +54,24 @@ class Stateless(BaseAuthentication):
 
     def authenticate(self, request):
         return TokenUser({"user_id": 1}), "credential"
+
+
+with isolate_apps("chatmemory"):
+
+    class Device(AbstractBaseUser):
+        """An account that is no user of the site."""
+
+        USERNAME_FIELD = "id"
+
+        class Meta:
+            app_label = "chatmemory"
+
+
+class DeviceLogin(BaseAuthentication):
+    """Accepts everyone as a device with the primary key of a user."""
+
+    def authenticate(self, request):
+        return Device(pk=User.objects.get().pk), "credential"
 
 
 @pytest.fixture
@@ -127,7 +147,7 @@ def test_a_disabled_user_is_not_authenticated_whatever_the_class_accepts(accept,
     assert as_user("ann").post("/api/tickets/", {}, content_type=JSON).status_code == 401
 
 
-@pytest.mark.parametrize("name", ["NoUser", "Stateless"])
+@pytest.mark.parametrize("name", ["NoUser", "Stateless", "DeviceLogin"])
 def test_a_class_that_returns_no_user_authenticates_nobody(accept, talk, name):
     accept(name)
     answer = Client().get("/api/sessions/")
