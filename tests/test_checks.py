@@ -109,6 +109,7 @@ def test_correct_settings_pass(correct):
         ({"SELF_SERVICE": "export"}, "E016", "a list with any of 'export' and 'erase'"),
         ({"SELF_SERVICE": ["export", "delete"]}, "E016", "SELF_SERVICE"),
         ({"SELF_SERVICE": None}, "E016", "SELF_SERVICE"),
+        ({"SELF_SERVICE": [["export"]]}, "E016", "SELF_SERVICE"),
         ({"HEALTH_TOKEN": "k" * 31}, "E002", "32 or more characters"),
         ({"HEALTH_TOKEN": None}, "E002", "HEALTH_TOKEN"),
         ({"BUSY_POLICY": "wait"}, "E011", "queue, reject, interrupt"),

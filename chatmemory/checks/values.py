@@ -257,7 +257,8 @@ def _check_busy_policy() -> list[checks.CheckMessage]:
 def _check_self_service() -> list[checks.CheckMessage]:
     """Check the values of SELF_SERVICE."""
     given = settings.SELF_SERVICE
-    if isinstance(given, list | tuple | set | frozenset) and {*given} <= {*SELF_SERVICES}:
+    is_collection = isinstance(given, list | tuple | set | frozenset)
+    if is_collection and all(act in SELF_SERVICES for act in given):
         return []
     names = " and ".join(repr(name) for name in SELF_SERVICES)
     message = f"CHATMEMORY['SELF_SERVICE'] must be a list with any of {names}."
