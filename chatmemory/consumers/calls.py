@@ -59,6 +59,11 @@ def _send(*, by: Actor, **fields: Any) -> Admitted:
     return admitted
 
 
+def _rename(*, by: Actor, **fields: Any) -> None:
+    rates.check_writes(by)
+    services.update_session(by=by, **fields)
+
+
 def _set_feedback(*, by: Actor, **fields: Any) -> None:
     rates.check_writes(by)
     services.set_feedback(by=by, **fields)
@@ -71,6 +76,6 @@ def _lane(_: Login, /, **fields: Any) -> Lane:
 aopen = in_pool(_open, lane=_lane)
 asend = in_pool(_with_login_check(_send), lane=_lane)
 astop = in_pool(_with_login_check(services.stop_turn), lane=_lane)
-arename = in_pool(_with_login_check(services.update_session), lane=_lane)
+arename = in_pool(_with_login_check(_rename), lane=_lane)
 afeedback = in_pool(_with_login_check(_set_feedback), lane=_lane)
 afetch = in_pool(_with_login_check(services.read_page))

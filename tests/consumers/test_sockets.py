@@ -1000,11 +1000,14 @@ async def test_feedback_on_another_users_turn_is_unknown(ann, bob, rated):
     assert await db(rated.feedback.count)() == 0
 
 
-async def test_too_much_feedback_is_rate_limited(ann, rated, settings):
+@pytest.mark.parametrize(
+    ("kind", "fields"), [("feedback", {"turn": "c1", "value": 1}), ("rename", {"title": "x"})]
+)
+async def test_too_many_small_writes_are_rate_limited(ann, rated, settings, kind, fields):
     settings.CHATMEMORY = {**settings.CHATMEMORY, "WRITES_PER_MINUTE": 2}
     async with connected(tab := Tab(ann)):
         # The limit is for a minute of the clock, which may end between two of them.
-        answers = [await tab.ask("feedback", turn="c1", value=1) for _ in range(6)]
+        answers = [await tab.ask(kind, **fields) for _ in range(6)]
     assert "rate_limited" in {answer.get("code") for answer in answers}
 
 
