@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings as django_settings
+from django.contrib.auth import get_user_model
 from django.http import parse_cookie
 from django.utils.module_loading import import_string
 
@@ -57,8 +58,9 @@ async def _login_of_cookie(scope: Mapping[str, Any]) -> Login:
     return await logins.alogin_of_session(key)
 
 
-def _of_user(user: Any, key: str | None = None, credential: str | None = None) -> Login:
-    if user is None or not (user.is_authenticated and user.is_active):
+def _of_user(user: object, key: str | None = None, credential: str | None = None) -> Login:
+    # The primary key of an account of another model is that of another person.
+    if not isinstance(user, get_user_model()) or not logins.is_active(user):
         raise Unauthenticated
     return Login.of(user, key, credential)
 

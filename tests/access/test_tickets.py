@@ -28,6 +28,7 @@ from chatmemory.access.tickets import MAX_TICKETS
 from chatmemory.errors import Forbidden, RateLimited, Unauthenticated
 from chatmemory.models import Ticket
 from chatmemory.services import Actor, Login
+from tests.devices import Device
 from tests.factories import make_session, make_user
 from tests.servers import DEADLINE, Tab, connected, eventually, own_threads, sign_in
 
@@ -270,6 +271,11 @@ async def from_header_async(scope):
     return await db(from_header)(scope)
 
 
+def device(scope):
+    """Return an account of another model with the primary key of the user."""
+    return Device(pk=from_header(scope).pk)
+
+
 def broken(scope):
     raise RuntimeError("secret")
 
@@ -281,6 +287,11 @@ async def test_the_function_of_the_host_authenticates_sockets(ann, settings, nam
         assert (await tab.send("hi"))["type"] == "ok"
     assert await refused(Tab(ann, headers={"x-user": "nobody"}))
     await db(User.objects.update)(is_active=False)
+    assert await refused(Tab(None, headers={"x-user": ann.user.username}))
+
+
+async def test_the_function_of_the_host_cannot_return_an_account_of_another_model(ann, settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SOCKET_AUTH": f"{THIS_MODULE}.device"}
     assert await refused(Tab(None, headers={"x-user": ann.user.username}))
 
 

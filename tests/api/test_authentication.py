@@ -7,10 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.auth.models import AnonymousUser, User
 from django.test import Client
-from django.test.utils import isolate_apps
 from rest_framework.authentication import (
     BaseAuthentication,
     TokenAuthentication,
@@ -21,6 +19,7 @@ from rest_framework_simplejwt.models import TokenUser
 from chatmemory import services
 from chatmemory.api.urls import urlpatterns
 from chatmemory.services import Actor
+from tests.devices import Device
 from tests.factories import make_user
 from tests.servers import DEADLINE
 
@@ -54,17 +53,6 @@ class Stateless(BaseAuthentication):
 
     def authenticate(self, request):
         return TokenUser({"user_id": 1}), "credential"
-
-
-with isolate_apps("chatmemory"):
-
-    class Device(AbstractBaseUser):
-        """An account that is no user of the site."""
-
-        USERNAME_FIELD = "id"
-
-        class Meta:
-            app_label = "chatmemory"
 
 
 class DeviceLogin(BaseAuthentication):
