@@ -204,7 +204,8 @@ class Settings:
 
     WRITES_PER_MINUTE = Setting[int | None](60)
     """Maximum REST requests of one person per minute that write and send no message, together with
-    `rename` and `feedback` over websockets; None for no limit. Counted in Django's cache."""
+    exports, and with `rename` and `feedback` over websockets; None for no limit. Counted in
+    Django's cache."""
 
     TOKENS_PER_DAY = Setting[int | None](None)
     """Maximum tokens of one person per day (UTC); after that, messages are rejected as

@@ -122,6 +122,8 @@ class PublicView(APIView):
 class View(PublicView):
     """The base of the views for a person who is signed in and may chat."""
 
+    check_read = staticmethod(rates.check_reads)
+    """Counts a request that reads. Raises RateLimited."""
     check_write = staticmethod(rates.check_writes)
     """Counts a request that writes. Raises RateLimited."""
 
@@ -133,7 +135,7 @@ class View(PublicView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         logins.check_reach(self.actor)
-        check_rate = self.check_write if request.method in WRITES else rates.check_reads
+        check_rate = self.check_write if request.method in WRITES else self.check_read
         check_rate(self.actor)
 
     @property

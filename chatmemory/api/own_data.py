@@ -8,6 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from chatmemory import services, transfer
+from chatmemory.access import rates
 from chatmemory.api.base import BY_OWNER, View
 from chatmemory.api.requests import ERASE_OWN_DATA, EXPORT_QUERY
 from chatmemory.conf import settings
@@ -22,6 +23,8 @@ def _check_allowed(act: str) -> None:
 
 class ExportOwnData(View):
     """All stored sessions of the user, as a file."""
+
+    check_read = staticmethod(rates.check_writes)  # it reads everything, and the audit grows
 
     def get(self, request: Request) -> StreamingHttpResponse:
         _check_allowed("export")
