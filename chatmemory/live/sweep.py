@@ -71,9 +71,10 @@ class Sweep:
     @property
     def age_seconds(self) -> float | None:
         """The time since the last success of the loop that is late most; None without sweeps."""
-        if not self.is_enabled or not settings.DB_THREADS:
+        times = list(self._succeeded_at.values())  # a shutdown clears it
+        if not times or not self.is_enabled or not settings.DB_THREADS:
             return None
-        return time.monotonic() - min(self._succeeded_at.values())
+        return time.monotonic() - min(times)
 
     def forget(self, session_pk: int) -> None:
         self._heads.pop(session_pk, None)

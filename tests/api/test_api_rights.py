@@ -39,7 +39,7 @@ URLS = {
     "sessions/<key>/turns/<turn>/": READ_ONLY,
     "sessions/<key>/turns/<turn>/feedback/": {"put": 200, "delete": 200},
     "sessions/<key>/stop/": {"post": 200},
-    "own-data/export/": READ_ONLY,
+    "own-data/export/": {"get": 200},
     "own-data/erase/": {"post": 403},
     "tickets/": {"post": 201},
 }

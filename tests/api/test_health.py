@@ -119,6 +119,8 @@ def test_a_sweep_that_no_longer_succeeds_is_unavailable(secret, settings, monkey
     hub.sweep._succeeded_at["_sweep_turns"] -= 61
     status, state = health_of(secret)
     assert (status, state["status"], state["sweep_age"] > 60) == (503, "unavailable", True)
+    hub.sweep._succeeded_at.clear()  # as a shutdown does
+    assert health_of(secret) == (200, GOOD)
 
 
 @pytest.mark.django_db(transaction=True)
