@@ -84,7 +84,7 @@ class PublicView(APIView):
     schema = ViewSchema()
     versioning_class = None
     metadata_class = None
-    http_method_names = ("get", "head", "patch", "post", "put", "delete")
+    http_method_names: tuple[str, ...] = ("get", "head", "patch", "post", "put", "delete")
 
     def get_exception_handler(self) -> Callable[[Exception, Any], Response]:
         return error_response
