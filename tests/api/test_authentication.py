@@ -116,12 +116,12 @@ def test_a_password_is_refused_unless_the_host_names_it(settings, talk):
 
 def test_a_challenge_names_each_means_of_authentication(accept, talk):
     accept("NameLogin", "NoUser")
-    answer = as_user("nobody").get("/api/sessions/")
+    answer = as_user("unknown").get("/api/sessions/")
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
     assert answer["WWW-Authenticate"] == "Name, Session"
 
 
-@pytest.mark.parametrize("name", ["nobody", ""])
+@pytest.mark.parametrize("name", ["unknown", ""])
 def test_a_wrong_token_is_refused(accept, talk, name):
     accept("NameLogin")
     assert as_user(name).get("/api/sessions/talk/").status_code == 401
@@ -136,7 +136,7 @@ def test_a_disabled_user_is_not_authenticated_whatever_the_class_accepts(accept,
 
 
 @pytest.mark.parametrize("name", ["NoUser", "Stateless", "DeviceLogin"])
-def test_a_class_that_returns_no_user_authenticates_nobody(accept, talk, name):
+def test_a_class_that_returns_no_user_authenticates_no_one(accept, talk, name):
     accept(name)
     answer = Client().get("/api/sessions/")
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")

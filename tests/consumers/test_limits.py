@@ -144,7 +144,7 @@ async def test_a_send_that_is_refused_counts_as_one(ann, settings):
 
 
 @pytest.mark.slow
-async def test_answers_that_nobody_reads_are_bounded(ann):
+async def test_answers_that_are_not_read_are_bounded(ann):
     await db(services.append_messages)(**ann.talk, messages=make_messages(*["x" * 30_000] * 40))
     async with Tab(ann) as tab:
         tab.confirms = False
@@ -312,7 +312,7 @@ def policy(ann, bob, settings):
 
 
 async def test_a_user_without_permission_to_chat_is_refused(ann, bob, policy):
-    for key in ("talk", "nobodys"):
+    for key in ("talk", "unknown"):
         async with Tab(ann, key) as tab:
             await tab.send_frame("hello", v=1)
             bye, code = await tab.closed()
@@ -327,7 +327,7 @@ async def test_a_user_without_permission_to_chat_is_refused(ann, bob, policy):
 
 
 async def test_a_policy_that_fails_refuses_everyone(ann, policy, settings):
-    change_settings(settings, REACH="tests.consumers.test_limits.nobody")
+    change_settings(settings, REACH="tests.consumers.test_limits.missing")
     async with Tab(ann) as tab:
         await tab.send_frame("hello", v=1)
         assert (await tab.next())["code"] == "internal"
