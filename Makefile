@@ -6,7 +6,7 @@ LOCK := .ci/constraints.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
 
-.PHONY: help demo test test-fast test-long ci-long test-django torture recall lint types js check docs peers audit lock ci clean
+.PHONY: help demo test test-fast test-long ci-long test-django themes torture recall lint types js check docs peers audit lock ci clean
 
 help:
 	@echo "make demo    run the demo on http://127.0.0.1:8000/"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-fast run the tests that take less than a second each"
 	@echo "make test-long run the tests that take several seconds each: kills, shutdowns, whole projects"
 	@echo "make test-django DJANGO=6.1 PYTHON=python3.13 run the fast tests with another Django"
+	@echo "make themes  check the admin under Unfold, Grappelli and Jazzmin; screenshots in var/screens"
 	@echo "make torture kill, pause, cut and flood real servers; ARGS='--plan kill --seed 7' selects"
 	@echo "make recall  count the facts that reach the model after a kill; ARGS=FILE names the dialogues"
 	@echo "make lint    check format, style and imports"
@@ -25,7 +26,7 @@ help:
 	@echo "make audit   check the locked versions for known vulnerabilities; needs the network"
 	@echo "make lock    lock the newest versions that pyproject.toml allows"
 	@echo "make ci      everything, on PostgreSQL, MariaDB, SQLite and Redis"
-	@echo "make ci-long call the REST API 10,000 times at random, by its own schema"
+	@echo "make ci-long run the property tests with random examples, other ones in each run"
 	@echo "make clean   remove .venv and the demo's data"
 
 demo: .venv/demo
@@ -39,15 +40,33 @@ test-fast: .venv/dev
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal \
 	    -m "not slow and not long" --hypothesis-profile=fast $(ARGS)
 
+# A test that hangs for two minutes prints where.
 test-long: .venv/dev
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m long $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m long -o faulthandler_timeout=120 --durations=10 $(ARGS)
 
 test-django:
 	@$(or $(PYTHON),python3) -m venv .venv/django-$(DJANGO)
 	@grep -iv '^django==' $(LOCK) > .venv/django-$(DJANGO)/constraints.txt
 	@.venv/django-$(DJANGO)/bin/python -m pip --disable-pip-version-check --quiet install \
 	    -c .venv/django-$(DJANGO)/constraints.txt "Django~=$(DJANGO).0" -e '.[dev]'
-	@.venv/django-$(DJANGO)/bin/python -m pytest -n 2 --dist worksteal -m "not slow and not long" $(ARGS)
+	@.venv/django-$(DJANGO)/bin/python -m pytest -n 2 --dist worksteal \
+	    -m "not slow and not long" --hypothesis-profile=fast $(ARGS)
+
+# Not in CI: it takes minutes, and new versions of the themes may break it at any time.
+THEMES := unfold grappelli jazzmin
+
+themes: .venv/themes
+	@for theme in django $(THEMES); do \
+	    echo "== $$theme"; \
+	    THEME=$$theme .venv/themes/bin/python -m pytest tests/themes/check_theme.py \
+	        --ds=tests.themes.settings $(ARGS) || exit; \
+	done
+
+.venv/themes: pyproject.toml $(LOCK) .venv/made
+	@$(BIN)/python -m venv .venv/themes
+	@.venv/themes/bin/python -m pip --disable-pip-version-check --quiet install -c $(LOCK) \
+	    -e '.[dev]' 'django-unfold>=0.91,<1' 'django-grappelli>=5.0.1,<6' 'django-jazzmin>=3.0.5,<4'
+	@touch $@
 
 torture: .venv/dev .venv/mariadb
 	@$(BIN)/python -m tests.torture $(ARGS)
@@ -92,7 +111,8 @@ ci:
 	@bash .ci/run
 
 ci-long: .venv/dev
-	@FUZZ_CALLS=10000 $(BIN)/python -m pytest -n 2 --dist worksteal tests/api/test_fuzz.py $(ARGS)
+	@FUZZ_CALLS=10000 CHATMEMORY_EXAMPLES=200 $(BIN)/python -m pytest -n 2 --dist worksteal -m hypothesis \
+	    --hypothesis-profile=random $(ARGS)
 
 clean:
 	rm -rf .venv var tests/js/node_modules

@@ -78,6 +78,10 @@ class Settings:
     `openai:gpt-5`, or a dotted path to a Runnable, to a factory `f(session)` that returns one, or
     to an async generator function `f(messages, session)`."""
 
+    SUGGESTIONS = Setting[Sequence[str]](())
+    """Messages that the page of a new chat offers as buttons, such as "Where is my order?"; each at
+    most 200 characters. They may be translated (`gettext_lazy`)."""
+
     WINDOW_TOKENS = Setting[int | None](8_000)
     """Maximum size of the window in tokens; None for no limit."""
 
@@ -140,6 +144,12 @@ class Settings:
     """What happens to a user's sessions when the account is deleted: `purge` (they can be restored
     for `UNDO_DAYS`), `erase` (immediately and permanently) or `keep`. Held sessions are kept."""
 
+    TRANSCRIPTS = Setting("normal")
+    """What the admin shows of conversations: `normal`; `masked` (texts, titles, instructions and
+    metadata are unreadable until an operator with `view_unmasked` reveals a session with a reason,
+    which the audit records); or `off` (none of them, to no operator). Exports, which have a
+    permission of their own, are not masked."""
+
     AUDIT_KEY = Setting("")
     """The secret key of the audit's seals and hashes. Empty uses Django's `SECRET_KEY`, for
     development only: its rotation would make the audit unverifiable. Keep the key as long as the
@@ -192,6 +202,45 @@ class Settings:
     true or false. None allows everyone who is signed in. The function is called at each `hello`,
     write and REST request, and may query the database. Each person reaches only their own
     sessions."""
+
+    ALLOW_ANONYMOUS = Setting(False)
+    """Whether persons without an account may chat: docs/visitors.md. Each gets a secret in a cookie
+    with the first message, and reaches only their own sessions. A Django login takes precedence."""
+
+    VISITOR_DAYS = Setting(30)
+    """After how many days without a request a visitor ends. `chatmemory_expire` then purges the
+    visitor's sessions, except those on hold."""
+
+    VISITOR_MAX_DAYS = Setting(90)
+    """After how many days a visitor ends in any case, at most 400: browsers keep no cookie
+    longer."""
+
+    VISITOR_ADOPT = Setting("ask")
+    """What happens to a visitor's sessions when the person signs in: `ask` (the page lists them,
+    and moves them to the account after a confirmation), or `auto` (they move at the login if each
+    had a message within the last hour, else as `ask`). On a shared computer they may be another
+    person's."""
+
+    VISITORS_PER_HOUR = Setting[int | None](30)
+    """Maximum new visitors from one network address per hour: an IPv4 address, or the first 64 bits
+    of an IPv6 address. None for no limit. Counted in Django's cache."""
+
+    VISITORS_PER_MINUTE = Setting[int | None](300)
+    """Maximum new visitors per minute, from all addresses; None for no limit. Counted in Django's
+    cache."""
+
+    VISITOR_SENDS_PER_MINUTE = Setting[int | None](60)
+    """Maximum messages of all visitors with one network address per minute, beside
+    SENDS_PER_MINUTE of each; None for no limit. Counted in Django's cache."""
+
+    VISITOR_TOKENS_PER_DAY = Setting[int | None](None)
+    """Maximum tokens of all visitors together per day (UTC), beside TOKENS_PER_DAY of each; None
+    for no limit. Counted in Django's cache."""
+
+    TRUSTED_PROXIES = Setting[Sequence[str]](())
+    """Networks of the proxies whose `X-Forwarded-For` names a visitor's address, such as
+    `10.0.0.0/8`; `unix` is a proxy that connects by a UNIX socket. Others could invent addresses,
+    so theirs is the address of the connection."""
 
     SELF_SERVICE = Setting[Sequence[str]](("export",))
     """What people may do with their own data over REST, without an operator: any of `export` (a

@@ -5,36 +5,54 @@ Only `apps.ready()` imports this module, so importing a service imports neither 
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import Any
 
 from django.apps import apps
 from django.contrib.auth import get_user_model
-from django.contrib.auth.signals import user_logged_out
+from django.contrib.auth.signals import user_logged_in, user_logged_out
 from django.core.handlers.asgi import ASGIHandler
 from django.core.signals import request_started
 from django.db.models import Model
 from django.db.models.signals import class_prepared, post_delete, post_save
 from django.dispatch import Signal
 
-from chatmemory import signals
-from chatmemory.database.after_commit import call_after_commit, changes
+from chatmemory import services, signals
+from chatmemory.access import visitors
+from chatmemory.access.actors import Actor, user_scope
+from chatmemory.conf import settings
+from chatmemory.database.after_commit import (
+    call_after_commit,
+    changes,
+    job_waiting,
+    visitor_ended,
+)
 from chatmemory.database.host_tests import is_test_running
+from chatmemory.errors import Conflict, MemoryUnavailable, NotFound, Unauthenticated
 from chatmemory.live.hub import hub
 from chatmemory.live.runner import runner
 from chatmemory.live.waits import waits
+from chatmemory.logs import log_error
 from chatmemory.models import Change
+from chatmemory.services.health.state import here
 from chatmemory.services.removal import accounts
+
+logger = logging.getLogger(__name__)
 
 
 def connect() -> None:
     """Connect all receivers; a repeated call changes nothing."""
     hub.listener = runner
+    here.process = hub
     _connect(changes, notify_session)
     _connect(signals.turn_waiting, start_turn)
     _connect(signals.stop_requested, stop_turn)
+    _connect(job_waiting, start_job)
     _connect(request_started, start_sweeps)
     _connect(user_logged_out, close_login)
+    _connect(user_logged_in, adopt_recent)
+    _connect(visitor_ended, close_visitor)
     _connect(class_prepared, watch_user_model)
     for model in apps.get_models():
         watch_user_model(model)
@@ -75,6 +93,14 @@ def stop_turn(turn_pk: int, **_: object) -> None:
     hub.notify_stop(turn_pk)
 
 
+def start_job(job_pk: int, **_: object) -> None:
+    """Let this or another process execute the job."""
+    # A process without sweeps, such as one of a WSGI server, has no time between its requests.
+    if hub.sweep.is_enabled:
+        runner.run_jobs()
+    hub.notify_job(job_pk)
+
+
 def start_sweeps(sender: type, **_: object) -> None:
     """Sweep from the first ASGI request on."""
     # Not from the first socket on: after a crash of all servers it may take long until a client
@@ -93,7 +119,28 @@ def close_login(request: Any, **_: object) -> None:
 def close_user(instance: Any, using: str, **about: object) -> None:
     """Close the sockets of a user who is disabled or deleted."""
     if about["signal"] is post_delete or not getattr(instance, "is_active", True):
-        call_after_commit(partial(hub.close_user_sockets, str(instance.pk)), using=using)
+        call_after_commit(partial(hub.close_owner_sockets, user_scope(instance)), using=using)
+
+
+def adopt_recent(request: Any, user: Any, **_: object) -> None:
+    """Move the recent sessions of the browser's visitor to the user, if VISITOR_ADOPT is auto."""
+    if not settings.ALLOW_ANONYMOUS or settings.VISITOR_ADOPT != "auto" or request is None:
+        return
+    token = visitors.token_of(request)
+    if token is None or not isinstance(user, get_user_model()):
+        return
+    try:
+        visitor = services.authenticate_visitor(token=token).actor
+        services.adopt_visitor(by=Actor.user(user), visitor=visitor, only_recent=True)
+    except (Unauthenticated, NotFound, Conflict):
+        return  # a cookie of another time
+    except MemoryUnavailable as error:  # the person can confirm it later
+        log_error(logger, "the sessions of a visitor were not adopted", error=error)
+
+
+def close_visitor(scope: str, **_: object) -> None:
+    """Close the sockets of a visitor who ended or was adopted."""
+    hub.close_owner_sockets(scope)
 
 
 def forget_user(instance: Any, using: str, **_: object) -> None:

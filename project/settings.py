@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from project import environment
+from project.demo_suggestions import SUGGESTIONS
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 VAR_DIR = BASE_DIR / "var"
@@ -66,8 +67,11 @@ CACHES = environment.caches(os.environ.get("REDIS_URL", ""))
 CHANNEL_LAYERS = environment.channel_layers(os.environ.get("REDIS_URL", ""))
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
+DEMO_BOT = "project.demo_bot.answer"
+RESPONDER = os.environ.get("RESPONDER", DEMO_BOT)
 CHATMEMORY = {
-    "RESPONDER": os.environ.get("RESPONDER", "demo"),
+    "RESPONDER": RESPONDER,
+    "SUGGESTIONS": SUGGESTIONS if RESPONDER == DEMO_BOT else [],
     "AUDIT_KEY": os.environ.get("AUDIT_KEY", ""),
     "ERASURE_LIST": os.environ.get("ERASURE_LIST") or None,
 }

@@ -5,9 +5,10 @@ from __future__ import annotations
 from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth.views import LoginView
-from django.urls import include, path
+from django.urls import include, path, re_path
 from django.views.generic import TemplateView
 
+from chatmemory.api.unknown import Unknown
 from chatmemory.pages.views import with_policy
 
 home = TemplateView.as_view(template_name="home.html")
@@ -28,3 +29,6 @@ if apps.is_installed("drf_spectacular_sidecar"):  # the extra `openapi`
         path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
         path("api/docs/", SpectacularSwaggerSplitView.as_view(), name="api-docs"),
     ]
+
+# All other URLs of the API get its errors in JSON, instead of a page.
+urlpatterns += [re_path("^api/", Unknown.as_view())]

@@ -21,6 +21,10 @@ FLAGS = (
 )
 
 
+# The default of 5 s is short on a loaded machine.
+expect.set_options(timeout=20_000)
+
+
 @contextmanager
 def launched(chromium: str) -> Iterator[Browser]:
     """Launch a browser.
@@ -61,7 +65,7 @@ class Chat:
         self.page.evaluate(f"arg => {{ const {{client}} = {chat}; {act}; }}", arg)
 
     def expect_live(self) -> None:
-        expect(self.page.locator("chat-memory[data-state=live]")).to_be_attached(timeout=20_000)
+        expect(self.page.locator("chat-memory[data-state=live]")).to_be_attached()
 
     def expect_rows(self, *texts: str) -> None:
-        expect(self.rows.locator(".cm-text")).to_have_text(list(texts), timeout=10_000)
+        expect(self.rows.locator(".cm-text")).to_have_text(list(texts))

@@ -32,9 +32,14 @@ from chatmemory.live.runner import runner
 from project import environment
 from tests.layers import FakeLayer
 
-hypothesis.settings.register_profile("chatmemory", deadline=None)
-hypothesis.settings.register_profile("fast", deadline=None, max_examples=25)
-hypothesis.settings.load_profile("chatmemory")
+# The same examples in each run, so that no change is refused because of another part of the code.
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("fast", deadline=None, derandomize=True, max_examples=25)
+# Other examples in each run, for `make ci-long`.
+hypothesis.settings.register_profile(
+    "random", deadline=None, derandomize=False, max_examples=1_000, print_blob=True
+)
+hypothesis.settings.load_profile("repeatable")
 
 
 def pytest_configure() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 from typing import Any
 
 from django.contrib.auth.models import User
 
-from chatmemory.models import AuditEntry, Session
+from chatmemory.models import AuditEntry, DatabaseNow, Session, Visitor
 from chatmemory.services import SERVER, Actor, user_scope
 from chatmemory.services.audit.macs import mac_of
 
@@ -31,6 +33,23 @@ def make_session(key: str = "talk", *, owner: User | None = None, **columns: Any
     session = Session.objects.create(**{"scope": scope, "key": key, "owner": owner, **columns})
     session.refresh_from_db()
     return session
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A visitor with the credential."""
+
+    token: str
+    actor: Actor
+
+
+def make_visitor(days: float = 30, **columns: Any) -> Guest:
+    """Store a visitor who ends after this number of days; `columns` set any of its columns."""
+    token = secrets.token_urlsafe(32)
+    actor = Actor.visitor(token)
+    ends_at = DatabaseNow() + timedelta(days=days)
+    Visitor.objects.create(**{"digest": actor.id, "ends_at": ends_at, **columns})
+    return Guest(token, actor)
 
 
 def age_audit(ago: timedelta) -> None:

@@ -113,6 +113,9 @@ class FakeRunner:
     def stop(self, turn_pk: int) -> None:
         self.calls.append(("stop", turn_pk))
 
+    def run_jobs(self) -> None:
+        self.calls.append(("jobs", 0))
+
 
 class PickyLayer:
     """A layer that cannot be created without a host."""

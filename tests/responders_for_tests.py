@@ -30,7 +30,8 @@ BEGUN = threading.Event()
 """Set when a responder has started to wait."""
 GO = threading.Event()
 """Set by the test to let waiting responders continue."""
-BLOCK_SECONDS = 3.0
+MAX_BLOCK_SECONDS = 60.0
+"""How long `blocking` waits for GO."""
 
 
 def reset() -> None:
@@ -76,6 +77,15 @@ async def slow(messages: Messages, session: Session) -> AsyncGenerator[str, None
     yield "so good."
 
 
+async def echo_with_pause(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Repeat the message, with a pause in the middle until GO."""
+    text = str(messages[-1]["content"])
+    middle = len(text) // 2
+    yield text[:middle]
+    await _wait()
+    yield text[middle:]
+
+
 async def silent(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
     """End without text after GO."""
     await _wait()
@@ -87,7 +97,7 @@ async def blocking(messages: Messages, session: Session) -> AsyncGenerator[str, 
     """Block the event loop until GO."""
     yield "So far, "
     BEGUN.set()
-    GO.wait(BLOCK_SECONDS)  # blocks on purpose
+    GO.wait(MAX_BLOCK_SECONDS)  # blocks on purpose
     yield "so good."
 
 
@@ -206,6 +216,17 @@ async def with_tools(
     yield {"role": "assistant", "content": "Let me look. ", "tool_calls": [call]}
     yield {"role": "tool", "content": "rain", "tool_call_id": "call1"}
     yield "It rains."
+
+
+async def counting_steps(
+    messages: Messages, session: Session
+) -> AsyncGenerator[dict[str, object], None]:
+    """Call a tool, then reply; report the usage of both."""
+    call: dict[str, object] = {"id": "call1", "name": "weather", "args": {}}
+    usage = {"input_tokens": 10, "output_tokens": 3, "input_token_details": {"cache_read": 4}}
+    yield {"role": "assistant", "content": "", "tool_calls": [call], "usage": usage}
+    yield {"role": "tool", "content": "rain", "tool_call_id": "call1"}
+    yield {"role": "assistant", "content": "Rain.", "usage": {**usage, "output_tokens": 5}}
 
 
 async def with_progress(

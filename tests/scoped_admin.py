@@ -5,8 +5,15 @@ from __future__ import annotations
 from django.contrib.admin import AdminSite
 from django.urls import path
 
-from chatmemory.admin import AuditEntryAdmin, MessageAdmin, SessionAdmin
-from chatmemory.models import AuditEntry, Message, Session
+from chatmemory.admin import (
+    AuditEntryAdmin,
+    HealthAdmin,
+    JobAdmin,
+    MessageAdmin,
+    NumbersAdmin,
+    SessionAdmin,
+)
+from chatmemory.models import AuditEntry, DailyTurns, Job, Maintenance, Message, Session
 from project import urls
 
 OWNER = "ann"
@@ -23,6 +30,9 @@ site = AdminSite()
 site.register(Session, ScopedSessionAdmin)
 site.register(Message, MessageAdmin)
 site.register(AuditEntry, AuditEntryAdmin)
+site.register(DailyTurns, NumbersAdmin)
+site.register(Maintenance, HealthAdmin)
+site.register(Job, JobAdmin)
 
 others = [url for url in urls.urlpatterns if getattr(url, "app_name", "") != "admin"]
 urlpatterns = [path("admin/", site.urls), *others]

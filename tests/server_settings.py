@@ -6,7 +6,7 @@ import json
 import os
 
 from project.settings import *  # noqa: F403  # the same project, with the changes below
-from project.settings import CACHES, CHANNEL_LAYERS
+from project.settings import CACHES, CHANNEL_LAYERS, INSTALLED_APPS
 
 CHATMEMORY = json.loads(os.environ["CHATMEMORY"])
 if os.environ.get("REDIS_URL"):  # other tests may use the same Redis
@@ -14,3 +14,5 @@ if os.environ.get("REDIS_URL"):  # other tests may use the same Redis
     if os.environ.get("LAYER") == "core":
         CHANNEL_LAYERS["default"]["BACKEND"] = "channels_redis.core.RedisChannelLayer"
     CACHES["default"]["KEY_PREFIX"] = os.environ["TEST_NAME"]
+if os.environ.get("WITHOUT_DAPHNE"):  # runserver is then Django's, a WSGI server
+    INSTALLED_APPS.remove("daphne")

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections import deque
@@ -28,6 +29,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from chatmemory.live.hub import hub
+from chatmemory.live.keeper import END_THREAD
 from chatmemory.live.runner import runner
 from chatmemory.services import Actor
 from tests import frames, responders_for_tests
@@ -45,6 +47,9 @@ SERVERS = {
     "hypercorn": "hypercorn --bind 127.0.0.1:{port} {application}",
 }
 """Modules to run, with their arguments."""
+
+COMMANDS = {**SERVERS, "runserver": "django runserver --noreload {port}"}
+"""Also those that no test runs on `on_each_server`."""
 
 on_daphne_and_uvicorn = pytest.mark.parametrize("program", ["daphne", "uvicorn"])
 """Run a test on the two servers that this project recommends."""
@@ -357,7 +362,7 @@ class Server:
         """Start it unless it runs."""
         if self.is_running:
             return self
-        command = SERVERS[self.program].format(port=self.port, application=self.application)
+        command = COMMANDS[self.program].format(port=self.port, application=self.application)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603  # our own command line
                 [sys.executable, "-m", *command.split()],
@@ -451,6 +456,37 @@ def start_servers(transactional_db: None, tmp_path: Path) -> Iterator[Callable[.
         yield start
 
 
+@pytest.fixture
+def start_job_runner(
+    live_database_env: dict[str, str],
+) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """A function that starts `chatmemory_runner` with short leases; they are killed at the end."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start() -> subprocess.Popen[str]:
+        env = {
+            **live_database_env,
+            "DJANGO_SETTINGS_MODULE": "tests.server_settings",
+            "REDIS_URL": "",
+            "CHATMEMORY": json.dumps({"LEASE": 1}),
+        }
+        command = [sys.executable, "manage.py", "chatmemory_runner"]
+        process = subprocess.Popen(  # noqa: S603  # our own command line
+            command, cwd=settings.BASE_DIR, env=env, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("Running turns as ")
+        return process
+
+    yield start
+    for process in started:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGCONT)
+        process.kill()
+        process.communicate()
+
+
 @asynccontextmanager
 async def serving(port: int = 0) -> AsyncIterator[str]:
     """Serve the project in this process; yield its address."""
@@ -488,6 +524,9 @@ def own_threads() -> Iterator[None]:
         responders_for_tests.GO.set()
         runner.shut_down()
         hub.shut_down()
+        for thread in threading.enumerate():
+            if thread.name == END_THREAD:  # it continues after the commit, with the database
+                thread.join(DEADLINE)
 
 
 def free_port() -> int:

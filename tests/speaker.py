@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
@@ -10,6 +11,7 @@ from chatmemory.codec import text_of
 from chatmemory.models import Session
 from chatmemory.responders import Progress
 
+PIECE = re.compile(".{1,8}", re.DOTALL)
 PAUSE = 0.1
 """Seconds between two numbers."""
 
@@ -20,7 +22,7 @@ async def answer(
     """Execute a command, or repeat any other text.
 
     `count 30` counts slowly to 30; `search x` uses a tool until it is stopped; `hang` waits in a
-    thread forever; `fail` raises.
+    thread forever; `fail` raises; `slowly x` repeats x, 50 pieces in a second.
     """
     text = text_of(messages[-1]["content"])
     match text.split():
@@ -31,6 +33,10 @@ async def answer(
         case ["search", name]:
             yield Progress("tool", name, "started")
             await asyncio.Event().wait()
+        case ["slowly", *_]:
+            for piece in PIECE.findall(text.removeprefix("slowly").strip()):
+                yield piece
+                await asyncio.sleep(0.02)
         case ["hang"]:
             yield "So far, "
             await asyncio.to_thread(threading.Event().wait)

@@ -13,7 +13,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "bad-inputs.md"
-ROW_COUNT = 109
+ROW_COUNT = 112
 
 Rows = list[tuple[int, list[str], dict[str, list[str]]]]
 

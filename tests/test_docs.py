@@ -224,7 +224,7 @@ def test_the_lists_of_exported_and_erased_data_name_each_column_with_text(page, 
 
 
 def test_the_table_of_the_api_has_the_fields_of_each_request():
-    requests = runpy.run_path(str(ROOT / "docs/generate/frames_page.py"))["REQUESTS"]
+    requests = dict(runpy.run_path(str(ROOT / "docs/generate/frames_page.py"))["requests"]())
     for request, shape in requests.items():
         fields = "|".join([rf"`{request}`", rf"`{request}\?(.*?)`", rf"`{request}` `{{(.*?)}}`"])
         rows = re.findall(rf"^\| (?:{fields}) \|", (ROOT / "docs/api.md").read_text(), re.MULTILINE)

@@ -164,6 +164,17 @@ def test_a_subclass_restricts_operators(registry):
     assert type(registry[Session]) is not SessionAdmin
 
 
+def test_a_subclass_extends_the_list_and_its_search(registry, rf):
+    shop_admin = run_example("docs/operators.md", "class ShopSessionAdmin")["ShopSessionAdmin"]
+    session = make_session("found", owner=make_user("u7", first_name="Ann"))
+    make_session("other", owner=make_user("u8"))
+    request = rf.get("/", {"q": "Ann"})
+    request.user = make_user("root", is_staff=True, is_superuser=True)
+    listed = shop_admin(Session, admin.site).get_changelist_instance(request)
+    assert listed.result_list == [session]
+    assert listed.list_display[-1] == "pinned_at"
+
+
 def test_the_mixin_goes_into_the_admin_of_users(registry):
     run_example("docs/operators.md", "class MyUserAdmin")
     assert isinstance(registry[User], ChatMemoryUserAdminMixin)
@@ -205,7 +216,7 @@ def test_erasures_are_replayed(settings, tmp_path):
     fill(user, "Hi")
     Session.objects.update(created_at="2026-01-01T00:00:00Z")
     replayed = run_example("docs/operators.md", "replay_erasures")["replayed"]
-    assert (Session.objects.count(), replayed.held, replayed.unreadable) == (0, [], 0)
+    assert (Session.objects.count(), replayed.held, replayed.unreadable) == (0, {}, 0)
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,7 @@ def launch(person, settings, name):
     runner.launch(services.admit_turn(**talk, owner=runner.owner).claim)
 
 
+@pytest.mark.slow
 @pytest.mark.regression
 @pytest.mark.django_db(transaction=True)
 def test_a_setting_that_makes_the_keeper_fail_is_not_logged(ann, settings, log):

@@ -7,10 +7,12 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.cookiejar import CookieJar
 from pathlib import Path
 from urllib.parse import urlencode
-from urllib.request import HTTPCookieProcessor, build_opener
+from urllib.request import HTTPCookieProcessor, OpenerDirector, build_opener
 
 import pytest
 from channels.testing import WebsocketCommunicator
@@ -153,11 +155,12 @@ def test_the_operator_has_only_the_permissions_of_the_app():
     assert not operator.has_module_perms("auth")
 
 
-@pytest.mark.long
-def test_the_printed_passwords_work_on_the_printed_pages(tmp_path):
+@contextmanager
+def started_demo(folder: Path) -> Iterator[list[tuple[str, str, str]]]:
+    """Run the demo; yield the page, user and password of each role, as it prints them."""
     with subprocess.Popen(
-        [sys.executable, "manage.py", "demo"],
-        env={**os.environ, "DATABASE_URL": f"sqlite:///{tmp_path}/db.sqlite3", "REDIS_URL": ""},
+        [sys.executable, "manage.py", "demo", "--port", "8500"],
+        env={**os.environ, "DATABASE_URL": f"sqlite:///{folder}/db.sqlite3", "REDIS_URL": ""},
         cwd=settings.BASE_DIR,
         stdout=subprocess.PIPE,
         text=True,
@@ -165,15 +168,26 @@ def test_the_printed_passwords_work_on_the_printed_pages(tmp_path):
         try:
             assert process.stdout is not None
             printed = "".join(iter(process.stdout.readline, "Ctrl-C ends the demo.\n"))
-            pages = re.findall(r"(http\S+)\s+user (\S+), password (\S+)", printed)
-            assert [_log_in(*page) for page in pages] == [200, 200]
+            yield re.findall(r"(http\S+)\s+user (\S+), password (\S+)", printed)
         finally:
             process.send_signal(signal.SIGINT)
 
 
-def _log_in(page: str, username: str, password: str) -> int:
+@pytest.mark.long
+@pytest.mark.regression
+def test_the_printed_passwords_work_on_the_printed_pages_and_a_restart_keeps_the_login(tmp_path):
+    browsers = [build_opener(HTTPCookieProcessor(CookieJar())) for _ in range(2)]
+    with started_demo(tmp_path) as first:
+        logins = [_log_in(browser, *page) for browser, page in zip(browsers, first, strict=True)]
+        assert logins == [200, 200]
+    with started_demo(tmp_path) as again:
+        assert [page[1:] for page in again] == [page[1:] for page in first]
+        for browser, (page, _, _) in zip(browsers, again, strict=True):
+            assert browser.open(page).url == page
+
+
+def _log_in(browser: OpenerDirector, page: str, username: str, password: str) -> int:
     """Log in through the login form of a page; return the status of the page."""
-    browser = build_opener(HTTPCookieProcessor(CookieJar()))
     form = browser.open(page)
     [token] = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', form.read().decode())
     filled = {"username": username, "password": password, "csrfmiddlewaretoken": token}

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import jsonschema
 import pytest
 from django.test import override_settings
 from hypothesis import given
@@ -314,6 +315,13 @@ def test_the_schema_has_the_bounds_that_services_check():
     assert protocol.MAX_TITLE_CHARS == sessions.MAX_TITLE_CHARS
     assert client_frames.MAX_REASON_CHARS == MAX_FEEDBACK_CHARS
     assert [*client_frames.FEEDBACK] == models.Feedback.Value.values
+
+
+@pytest.mark.parametrize(("frame", "field"), [("feedback", "value"), ("message", "feedback")])
+def test_the_schema_of_a_nullable_choice_accepts_null_and_the_choices_alone(frame, field):
+    schema = jsonschema.Draft202012Validator(frames.SCHEMA["$defs"][frame]["properties"][field])
+    values: list[Any] = [None, 1, -1, 0, True, "1"]
+    assert [value for value in values if schema.is_valid(value)] == [None, 1, -1]
 
 
 def test_a_field_of_the_parser_needs_a_rule_with_a_check():

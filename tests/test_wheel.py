@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import chatmemory
 from tests.servers import Connection, free_port, is_listening, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -129,9 +130,15 @@ def test_the_wheel_contains_templates_static_files_and_the_schema(installed):
         "py.typed",
         "migrations/0001_initial.py",
         "static/chatmemory/chatmemory-client.js",
+        "static/chatmemory/chatmemory-rest.js",
         "templates/chatmemory/session.html",
     ):
         assert (installed / "chatmemory" / name).is_file(), name
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_version_of_the_code(installed):
+    assert (installed / f"django_chatmemory-{chatmemory.__version__}.dist-info").is_dir()
 
 
 @pytest.mark.long

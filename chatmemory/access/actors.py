@@ -46,8 +46,17 @@ class Actor:
     def visitor(cls, token: str) -> Actor:
         """A person without an account, identified by a token in the browser."""
         # Only a hash is kept, since a reader of the database could use the token.
-        digest = hashlib.sha256(token.encode()).hexdigest()
+        return cls.known_visitor(hashlib.sha256(token.encode()).hexdigest())
+
+    @classmethod
+    def known_visitor(cls, digest: str) -> Actor:
+        """A visitor, by the hash of the token."""
         return cls("visitor", digest, f"visitor {digest[:8]}")
+
+    @property
+    def owner(self) -> str:
+        """The scope of a user's or visitor's own sessions."""
+        return f"{self.kind}:{self.id}"
 
     @classmethod
     def server(cls, name: str) -> Actor:
@@ -73,10 +82,9 @@ def scope_for(by: Actor, scope: str | None) -> str:
     """
     # TypeError, since these are bugs of the host: no input from a client chooses the scope.
     if by.kind in ("user", "visitor"):
-        own = f"{by.kind}:{by.id}"
-        if scope not in (None, own):
+        if scope not in (None, by.owner):
             raise TypeError(f"{by.kind}s reach only their own sessions; omit the scope")
-        return own
+        return by.owner
     if not scope:
         raise TypeError(f'{by.kind}s must name the scope, such as "user:1" or "{SERVER}"')
     check_scope(scope)
@@ -158,3 +166,9 @@ def owner_of(scope: str) -> str | None:
     """Return the primary key of the user to whom a scope belongs, or None."""
     kind, _, pk = scope.partition(":")
     return pk if kind == "user" else None
+
+
+def visitor_of(scope: str) -> str | None:
+    """Return the digest of the visitor to whom a scope belongs, or None."""
+    kind, _, digest = scope.partition(":")
+    return digest if kind == "visitor" else None

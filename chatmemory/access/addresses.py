@@ -53,4 +53,4 @@ def lock_stored_session(session_pk: int, by: Actor, scope: str | None) -> Sessio
 def address_lane(*, session_key: str, by: Actor, scope: str | None = None, **_: object) -> Lane:
     """Return the lane of a call that names a session by its address. See Note [Lanes]."""
     # The scope is not checked: a lane only orders calls, and the service rejects a wrong scope.
-    return (scope or f"{by.kind}:{by.id}", session_key)
+    return (scope or by.owner, session_key)

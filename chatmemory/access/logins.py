@@ -25,13 +25,13 @@ from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 from django.utils.module_loading import import_string
 
-from chatmemory.access.actors import Actor
+from chatmemory.access.actors import Actor, owner_of, user_scope, visitor_of
 from chatmemory.conf import settings
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably
 from chatmemory.database.statements import CompiledSelect, Parameter
 from chatmemory.errors import Forbidden, Unauthenticated
-from chatmemory.models import on_primary
+from chatmemory.models import Visitor, on_primary
 
 MODEL_BACKEND = "django.contrib.auth.backends.ModelBackend"
 """Django's backend, which finds a user by primary key alone."""
@@ -48,6 +48,8 @@ class Login:
     """The key of the Django session; None without one."""
     credential: str | None = None
     """Another means of authentication, such as a token, for the function in `VALID_LOGINS`."""
+    network: str = ""
+    """The network of a visitor, for limits per network."""
 
     @classmethod
     def of(
@@ -58,8 +60,11 @@ class Login:
 
 
 def proof_of(user: AbstractBaseUser) -> str:
-    """Return a hash that changes with the user's password, as in Django's sessions."""
-    return user.get_session_auth_hash()
+    """Return a hash that changes with the user's password, as in Django's sessions.
+
+    Empty for a model without passwords, which is none of AbstractBaseUser.
+    """
+    return user.get_session_auth_hash() if hasattr(user, "get_session_auth_hash") else ""
 
 
 def login_of_session(key: str) -> Login:
@@ -82,7 +87,9 @@ def _user_of_session(key: str) -> AbstractBaseUser | None:
     if user is None:
         return None
     proof = data.get(HASH_SESSION_KEY) or ""
-    proofs = [proof_of(user), *user.get_session_auth_fallback_hash()]
+    proofs = [proof_of(user)]
+    if hasattr(user, "get_session_auth_fallback_hash"):
+        proofs += user.get_session_auth_fallback_hash()
     return user if any(constant_time_compare(proof, each) for each in proofs) else None
 
 
@@ -158,6 +165,8 @@ def is_valid(login: Login) -> bool:
 
 def _is_current(login: Login) -> bool:
     """Whether `current_logins` returns the login. Each frame asks, so it is one statement."""
+    if login.actor.kind == "visitor":
+        return login in current_logins({login})
     user, sessions = get_user_model(), None
     alias = router.db_for_write(user)
     is_one_statement = _has_fixed_rows(user)
@@ -209,20 +218,23 @@ def _has_fixed_rows(model: type[Model]) -> bool:
 
 
 def current_logins(logins: Collection[Login]) -> set[Login]:
-    """Return the logins whose account is active, with an unchanged password and Django session."""
-    proofs = proofs_of({login.actor.id for login in logins})
+    """Return the logins whose account is active, with an unchanged password and Django session.
+
+    Those of visitors are current until the visitor ends or is adopted.
+    """
+    proofs = proofs_of({login.actor.owner for login in logins})
     keys = existing_session_keys({login.key for login in logins if login.key is not None})
     return {
         login
         for login in logins
-        if proofs.get(login.actor.id) == login.proof and (login.key is None or login.key in keys)
+        if proofs.get(login.actor.owner) == login.proof and (login.key is None or login.key in keys)
     }
 
 
 def allowed_logins(logins: set[Login]) -> set[Login]:
-    """Return the logins that have a Django session or that `VALID_LOGINS` returns."""
+    """Return the logins that have a Django session or that `VALID_LOGINS` returns, and visitors."""
     # Only the logins of the host: Django knows which of its own sessions are valid.
-    of_host = {login for login in logins if login.key is None}
+    of_host = {login for login in logins if login.key is None and login.actor.kind == "user"}
     if not of_host or settings.VALID_LOGINS is None:
         return logins
     return logins - of_host.difference(import_string(settings.VALID_LOGINS)(list(of_host)))
@@ -244,16 +256,29 @@ def may_chat(scope: str) -> bool:
                 return False
             check_reach(Actor.user(user))
         elif kind == "visitor":
-            check_reach(Actor(kind, pk, f"visitor {pk[:8]}"))
+            check_reach(Actor.known_visitor(pk))
     except (Forbidden, ValidationError, ValueError):  # the last two: no primary key of a user
         return False
     return True
 
 
-def proofs_of(user_pks: Collection[str]) -> Mapping[str, str]:
-    """Return the result of `proof_of` for each active user, by primary key."""
-    users = on_primary(get_user_model()).filter(pk__in=user_pks)
-    return {str(user.pk): proof_of(user) for user in users if is_active(user)}
+def proofs_of(owners: Collection[str]) -> Mapping[str, str]:
+    """Return the result of `proof_of` for each active user, by scope such as `user:7`.
+
+    That of a current visitor is empty.
+    """
+    # By scope: the digest of a visitor is no primary key, and the query of users would raise.
+    pks = [pk for owner in owners if (pk := owner_of(owner)) is not None]
+    users = on_primary(get_user_model()).filter(pk__in=pks) if pks else ()
+    proofs = {user_scope(user): proof_of(user) for user in users if is_active(user)}
+    return proofs | dict.fromkeys(_current_visitors(owners), "")
+
+
+def _current_visitors(owners: Collection[str]) -> list[str]:
+    digests = [digest for owner in owners if (digest := visitor_of(owner)) is not None]
+    if not digests or not settings.ALLOW_ANONYMOUS:
+        return []
+    return [visitor.scope for visitor in Visitor.objects.current().filter(digest__in=digests)]
 
 
 def is_active(user: AbstractBaseUser) -> bool:

@@ -1,4 +1,4 @@
-"""Rate limits for sends, reads, other writes and tokens; the limit of sessions of a person.
+"""Rate limits for sends, reads, other writes and tokens; the limits of sessions of a person.
 
 The counters are in Django's default cache. Nothing is limited if the cache fails or evicts them,
 and with a cache per process each process counts separately (a system check warns about this). So
@@ -16,7 +16,7 @@ from functools import partial
 
 from django.core.cache import cache
 
-from chatmemory.access.actors import Actor, is_person
+from chatmemory.access.actors import Actor, is_person, visitor_of
 from chatmemory.conf import settings
 from chatmemory.errors import BadInput, RateLimited
 from chatmemory.models import Session
@@ -24,7 +24,17 @@ from chatmemory.models import Session
 logger = logging.getLogger(__name__)
 
 MINUTE = 60
+HOUR = 60 * 60
 DAY = 24 * 60 * 60
+
+VISITORS = "visitors"
+"""The name under which all visitors are counted together."""
+
+MAX_VISITOR_SESSIONS = 100
+"""Stored sessions of a visitor, since one transaction adopts all of them."""
+
+MAX_PINNED = 100
+"""Pinned sessions of one scope."""
 
 
 def check_rate(by: Actor) -> None:
@@ -34,10 +44,31 @@ def check_rate(by: Actor) -> None:
     TOKENS_PER_DAY are used on this day (UTC).
     """
     _check_count("sends", by, settings.SENDS_PER_MINUTE)
-    limit = settings.TOKENS_PER_DAY
-    if limit is not None and _used_tokens(_scope(by)) >= limit:
-        message = f"You have used the {limit} tokens of this day. Try again tomorrow (UTC)."
+    _check_tokens(by.owner, settings.TOKENS_PER_DAY)
+    if by.kind == "visitor":
+        _check_tokens(VISITORS, settings.VISITOR_TOKENS_PER_DAY)
+
+
+def _check_tokens(counted: str, limit: int | None) -> None:
+    if limit is not None and _used_tokens(counted) >= limit:
+        message = f"The {limit} tokens of this day are used. Try again tomorrow (UTC)."
         raise RateLimited(message, retry_after=_seconds_left(DAY))
+
+
+def check_network(by: Actor, network: str) -> None:
+    """Count a send of a visitor. Raises RateLimited after VISITOR_SENDS_PER_MINUTE of a network."""
+    if by.kind == "visitor":
+        limit = settings.VISITOR_SENDS_PER_MINUTE
+        _check_window("sends", f"network:{network}", limit, MINUTE, "minute")
+
+
+def check_new_visitor(network: str) -> None:
+    """Count a new visitor. Raises RateLimited after VISITORS_PER_HOUR or VISITORS_PER_MINUTE."""
+    limit = settings.VISITORS_PER_HOUR
+    _check_window("new visitors", f"network:{network}", limit, HOUR, "hour")
+    # Last: a network above its limit must not use up that of all.
+    limit = settings.VISITORS_PER_MINUTE
+    _check_window("new visitors", VISITORS, limit, MINUTE, "minute")
 
 
 def check_reads(by: Actor) -> None:
@@ -54,6 +85,8 @@ def count_tokens(*, scope: str, tokens: int) -> None:
     """Count the tokens that a model used for a person; other scopes have no limit."""
     if settings.TOKENS_PER_DAY is not None and is_person(scope):
         _add("tokens", scope, DAY, tokens)
+    if settings.VISITOR_TOKENS_PER_DAY is not None and visitor_of(scope) is not None:
+        _add("tokens", VISITORS, DAY, tokens)
 
 
 def check_sessions(by: Actor) -> None:
@@ -62,21 +95,40 @@ def check_sessions(by: Actor) -> None:
     It takes no lock, so concurrent requests can exceed the limit by a few sessions.
     """
     limit = settings.MAX_SESSIONS_PER_USER
-    if limit is None or not is_person(_scope(by)):
+    if limit is None or not is_person(by.owner):
         return
-    if Session.objects.active().filter(scope=_scope(by))[:limit].count() >= limit:
+    if Session.objects.active().filter(scope=by.owner)[:limit].count() >= limit:
         message = f"You can have up to {limit} sessions. Delete one first."
         raise BadInput(message, code="too_many", limit=limit)
 
 
+def check_visitor_sessions(scope: str) -> None:
+    """Check that a locked visitor may open one more session; purged ones count until the vacuum.
+
+    Raises BadInput with code `too_many`.
+    """
+    limit = MAX_VISITOR_SESSIONS
+    if Session.objects.of_scopes(scope)[:limit].count() >= limit:
+        message = f"You can have up to {limit} sessions. Sign in to open more."
+        raise BadInput(message, code="too_many", limit=limit)
+
+
+def can_pin(scope: str) -> bool:
+    """Whether this scope has fewer than MAX_PINNED pinned sessions. Takes no lock either."""
+    pinned = Session.objects.active().filter(scope=scope, pinned_at__isnull=False)
+    return pinned[:MAX_PINNED].count() < MAX_PINNED
+
+
 def _check_count(counter: str, by: Actor, limit: int | None) -> None:
-    if limit is not None and _add(counter, _scope(by), MINUTE, 1) > limit:
-        message = f"Only {limit} {counter} per minute are allowed. Try again later."
-        raise RateLimited(message, retry_after=_seconds_left(MINUTE))
+    _check_window(counter, by.owner, limit, MINUTE, "minute")
 
 
-def _scope(by: Actor) -> str:
-    return f"{by.kind}:{by.id}"
+def _check_window(
+    counter: str, counted: str, limit: int | None, window_seconds: int, unit: str
+) -> None:
+    if limit is not None and _add(counter, counted, window_seconds, 1) > limit:
+        message = f"Only {limit} {counter} per {unit} are allowed. Try again later."
+        raise RateLimited(message, retry_after=_seconds_left(window_seconds))
 
 
 def _seconds_left(window_seconds: int) -> float:
@@ -107,7 +159,7 @@ def _increase(name: str, amount: int, *, timeout_seconds: int) -> int:
 def _name(counter: str, scope: str, window_seconds: int) -> str:
     # A hash, because the name in a scope may have characters that memcached rejects in keys.
     person = hashlib.sha256(scope.encode()).hexdigest()
-    return f"chatmemory.{counter}.{person}.{int(time.time() // window_seconds)}"
+    return f"chatmemory.{counter.replace(' ', '_')}.{person}.{int(time.time() // window_seconds)}"
 
 
 def _value_or_zero(call: Callable[[], int]) -> int:

@@ -1,4 +1,4 @@
-"""Tickets: secrets that a signed-in user can exchange once for a login.
+"""Tickets: secrets that a user or visitor can exchange once for a login.
 
 They are rows, so that they work across processes without a shared cache: of two concurrent attempts
 to use a ticket, only one deletes its row.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from collections.abc import Iterator
 from datetime import timedelta
 
 from django.contrib.auth import get_user_model
 
-from chatmemory.access.actors import Actor
+from chatmemory.access.actors import Actor, is_person, owner_of, visitor_of
 from chatmemory.access.logins import Login, is_valid, proofs_of
 from chatmemory.database.locks import delete_without_waiting, locked_transaction
 from chatmemory.database.pool import in_pool
@@ -32,27 +33,27 @@ MAX_DELETED = 100
 
 
 def issue_ticket(*, by: Actor, key: str | None = None, credential: str | None = None) -> str:
-    """Return a secret with which a user can open one websocket in the next 30 seconds.
+    """Return a secret with which a person can open one websocket in the next 30 seconds.
 
     `key` and `credential` belong to the user's current login (see `Login`): the socket ends with
-    that login. Only a digest of the secret is stored.
+    that login. A visitor has neither. Only a digest of the secret is stored.
     Raises Unauthenticated, RateLimited, MemoryUnavailable.
     """
-    if by.kind != "user":
-        raise TypeError("issue_ticket needs an actor of kind user")
+    if not is_person(by.owner):
+        raise TypeError("issue_ticket needs an actor of kind user or visitor")
     ticket = secrets.token_urlsafe(32)
-    _store_ticket(ticket, user_pk=by.id, key=key, credential=credential)
+    _store_ticket(ticket, owner=by.owner, key=key, credential=credential)
     return ticket
 
 
 @retried(is_repeatable=True)
-def _store_ticket(ticket: str, *, user_pk: str, key: str | None, credential: str | None) -> None:
-    proof = proofs_of({user_pk}).get(user_pk)
+def _store_ticket(ticket: str, *, owner: str, key: str | None, credential: str | None) -> None:
+    proof = proofs_of({owner}).get(owner)
     if proof is None:
         raise Unauthenticated
     expired = Ticket.objects.filter(expires_at__lte=DatabaseNow())
     delete_without_waiting(expired, at_most=MAX_DELETED)
-    unused = Ticket.objects.filter(user_pk=user_pk, expires_at__gt=DatabaseNow())
+    unused = Ticket.objects.filter(owner=owner, expires_at__gt=DatabaseNow())
     # Counted without a lock: concurrent calls may exceed the limit by a few, which harms nothing.
     if unused.count() >= MAX_TICKETS:
         message = f"You have {MAX_TICKETS} unused tickets. Use one, or wait until they expire."
@@ -62,7 +63,7 @@ def _store_ticket(ticket: str, *, user_pk: str, key: str | None, credential: str
         Ticket.objects.get_or_create(
             digest=_digest(ticket),
             defaults={
-                "user_pk": user_pk,
+                "owner": owner,
                 "proof": _digest(proof),
                 "login": _encrypted(ticket, json.dumps([key, credential]).encode()).hex(),
                 "expires_at": DatabaseNow() + timedelta(seconds=TICKET_SECONDS),
@@ -71,8 +72,10 @@ def _store_ticket(ticket: str, *, user_pk: str, key: str | None, credential: str
 
 
 @retried(is_repeatable=True)
-def use_ticket(*, ticket: str) -> Login:
+def use_ticket(*, ticket: str, network: str = "") -> Login:
     """Consume a ticket; return the login of the person it was issued to.
+
+    `network` is that of the client, for limits on visitors: see `network_of`.
 
     If the connection to the database is lost meanwhile, the ticket may be lost too. Raises
     MemoryUnavailable; and Unauthenticated if the ticket is unknown, used or expired, if the login
@@ -88,11 +91,20 @@ def use_ticket(*, ticket: str) -> Login:
     if not deleted:
         raise Unauthenticated
     key, credential = json.loads(_encrypted(ticket, bytes.fromhex(row.login)))
-    for user in on_primary(get_user_model()).filter(pk=row.user_pk):
-        login = Login.of(user, key, credential)
+    for login in _logins_of(row.owner, key, credential, network):
         if _digest(login.proof) == row.proof and is_valid(login):
             return login
     raise Unauthenticated
+
+
+def _logins_of(
+    owner: str, key: str | None, credential: str | None, network: str
+) -> Iterator[Login]:
+    digest, pk = visitor_of(owner), owner_of(owner)
+    if digest is not None:
+        yield Login(actor=Actor.known_visitor(digest), proof="", network=network)
+    for user in on_primary(get_user_model()).filter(pk__in=[pk] if pk is not None else []):
+        yield Login.of(user, key, credential)
 
 
 def _encrypted(ticket: str, data: bytes) -> bytes:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from chatmemory.admin.audit import AuditEntryAdmin
+from chatmemory.admin.audit.model_admin import AuditEntryAdmin
+from chatmemory.admin.jobs.model_admin import JobAdmin
 from chatmemory.admin.messages import MessageAdmin
-from chatmemory.admin.sessions import SessionAdmin
+from chatmemory.admin.numbers.pages import HealthAdmin, NumbersAdmin
+from chatmemory.admin.sessions.model_admin import SessionAdmin
 from chatmemory.admin.users import ChatMemoryUserAdminMixin
 
-__all__ = ["AuditEntryAdmin", "ChatMemoryUserAdminMixin", "MessageAdmin", "SessionAdmin"]
+__all__ = [
+    "AuditEntryAdmin",
+    "ChatMemoryUserAdminMixin",
+    "HealthAdmin",
+    "JobAdmin",
+    "MessageAdmin",
+    "NumbersAdmin",
+    "SessionAdmin",
+]

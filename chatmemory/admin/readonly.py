@@ -1,4 +1,4 @@
-"""The base of the ModelAdmins: permissions, audited refusals, read-only rows, bounded counts."""
+"""The base of the ModelAdmins: permissions, audited refusals, read-only rows, lists by keyset."""
 
 from __future__ import annotations
 
@@ -6,30 +6,26 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, NoReturn
 
 from django.contrib import admin
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
-from django.contrib.auth import get_permission_codename
-from django.contrib.auth.base_user import AbstractBaseUser
-from django.core.exceptions import PermissionDenied
-from django.core.paginator import Paginator
+from django.contrib.auth import get_permission_codename, get_user_model
+from django.core.exceptions import (
+    BadRequest,
+    FieldDoesNotExist,
+    PermissionDenied,
+)
 from django.db.models import QuerySet
+from django.db.models.constants import LOOKUP_SEP
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
-from django.utils.functional import cached_property
 
+from chatmemory.admin.keyset import KeysetChangeList
 from chatmemory.models import Session
 from chatmemory.services import Actor
 from chatmemory.services.audit import entries
 
-
-class BoundedPaginator(Paginator):
-    """Counts at most MAX_ROWS rows, since a count of a large table is slow."""
-
-    MAX_ROWS = 10_000
-    object_list: QuerySet[Any]
-
-    @cached_property
-    def count(self) -> int:
-        return self.object_list.order_by()[: self.MAX_ROWS].count()
+MAX_DECIDED = 200
+"""Rows about which a host decides one by one, in one request."""
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
@@ -43,10 +39,12 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     view_codename: ClassVar[str]
     """The permission that every page of this model requires."""
     list_per_page = 50
-    paginator = BoundedPaginator
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     sortable_by = ()
+
+    class Media:
+        css = {"all": ["chatmemory/admin.css"]}  # noqa: RUF012  # Django's form
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm(f"chatmemory.{self.view_codename}")
@@ -67,6 +65,24 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         """Return whether the operator has all these permissions, for this row if one is given."""
         args = (request,) if obj is None else (request, obj)
         return all(getattr(self, f"has_{name}_permission")(*args) for name in names)
+
+    def decides_by_row(self, *names: str) -> bool:
+        """Return whether the host overrides one of these permissions.
+
+        It may then depend on the row, so a queryset does not contain the decision.
+        """
+        own = next(cls for cls in type(self).__mro__ if cls.__module__.startswith("chatmemory."))
+        methods = [f"has_{name}_permission" for name in names]
+        return any(getattr(type(self), name) is not getattr(own, name) for name in methods)
+
+    def first_visible(self, request: HttpRequest, rows: QuerySet[Any]) -> Any:
+        """Return the first of these rows that the operator may view, or None.
+
+        If the host decides by row, at most `MAX_DECIDED` are read.
+        """
+        limit = MAX_DECIDED if self.decides_by_row("view") else 1
+        found = (row for row in rows[:limit] if self.permits(request, "view", obj=row))
+        return next(found, None)
 
     def require(self, request: HttpRequest, *names: str, sessions: Iterable[Session] = ()) -> None:
         """Raise PermissionDenied if one of these permissions is missing, and record the first.
@@ -94,15 +110,43 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         return get_permission_codename(name, self.opts) if is_general else name
 
     def check_list(self, request: HttpRequest) -> None:
-        """Raise PermissionDenied if the operator may not send this request to the list."""
+        """Raise PermissionDenied if the operator may not send this request to the list.
+
+        Raises BadRequest if a selected row has no possible primary key.
+        """
         self.require(request, "view")
         if "_save" in request.POST:
             self.refuse(request, "change")
         # Django silently ignores an action that the operator may not use: record the refusal.
         chosen = set(request.POST.getlist("action")) - {""}
         for action in chosen - self.get_actions(request).keys():
-            known = getattr(self, action) if action in (self.actions or ()) else None
-            self.refuse(request, getattr(known, "allowed_permissions", ("delete",))[0])
+            self.refuse(request, self.permission_for_action(action))
+        for pk in request.POST.getlist(ACTION_CHECKBOX_NAME):
+            if not (pk.isascii() and pk.isdecimal() and len(pk) < 19):
+                raise BadRequest("A selected row has no possible primary key.")
+
+    def permission_for_action(self, name: str) -> str:
+        """Return the permission that an action of the list requires."""
+        known = getattr(self, name) if name in (self.actions or ()) else None
+        allowed: tuple[str, ...] = getattr(known, "allowed_permissions", ("delete",))
+        return allowed[0]
+
+    def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
+        """Allow a condition on a column only if a filter of the list declares it.
+
+        Any other could test a text that the operator may not read, or read a whole table.
+        """
+        if not super().lookup_allowed(lookup, value, request):
+            return False
+        column = lookup.split(LOOKUP_SEP)[0]
+        try:
+            self.opts.get_field(self.opts.pk.name if column == "pk" else column)
+        except FieldDoesNotExist:
+            return True  # the parameter of a filter
+        return any(_declares(one, lookup) for one in self.get_list_filter(request))
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[KeysetChangeList]:
+        return KeysetChangeList
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         self.check_list(request)
@@ -146,8 +190,17 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         return found
 
 
+def _declares(declared: Any, lookup: str) -> bool:
+    """Return whether an entry of `list_filter` is about the column of a lookup."""
+    if (name := getattr(declared, "parameter_name", None)) is not None:
+        return bool(lookup == name)
+    field = declared[0] if isinstance(declared, list | tuple) else declared
+    is_field = isinstance(field, str)
+    return is_field and (lookup == field or lookup.startswith(f"{field}{LOOKUP_SEP}"))
+
+
 def operator(request: HttpRequest) -> Actor:
     """Return the operator who sent the request. Raises PermissionDenied."""
-    if not isinstance(request.user, AbstractBaseUser):
+    if not isinstance(request.user, get_user_model()):
         raise PermissionDenied
     return Actor.operator(request.user)

@@ -18,11 +18,13 @@ class State(TextChoices):
     ARCHIVED = "archived", _("archived")
     RUNNING = "running", _("replying")
     WAITING = "waiting", _("waiting")
+    FAILED = "failed", _("failed")
+    INTERRUPTED = "interrupted", _("interrupted")
     IDLE = "idle", _("idle")
 
 
-def state_of(session: Session) -> State:
-    """Return the first state that applies."""
+def state_of(session: Session, last_status: str = "") -> State:
+    """Return the first state that applies; `last_status` is that of its last turn."""
     has_ended = session.ends_at is not None and session.ends_at <= timezone.now()
     is_kept = session.held_at or session.running or session.waiting
     conditions = {
@@ -32,6 +34,8 @@ def state_of(session: Session) -> State:
         State.ARCHIVED: session.archived_at is not None,
         State.RUNNING: session.running is not None,
         State.WAITING: session.waiting > 0,
+        State.FAILED: last_status == State.FAILED,
+        State.INTERRUPTED: last_status == State.INTERRUPTED,
         State.IDLE: True,
     }
     return next(state for state, applies in conditions.items() if applies)

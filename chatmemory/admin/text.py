@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import unicodedata
+from datetime import timedelta
 from itertools import chain
 from typing import Final
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 JOINERS: Final = "\u200c\u200d"
 """Invisible characters that Persian words and emoji need."""
@@ -24,3 +28,18 @@ def visible(text: str) -> str:
 def truncate(text: str, limit: int) -> tuple[str, bool]:
     """Return the first `limit` characters, made visible, and whether there are more."""
     return visible(text[:limit]), len(text) > limit
+
+
+def duration(length: timedelta) -> str:
+    """Return a duration in its largest unit, such as `12 s` or `3 days`."""
+    seconds = max(0.0, length.total_seconds())
+    if seconds < 10:
+        return _("%(number)s s") % {"number": f"{seconds:.1f}"}
+    if seconds < 120:
+        return _("%(number)s s") % {"number": int(seconds)}
+    if seconds < 2 * 3600:
+        return _("%(number)s min") % {"number": int(seconds // 60)}
+    if seconds < 48 * 3600:
+        return _("%(number)s h") % {"number": int(seconds // 3600)}
+    days = int(seconds // 86400)
+    return ngettext("%(number)s day", "%(number)s days", days) % {"number": days}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Literal, NotRequired, TypedDict, get_args
 
 from chatmemory.api.errors import HTTP_ONLY
+from chatmemory.protocol import server_frames
 from chatmemory.protocol.server_frames import (
     ErrorCode,
     FeedbackValue,
-    Message,
     Range,
     ResetReason,
     Seq,
@@ -125,6 +125,13 @@ class SessionHead(SessionState):
 
     waiting: Count
     """number of waiting turns"""
+
+
+class Message(server_frames.Message):
+    """A message, with the fields of its frame."""
+
+    html: NotRequired[str | None]
+    """on request: its text as HTML that is safe to insert; null above the limits of one answer"""
 
 
 class MessagePage(TypedDict):
@@ -250,6 +257,44 @@ class Ticket(TypedDict):
     """its lifetime in seconds"""
     protocols: list[str]
     """the subprotocols that open a websocket with it"""
+
+
+class Visitor(TypedDict):
+    """A person without an account."""
+
+    visitor: Annotated[str, text_rule(pattern="^[0-9a-f]{64}$")]
+    """the visitor's name, which is no secret"""
+    ends_at: Time
+    """when the visitor ends without another request"""
+
+
+class AdoptableSession(TypedDict):
+    """A session of a visitor."""
+
+    key: SessionKey
+    """the key"""
+    title: Title
+    """the title"""
+    text: str
+    """the first words of the first message"""
+    last_message_at: Time | None
+    """when the last message was stored"""
+
+
+class Adoptable(TypedDict):
+    """The sessions of the browser's visitor."""
+
+    visitor: Annotated[str, text_rule(pattern="^[0-9a-f]{64}$")] | None
+    """the visitor; null without one"""
+    sessions: list[AdoptableSession]
+    """the sessions, the last active first"""
+
+
+class Adopted(TypedDict):
+    """What was moved to the user."""
+
+    keys: dict[str, str]
+    """the new key of each session by its old key; most keys stay"""
 
 
 class OwnErasure(TypedDict):

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any, TypeVar
 
 from django.apps import apps
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AnonymousUser
 from django.db import transaction
 from django.utils.decorators import method_decorator
 from django.utils.module_loading import import_string
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
-from rest_framework.exceptions import MethodNotAllowed, PermissionDenied, UnsupportedMediaType
+from rest_framework.exceptions import (
+    MethodNotAllowed,
+    NotAcceptable,
+    PermissionDenied,
+    UnsupportedMediaType,
+)
 from rest_framework.negotiation import DefaultContentNegotiation
-from rest_framework.renderers import JSONRenderer
+from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.schemas import DefaultSchema
 from rest_framework.schemas.inspectors import ViewInspector
 from rest_framework.settings import api_settings
+from rest_framework.utils.mediatypes import media_type_matches
 from rest_framework.views import APIView
 
-from chatmemory.access import logins, rates
-from chatmemory.api.errors import error_response
+from chatmemory import services
+from chatmemory.access import logins, rates, visitors
+from chatmemory.access.networks import network_of
+from chatmemory.api.errors import PreconditionFailed, error_response
 from chatmemory.api.parsers import StrictJSONParser
 from chatmemory.api.requests import read
 from chatmemory.conf import settings
-from chatmemory.errors import Forbidden, Unauthenticated
+from chatmemory.errors import BadInput, Forbidden, Unauthenticated
 from chatmemory.protocol.shapes import Shape
-from chatmemory.services import Actor
+from chatmemory.services import Actor, Login
 
 T = TypeVar("T")
 
@@ -53,11 +62,48 @@ class SessionLogin(SessionAuthentication):
         return "Session"
 
 
-class Negotiation(DefaultContentNegotiation):
-    """Negotiate by `Accept` alone: a `format` in the query selects nothing."""
+class VisitorLogin(BaseAuthentication):
+    """The cookie of a visitor, with the CSRF token in the header."""
 
-    def filter_renderers(self, renderers: Any, format: str) -> Any:  # noqa: A002  # REST framework's name
-        return renderers
+    def authenticate(self, request: Request) -> tuple[AnonymousUser, Login] | None:
+        token = visitors.token_of(request._request)  # noqa: SLF001  # Django's own request
+        if token is None:
+            return None
+        SessionLogin().enforce_csrf(request)
+        login = services.authenticate_visitor(token=token, network=network_of_request(request))
+        return AnonymousUser(), login
+
+    def authenticate_header(self, request: Request) -> str:
+        return "Visitor"
+
+
+def network_of_request(request: Request) -> str:
+    """Return the network of the client, for limits on visitors."""
+    meta = request.META
+    return network_of(meta.get("REMOTE_ADDR") or "", meta.get("HTTP_X_FORWARDED_FOR", ""))
+
+
+def account_logins() -> list[BaseAuthentication]:
+    """Return the means of authentication of persons with an account."""
+    # The cookie last: a browser adds it by itself, so a credential is what the client means.
+    named = (import_string(path)() for path in settings.API_AUTHENTICATION)
+    return [*named, SessionLogin()]
+
+
+class Negotiation(DefaultContentNegotiation):
+    """Negotiate by `Accept` alone, without reading the query, whose `format` selects nothing."""
+
+    def select_renderer(
+        self,
+        request: Request,
+        renderers: Iterable[BaseRenderer],
+        format_suffix: str | None = None,
+    ) -> tuple[BaseRenderer, str]:
+        accepted = self.get_accept_list(request)
+        for renderer in renderers:
+            if any(media_type_matches(renderer.media_type, each) for each in accepted):
+                return renderer, renderer.media_type
+        raise NotAcceptable
 
 
 class ViewSchema:
@@ -79,7 +125,7 @@ class PublicView(APIView):
     permission_classes = ()
     throttle_classes = ()
     parser_classes = (StrictJSONParser,)
-    renderer_classes = (JSONRenderer,)
+    renderer_classes: tuple[type[JSONRenderer], ...] = (JSONRenderer,)
     content_negotiation_class = Negotiation
     schema = ViewSchema()
     versioning_class = None
@@ -114,13 +160,19 @@ class PublicView(APIView):
                 raise UnsupportedMediaType(request.content_type)
         super().initial(request, *args, **kwargs)
 
+    def body(self, shape: Shape[T]) -> T:
+        """Parse the body. Raises BadInput and RoleForbidden."""
+        # Not `request.data`, which treats a body without Content-Length as empty.
+        parser = StrictJSONParser()
+        return read(shape, parser.parse(self.request, None, self.request.parser_context))
+
     def _has_json(self) -> bool:
         parsers = self.get_parsers()
         return self.get_content_negotiator().select_parser(self.request, parsers) is not None
 
 
 class View(PublicView):
-    """The base of the views for a person who is signed in and may chat."""
+    """The base of the views for a person who is signed in, or a visitor, and may chat."""
 
     check_read = staticmethod(rates.check_reads)
     """Counts a request that reads. Raises RateLimited."""
@@ -128,19 +180,24 @@ class View(PublicView):
     """Counts a request that writes. Raises RateLimited."""
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        # The cookie last: a browser adds it by itself, so a credential is what the client means.
-        named = (import_string(path)() for path in settings.API_AUTHENTICATION)
-        return [*named, SessionLogin()]
+        # A visitor last: who signs in is no visitor any more.
+        return [*account_logins(), *([VisitorLogin()] if settings.ALLOW_ANONYMOUS else ())]
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         logins.check_reach(self.actor)
-        check_rate = self.check_write if request.method in WRITES else self.check_read
+        is_write = request.method in WRITES
+        check_rate = self.check_write if is_write else self.check_read
         check_rate(self.actor)
+        if is_write and request.headers.get("If-Match", "*").strip() != "*":
+            raise PreconditionFailed
 
     @property
     def actor(self) -> Actor:
-        """The signed-in user. Raises Unauthenticated."""
+        """The signed-in user, or the visitor. Raises Unauthenticated."""
+        login = self.visitor
+        if login is not None:
+            return login.actor
         user = self.request.user
         # The host's classes may return anything, such as a user who was disabled, or an account of
         # another model, whose primary key is that of another person.
@@ -148,14 +205,20 @@ class View(PublicView):
             raise Unauthenticated
         return Actor.user(user)
 
+    @property
+    def visitor(self) -> Login | None:
+        """The login of a visitor; None for a user."""
+        # By the class, since the host's classes may return anything.
+        auth: object = self.request.auth
+        is_visitor = isinstance(self.request.successful_authenticator, VisitorLogin)
+        return auth if is_visitor and isinstance(auth, Login) else None
+
     def query(self, shape: Shape[T]) -> T:
         """Parse the query string, except `format`. Raises BadInput."""
-        params = self.request.query_params.dict()
+        params = dict(self.request.query_params.lists())
         params.pop(api_settings.URL_FORMAT_OVERRIDE, None)
-        return read(shape, params)
-
-    def body(self, shape: Shape[T]) -> T:
-        """Parse the body. Raises BadInput and RoleForbidden."""
-        # Not `request.data`, which treats a body without Content-Length as empty.
-        parser = StrictJSONParser()
-        return read(shape, parser.parse(self.request, None, self.request.parser_context))
+        query = read(shape, {name: values[-1] for name, values in params.items()})
+        for name, values in params.items():
+            if len(values) > 1:
+                raise BadInput(f"{name} is given {len(values)} times.", field=name)
+        return query

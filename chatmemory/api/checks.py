@@ -31,10 +31,12 @@ def _fault_of(path: object) -> str:
     """Return what is wrong with an entry of the setting; empty if nothing is."""
     try:
         found = import_string(path) if isinstance(path, str) else None
-    except ImportError:
+    except (ImportError, TypeError, ValueError):  # the last two: a path that begins with a dot
         return "cannot be imported"
     if not isinstance(found, type) or not issubclass(found, BaseAuthentication):
         return "is not an authentication class of REST framework"
+    if found.authenticate is BaseAuthentication.authenticate:
+        return "does not define authenticate"
     if issubclass(found, SessionAuthentication):
         # It would read the body before the views do.
         return "is a session login, which is always accepted; remove it"

@@ -10,7 +10,7 @@ from django.utils.http import parse_etags
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from chatmemory import services
+from chatmemory import __version__, services
 from chatmemory.codec import dump_json
 from chatmemory.conf import settings
 from chatmemory.models import Head
@@ -48,8 +48,11 @@ def content(request: Request, fields: dict[str, object]) -> Response:
 
 def _tag_of_head(query: object, head: Head) -> str:
     # Every change of what readers see changes the head: revision, last_seq or the running turn.
-    # Scope and epoch differ for each user and session, so no other session has the same tag.
-    return _tag(f"{query!r} {settings.SESSION_TTL} {astuple(head)!r}")
+    # Scope and epoch differ for each user and session, so no other session has the same tag;
+    # nor has a session of a restored database, to which `chatmemory_restored` gives another epoch.
+    # After an upgrade the same state can have another form, and IMAGE_ORIGINS change the HTML.
+    state = (__version__, query, settings.SESSION_TTL, settings.IMAGE_ORIGINS, astuple(head))
+    return _tag(f"{state!r}")
 
 
 def _tag(state: str) -> str:

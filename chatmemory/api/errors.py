@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import TypeVar
 
+from django.core.exceptions import PermissionDenied, TooManyFieldsSent
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, UnreadablePostError
 from rest_framework import exceptions
@@ -45,6 +46,12 @@ class LengthRequired(exceptions.APIException):
     status_code = 411
 
 
+class PreconditionFailed(exceptions.APIException):
+    """The request has an If-Match, which needs a strong ETag (RFC 9110, 13.1.1)."""
+
+    status_code = 412
+
+
 STATUSES: Mapping[type, int] = {
     BadInput: 400,
     Unauthenticated: 401,
@@ -64,14 +71,16 @@ TRANSLATED: Mapping[type, ChatMemoryError] = {
     exceptions.NotAuthenticated: Unauthenticated(),
     exceptions.AuthenticationFailed: Unauthenticated(),
     exceptions.PermissionDenied: Forbidden(),
+    PermissionDenied: Forbidden(),
     OperationalError: MemoryUnavailable(),
     InterfaceError: MemoryUnavailable(),
     UnreadablePostError: BadInput("The body is incomplete. Send it again.", code="bad_json"),
+    TooManyFieldsSent: BadInput("The query has too many parameters.", code="bad_field"),
 }
 """Errors of Django, REST framework and the database that have an equivalent of ours."""
 
 HTTP_ONLY: Mapping[type, tuple[int, str, str]] = {
-    Http404: (404, "not_found", "No resource has this URL."),
+    Http404: (404, "not_found", "No resource has this URL. URLs end with a slash."),
     exceptions.MethodNotAllowed: (
         405,
         "method_not_allowed",
@@ -83,6 +92,11 @@ HTTP_ONLY: Mapping[type, tuple[int, str, str]] = {
         "Responses are application/json. Accept must allow it.",
     ),
     LengthRequired: (411, "length_required", "Content-Length is required."),
+    PreconditionFailed: (
+        412,
+        "precondition_failed",
+        "If-Match never matches: each ETag is weak. PATCH has expect_revision instead.",
+    ),
     exceptions.UnsupportedMediaType: (
         415,
         "unsupported_media_type",

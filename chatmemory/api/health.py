@@ -2,98 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Generic, TypeVar
-
-from django.db import DatabaseError, InterfaceError
 from django.utils.crypto import constant_time_compare
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from chatmemory import services
 from chatmemory.api.base import PublicView
 from chatmemory.conf import settings
-from chatmemory.database.pool import release_connections
-from chatmemory.database.threads import DaemonExecutor
-from chatmemory.errors import MemoryUnavailable, Unauthenticated
-from chatmemory.live.hub import hub
-from chatmemory.logs import log_error
-
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-CACHE_SECONDS = 1.0
-"""How long the result of a probe is used again."""
-WAIT_SECONDS = 2.0
-"""How long a request waits for a probe."""
-HANG_SECONDS = 10.0
-"""After this time a probe that has not ended is given up for another one."""
-MAX_HANGING = 4
-"""The number of probes that may hang, each in its thread; then no more begin."""
-MAX_SWEEP_AGE_SECONDS = 60.0
-"""The process sweeps every few seconds."""
-
-
-class Probe(Generic[T]):
-    """Calls a function at most once a second, whatever the number of requests.
-
-    The function runs in a thread, and a request waits only for a limited time.
-    """
-
-    def __init__(self, function: Callable[[], T]) -> None:
-        self._function = function
-        self._threads = DaemonExecutor(MAX_HANGING, name="chatmemory-health")
-        self._lock = threading.Lock()
-        self._calls: list[Future[T | None]] = []
-        """The current call, which is the last, and earlier ones that hang."""
-        self._begun_at = 0.0
-
-    def result(self) -> T | None:
-        """Return the function's result; None if it fails or is late."""
-        if not settings.DB_THREADS:
-            return self._call()  # for tests that roll back
-        with self._lock:
-            now = time.monotonic()
-            if self._is_due(now - self._begun_at):
-                self._begun_at = now
-                self._calls = [call for call in self._calls if not call.done()]
-                self._calls.append(self._threads.submit(self._call_in_thread))
-            call, wait = self._calls[-1], self._begun_at + WAIT_SECONDS - now
-        try:
-            return call.result(max(0.0, wait))
-        except TimeoutError:
-            return None
-
-    def _is_due(self, age_seconds: float) -> bool:
-        if not self._calls:
-            return True
-        if self._calls[-1].done():
-            return age_seconds >= CACHE_SECONDS
-        return age_seconds >= HANG_SECONDS and len(self._calls) < MAX_HANGING
-
-    def _call_in_thread(self) -> T | None:
-        try:
-            return self._call()
-        finally:
-            release_connections()
-
-    def _call(self) -> T | None:
-        try:
-            return self._function()
-        except MemoryUnavailable:
-            return None
-        except (DatabaseError, InterfaceError) as error:  # such as a missing migration
-            log_error(logger, "the health of the database cannot be read", error=error)
-            return None
-
-
-stuck_turns = Probe(services.count_stuck_turns)
-layer = Probe(lambda: hub.is_layer_reachable() is not False)
+from chatmemory.errors import Unauthenticated
+from chatmemory.services.health.state import read_health
 
 
 class Health(PublicView):
@@ -101,24 +17,18 @@ class Health(PublicView):
 
     def get(self, request: Request) -> Response:
         has_secret = self._has_secret()
-        turns, is_layer_reachable = stuck_turns.result(), bool(layer.result())
-        age = hub.sweep.age_seconds
-        is_ok = (
-            turns is not None
-            and turns.overdue == turns.unclaimed == 0
-            and is_layer_reachable
-            and (age is None or age <= MAX_SWEEP_AGE_SECONDS)
-        )
-        state: dict[str, object] = {"status": "ok" if is_ok else "unavailable"}
+        health = read_health()
+        turns, age = health.turns, health.sweep_age
+        state: dict[str, object] = {"status": "ok" if health.is_ok else "unavailable"}
         if has_secret:
             state |= {
                 "database": turns is not None,
-                "channel_layer": is_layer_reachable,
+                "channel_layer": health.is_layer_reachable,
                 "sweep_age": None if age is None else round(age, 1),
                 "overdue_turns": None if turns is None else turns.overdue,
                 "unclaimed_turns": None if turns is None else turns.unclaimed,
             }
-        return Response(state, 200 if is_ok else 503)
+        return Response(state, 200 if health.is_ok else 503)
 
     def _has_secret(self) -> bool:
         """Whether the request has the monitors' secret. Raises Unauthenticated for another one."""

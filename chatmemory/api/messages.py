@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import takewhile
+from typing import Any
 
 from django.core.handlers.asgi import ASGIRequest
 from rest_framework.request import Request
@@ -14,15 +15,22 @@ from rest_framework.response import Response
 
 from chatmemory import codec, services
 from chatmemory.access import actors, rates
-from chatmemory.api.base import View
+from chatmemory.api.base import WRITES, View
 from chatmemory.api.conditional import read_session
-from chatmemory.api.requests import MESSAGE_QUERY, SEND_MESSAGE, MessageQuery, SendMessage
+from chatmemory.api.requests import (
+    MESSAGE_FORM,
+    MESSAGE_QUERY,
+    SEND_MESSAGE,
+    MessageQuery,
+    SendMessage,
+)
 from chatmemory.api.waiting import turn_of, wait_for_turn
 from chatmemory.errors import NotFound
 from chatmemory.live.drain import drain
 from chatmemory.live.runner import runner
 from chatmemory.live.waits import waits
 from chatmemory.models import Head, StoredMessage, Turn
+from chatmemory.rendering.rows import RowRenderer
 from chatmemory.services.catch_up import newest_that_fit, oldest_that_fit
 
 NO_MESSAGE = "Message not found."
@@ -35,6 +43,11 @@ class MessageList(View):
     """A session's messages, in order of seq."""
 
     check_write = staticmethod(rates.check_rate)
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if self.visitor is not None and request.method in WRITES:
+            rates.check_network(self.actor, self.visitor.network)
 
     def get(self, request: Request, key: str) -> Response:
         query = self.query(MESSAGE_QUERY)
@@ -52,7 +65,7 @@ class MessageList(View):
             limit=query.limit,
         )
         fit = newest_that_fit if query.after is None else oldest_that_fit
-        return page.head, _page_fields(page.head, fit(page.rows))
+        return page.head, _page_fields(page.head, fit(page.rows), html=query.html)
 
     def _missed(self, key: str, query: MessageQuery) -> tuple[Head, dict[str, object]]:
         missed = services.read_missed(
@@ -60,7 +73,7 @@ class MessageList(View):
         )
         head = missed.head
         return head, {
-            **_page_fields(head, missed.rows),
+            **_page_fields(head, missed.rows, html=query.html),
             "cursor": missed.cursor,
             "reset": missed.reset,
             "more": not missed.is_complete,
@@ -98,12 +111,12 @@ class MessageList(View):
                 "seq": turn.user_seq,
                 "error": turn.error,
                 "duplicate": admitted.is_duplicate,
-                "messages": [row.public() for row in self._replies(key, turn)],
+                "messages": self._replies(key, turn, html=body.html),
             },
             200 if admitted.is_duplicate else 201 if turn.ended_at else 202,
         )
 
-    def _replies(self, key: str, turn: Turn) -> Sequence[StoredMessage]:
+    def _replies(self, key: str, turn: Turn, *, html: bool) -> list[dict[str, object]]:
         """Return the turn's rows after the user's message; the newest that fit a response."""
         if turn.user_seq is None:
             return []
@@ -111,17 +124,25 @@ class MessageList(View):
             session_key=key, by=self.actor, after=turn.user_seq, limit=MAX_TURN_ROWS
         )
         replies = list(takewhile(lambda row: row.turn == turn.user_seq, page.rows))
-        return newest_that_fit(replies)
+        return _public(page.head, newest_that_fit(replies), html=html)
 
 
-def _page_fields(head: Head, rows: Sequence[StoredMessage]) -> dict[str, object]:
+def _page_fields(head: Head, rows: Sequence[StoredMessage], *, html: bool) -> dict[str, object]:
     return {
         "epoch": head.epoch,
         "first_seq": head.first_seq,
         "last_seq": head.last_seq,
         "superseded": services.read_superseded(head=head),
-        "messages": [row.public() for row in rows],
+        "messages": _public(head, rows, html=html),
     }
+
+
+def _public(head: Head, rows: Sequence[StoredMessage], *, html: bool) -> list[dict[str, object]]:
+    """Return the fields of messages that their reader sees, on request with their HTML."""
+    if not html:
+        return [row.public() for row in rows]
+    renderer = RowRenderer(head)
+    return [{**row.public(), "html": renderer.html_of(row)} for row in rows]
 
 
 class MessageDetail(View):
@@ -130,13 +151,14 @@ class MessageDetail(View):
     def get(self, request: Request, key: str, seq: int) -> Response:
         if seq > codec.MAX_SAFE_INTEGER:
             raise NotFound(NO_MESSAGE)
+        query = self.query(MESSAGE_FORM)
         page = services.read_page(
             session_key=codec.key_of_address(key), by=self.actor, after=seq - 1, limit=1
         )
-        found = [row.public() for row in page.rows if row.seq == seq]
+        found = [row for row in page.rows if row.seq == seq]
         if not found:
             raise NotFound(NO_MESSAGE)
-        return Response(found[0])
+        return Response(_public(page.head, found, html=query.html)[0])
 
 
 class VersionList(View):

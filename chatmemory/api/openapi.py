@@ -13,6 +13,7 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import ComponentRegistry, ResolvedComponent
 from drf_spectacular.settings import spectacular_settings
 
+from chatmemory.access import visitors
 from chatmemory.api import requests
 from chatmemory.api.answers import Problem
 from chatmemory.api.base import WRITES
@@ -193,6 +194,18 @@ class SessionLoginScheme(OpenApiAuthenticationExtension):  # type: ignore[no-unt
                 "description": f"the CSRF token, which is the value of the cookie `{cookie}`",
             },
         ]
+
+
+class VisitorLoginScheme(SessionLoginScheme):  # type: ignore[no-untyped-call]  # its package
+    """A visitor's cookie; what writes needs the CSRF token too."""
+
+    target_class = "chatmemory.api.base.VisitorLogin"
+    name = ["chatmemoryVisitor", "chatmemoryCsrf"]  # noqa: RUF012  # the type of its base
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> list[Schema]:
+        cookie: Schema = {"type": "apiKey", "in": "cookie", "name": visitors.COOKIE}
+        _, csrf = super().get_security_definition(auto_schema)
+        return [{**cookie, "description": "a visitor, without an account"}, csrf]
 
 
 def _path_parameters(path: str) -> list[Schema]:

@@ -25,7 +25,6 @@ from chatmemory.errors import (
     Unauthenticated,
     UnknownTurn,
 )
-from chatmemory.protocol.server_frames import Message
 from chatmemory.protocol.shapes import Shape
 
 Errors = tuple[type[ChatMemoryError] | str, ...]
@@ -44,6 +43,7 @@ OF_BODIES: Errors = (
     "bad_text",
     "too_large",
     "length_required",
+    "precondition_failed",
     "unsupported_media_type",
 )
 
@@ -157,6 +157,8 @@ WAITING: Mapping[str, object] = {
 }
 ANSWERED = {**WAITING, "status": "complete", "seq": 1, "messages": [REPLY]}
 
+VISITOR: Mapping[str, object] = {"visitor": "3fa4b2c1" * 8, "ends_at": MOMENT}
+
 NO_SESSION: Errors = (NotFound,)
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
@@ -184,7 +186,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         body=requests.OPEN_SESSION,
         example={"key": KEY, "title": "A kettle"},
         answers={200: (answers.Session, SESSION), 201: (answers.Session, NEW_SESSION)},
-        errors=("too_many", Conflict),
+        errors=("too_many", Conflict, NotFound),
     ),
     ("SessionDetail", "GET"): Operation(
         name="get_session",
@@ -205,7 +207,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         name="purge_session",
         summary="Purge a session, which can be restored for a time",
         answers={200: (answers.Purged, {"undo": 7, "until": MOMENT})},
-        errors=(NotFound, Held),
+        errors=(NotFound, Held, "precondition_failed"),
     ),
     ("Archive", "POST"): Operation(
         name="archive_session",
@@ -300,7 +302,8 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("MessageDetail", "GET"): Operation(
         name="get_message",
         summary="Return a message without truncation",
-        answers={200: (Message, REPLY)},
+        query=requests.MESSAGE_FORM,
+        answers={200: (answers.Message, {**REPLY, "html": "<p>About four minutes.</p>\n"})},
         errors=NO_SESSION,
     ),
     ("VersionList", "GET"): Operation(
@@ -359,7 +362,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         name="withdraw_feedback",
         summary="Withdraw the feedback on the reply of a turn, if there is any",
         answers={200: (answers.Feedback, {"turn": TURN, "value": None, "reason": ""})},
-        errors=(NotFound, UnknownTurn, Busy, Held),
+        errors=(NotFound, UnknownTurn, Busy, Held, "precondition_failed"),
     ),
     ("Stop", "POST"): Operation(
         name="stop_turn",
@@ -383,6 +386,46 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         answers={
             200: (answers.OwnErasure, {"sessions": 1, "messages": 2, "turns": 1, "held": []}),
         },
+    ),
+    ("VisitorList", "POST"): Operation(
+        name="create_visitor",
+        summary="Become a visitor, without an account: 201 if new, 200 if the cookie is valid",
+        body=requests.NOTHING,
+        answers={200: (answers.Visitor, VISITOR), 201: (answers.Visitor, VISITOR)},
+        errors=(*OF_PERSONS, Conflict),
+        is_public=True,
+    ),
+    ("Adoption", "GET"): Operation(
+        name="list_adoptable",
+        summary="List the sessions of this browser's visitor, before the user takes them over",
+        answers={
+            200: (
+                answers.Adoptable,
+                {
+                    "visitor": VISITOR["visitor"],
+                    "sessions": [
+                        {"key": KEY, "title": "", "text": "How long?", "last_message_at": MOMENT}
+                    ],
+                },
+            )
+        },
+        errors=NO_SESSION,
+    ),
+    ("Adoption", "POST"): Operation(
+        name="adopt_visitor",
+        summary="Move the sessions of this browser's visitor to the user; may be repeated",
+        body=requests.ADOPT,
+        example={"visitor": VISITOR["visitor"]},
+        answers={200: (answers.Adopted, {"keys": {KEY: KEY}})},
+        errors=(NotFound, Conflict),
+    ),
+    ("OwnVisitor", "DELETE"): Operation(
+        name="erase_visitor",
+        summary="Delete all data of the visitor permanently, and end the visitor",
+        answers={
+            200: (answers.OwnErasure, {"sessions": 1, "messages": 2, "turns": 1, "held": []}),
+        },
+        errors=(NotFound,),
     ),
     ("TicketList", "POST"): Operation(
         name="issue_ticket",

@@ -41,16 +41,25 @@ def _cursor(session: Session) -> str:
 
 
 def _after(sessions: SessionQuerySet, cursor: str) -> SessionQuerySet:
-    parts = re.fullmatch(r"([0-9]{0,16})\.([0-9]{1,18})", cursor)
+    # An imported message may be older than 1970: the number is negative then.
+    parts = re.fullmatch(r"(-?[0-9]{1,18})?\.([0-9]{1,18})", cursor)
     if parts is None:
-        raise BadInput("cursor is invalid. Use `next` of an earlier response.", field="cursor")
+        raise _invalid()
     older = Q(pk__lt=int(parts[2]))
     if not parts[1]:
         return sessions.filter(older, last_message_at__isnull=True)
     # SQLite compares times as text, and its clock writes another form than Django. The cast makes
     # the forms equal; on other databases it does nothing.
+    try:
+        last = UNIX_EPOCH + int(parts[1]) * MICROSECOND
+    except OverflowError:
+        raise _invalid() from None
     moment = DateTimeField()
-    at = Cast(Value(UNIX_EPOCH + int(parts[1]) * MICROSECOND, output_field=moment), moment)
+    at = Cast(Value(last, output_field=moment), moment)
     return sessions.alias(at=Cast("last_message_at", moment)).filter(
         Q(at__lt=at) | Q(older, at=at) | Q(at__isnull=True)
     )
+
+
+def _invalid() -> BadInput:
+    return BadInput("cursor is invalid. Use `next` of an earlier response.", field="cursor")

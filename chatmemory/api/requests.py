@@ -36,22 +36,28 @@ def _check_key(value: object, name: str) -> str:
     return codec.check_key(value, field=name)
 
 
+def _check_digest(value: object, name: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{64}", value):
+        raise BadInput(f"{name} must be 64 hex digits.", field=name)
+    return value
+
+
 def _check_wait(value: object, name: str) -> float:
     if not isinstance(value, bool | int | float) or value < 0:
         raise BadInput(f"{name} must be true or at least 0 seconds.", field=name)
     return settings.TURN_TIMEOUT if value is True else min(value, settings.TURN_TIMEOUT)
 
 
-def _check_query_flag(value: object, name: str) -> bool:
-    if value not in ("true", "false"):
-        raise BadInput(f"{name} must be true or false.", field=name)
-    return value == "true"
+def _query_choice(choices: Mapping[str, object], **schema: object) -> Rule:
+    """Return the rule of a text in a query string that is one of these; it becomes the value."""
 
+    def check(value: object, name: str) -> object:
+        text = str(value)
+        if text not in choices:
+            raise BadInput(f"{name} must be {' or '.join(choices)}.", field=name)
+        return choices[text]
 
-def _check_export_form(value: object, name: str) -> str:
-    if value not in ("json", "markdown"):
-        raise BadInput(f"{name} must be json or markdown.", field=name)
-    return str(value)
+    return Rule(check=check, schema=schema)
 
 
 def _check_title_part(value: object, name: str) -> str:
@@ -64,13 +70,15 @@ def _check_title_part(value: object, name: str) -> str:
 
 LIMIT = _query_number(minimum=1, cap=MAX_FETCH)
 SEQ = _query_number(minimum=0, cap=MAX_QUERY_NUMBER)
-FLAG = Rule(check=_check_query_flag, schema={"type": "boolean"})
+FLAG = _query_choice({"true": True, "false": False}, type="boolean")
 TITLE_PART = Rule(check=_check_title_part, schema=TITLE.schema)
-EXPORT_FORM = Rule(
-    check=_check_export_form,
-    schema={"enum": ["json", "markdown"], "description": "the form of the file, by default `json`"},
+EXPORT_FORM = _query_choice(
+    {form: form for form in ("json", "markdown")},
+    enum=["json", "markdown"],
+    description="the form of the file, by default `json`",
 )
 KEY = Rule(check=_check_key, schema={"type": "string", "pattern": "^[A-Za-z0-9_.:@-]{1,200}$"})
+DIGEST = Rule(check=_check_digest, schema={"type": "string", "pattern": "^[0-9a-f]{64}$"})
 WAIT = Rule(
     check=_check_wait,
     schema={"anyOf": [{"type": "boolean"}, {"type": "number", "minimum": 0}]},
@@ -109,11 +117,21 @@ class MessageQuery:
     cursor: str | None = None
     """`cursor` of an earlier response or of a `synced` frame: only messages that are new or changed
     since"""
+    html: Annotated[bool, FLAG] = False
+    """whether each message also has its text as HTML"""
 
     def __post_init__(self) -> None:
         given = [name for name in ("after", "before", "cursor") if getattr(self, name) is not None]
         if len(given) > 1:
             raise BadInput("Only one of after, before and cursor can be set.", field=given[-1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageForm:
+    """The form of one message."""
+
+    html: Annotated[bool, FLAG] = False
+    """whether the message also has its text as HTML"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +181,16 @@ class SendMessage(UserMessage):
 
     wait: Annotated[float, WAIT] = 0
     """how many seconds to wait for the reply, at most `TURN_TIMEOUT`; `true` waits that long"""
+    html: bool = False
+    """whether each message of the answer also has its text as HTML"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopt:
+    """Moves the sessions of a visitor to the user."""
+
+    visitor: Annotated[str, DIGEST]
+    """`visitor` of the list that the person has confirmed"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,11 +218,13 @@ class EraseOwnData:
 
 SESSION_QUERY = Shape(SessionQuery)
 MESSAGE_QUERY = Shape(MessageQuery)
+MESSAGE_FORM = Shape(MessageForm)
 OPEN_SESSION = Shape(OpenSession)
 UPDATE_SESSION = Shape(UpdateSession)
 REMOVED_QUERY = Shape(RemovedQuery)
 SEND_MESSAGE = Shape(SendMessage)
 SET_FEEDBACK = Shape(NewFeedback)
+ADOPT = Shape(Adopt)
 STOP_TURN = Shape(StopTurn)
 EXPORT_QUERY = Shape(ExportQuery)
 ERASE_OWN_DATA = Shape(EraseOwnData)

@@ -23,7 +23,9 @@ class TicketList(View):
         return Response(fields, 201)
 
     def _login(self) -> dict[str, str | None]:
-        """Return the login on which the ticket's socket depends: Django session or credential."""
+        """Return what the ticket's socket depends on: Django session or credential."""
+        if self.visitor is not None:
+            return {}
         if isinstance(self.request.successful_authenticator, SessionLogin):
             session = getattr(self.request, "session", None)
             return {"key": None if session is None else session.session_key}

@@ -36,7 +36,9 @@ class TurnDetail(View):
     """One turn, whether it has ended or not."""
 
     def get(self, request: Request, key: str, turn: str) -> Response:
-        state = services.get_turn(session_key=codec.key_of_address(key), turn=turn, by=self.actor)
+        state = services.get_turn(
+            session_key=codec.key_of_address(key), turn=codec.turn_of_address(turn), by=self.actor
+        )
         return Response(
             {
                 "turn": state.turn,

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from django.urls import path
+from django.urls import path, re_path
 
-from chatmemory.api import feedback, health, messages, own_data, sessions, tickets, turns
+from chatmemory.api import (
+    feedback,
+    health,
+    messages,
+    own_data,
+    sessions,
+    tickets,
+    turns,
+    unknown,
+    visitors,
+)
 
 app_name = "chatmemory_api"
 
-urlpatterns = [
+resources = [
     path("health/", health.Health.as_view(), name="health"),
     path("sessions/", sessions.SessionList.as_view(), name="sessions"),
     path("sessions/<key>/", sessions.SessionDetail.as_view(), name="session"),
@@ -22,6 +32,9 @@ urlpatterns = [
     path("sessions/<key>/stop/", turns.Stop.as_view(), name="stop"),
     path("own-data/export/", own_data.ExportOwnData.as_view(), name="export"),
     path("own-data/erase/", own_data.EraseOwnData.as_view(), name="erase"),
+    path("visitors/", visitors.VisitorList.as_view(), name="visitors"),
+    path("visitors/adoption/", visitors.Adoption.as_view(), name="adoption"),
+    path("visitors/me/", visitors.OwnVisitor.as_view(), name="visitor"),
     path("tickets/", tickets.TicketList.as_view(), name="tickets"),
     path("sessions/<key>/messages/<int:seq>/", messages.MessageDetail.as_view(), name="message"),
     path(
@@ -35,3 +48,9 @@ urlpatterns = [
         name="feedback",
     ),
 ]
+"""The URLs that exist."""
+
+# Also without a slash at the end: APPEND_SLASH would redirect a POST, which becomes a GET.
+OTHERS = r"^((sessions|removed|own-data|tickets|visitors)(/(?s:.*))?|health/(?s:.+))\Z"
+
+urlpatterns = [*resources, re_path(OTHERS, unknown.Unknown.as_view(), name="unknown")]

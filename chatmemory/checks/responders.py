@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import iter_modules
 from types import ModuleType
 
 from django.core import checks
 from django.utils.module_loading import import_string
 
+from chatmemory.checks.signatures import hint_for
 from chatmemory.conf import settings
 
 RESPONDER_HINT = "Use demo, a model string provider:model, or a dotted path."
@@ -26,7 +28,7 @@ def check_responder() -> list[checks.CheckMessage]:
     if isinstance(name, str) and ":" in name:
         return _check_model(name)
     if not isinstance(name, str) or "." not in name.strip("."):
-        return [_responder_error(name, RESPONDER_HINT)]
+        return [_responder_error(name, RESPONDER_HINT + _did_you_mean(str(name), ["demo"]))]
     try:
         found = import_string(name)
     except ImportError as error:
@@ -43,11 +45,15 @@ def check_responder() -> list[checks.CheckMessage]:
         ]
     if isinstance(found, ModuleType):
         return [_responder_error(name, f"{name} is a module; name the responder in it.")]
+    if hint := hint_for(found):
+        return [_responder_error(name, hint, "cannot reply")]
     return []
 
 
-def _responder_error(name: object, hint: str) -> checks.CheckMessage:
-    message = f"CHATMEMORY['RESPONDER'] is {name!r}, which cannot be imported."
+def _responder_error(
+    name: object, hint: str, problem: str = "cannot be imported"
+) -> checks.CheckMessage:
+    message = f"CHATMEMORY['RESPONDER'] is {name!r}, which {problem}."
     return checks.Error(message, hint=hint, id="chatmemory.E008")
 
 
@@ -57,7 +63,9 @@ def _check_model(name: str) -> list[checks.CheckMessage]:
     if providers is None:
         hint = "Model strings need LangChain: pip install 'django-chatmemory[models]'."
         return [_responder_error(name, hint)]
-    provider = name.partition(":")[0]
+    provider, _, model = name.partition(":")
+    if not model:
+        return [_responder_error(name, "The name of the model is missing; use provider:model.")]
     package = providers.get(provider)
     if package is None and providers:
         hint = f"LangChain has no provider {provider!r}; use provider:model."
@@ -111,7 +119,20 @@ def _import_hint(path: str, error: ImportError) -> str:
     module_path, _, name = path.rpartition(".")
     module = sys.modules.get(module_path)
     if isinstance(error, ModuleNotFoundError) or module is None:
-        return f"{error}."
+        return f"{error}.{_similar_module(module_path, error)}"
     if hasattr(module, "__path__") and find_spec(path):
         return f"{path} is a module; name the responder in it."
     return f"{error}.{_did_you_mean(name, vars(module))}"
+
+
+def _similar_module(path: str, error: ImportError) -> str:
+    """Return the suggestion for a module of this path that does not exist."""
+    missing = error.name or ""
+    if not f"{path}.".startswith(f"{missing}."):
+        return ""  # an import in the module fails
+    package, _, name = missing.rpartition(".")
+    folders = getattr(sys.modules.get(package), "__path__", None) if package else None
+    if package and folders is None:
+        return ""
+    similar = get_close_matches(name, [module.name for module in iter_modules(folders)], n=1)
+    return f" Did you mean {'.'.join(filter(None, (package, *similar)))}?" if similar else ""

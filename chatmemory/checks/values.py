@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from django.apps import AppConfig
 from django.conf import settings as django_settings
 from django.core import checks
+from django.utils.functional import Promise
 from django.utils.module_loading import import_string
 
 from chatmemory.checks.responders import check_responder
@@ -37,10 +38,20 @@ NUMBERS = {
     "WAITS_PER_PROCESS": (0, True),
     "UNDO_DAYS": (0, False),
     "QUEUE_DEPTH": (1, False),
+    "VISITOR_DAYS": (1, False),
+    "VISITOR_MAX_DAYS": (1, False),
+    "VISITORS_PER_HOUR": (1, True),
+    "VISITORS_PER_MINUTE": (1, True),
+    "VISITOR_SENDS_PER_MINUTE": (1, True),
+    "VISITOR_TOKENS_PER_DAY": (1, True),
 }
 """For each integer setting, its minimum and whether None is allowed."""
 
-MAXIMA = {"UNDO_DAYS": MAX_AGE_SECONDS // (24 * 60 * 60)}
+MAXIMA = {
+    "UNDO_DAYS": MAX_AGE_SECONDS // (24 * 60 * 60),
+    "VISITOR_DAYS": 400,
+    "VISITOR_MAX_DAYS": 400,
+}
 """The maximum of a setting from which dates are computed."""
 
 SELF_SERVICES = ("export", "erase")
@@ -58,6 +69,8 @@ FUNCTIONS = {
 """Settings that are a dotted path to a function, with the value that means no function."""
 
 MIN_HEALTH_TOKEN_CHARS = 32
+
+MAX_SUGGESTION_CHARS = 200
 
 MIN_LEASE_SECONDS = 5.0
 """A busy process may pause for this long."""
@@ -83,7 +96,9 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
         *_check_self_service(),
         *_check_prepared_statements(),
         *_check_retention(),
+        *_check_transcripts(),
         *_check_origins(),
+        *_check_suggestions(),
         *check_responder(),
     ]
 
@@ -242,7 +257,7 @@ def _check_erasure_list() -> list[checks.CheckMessage]:
 def _is_function(path: object) -> bool:
     try:
         return isinstance(path, str) and callable(import_string(path))
-    except ImportError:
+    except (ImportError, TypeError, ValueError):  # the last two: a path that begins with a dot
         return False
 
 
@@ -286,6 +301,14 @@ def _check_retention() -> list[checks.CheckMessage]:
     return found
 
 
+def _check_transcripts() -> list[checks.CheckMessage]:
+    """Check the value of TRANSCRIPTS."""
+    if settings.TRANSCRIPTS in ("normal", "masked", "off"):
+        return []
+    message = "CHATMEMORY['TRANSCRIPTS'] must be normal, masked or off."
+    return [checks.Error(message, id="chatmemory.E018")]
+
+
 def _check_origins() -> list[checks.CheckMessage]:
     """Check that each origin of a setting is a scheme, host and optional port."""
     found: list[checks.CheckMessage] = []
@@ -310,3 +333,21 @@ def _is_origin(origin: object) -> bool:
     is_bare = not (parts.path or parts.query or parts.fragment)
     is_place = bool(parts.hostname) and _PLACE.fullmatch(parts.netloc) is not None
     return parts.scheme in ("http", "https") and is_place and is_bare
+
+
+def _check_suggestions() -> list[checks.CheckMessage]:
+    """Check that the suggestions are texts that fit on buttons."""
+    given: object = settings.SUGGESTIONS
+    if isinstance(given, list | tuple) and all(map(_is_suggestion, given)):
+        return []
+    message = (
+        "CHATMEMORY['SUGGESTIONS'] must be a list of texts with 1 to "
+        f"{MAX_SUGGESTION_CHARS} characters."
+    )
+    return [checks.Error(message, id="chatmemory.E021")]
+
+
+def _is_suggestion(given: object) -> bool:
+    # A lazy translation is no str; checks run before a language is active.
+    is_text = isinstance(given, str | Promise)
+    return is_text and 1 <= len(str(given).strip()) <= MAX_SUGGESTION_CHARS

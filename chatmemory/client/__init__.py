@@ -1,4 +1,4 @@
-"""An async client of the websocket protocol, and a terminal that uses it."""
+"""Async clients of the websocket protocol and of the REST API, and a terminal."""
 
 from __future__ import annotations
 
@@ -19,3 +19,5 @@ from chatmemory.client.events import Reset as Reset
 from chatmemory.client.events import SessionChanged as SessionChanged
 from chatmemory.client.events import Synced as Synced
 from chatmemory.client.events import Turn as Turn
+from chatmemory.client.http import ApiError as ApiError
+from chatmemory.client.rest import RestClient as RestClient

@@ -29,6 +29,7 @@ from chatmemory.codec.checks import (
 from chatmemory.codec.cleaning import check_value, cleaned, text_of
 from chatmemory.codec.json import MAX_SAFE_INTEGER, dump_json, parse_json
 from chatmemory.codec.messages import MAX_CALLS, ROLES, Row, count_tokens, decode, encode, redacted
+from chatmemory.codec.usage import parse_usage, token_count
 
 __all__ = [
     "CALLS",
@@ -58,9 +59,11 @@ __all__ = [
     "label",
     "new_client_id",
     "parse_json",
+    "parse_usage",
     "redacted",
     "storable",
     "text_of",
+    "token_count",
     "turn_of_address",
     "unknown_field",
     "unknown_outcome",

@@ -49,10 +49,12 @@ def _open(login: Login, /, *, is_fresh: bool, session_key: str, by: Actor, creat
     return services.open_session(session_key=key, by=by)
 
 
-def _send(*, by: Actor, **fields: Any) -> Admitted:
+def _send(login: Login, /, *, by: Actor, **fields: Any) -> Admitted:
     """Admit a turn and launch its run."""
-    # Launched here, on the pool thread: the socket may have stopped waiting for the answer.
+    logins.check_login(login)
+    rates.check_network(by, login.network)
     rates.check_rate(by)
+    # Launched here, on the pool thread: the socket may have stopped waiting for the answer.
     admitted = services.admit_turn(by=by, owner=runner.owner, **fields)
     if admitted.claim is not None:
         runner.launch(admitted.claim)
@@ -74,7 +76,7 @@ def _lane(_: Login, /, **fields: Any) -> Lane:
 
 
 aopen = in_pool(_open, lane=_lane)
-asend = in_pool(_with_login_check(_send), lane=_lane)
+asend = in_pool(_send, lane=_lane)
 astop = in_pool(_with_login_check(services.stop_turn), lane=_lane)
 arename = in_pool(_with_login_check(_rename), lane=_lane)
 afeedback = in_pool(_with_login_check(_set_feedback), lane=_lane)

@@ -50,6 +50,7 @@ from chatmemory.errors import (
     NotFound,
     RateLimited,
 )
+from chatmemory.live.blocks import language_of
 from chatmemory.live.drain import drain
 from chatmemory.live.hub import hub
 from chatmemory.live.runner import runner
@@ -164,7 +165,7 @@ class Client:
         self._limits = limits
         self._caller: Caller | None = None
         self._authenticated_at = 0.0
-        self.user_pk = ""
+        self.owner = ""
         self._scope = scope
         self._key: str = scope["url_route"]["kwargs"]["key"]
         self._loop = asyncio.get_running_loop()
@@ -322,7 +323,7 @@ class Client:
                 login=login, session_key=self._key, answer_seconds=self._limits.answer_seconds
             )
             self._authenticated_at = time.monotonic()
-            self.user_pk = login.actor.id
+            self.owner = login.actor.owner
             connections.add(self)
             await self._handle_all()
 
@@ -401,7 +402,8 @@ class Client:
         except NotFound:
             self._begin_close("not_found")
             return
-        self._feed = Feed(session, frame.cursor)
+        language = None if frame.html is None else language_of(frame.html)
+        self._feed = Feed(session, frame.cursor, language)
         self._source = FrameSource(self._feed, self._credit, self._wake.set)
         if not self._is_closing:
             self._state = State.OPEN

@@ -9,9 +9,10 @@ from chatmemory.conf import settings
 
 
 class Connection(Protocol):
-    """A socket of a user."""
+    """A socket of a person."""
 
-    user_pk: str
+    owner: str
+    """The scope of the person, such as `user:7`."""
 
     def close_as_oldest(self) -> None:
         """Close, because the user opened too many newer sockets. Any thread may call this."""
@@ -28,7 +29,7 @@ class Connections:
         """Add a socket; close the user's oldest sockets above CONNECTIONS_PER_USER."""
         limit = settings.CONNECTIONS_PER_USER
         with self._lock:
-            own = self._of.setdefault(connection.user_pk, {})
+            own = self._of.setdefault(connection.owner, {})
             own[connection] = None
             surplus = [] if limit is None else list(own)[: max(0, len(own) - limit)]
         for oldest in surplus:  # without the lock, which `remove` acquires
@@ -38,10 +39,10 @@ class Connections:
     def remove(self, connection: Connection) -> None:
         """Remove a socket that is closed or closing."""
         with self._lock:
-            own = self._of.get(connection.user_pk, {})
+            own = self._of.get(connection.owner, {})
             own.pop(connection, None)
             if not own:
-                self._of.pop(connection.user_pk, None)
+                self._of.pop(connection.owner, None)
 
 
 connections = Connections()

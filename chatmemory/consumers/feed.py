@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import asdict
 
 from chatmemory import protocol
 from chatmemory.consumers.credit import Credit
-from chatmemory.consumers.cursors import TextCursor
+from chatmemory.consumers.cursors import BlockCursor, TextCursor
 from chatmemory.consumers.rows import row_frames
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
 from chatmemory.live.hub import hub
-from chatmemory.live.texts import Place
+from chatmemory.live.texts import LiveText, Place
 from chatmemory.models import Change, Head, Page, Session, StoredMessage, Turn
 from chatmemory.protocol import Cursor
 from chatmemory.services.catch_up import Reset, RowCursor, changed_rows, next_rows
@@ -33,7 +33,8 @@ class Feed:
     database the session may have another primary key, and another session its old one.
     """
 
-    def __init__(self, session: Session, cursor: str | None) -> None:
+    def __init__(self, session: Session, cursor: str | None, language: str | None = None) -> None:
+        """With a `language`, finished blocks of streamed text are also sent as HTML."""
         self.place = Place(session.pk, session.epoch)
         self.address = (session.scope, session.key)
         self.is_read_due = True
@@ -53,6 +54,8 @@ class Feed:
         """The head up to which all was sent, if the rows are at its end."""
         self._changes: deque[Change] = deque()
         self._text = TextCursor()
+        self._blocks = BlockCursor()
+        self._language = language
 
     @property
     def has_changes(self) -> bool:
@@ -84,7 +87,8 @@ class Feed:
                 continue
             if reset is not None:
                 # The client drops all of this at a reset, so it must be sent again.
-                self._text, self._last_session, self._last_cursor = TextCursor(), {}, ""
+                self._forget_text()
+                self._last_session, self._last_cursor = {}, ""
                 self._superseded_state = (0, 0, 0)
                 yield protocol.dump("reset", epoch=self.place.epoch, **asdict(reset))
             if page is None:
@@ -93,9 +97,13 @@ class Feed:
             changed: list[StoredMessage] = []
             if self._rows.has_changed(page.head):
                 changed = await _achanged(page.head, self._rows, limit=PAGE_ROWS)
+            ends = await self._block_ends([*changed, *page.rows])
             left = len(changed) + len(page.rows)
             for row in self._rows.due(page, changed, limit=PAGE_ROWS, is_left=credit.is_left):
                 left -= 1
+                if frame := ends.get(row.seq):
+                    self.is_next_ready = True
+                    yield frame
                 self.is_next_ready = left > 0
                 yield self._frame_of(row)
             if not self._rows.is_at_end(page.head):
@@ -117,6 +125,17 @@ class Feed:
         if hub.has_several_sockets(self.place.session_pk):
             return row_frames.frame_of(self.place, row)
         return protocol.dump_message(row.public())
+
+    async def _block_ends(self, rows: Iterable[StoredMessage]) -> dict[int, str]:
+        """Return the frame with the last blocks of a streamed text, by the seq of its row."""
+        for row in rows:
+            blocks = self._blocks.blocks_of(row.turn_client_id, row.step)
+            if blocks is not None:
+                is_complete = await blocks.acomplete(row.text)
+                frame = self._blocks.last_frame() if is_complete else None
+                self._blocks = BlockCursor()
+                return {} if frame is None else {row.seq: frame}
+        return {}
 
     async def _next_page(self) -> tuple[Page | None, Reset | None]:
         """Read the next rows; return them and the reset to send before them, if any.
@@ -207,7 +226,7 @@ class Feed:
         running = self._head.running if self._head is not None else None
         if text is None or text.turn != running:
             # A mirror can exist longer than its turn. An idle socket keeps no text in memory.
-            self._text = TextCursor()
+            self._forget_text()
             return
         self._text.follow(text)
         if self._rows.has_step(text.turn, text.step):
@@ -215,6 +234,19 @@ class Feed:
         while credit.is_left() and (frame := self._text.next_frame()) is not None:
             if frame:
                 yield frame
+        if self._language is not None:
+            yield from self._new_blocks(text, self._language, credit)
+
+    def _new_blocks(self, text: LiveText, language: str, credit: Credit) -> Iterator[str]:
+        """Yield frames with the blocks of the text that was sent."""
+        blocks = hub.blocks_of(self.place, text, language)
+        blocks.update()
+        self._blocks.follow(text, blocks)
+        while credit.is_left() and (frame := self._blocks.next_frame(self._text.chars)) is not None:
+            yield frame
+
+    def _forget_text(self) -> None:
+        self._text, self._blocks = TextCursor(), BlockCursor()
 
 
 @retried(is_repeatable=True)

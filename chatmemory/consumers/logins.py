@@ -1,4 +1,4 @@
-"""Authentication of a socket: by Django's login, a ticket, or the host's own function."""
+"""Authentication of a socket: by Django's login, a ticket, the host's function, or as a visitor."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from django.utils.module_loading import import_string
 
 from chatmemory import services
 from chatmemory.access import logins
+from chatmemory.access.networks import network_of
+from chatmemory.access.visitors import token_in
 from chatmemory.conf import settings
 from chatmemory.database.pool import in_pool
 from chatmemory.errors import Unauthenticated
@@ -31,13 +33,24 @@ def ticket_of(scope: Mapping[str, Any]) -> str | None:
 
 
 async def login_of(scope: Mapping[str, Any]) -> Login:
-    """Authenticate the user of this socket; if a ticket is offered, by the ticket alone.
+    """Authenticate the person of this socket; if a ticket is offered, by the ticket alone.
 
+    A visitor is a person without a login of Django or the host.
     Raises Unauthenticated, MemoryUnavailable, and any error of the host's function.
     """
     ticket = ticket_of(scope)
     if ticket is not None:
-        return await services.ause_ticket(ticket=ticket)
+        return await services.ause_ticket(ticket=ticket, network=_network(scope))
+    try:
+        return await _login_of_account(scope)
+    except Unauthenticated:
+        token = _visitor_token(scope)
+        if token is None:
+            raise
+    return await services.aauthenticate_visitor(token=token, network=_network(scope))
+
+
+async def _login_of_account(scope: Mapping[str, Any]) -> Login:
     if settings.SOCKET_AUTH is not None:
         result = await _call_host_function(settings.SOCKET_AUTH, scope)
         user, credential = result if isinstance(result, tuple) else (result, None)
@@ -50,12 +63,30 @@ async def login_of(scope: Mapping[str, Any]) -> Login:
 
 async def _login_of_cookie(scope: Mapping[str, Any]) -> Login:
     """Authenticate by the cookie of Django's session, without a middleware of Channels."""
-    headers = [value.decode("latin1") for name, value in scope["headers"] if name == b"cookie"]
-    key = parse_cookie("; ".join(headers)).get(django_settings.SESSION_COOKIE_NAME)
+    key = _cookies(scope).get(django_settings.SESSION_COOKIE_NAME)
     # Databases refuse a NUL, which a quoted cookie can contain.
     if not key or "\0" in key:
         raise Unauthenticated
     return await logins.alogin_of_session(key)
+
+
+def _visitor_token(scope: Mapping[str, Any]) -> str | None:
+    is_secure = scope.get("scheme") == "wss"
+    return token_in(_cookies(scope), host=_header(scope, b"host"), is_secure=is_secure)
+
+
+def _cookies(scope: Mapping[str, Any]) -> dict[str, str]:
+    return parse_cookie(_header(scope, b"cookie", "; "))
+
+
+def _network(scope: Mapping[str, Any]) -> str:
+    remote, _ = scope.get("client") or ("", 0)
+    return network_of(remote or "", _header(scope, b"x-forwarded-for", ","))
+
+
+def _header(scope: Mapping[str, Any], name: bytes, separator: str = ",") -> str:
+    """Return the value of a header; of a repeated one, all values."""
+    return separator.join(value.decode("latin1") for key, value in scope["headers"] if key == name)
 
 
 def _of_user(user: object, key: str | None = None, credential: str | None = None) -> Login:

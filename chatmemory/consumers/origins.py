@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from django.conf import settings as django_settings
 from django.http.request import split_domain_port, validate_host
 
+from chatmemory.access.visitors import LOCAL_HOSTS
 from chatmemory.conf import settings
 
 logger = logging.getLogger(__name__)
@@ -18,8 +19,6 @@ MAX_LOGGED = 100
 """How many different problems are logged as warnings. Clients could cause any number of them."""
 MAX_SHOWN_CHARS = 200
 PORTS = {"http": 80, "https": 443}
-LOCAL_HOSTS = [".localhost", "127.0.0.1", "[::1]"]
-"""Django allows these hosts while DEBUG is on and ALLOWED_HOSTS is empty."""
 
 _logged: set[str] = set()
 

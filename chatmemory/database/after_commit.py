@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
@@ -23,7 +23,6 @@ from chatmemory import codec, signals
 from chatmemory.database.faults import write_connection
 from chatmemory.database.pool import is_pool_thread
 from chatmemory.database.threads import DaemonExecutor
-from chatmemory.errors import BadInput
 from chatmemory.logs import log_error
 from chatmemory.models import Change, Turn
 
@@ -31,8 +30,10 @@ from chatmemory.models import Change, Turn
 #
 # Services only announce; they don't know the receivers. `transaction.on_commit` sends a signal, so
 # no receiver is notified of a write that is rolled back, and none runs inside a transaction.
-# - Signals to the app's own receivers (changes, turn_waiting, stop_requested), and session_changed,
-#   are sent immediately by the thread that committed. Our receivers only pass a hint to a loop.
+# - Signals to the app's own receivers (changes, turn_waiting, stop_requested, job_waiting,
+#   visitor_ended), and
+#   session_changed, are sent immediately by the thread that committed. Our receivers only pass a
+#   hint to a loop or a thread.
 # - Signals to the host's receivers, which may be slow, are sent by the delivery thread if a thread
 #   of the pool committed, in the order of the commits. Sockets and runs wait for a pool thread, so
 #   it must not wait for the host's code. Other threads belong to their caller and send themselves.
@@ -50,6 +51,12 @@ MAX_UNDELIVERED = 1_000
 changes = signals.Signal()
 """`session_changed` for the app's own receivers. Also carries `change`, which may have content: a
 `Change`, or None if it must be read. See Note [Rows from memory]."""
+
+job_waiting = signals.Signal()
+"""A job waits for a process to execute it. For the app's own receivers."""
+
+visitor_ended = signals.Signal()
+"""A visitor ended or was adopted. Also carries `scope`. For the app's own receivers."""
 
 _delivery_thread = DaemonExecutor(1, name="chatmemory-signals")
 _free_slots = threading.Semaphore(MAX_UNDELIVERED)
@@ -94,6 +101,16 @@ def announce_stop(session_pk: int, turn_pk: int) -> None:
     _send_after_commit(signals.stop_requested, session_pk=session_pk, turn_pk=turn_pk)
 
 
+def announce_job(job_pk: int) -> None:
+    """Send `job_waiting` after the commit, so that a process claims the job."""
+    _send_after_commit(job_waiting, job_pk=job_pk)
+
+
+def announce_visitor_ended(scope: str) -> None:
+    """Send `visitor_ended` after the commit, so that the visitor's sockets are closed."""
+    _send_after_commit(visitor_ended, scope=scope)
+
+
 def announce_finished(session_pk: int, client_id: str, status: str, error: str) -> None:
     """Send `turn_finished` and log the turn after the commit."""
     send = partial(_send_finished, session_pk, client_id, status, error)
@@ -119,15 +136,15 @@ def _send_finished(session_pk: int, client_id: str, status: str, error: str) -> 
         return  # saves the query
     # A query, since the database computed the turn's times (Note [Database clock]).
     turn = _read_turn(session_pk, client_id)
-    usage = _parsed_usage(turn.usage) if turn else {}
+    usage = codec.parse_usage(turn.usage) if turn else {}
     fields = {
         "session_pk": session_pk,
         "client_id": client_id,
         "status": str(status),
         "error": error,
         "model": turn.model if turn else "",
-        "input_tokens": _token_count(usage, "input_tokens"),
-        "output_tokens": _token_count(usage, "output_tokens"),
+        "input_tokens": codec.token_count(usage, "input_tokens"),
+        "output_tokens": codec.token_count(usage, "output_tokens"),
         "waited_seconds": _seconds_between(turn.created_at, turn.started_at) if turn else None,
         "seconds": _seconds_between(turn.started_at, turn.ended_at) if turn else None,
     }
@@ -146,19 +163,6 @@ def _read_turn(session_pk: int, client_id: str) -> Turn | None:
         return Turn.objects.filter(session=session_pk, client_id=client_id).first()
     except (DatabaseError, InterfaceError):
         return None
-
-
-def _parsed_usage(text: str) -> Mapping[str, object]:
-    try:
-        usage = codec.parse_json(text, is_ours=True) if text else None
-    except BadInput:
-        usage = None
-    return usage if isinstance(usage, Mapping) else {}
-
-
-def _token_count(usage: Mapping[str, object], name: str) -> int | None:
-    number = usage.get(name)
-    return number if isinstance(number, int) else None
 
 
 def _seconds_between(begin: datetime | None, end: datetime | None) -> float | None:

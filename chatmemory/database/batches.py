@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from typing import Any, TypeVar
+
+from django.db.models import QuerySet
 
 from chatmemory.database.retries import retried
 from chatmemory.models import Session, SessionQuerySet
@@ -11,13 +14,36 @@ from chatmemory.models import Session, SessionQuerySet
 BATCH_SESSIONS = 500
 """Sessions that `in_batches` reads in one statement."""
 
+Progress = Callable[[int, int | None], None]
+"""Called with the number of sessions or rows that are done, and their total if it is known."""
 
-def in_batches(sessions: SessionQuerySet) -> Iterator[int]:
+T = TypeVar("T")
+
+
+def in_batches(sessions: SessionQuerySet, progress: Progress | None = None) -> Iterator[int]:
     """Yield the primary keys of sessions in ascending order, without those created meanwhile.
 
     No transaction or cursor is open between two batches, so the caller may change the sessions.
+    With `progress`, one more statement counts the sessions.
     """
-    return chain.from_iterable(batches(sessions, BATCH_SESSIONS))
+    pks = chain.from_iterable(batches(sessions, BATCH_SESSIONS))
+    return pks if progress is None else reported(pks, progress, count_of(sessions))
+
+
+def reported(items: Iterable[T], progress: Progress, total: int | None) -> Iterator[T]:
+    """Yield these items, and report how many the caller has processed."""
+    done = 0
+    for item in items:
+        progress(done, total)
+        yield item
+        done += 1
+    progress(done, total)
+
+
+@retried(is_repeatable=True)
+def count_of(rows: QuerySet[Any, Any]) -> int:
+    """Count rows, for the total of a progress."""
+    return rows.count()
 
 
 def batches(sessions: SessionQuerySet, size: int) -> Iterator[list[int]]:

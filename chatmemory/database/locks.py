@@ -14,16 +14,16 @@ from django.db.models.sql.compiler import SQLCompiler
 from chatmemory.conf import settings
 from chatmemory.database.faults import Fault, fault_of, write_connection
 from chatmemory.errors import NotFound
-from chatmemory.models import Session, SessionQuerySet
+from chatmemory.models import Session, SessionQuerySet, Visitor
 
 # Note [One lock for one session]
 #
 # The row of a session is its lock. A write to a session, its messages or the state of its turns
 # first updates this row or selects it FOR UPDATE, and holds it until the transaction ends. So these
 # writes happen one after the other, in all processes, and what they read about the session is valid
-# until their commit. Several sessions are locked in the order of their primary keys, so that two
-# transactions don't wait for each other. Renewing a lease and saving a partial text lock only the
-# turn's row, see Note [Fence].
+# until their commit. Several sessions are locked in the order of their primary keys, after the
+# visitor, if one is locked, so that two transactions don't wait for each other. Renewing a lease
+# and saving a partial text lock only the turn's row, see Note [Fence].
 # SQLite has one write lock for the whole file, and no SELECT FOR UPDATE. A transaction that begins
 # with a read fails there if another one writes meanwhile, so it must begin with a write.
 
@@ -101,6 +101,23 @@ def lock_pk(session_pk: int, *, nowait: bool = False) -> Session:
     With `nowait` a held lock raises an error as in `locked_transaction`.
     """
     return lock_one(Session.objects.filter(pk=session_pk), nowait=nowait)
+
+
+def lock_visitor(digest: str) -> Visitor:
+    """Lock a visitor, even one that has ended. Needs a transaction. Raises NotFound.
+
+    Lock it before any session: Note [One lock for one session].
+    """
+    visitors = Visitor.objects.filter(digest=digest)
+    connection = write_connection()
+    if connection.vendor == "sqlite":
+        visitors.update(digest=F("digest"))
+    else:
+        visitors = visitors.select_for_update(no_key=connection.vendor == "postgresql")
+    try:
+        return visitors.get()
+    except Visitor.DoesNotExist:
+        raise NotFound from None
 
 
 def lock_all(sessions: SessionQuerySet) -> list[int]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
+from django.contrib.auth import get_user_model
 from django.contrib.auth.base_user import AbstractBaseUser
 from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import BaseMessage
@@ -174,7 +175,7 @@ def _check_address(session_id: object, owner: object) -> None:
     if not isinstance(session_id, str) or not session_id:
         given = type(session_id).__name__ if session_id != "" else "an empty string"
         raise TypeError(f"session_id must be a non-empty string, not {given}")
-    if owner is not None and (not isinstance(owner, AbstractBaseUser) or owner.pk is None):
+    if owner is not None and (not isinstance(owner, get_user_model()) or owner.pk is None):
         given = type(owner).__name__
         raise TypeError(f"owner must be a saved user, or None for the server, not {given}")
     check_session_key(session_id)

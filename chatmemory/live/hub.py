@@ -11,8 +11,10 @@ import asyncio
 import random
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import CancelledError
+from functools import partial
 from typing import Any, Protocol
 
+from chatmemory.live.blocks import LiveBlocks
 from chatmemory.live.layer import RUNNERS, Layer, group_of
 from chatmemory.live.loops import LoopThread
 from chatmemory.live.sockets import Socket, Sockets, login_digest
@@ -49,6 +51,9 @@ class Listener(Protocol):
     def stop(self, turn_pk: int) -> None:
         """Stop the turn, if this process runs it."""
 
+    def run_jobs(self) -> None:
+        """Execute the jobs that wait."""
+
 
 class Hub:
     """Any thread may call its public methods. None waits for the database.
@@ -66,6 +71,7 @@ class Hub:
             self._texts,
             self._run_waiting,
             self._request_text,
+            self._run_jobs,
             seconds=sweep_seconds,
         )
         self._restart_reason = ""
@@ -100,10 +106,10 @@ class Hub:
         if self._sockets.remove(session_pk, socket):
             self._thread.call(self._leave_group, session_pk)
 
-    def close_user_sockets(self, user_pk: str) -> None:
-        """Close the sockets of a user in all processes."""
-        self._sockets.close_user(user_pk)
-        self._publish_hint(RUNNERS, "user", user=user_pk)
+    def close_owner_sockets(self, owner: str) -> None:
+        """Close the sockets of a user or visitor, given by the scope, in all processes."""
+        self._sockets.close_owner(owner)
+        self._publish_hint(RUNNERS, "owner", owner=owner)
 
     def close_login_sockets(self, login_key: str) -> None:
         """Close the sockets of a Django session in all processes."""
@@ -179,6 +185,10 @@ class Hub:
         """Notify the runners of other processes that a turn must stop."""
         self._publish_hint(RUNNERS, "stop", turn=turn_pk)
 
+    def notify_job(self, job_pk: int) -> None:
+        """Notify other processes that a job waits."""
+        self._publish_hint(RUNNERS, "job", job=job_pk)
+
     def _publish_hint(self, group: str, kind: str, **fields: object) -> None:
         if self._layer.is_shared:
             self._thread.call(self._layer.send, group, kind, fields)
@@ -205,11 +215,19 @@ class Hub:
         """Return the text of the session's run, in this or another process."""
         return self._texts.get(place)
 
+    def blocks_of(self, place: Place, text: LiveText, language: str) -> LiveBlocks:
+        """Return the blocks of a text; new ones wake the sockets of the session."""
+        return text.blocks_in(language, partial(self._sockets.notify_text, place.session_pk))
+
     # Only the hub's thread calls the methods below.
 
     def _run_waiting(self, session_pk: int) -> None:
         if self.listener is not None:
             self.listener.run_waiting(session_pk)
+
+    def _run_jobs(self) -> None:
+        if self.listener is not None:
+            self.listener.run_jobs()
 
     def _join_group(self, place: Place) -> None:
         self._release(place)  # `publish` does nothing without sockets
@@ -277,12 +295,14 @@ class Hub:
                 self._mirror(event)
             case "whole":
                 self._send_whole(event["session"])
-            case "user":
-                self._sockets.close_user(event["user"])
+            case "owner":
+                self._sockets.close_owner(event["owner"])
             case "login":
                 self._sockets.close_login(event["login"])
             case "work":
                 self._run_waiting(event["session"])
+            case "job":
+                self._run_jobs()
             case "stop" if self.listener is not None:
                 self.listener.stop(event["turn"])
 

@@ -36,6 +36,8 @@ KEEPER_SECONDS = 1.0
 KEEPER_BATCH = 8
 """Turns in one statement, a power of two. psycopg converts a statement of more than 50 parameters
 or 4,096 characters again at each call, which takes longer than several short ones."""
+END_THREAD = "chatmemory-end"
+"""The name of the threads that store the ends of runs."""
 JOIN_SECONDS = 5.0
 """How long `stop` waits for the thread, which may wait for the database."""
 
@@ -138,7 +140,9 @@ class Keeper:
         if run.claim_end():
             run.cancel()
             # A thread for each end: the wait for a session's lock must not delay other leases.
-            threading.Thread(target=self._store_end, args=(run, status, error), daemon=True).start()
+            threading.Thread(
+                target=self._store_end, args=(run, status, error), name=END_THREAD, daemon=True
+            ).start()
 
     def _store_end(self, run: Run, status: str, error: str) -> None:
         try:

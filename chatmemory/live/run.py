@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from chatmemory import codec
 from chatmemory.access.rates import count_tokens
+from chatmemory.codec.usage import sum_usage
 from chatmemory.database.pool import in_pool
 from chatmemory.database.reads import read_session_with_owner
 from chatmemory.database.retries import retried
@@ -41,6 +42,9 @@ END_RETRY_SECONDS = 1.0
 MAX_EVENTS = 1_000
 """Progress events of one run that are published; later ones are dropped."""
 
+MAX_MILLISECONDS = 2**31 - 1
+"""The highest value of `Turn.first_text_ms`: 24 days."""
+
 COMPLETE, INTERRUPTED, FAILED = (
     Message.Status.COMPLETE.value,
     Message.Status.INTERRUPTED.value,
@@ -55,6 +59,8 @@ class Run:
     claim: Claim
     text: LiveText
     began_at: float = field(default_factory=time.monotonic)
+    first_text_ms: int | None = None
+    """Milliseconds from `began_at` to the first text that a reader could see."""
     is_started: bool = False
     last: Mapping[str, object] | None = None
     """The last finished message. The end of the turn stores it in the same transaction."""
@@ -66,6 +72,8 @@ class Run:
     """Published progress events."""
     window_tokens: int = 0
     """Tokens of the model's input, as counted when its messages were stored."""
+    usage: Mapping[str, object] = field(default_factory=dict)
+    """The sum of what the model reported with the stored messages of this turn."""
     chars: int = 0
     """Characters of this step."""
     is_repaired: bool = False
@@ -105,12 +113,19 @@ class Run:
         """Add to the text of this step, and publish it."""
         if not text:  # some models send empty text repeatedly while they reason
             return
+        self.note_text()
         storable = codec.storable(text)
         self.is_repaired |= storable != text
         # No lock: only the run's task appends, and each reader keeps its position in the list.
         self.text.pieces.append(storable)
         self.chars += len(text)
         hub.publish(self.place)
+
+    def note_text(self) -> None:
+        """Record the time of the first text; later calls change nothing."""
+        if self.first_text_ms is None:
+            elapsed_ms = int((time.monotonic() - self.began_at) * 1000)
+            self.first_text_ms = min(elapsed_ms, MAX_MILLISECONDS)
 
     def add_progress(self, event: Progress) -> None:
         """Publish an event; does nothing above `MAX_EVENTS`."""
@@ -195,6 +210,7 @@ def _add_last(run: Run) -> bool:
     if not added:
         return False
     _count_tokens(run, last)
+    run.usage = _usage_with(run, last)
     run.last, run.last_id = None, ""
     if step is not None:
         run.begin_step(step + 1)
@@ -242,7 +258,6 @@ def _add_end(run: Run, status: str, error: str) -> FinishedTurn | None:
         last = {name: value for name, value in last.items() if name != "asks"}
     metadata = last.get("response_metadata")
     model = metadata.get("model_name") if isinstance(metadata, Mapping) else None
-    usage = last.get("usage")
     ended = progress.finish_turn(
         claim=run.claim,
         status=status,
@@ -250,12 +265,19 @@ def _add_end(run: Run, status: str, error: str) -> FinishedTurn | None:
         message=last,
         step=run.text.step,
         model=str(model or "")[:100],
-        usage=usage if isinstance(usage, Mapping) else None,
+        usage=_usage_with(run, last) or None,
+        first_text_ms=run.first_text_ms,
         batch_id=run.end_id,
     )
     if ended is not None:
         _count_tokens(run, last)
     return ended
+
+
+def _usage_with(run: Run, message: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the usage of the turn so far, with that of this message."""
+    usage = message.get("usage")
+    return sum_usage(run.usage, usage) if isinstance(usage, Mapping) else run.usage
 
 
 def _count_tokens(run: Run, message: Mapping[str, object]) -> None:

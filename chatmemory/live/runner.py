@@ -23,12 +23,13 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 
-from chatmemory import responders
+from chatmemory import codec, responders
 from chatmemory.conf import settings
 from chatmemory.database.host_tests import require_shared_data
 from chatmemory.database.threads import DaemonExecutor
 from chatmemory.errors import ChatMemoryError, MemoryUnavailable, ModelError, ModelTimeout
 from chatmemory.live.hub import hub
+from chatmemory.live.jobs import JobExecutor
 from chatmemory.live.keeper import Keeper
 from chatmemory.live.loops import LoopThread
 from chatmemory.live.run import (
@@ -44,6 +45,7 @@ from chatmemory.live.run import (
 )
 from chatmemory.live.texts import LiveText
 from chatmemory.logs import log_error
+from chatmemory.models import Message
 from chatmemory.responders import Finished, Progress, Request, Text
 from chatmemory.services.turns import progress, recovery
 from chatmemory.services.turns.claims import Claim, aclaim_next, claim_next
@@ -84,6 +86,7 @@ class Runner:
         self._is_shutting_down = False
         self._runs: dict[Claim, Run] = {}
         self.keeper = Keeper(self._runs, probe_loop=self._probe_loop, on_end=self._on_end)
+        self.jobs = JobExecutor(lambda: self.name)
         self._probed_at: float | None = None
         """When the unanswered probe of the loop was sent; None if there is none."""
         self._is_enabled = False
@@ -121,6 +124,12 @@ class Runner:
         """Claim and run the session's next turn, if this process runs turns."""
         if self.owner:
             self._submit_and_probe(self._claim_and_run(session_pk))
+
+    def run_jobs(self) -> None:
+        """Execute the jobs that wait, in a thread of their own."""
+        # With `DB_THREADS` 0, another thread does not see the rows of the test.
+        if settings.DB_THREADS and not self._is_draining:
+            self.jobs.wake()
 
     def dispatch(self, session_pk: int) -> None:
         """Run the session's next turn here, or notify the runners of other processes."""
@@ -183,6 +192,7 @@ class Runner:
         database that hangs delays it by at most `release_seconds` and `end_seconds`.
         """
         self._is_draining = True
+        jobs_end = asyncio.ensure_future(asyncio.to_thread(self.jobs.stop))
         is_released = await self.release_claims()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -191,6 +201,7 @@ class Runner:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.end_seconds):
                 await self._interrupt_all()
+        await jobs_end
         return is_released and not self._runs
 
     async def release_claims(self) -> bool:
@@ -213,6 +224,7 @@ class Runner:
         self._is_enabled, self._is_draining, self._is_shutting_down = False, False, True
         self._thread.stop()
         self.keeper.stop()
+        self.jobs.stop()
         self._runs.clear()
         self._probed_at = None
         self._is_shutting_down = False
@@ -376,6 +388,8 @@ class Runner:
         if run.last is not None:
             await self._store_last(run)
         run.last = message
+        if message.get("role") == Message.Role.ASSISTANT and codec.text_of(message.get("content")):
+            run.note_text()  # the first text, if the responder streams none
         if needs_row(message):
             await self._store_last(run)
 

@@ -93,9 +93,10 @@ class Sockets:
         for socket in tuple(self._of_session.get(session_pk, ())):
             socket.notify_text()
 
-    def close_user(self, user_pk: str) -> None:
+    def close_owner(self, owner: str) -> None:
+        """Close the sockets of a person, given by the scope, such as `user:7`."""
         for socket in self.all():
-            if socket.login.actor.id == user_pk:
+            if socket.login.actor.owner == owner:
                 socket.close_unauthorized()
 
     def close_login(self, digest: str) -> None:

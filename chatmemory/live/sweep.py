@@ -20,7 +20,7 @@ from chatmemory.database.pool import in_pool
 from chatmemory.live.sockets import Sockets, close_others
 from chatmemory.live.texts import Texts
 from chatmemory.logs import log_error
-from chatmemory.models import Head, Session, Turn
+from chatmemory.models import Head, Job, Session, Turn
 from chatmemory.services.turns import recovery
 from chatmemory.services.turns.fairness import sessions_to_sweep
 
@@ -34,7 +34,7 @@ MAX_SWEPT_TURNS = 100
 
 
 class Sweep:
-    """Checks heads, logins and turns in three loops, so a slow query of one delays no other."""
+    """Checks heads, logins, turns and jobs in loops, so a slow query of one delays no other."""
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Sweep:
         texts: Texts,
         run_waiting: Callable[[int], None],
         request_text: Callable[[int], None],
+        run_jobs: Callable[[], None],
         *,
         seconds: float = SWEEP_SECONDS,
     ) -> None:
@@ -49,6 +50,7 @@ class Sweep:
         self._texts = texts
         self._run_waiting = run_waiting
         self._request_text = request_text
+        self._run_jobs = run_jobs
         self.seconds = seconds
         self.clear()
 
@@ -92,6 +94,7 @@ class Sweep:
             (self._sweep_heads, asyncio.Event()),
             (self._sweep_logins, asyncio.Event()),
             (self._sweep_turns, self._are_turns_due),
+            (self._sweep_jobs, asyncio.Event()),
         ]
 
     async def _repeat(self, sweep: Callable[[], Awaitable[float]], is_due: asyncio.Event) -> None:
@@ -151,6 +154,12 @@ class Sweep:
             pause = min(pause, turns.lease_ends_in + spread)
         return pause
 
+    async def _sweep_jobs(self) -> float:
+        """Execute the jobs of processes that died, and those whose hint is lost."""
+        if await _ais_job_waiting():
+            self._run_jobs()
+        return self.seconds
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turns:
@@ -175,5 +184,10 @@ def _recover_turns(skip: int = 0) -> _Turns:
     )
 
 
+def _is_job_waiting() -> bool:
+    return Job.objects.claimable().exists()
+
+
 _aheads = in_pool(Session.objects.heads)
 _arecover_turns = in_pool(_recover_turns)
+_ais_job_waiting = in_pool(_is_job_waiting)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from enum import Enum
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from chatmemory.live.blocks import LiveBlocks
 from chatmemory.models import Head
 from chatmemory.responders import Progress
 
@@ -29,6 +30,8 @@ class EncodedText(NamedTuple):
     """Empty if there was nothing to send."""
     piece: int
     char: int
+    chars: int
+    """How many characters of the text the frame has."""
 
 
 @dataclass(slots=True)
@@ -45,6 +48,8 @@ class LiveText:
 
     frames: dict[Hashable, EncodedText] = field(default_factory=dict)
     """The last frames that sockets sent, by their positions, so that the others send the same."""
+    blocks: dict[str, LiveBlocks] = field(default_factory=dict)
+    """The finished blocks as HTML, by language; only those that sockets show."""
 
     def publish(self) -> None:
         """Release all pieces."""
@@ -55,6 +60,12 @@ class LiveText:
     def text(self) -> str:
         """The text without the progress events."""
         return "".join(piece for piece in self.pieces if isinstance(piece, str))
+
+    def blocks_in(self, language: str, notify: Callable[[], object]) -> LiveBlocks:
+        """Return the blocks in a language; `notify` is that of the first call."""
+        found = self.blocks.get(language)
+        # `setdefault`: sockets of two event loops share one.
+        return found or self.blocks.setdefault(language, LiveBlocks(self, language, notify))
 
 
 class Mirrored(Enum):

@@ -9,6 +9,7 @@ from chatmemory import services
 from chatmemory.access.actors import check_person
 from chatmemory.codec import check_value
 from chatmemory.errors import BadInput
+from chatmemory.management.exits import UsageError
 
 
 def add_person_arguments(parser: CommandParser) -> None:
@@ -22,7 +23,7 @@ def scope_of(owner: str | None, scope: str | None) -> str | None:
     """Return the scope of the user named `owner`, else `scope`. Raises CommandError."""
     if owner is None:
         if scope == "":
-            raise CommandError("--scope must not be empty.")
+            raise UsageError("--scope must not be empty.")
         if scope is not None:
             _check_scope(scope)
         return scope
@@ -31,7 +32,7 @@ def scope_of(owner: str | None, scope: str | None) -> str | None:
         check_value(owner, "The username")
         return services.user_scope(users.objects.get_by_natural_key(owner))
     except BadInput as error:
-        raise CommandError(str(error)) from error
+        raise UsageError(str(error)) from error
     except users.DoesNotExist as error:
         raise CommandError(
             f"User {owner[:80]!a} does not exist. For a deleted user, pass --scope user:ID."
@@ -42,4 +43,4 @@ def _check_scope(scope: str) -> None:
     try:
         check_person(scope)
     except BadInput as error:
-        raise CommandError(str(error)) from error
+        raise UsageError(str(error)) from error

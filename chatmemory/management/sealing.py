@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-
-from django.core.management.base import OutputWrapper
+from dataclasses import asdict
 
 from chatmemory import services
 from chatmemory.management.counting import counted
+from chatmemory.management.reporting import ReportingCommand
 from chatmemory.services.audit import readings
 from chatmemory.services.audit.seals import MAX_UNSEALED_AGE
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("chatmemory.audit")
 
 
 def verify_and_seal(
-    out: OutputWrapper,
+    command: ReportingCommand,
     *,
     head: str = "",
     former_keys: Sequence[str] = (),
@@ -32,20 +32,26 @@ def verify_and_seal(
     """
     if seals:
         readings.close_readings()
-    found = 0
-    for finding in services.verify_audit(head=head, former_keys=former_keys):
-        out.write(finding.sentence)
+    found = sealed = 0
+    findings = services.verify_audit(head=head, former_keys=former_keys, progress=command.progress)
+    for finding in findings:
+        command.report(finding.sentence, **asdict(finding))
         found += 1
+    lines: list[str] = []
     state = services.audit_state()
     if state.oldest_unsealed is not None:
         since = state.oldest_unsealed.isoformat(timespec="seconds")
-        out.write(f"Not sealed yet: {counted(state.unsealed, 'entry')}, the oldest from {since}")
+        lines.append(f"Not sealed yet: {counted(state.unsealed, 'entry')}, the oldest from {since}")
     problem = _problem(found, 0 if seals_old or not seals else state.overdue)
     if seals and not problem:
-        out.write(f"Sealed now: {services.seal_audit(former_keys=former_keys):,}")
+        sealed = services.seal_audit(former_keys=former_keys)
+        lines.append(f"Sealed now: {sealed:,}")
         state = services.audit_state()
         logger.info("audit head %s", state.head or "none")
-    out.write(f"head {state.head}" if state.head else "No entry is sealed.")
+    lines.append(f"head {state.head}" if state.head else "No entry is sealed.")
+    command.report(
+        "\n".join(lines), findings=found, sealed=sealed, unsealed=state.unsealed, head=state.head
+    )
     return problem
 
 

@@ -31,6 +31,63 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
+            name='DailyActivity',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('day', models.DateField(unique=True, verbose_name='day')),
+                ('sessions', models.BigIntegerField(db_default=0, verbose_name='sessions')),
+                ('messages', models.BigIntegerField(db_default=0, verbose_name='messages')),
+                ('good', models.BigIntegerField(db_default=0, verbose_name='good')),
+                ('bad', models.BigIntegerField(db_default=0, verbose_name='bad')),
+            ],
+            options={
+                'verbose_name': 'activity of a day',
+                'verbose_name_plural': 'activity of days',
+                'default_permissions': (),
+                'base_manager_name': 'objects',
+            },
+        ),
+        migrations.CreateModel(
+            name='DailyTurns',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('day', models.DateField(verbose_name='day')),
+                ('model', chatmemory.models.fields.KeyField(max_length=100, verbose_name='model')),
+                ('status', chatmemory.models.fields.KeyField(max_length=12, verbose_name='status')),
+                ('error', chatmemory.models.fields.KeyField(max_length=32, verbose_name='error')),
+                ('turns', models.BigIntegerField(verbose_name='turns')),
+                ('tokens_in', models.BigIntegerField(verbose_name='tokens in')),
+                ('tokens_out', models.BigIntegerField(verbose_name='tokens out')),
+                ('first_text', models.JSONField(default=dict)),
+                ('duration', models.JSONField(default=dict)),
+            ],
+            options={
+                'verbose_name': 'numbers',
+                'verbose_name_plural': 'numbers',
+                'default_permissions': (),
+                'base_manager_name': 'objects',
+            },
+        ),
+        migrations.CreateModel(
+            name='Maintenance',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.CharField(choices=[('expire', 'expire'), ('vacuum', 'vacuum'), ('verify', 'verify the audit'), ('seal', 'seal the audit'), ('check', 'check the integrity'), ('numbers', 'daily numbers')], max_length=20, unique=True, verbose_name='task')),
+                ('started_at', models.DateTimeField(null=True, verbose_name='started at')),
+                ('ended_at', models.DateTimeField(null=True, verbose_name='ended at')),
+                ('succeeded_at', models.DateTimeField(null=True, verbose_name='succeeded at')),
+                ('is_ok', models.BooleanField(null=True, verbose_name='without problems')),
+                ('counts', models.JSONField(default=dict, verbose_name='counts')),
+                ('watermark', models.JSONField(default=dict)),
+            ],
+            options={
+                'verbose_name': 'health',
+                'verbose_name_plural': 'health',
+                'default_permissions': (),
+                'base_manager_name': 'objects',
+            },
+        ),
+        migrations.CreateModel(
             name='AuditSeal',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -42,6 +99,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'audit seal',
                 'verbose_name_plural': 'audit seals',
+                'default_permissions': (),
                 'base_manager_name': 'objects',
             },
         ),
@@ -58,6 +116,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'reading',
                 'verbose_name_plural': 'readings',
+                'default_permissions': (),
                 'base_manager_name': 'objects',
                 'constraints': [models.UniqueConstraint(fields=('session_pk', 'actor_kind', 'actor_id'), name='chatmemory_reading_actor')],
             },
@@ -67,7 +126,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('digest', models.CharField(max_length=64, unique=True)),
-                ('user_pk', models.CharField(db_index=True, max_length=150)),
+                ('owner', chatmemory.models.fields.KeyField(db_index=True, max_length=150)),
                 ('proof', models.CharField(max_length=64)),
                 ('login', models.TextField()),
                 ('expires_at', models.DateTimeField(db_index=True)),
@@ -75,6 +134,81 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'ticket',
                 'verbose_name_plural': 'tickets',
+                'default_permissions': (),
+                'base_manager_name': 'objects',
+            },
+        ),
+        migrations.CreateModel(
+            name='Visitor',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('digest', models.CharField(max_length=64, unique=True, verbose_name='digest')),
+                ('embed', chatmemory.models.fields.KeyField(db_default='', max_length=64, verbose_name='embed')),
+                ('seen_day', models.DateField(db_default=chatmemory.models.fields.DatabaseToday(), verbose_name='last seen on')),
+                ('ends_at', models.DateTimeField(db_index=True, verbose_name='ends at')),
+                ('adopted_by', chatmemory.models.fields.KeyField(db_default='', db_index=True, max_length=150, verbose_name='adopted by')),
+                ('adopted_at', models.DateTimeField(null=True, verbose_name='adopted at')),
+                ('moved', models.JSONField(default=dict)),
+                ('created_at', models.DateTimeField(db_default=chatmemory.models.fields.DatabaseNow(), verbose_name='created at')),
+            ],
+            options={
+                'verbose_name': 'visitor',
+                'verbose_name_plural': 'visitors',
+                'default_permissions': (),
+                'base_manager_name': 'objects',
+            },
+        ),
+        migrations.CreateModel(
+            name='Job',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('total', models.BigIntegerField(db_default=0, verbose_name='sessions')),
+                ('done', models.BigIntegerField(db_default=0, verbose_name='done')),
+                ('position', models.BigIntegerField(db_default=0)),
+                ('fence', models.BigIntegerField(db_default=0)),
+                ('lease_until', models.DateTimeField(null=True)),
+                ('cancel_requested_at', models.DateTimeField(null=True)),
+                ('created_at', models.DateTimeField(db_default=chatmemory.models.fields.DatabaseNow(), verbose_name='created at')),
+                ('started_at', models.DateTimeField(null=True, verbose_name='started at')),
+                ('ended_at', models.DateTimeField(null=True, verbose_name='ended at')),
+                ('action', models.CharField(max_length=16, verbose_name='action')),
+                ('status', models.CharField(choices=[('queued', 'queued'), ('running', 'running'), ('complete', 'complete'), ('cancelled', 'cancelled'), ('failed', 'failed')], max_length=12, verbose_name='status')),
+                ('error', models.CharField(db_default='', max_length=32, verbose_name='error')),
+                ('lease_owner', models.CharField(db_default='', max_length=64)),
+                ('actor_kind', models.CharField(max_length=16)),
+                ('actor_id', models.CharField(max_length=150)),
+                ('actor_label', models.CharField(max_length=200, verbose_name='operator')),
+                ('permissions', models.CharField(max_length=200)),
+                ('reason', models.CharField(max_length=500, verbose_name='reason')),
+                ('params', models.JSONField(default=dict)),
+                ('skipped', models.JSONField(default=dict, verbose_name='skipped')),
+                ('counts', models.JSONField(default=dict)),
+                ('undo_of', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='undone_by', to='chatmemory.job')),
+            ],
+            options={
+                'verbose_name': 'job',
+                'verbose_name_plural': 'jobs',
+                'default_permissions': (),
+                'base_manager_name': 'objects',
+            },
+        ),
+        migrations.CreateModel(
+            name='JobItem',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('session_pk', models.BigIntegerField()),
+                ('epoch', models.BigIntegerField()),
+                ('entry_pk', models.BigIntegerField(null=True)),
+                ('messages', models.BigIntegerField(db_default=0)),
+                ('scope', chatmemory.models.fields.KeyField(db_default='', max_length=150)),
+                ('key', chatmemory.models.fields.KeyField(db_default='', max_length=200)),
+                ('outcome', models.CharField(db_default='', max_length=32)),
+                ('job', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='items', to='chatmemory.job')),
+            ],
+            options={
+                'verbose_name': 'job item',
+                'verbose_name_plural': 'job items',
+                'default_permissions': (),
                 'base_manager_name': 'objects',
             },
         ),
@@ -98,8 +232,9 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'audit entry',
                 'verbose_name_plural': 'audit entries',
+                'default_permissions': (),
                 'base_manager_name': 'objects',
-                'indexes': [models.Index(fields=['actor_id', 'created_at'], name='chatmemory_audit_actor')],
+                'indexes': [models.Index(fields=['actor_id', 'created_at'], name='chatmemory_audit_actor'), models.Index(fields=['key_hash'], name='chatmemory_audit_key'), models.Index(fields=['created_at'], name='chatmemory_audit_time')],
             },
         ),
         migrations.CreateModel(
@@ -136,7 +271,8 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'session',
                 'verbose_name_plural': 'sessions',
-                'permissions': (('view_transcript', 'Can read transcripts'), ('view_unmasked', 'Can read unmasked transcripts'), ('trim_history', 'Can trim and clear history'), ('purge_history', 'Can purge sessions'), ('export_history', 'Can export history'), ('redact_message', 'Can redact messages'), ('hold_session', 'Can put sessions on hold'), ('tag_session', 'Can tag sessions'), ('erase_person', 'Can erase a person'), ('view_audit', 'Can read the audit')),
+                'default_permissions': ('view',),
+                'permissions': (('view_transcript', 'Can read transcripts'), ('view_unmasked', 'Can reveal masked transcripts'), ('trim_history', 'Can trim history'), ('clear_history', 'Can clear history'), ('purge_history', 'Can purge sessions'), ('restore_history', 'Can undo trims, clears and purges'), ('redact_message', 'Can redact messages'), ('stop_turn', 'Can stop turns'), ('archive_session', 'Can archive sessions'), ('hold_session', 'Can put sessions on hold'), ('tag_session', 'Can tag sessions'), ('note_session', 'Can read and write notes'), ('export_history', 'Can export history'), ('erase_person', 'Can erase a person'), ('view_audit', 'Can read the audit'), ('view_numbers', 'Can view the numbers of all sessions')),
                 'base_manager_name': 'objects',
             },
         ),
@@ -166,6 +302,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'message',
                 'verbose_name_plural': 'messages',
+                'default_permissions': (),
                 'base_manager_name': 'stored',
             },
             managers=[
@@ -188,6 +325,24 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'feedback',
                 'verbose_name_plural': 'feedback',
+                'default_permissions': (),
+                'base_manager_name': 'objects',
+            },
+        ),
+        migrations.CreateModel(
+            name='SessionNote',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('text', models.TextField(verbose_name='text')),
+                ('actor_kind', models.CharField(max_length=16)),
+                ('actor_id', models.CharField(max_length=150)),
+                ('actor_label', models.CharField(max_length=200)),
+                ('created_at', models.DateTimeField(db_default=chatmemory.models.fields.DatabaseNow(), verbose_name='created at')),
+                ('session', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='notes', to='chatmemory.session')),
+            ],
+            options={
+                'verbose_name': 'session note',
+                'verbose_name_plural': 'session notes',
                 'default_permissions': (),
                 'base_manager_name': 'objects',
             },
@@ -224,6 +379,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(db_default=chatmemory.models.fields.DatabaseNow())),
                 ('ended_at', models.DateTimeField(null=True)),
                 ('step', models.IntegerField(db_default=0)),
+                ('first_text_ms', models.IntegerField(null=True)),
                 ('scope', chatmemory.models.fields.KeyField(db_default='', max_length=150)),
                 ('client_id', chatmemory.models.fields.KeyField(max_length=64)),
                 ('status', models.CharField(choices=[('waiting', 'waiting'), ('running', 'running'), ('complete', 'complete'), ('interrupted', 'interrupted'), ('failed', 'failed'), ('cancelled', 'cancelled')], max_length=12)),
@@ -237,6 +393,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'turn',
                 'verbose_name_plural': 'turns',
+                'default_permissions': (),
                 'base_manager_name': 'objects',
             },
         ),
@@ -291,6 +448,58 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='turn',
             constraint=models.UniqueConstraint(fields=('session', 'client_id'), name='chatmemory_turn_client_id'),
+        ),
+        migrations.AddIndex(
+            model_name='auditentry',
+            index=models.Index(fields=['action', 'id'], name='chatmemory_audit_action'),
+        ),
+        migrations.AddIndex(
+            model_name='feedback',
+            index=models.Index(fields=['value', 'changed_at'], name='chatmemory_feedback_recent'),
+        ),
+        migrations.AddIndex(
+            model_name='session',
+            index=chatmemory.models.indexes.PartialIndex(fields=['last_active_day'], name='chatmemory_session_archived', where=models.Q(('archived_at__isnull', False))),
+        ),
+        migrations.AddIndex(
+            model_name='session',
+            index=chatmemory.models.indexes.PartialIndex(fields=['last_active_day'], name='chatmemory_session_held', where=models.Q(('held_at__isnull', False))),
+        ),
+        migrations.AddIndex(
+            model_name='session',
+            index=chatmemory.models.indexes.PartialIndex(fields=['last_active_day'], name='chatmemory_session_removed', where=models.Q(('removed_at__isnull', False))),
+        ),
+        migrations.AddIndex(
+            model_name='session',
+            index=models.Index(fields=['created_at'], name='chatmemory_session_created'),
+        ),
+        migrations.AddIndex(
+            model_name='session',
+            index=chatmemory.models.indexes.PrefixIndex('key', name='chatmemory_session_key'),
+        ),
+        migrations.AddIndex(
+            model_name='session',
+            index=chatmemory.models.indexes.PrefixIndex('title', is_case_insensitive=True, name='chatmemory_session_title'),
+        ),
+        migrations.AddIndex(
+            model_name='turn',
+            index=chatmemory.models.indexes.PartialIndex(fields=['status', 'ended_at', 'error', 'session'], name='chatmemory_turn_problem', where=models.Q(('status__in', ['failed', 'interrupted']))),
+        ),
+        migrations.AddIndex(
+            model_name='turn',
+            index=chatmemory.models.indexes.PartialIndex(fields=['ended_at'], name='chatmemory_turn_ended', where=models.Q(('ended_at__isnull', False))),
+        ),
+        migrations.AddConstraint(
+            model_name='dailyturns',
+            constraint=models.UniqueConstraint(fields=('day', 'model', 'status', 'error'), name='chatmemory_dailyturns_key'),
+        ),
+        migrations.AddIndex(
+            model_name='job',
+            index=chatmemory.models.indexes.PartialIndex(fields=['status'], name='chatmemory_job_active', where=models.Q(('status__in', ['queued', 'running']))),
+        ),
+        migrations.AddConstraint(
+            model_name='jobitem',
+            constraint=models.UniqueConstraint(fields=('job', 'session_pk'), name='chatmemory_jobitem_once'),
         ),
         migrations.RunPython(leave_room_for_updates, migrations.RunPython.noop, elidable=False),
     ]

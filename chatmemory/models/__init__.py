@@ -11,10 +11,14 @@ from chatmemory.models.fields import (
     DatabaseNow,
     DatabaseToday,
     KeyField,
+    StatementNow,
     database_now,
 )
+from chatmemory.models.jobs import Job, JobItem, JobQuerySet
 from chatmemory.models.managers import on_primary
 from chatmemory.models.messages import Message, MessageQuerySet
+from chatmemory.models.notes import MAX_NOTE_CHARS, MAX_NOTES, SessionNote
+from chatmemory.models.numbers import DailyActivity, DailyTurns, Maintenance
 from chatmemory.models.sessions import Session, SessionQuerySet, unexpired, unexpired_sql
 from chatmemory.models.tags import MAX_TAG_CHARS, SessionTag
 from chatmemory.models.tickets import Ticket
@@ -31,12 +35,15 @@ from chatmemory.models.values import (
     mark_of,
     page_of,
 )
+from chatmemory.models.visitors import Visitor, VisitorQuerySet
 
 __all__ = [
     "CLOCK",
     "HEAD_COLUMNS",
     "MARKED_COLUMNS",
     "MAX_FEEDBACK_CHARS",
+    "MAX_NOTES",
+    "MAX_NOTE_CHARS",
     "MAX_TAG_CHARS",
     "SESSION_COLUMNS",
     "TODAY",
@@ -44,25 +51,35 @@ __all__ = [
     "AuditSeal",
     "Change",
     "ContentRow",
+    "DailyActivity",
+    "DailyTurns",
     "DatabaseNow",
     "DatabaseToday",
     "Feedback",
     "FeedbackQuerySet",
     "Head",
+    "Job",
+    "JobItem",
+    "JobQuerySet",
     "KeyField",
+    "Maintenance",
     "Message",
     "MessageQuerySet",
     "NewRows",
     "Page",
     "Reading",
     "Session",
+    "SessionNote",
     "SessionQuerySet",
     "SessionTag",
     "StartedTurn",
+    "StatementNow",
     "StoredMessage",
     "Ticket",
     "Turn",
     "TurnQuerySet",
+    "Visitor",
+    "VisitorQuerySet",
     "database_now",
     "head_of",
     "mark_of",

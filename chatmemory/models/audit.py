@@ -33,7 +33,13 @@ class AuditEntry(models.Model):
         base_manager_name = "objects"
         verbose_name = _("audit entry")
         verbose_name_plural = _("audit entries")
-        indexes = (models.Index(fields=["actor_id", "created_at"], name="chatmemory_audit_actor"),)
+        default_permissions = ()
+        indexes = (
+            models.Index(fields=["actor_id", "created_at"], name="chatmemory_audit_actor"),
+            models.Index(fields=["action", "id"], name="chatmemory_audit_action"),
+            models.Index(fields=["key_hash"], name="chatmemory_audit_key"),
+            models.Index(fields=["created_at"], name="chatmemory_audit_time"),
+        )
 
     def __str__(self) -> str:
         subject = ""
@@ -61,6 +67,7 @@ class Reading(models.Model):
         base_manager_name = "objects"
         verbose_name = _("reading")
         verbose_name_plural = _("readings")
+        default_permissions = ()
         constraints = (
             models.UniqueConstraint(
                 fields=["session_pk", "actor_kind", "actor_id"], name="chatmemory_reading_actor"
@@ -85,6 +92,7 @@ class AuditSeal(models.Model):
         base_manager_name = "objects"
         verbose_name = _("audit seal")
         verbose_name_plural = _("audit seals")
+        default_permissions = ()
 
     def __str__(self) -> str:
         return f"{self.number}:{self.digest}"

@@ -59,6 +59,7 @@ class Feedback(models.Model):
         verbose_name = _("feedback")
         verbose_name_plural = _("feedback")
         default_permissions = ()
+        indexes = (models.Index(fields=["value", "changed_at"], name="chatmemory_feedback_recent"),)
         constraints = (
             models.UniqueConstraint(
                 fields=["session", "user_seq"], name="chatmemory_feedback_turn"

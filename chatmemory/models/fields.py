@@ -55,8 +55,14 @@ class _Clock(models.Func):
 class DatabaseNow(_Clock):
     """The UTC time at which the statement runs; see Note [Database clock]."""
 
-    sql_by_vendor = CLOCK
+    sql_by_vendor: ClassVar[Mapping[str, str]] = CLOCK
     output_field = models.DateTimeField()
+
+
+class StatementNow(DatabaseNow):
+    """One time for the whole statement, which a range of an index needs."""
+
+    sql_by_vendor: ClassVar[Mapping[str, str]] = {**CLOCK, "postgresql": "STATEMENT_TIMESTAMP()"}
 
 
 class DatabaseToday(_Clock):

@@ -36,6 +36,48 @@ class PartialIndex(models.Index):
         return index.create_sql(model, schema_editor, using, **kwargs)
 
 
+class PrefixIndex(models.Index):
+    """Finds the rows in which a text column starts with something, in either case if needed.
+
+    PostgreSQL needs an operator class for that, and compares upper-case texts for `istartswith`.
+    SQLite, which scans for it, and MariaDB, whose collations decide, get a plain index.
+    """
+
+    def __init__(self, *fields: str, name: str, is_case_insensitive: bool = False) -> None:
+        super().__init__(fields=list(fields), name=name)
+        self.is_case_insensitive = is_case_insensitive
+
+    def deconstruct(self) -> Any:
+        path, _, options = super().deconstruct()
+        if self.is_case_insensitive:
+            options["is_case_insensitive"] = True
+        return path, options.pop("fields"), options
+
+    def clone(self) -> PrefixIndex:
+        return PrefixIndex(
+            *self.fields, name=self.name, is_case_insensitive=self.is_case_insensitive
+        )
+
+    def create_sql(
+        self,
+        model: type[models.Model],
+        schema_editor: BaseDatabaseSchemaEditor,
+        using: str = "",
+        **kwargs: Any,
+    ) -> Statement:
+        statement: Any = super().create_sql(model, schema_editor, using, **kwargs)
+        if schema_editor.connection.vendor == "postgresql":
+            columns = (schema_editor.quote_name(column) for column in self.fields)
+            # Django's UPPER casts to text, and an index must contain the same expression.
+            form = (
+                "UPPER({}::text) text_pattern_ops"
+                if self.is_case_insensitive
+                else "{} varchar_pattern_ops"
+            )
+            statement.parts["columns"] = ", ".join(form.format(column) for column in columns)
+        return statement  # type: ignore[no-any-return]
+
+
 class UniqueIfSet(models.UniqueConstraint):
     """Refuses duplicates of fields, of which the last may be null, with a partial index.
 

@@ -27,6 +27,11 @@ class MessageQuerySet(QuerySet["Message"]):
         starts_turn = Q(turn__isnull=True) | Q(turn=F("seq"))
         return self.filter(starts_turn, role=Message.Role.USER)
 
+    def containing(self, text: str) -> MessageQuerySet:
+        """Select messages that contain a text, in upper or lower case. No index supports this."""
+        in_body = codec.dump_json(text)[1:-1]  # as the JSON of `body` writes it
+        return self.filter(Q(text__icontains=text) | Q(body__icontains=in_body))
+
     def changed_since(self, revision: int, seq: int, *, limit: int) -> list[StoredMessage]:
         """Return the next `limit` changed rows after (revision, seq), in that order.
 
@@ -95,6 +100,7 @@ class Message(models.Model):
     class Meta:
         verbose_name = _("message")
         verbose_name_plural = _("messages")
+        default_permissions = ()
         # Django uses it for related objects and deletion, which must include hidden rows.
         base_manager_name = "stored"
         constraints = (

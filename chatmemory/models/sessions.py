@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory.conf import settings
 from chatmemory.models.fields import DatabaseNow, DatabaseToday, KeyField
+from chatmemory.models.indexes import PartialIndex, PrefixIndex
 from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.values import (
     HEAD_COLUMNS,
@@ -247,21 +248,51 @@ class Session(models.Model):
                 name="chatmemory_session_stored",
             ),
         )
+        indexes = (
+            # For the lists of operators. None is of a column that an append or a claim changes:
+            # PostgreSQL would then write every index again (no HOT update).
+            *(
+                PartialIndex(
+                    fields=["last_active_day"],
+                    where=Q(**{f"{column}__isnull": False}),
+                    name=f"chatmemory_session_{state}",
+                )
+                for state, column in (
+                    ("archived", "archived_at"),
+                    ("held", "held_at"),
+                    ("removed", "removed_at"),
+                )
+            ),
+            models.Index(fields=["created_at"], name="chatmemory_session_created"),
+            PrefixIndex("key", name="chatmemory_session_key"),
+            PrefixIndex("title", is_case_insensitive=True, name="chatmemory_session_title"),
+        )
+        default_permissions = ("view",)
+        # One for each act of an operator; the admin checks each of them.
         permissions = (
             ("view_transcript", _("Can read transcripts")),
-            ("view_unmasked", _("Can read unmasked transcripts")),
-            ("trim_history", _("Can trim and clear history")),
+            ("view_unmasked", _("Can reveal masked transcripts")),
+            ("trim_history", _("Can trim history")),
+            ("clear_history", _("Can clear history")),
             ("purge_history", _("Can purge sessions")),
-            ("export_history", _("Can export history")),
+            ("restore_history", _("Can undo trims, clears and purges")),
             ("redact_message", _("Can redact messages")),
+            ("stop_turn", _("Can stop turns")),
+            ("archive_session", _("Can archive sessions")),
             ("hold_session", _("Can put sessions on hold")),
             ("tag_session", _("Can tag sessions")),
+            ("note_session", _("Can read and write notes")),
+            ("export_history", _("Can export history")),
             ("erase_person", _("Can erase a person")),
             ("view_audit", _("Can read the audit")),
+            ("view_numbers", _("Can view the numbers of all sessions")),
         )
 
     def __str__(self) -> str:
-        return self.title or self.key
+        """Return the title or the key; only the key, if operators may not read titles."""
+        # Django shows it in places that no ModelAdmin controls, such as autocompletion.
+        title = self.title if settings.TRANSCRIPTS == "normal" else ""
+        return title or self.key
 
     @property
     def message_count(self) -> int:

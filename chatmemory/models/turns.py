@@ -24,6 +24,7 @@ from django.db.models.functions import Coalesce, RowNumber
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory import codec
+from chatmemory.models.feedback import Feedback
 from chatmemory.models.fields import DatabaseNow, KeyField
 from chatmemory.models.indexes import PartialIndex
 from chatmemory.models.managers import PrimaryManager
@@ -131,6 +132,22 @@ class TurnQuerySet(QuerySet["Turn"]):
         ranges = turns.values_list("replaces_from", "replaces_to")
         return [(max(a, low), b) for a, b in ranges if a is not None and b is not None]
 
+    def with_reason(self) -> TurnQuerySet:
+        """Annotate the `reason` of the feedback on each turn; None without feedback."""
+        given = Feedback.objects.filter(
+            session=OuterRef("session_id"), user_seq=OuterRef("user_seq")
+        )
+        return self.annotate(reason=Subquery(given.values("reason")[:1]))
+
+    def containing(self, text: str) -> TurnQuerySet:
+        """Select turns with a text in `asked`, `partial` or the `reason` of their feedback.
+
+        In upper or lower case. No index supports this.
+        """
+        in_asked = codec.dump_json(text)[1:-1]  # as the JSON of `asked` writes it
+        has_text = Q(asked__icontains=in_asked) | Q(partial__icontains=text)
+        return self.with_reason().filter(has_text | Q(reason__icontains=text))
+
     def request_stop(self) -> int:
         """Request running turns to stop; keep the time of the first request. Return the count."""
         first_request = Coalesce("stop_requested_at", DatabaseNow())
@@ -205,6 +222,8 @@ class Turn(models.Model):
     stop_requested_at = models.DateTimeField(null=True)
     step = models.IntegerField(db_default=0)
     """The number of the streamed text in the turn."""
+    first_text_ms = models.IntegerField(null=True)
+    """Milliseconds from the start of the run to the first text of the reply; null without text."""
     partial = models.TextField(default="")
     """The streamed text that was saved last."""
     model = models.CharField(max_length=100, default="")
@@ -219,6 +238,7 @@ class Turn(models.Model):
         base_manager_name = "objects"
         verbose_name = _("turn")
         verbose_name_plural = _("turns")
+        default_permissions = ()
         constraints = (
             models.UniqueConstraint(
                 fields=["session", "client_id"], name="chatmemory_turn_client_id"
@@ -231,8 +251,22 @@ class Turn(models.Model):
                 where=Q(status__in=["waiting", "running"]),
                 name="chatmemory_turn_live",
             ),
+            # For the lists of operators: few turns fail or are interrupted. It has all columns that
+            # the filters read, since the turns themselves are anywhere in the table.
+            PartialIndex(
+                fields=["status", "ended_at", "error", "session"],
+                where=Q(status__in=["failed", "interrupted"]),
+                name="chatmemory_turn_problem",
+            ),
             # For the vacuum, which finds the turns of the rows that it deletes under the lock.
             models.Index(fields=["session", "user_seq"], name="chatmemory_turn_user_seq"),
+            # For the daily numbers, which read the turns that ended since the last run. A turn gets
+            # its entry when it ends, where `chatmemory_turn_live` changes too.
+            PartialIndex(
+                fields=["ended_at"],
+                where=Q(ended_at__isnull=False),
+                name="chatmemory_turn_ended",
+            ),
             PartialIndex(
                 fields=["session", "replaces_to"],
                 where=Q(replaces_to__isnull=False),

@@ -16,6 +16,8 @@ from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch, Resolver404, resolve, reverse
 from django.utils.module_loading import import_string
 
+from chatmemory import startup
+
 SOCKET_HINT = (
     'Route "websocket" to chatmemory.routing.websocket_urlpatterns, as project/asgi.py of '
     "django-chatmemory does. Silence this check if another server serves the websockets."
@@ -53,7 +55,8 @@ def _application_problem() -> str | None:
     if not path:
         return "The chat page needs websockets, and ASGI_APPLICATION is not set."
     try:
-        application = import_string(path)
+        with startup.inspecting():
+            application = import_string(path)
     except Exception as error:  # the project's module may raise anything
         return f"ASGI_APPLICATION {path!r} can't be imported: {type(error).__name__}."
     if isinstance(application, ASGIHandler):

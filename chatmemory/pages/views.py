@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec
 
 from django.conf import settings
-from django.contrib.auth.base_user import AbstractBaseUser
+from django.contrib.auth import get_user_model
 from django.contrib.auth.decorators import login_required
 from django.db import transaction
 from django.db.models import F, OuterRef, Q, Subquery
@@ -38,8 +37,8 @@ from chatmemory.errors import (
     Unauthenticated,
 )
 from chatmemory.models import Message, SessionQuerySet, StoredMessage
-from chatmemory.rendering.markdown import markdown
-from chatmemory.rendering.text import first_words, has_markup, visible
+from chatmemory.rendering.rows import RowRenderer, is_markdown
+from chatmemory.rendering.text import first_words, visible
 from chatmemory.services import Actor
 
 SOCKET_PATH = "/ws/chat/"
@@ -51,10 +50,7 @@ POLICY = (
 )
 PAGE_ROWS = 50
 RENDERED_ROWS = 100
-RENDERED_CHARS = 100_000
-RENDERED_SECONDS = 2.0
-"""Limits of the Markdown that one response renders, in rows, characters and CPU time. The page
-shows the rest as plain text, or requests it later."""
+"""Maximum rows that one response of rendered replies covers."""
 
 MAX_TEXT_CHARS = 30_000
 """The page truncates longer messages, with a link to the whole message."""
@@ -188,7 +184,7 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
     """
     actor = _actor(request)
     sessions = services.sessions_of(actor)
-    rows: list[StoredMessage] = []
+    rows: list[MessageEntry] = []
     archived, has_older, is_new = False, False, False
     try:
         found = services.read_page(session_key=codec.key_of_address(key), by=actor, limit=PAGE_ROWS)
@@ -200,7 +196,10 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
         archived = found.head.archived_at is not None
         has_older = bool(found.rows) and found.rows[0].seq > found.head.first_seq
         replaced = services.read_superseded(head=found.head)
-        rows = [row for row in found.rows if not any(a <= row.seq <= b for a, b in replaced)]
+        current_rows = [
+            row for row in found.rows if not any(a <= row.seq <= b for a, b in replaced)
+        ]
+        rows = message_entries(current_rows, RowRenderer(found.head))
     own_entries = session_entries(sessions.filter(key=key), 0, 1, with_empty=True)
     current = next(iter(own_entries), None)
     title = current.title if current else ""
@@ -212,9 +211,10 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
         "is_new": is_new,
         "archived": archived,
         "has_older": has_older,
-        "rows": message_entries(rows),
+        "rows": rows,
         "others": others,
         "current": current if rows else None,
+        "suggestions": chat_settings.SUGGESTIONS,
         "socket": f"{SOCKET_PATH}{key}/",
         "details": settings.DEBUG or getattr(request.user, "is_staff", False),
     }
@@ -228,19 +228,20 @@ def rendered(request: HttpRequest, key: str) -> HttpResponse:
     `upto` is the last seq that the response covers. Its limits may end it before the last row.
     """
     after, before = _number(request, "after", 0), _number(request, "before", None)
-    rows = services.read_page(
+    found = services.read_page(
         session_key=codec.key_of_address(key), by=_actor(request), after=after, limit=RENDERED_ROWS
-    ).rows
+    )
+    renderer = RowRenderer(found.head)
     messages: list[dict[str, object]] = []
-    upto, left, until = after, RENDERED_CHARS, time.thread_time() + RENDERED_SECONDS
-    for row in rows:
+    upto = after
+    for row in found.rows:
         if before is not None and row.seq >= before:
             break
-        if is_rendered(row):
-            left -= len(row.text)
-            if left < 0 or (messages and time.thread_time() > until):
+        if is_markdown(row):
+            html = renderer.html_of(row)
+            if html is None:
                 break
-            messages.append({"seq": row.seq, "revision": row.revision, "html": _html_of(row)})
+            messages.append({"seq": row.seq, "revision": row.revision, "html": html})
         upto = row.seq
     return JsonResponse({"messages": messages, "upto": upto})
 
@@ -287,36 +288,24 @@ def session_entries(
     ]
 
 
-def message_entries(rows: Iterable[StoredMessage]) -> list[MessageEntry]:
+def message_entries(rows: Iterable[StoredMessage], renderer: RowRenderer) -> list[MessageEntry]:
     """Convert rows for the page; renders Markdown up to the limits, the rest is plain text."""
-    left, until = RENDERED_CHARS, time.thread_time() + RENDERED_SECONDS
-    result = []
-    for row in rows:
-        html = None
-        if is_rendered(row) and len(row.text) <= left and time.thread_time() <= until:
-            left -= len(row.text)
-            html = _html_of(row)
-        result.append(
-            MessageEntry(
-                seq=row.seq,
-                revision=row.revision,
-                role=row.role,
-                html=html,
-                text=visible(row.text[:MAX_TEXT_CHARS]),
-                is_cut=len(row.text) > MAX_TEXT_CHARS,
-                status=row.status,
-                error=failure_text(row.error),
-                redacted=row.redacted,
-                quarantined=row.is_unreadable,
-                at=row.created_at,
-            )
+    return [
+        MessageEntry(
+            seq=row.seq,
+            revision=row.revision,
+            role=row.role,
+            html=renderer.html_of(row) if is_markdown(row) else None,
+            text=visible(row.text[:MAX_TEXT_CHARS]),
+            is_cut=len(row.text) > MAX_TEXT_CHARS,
+            status=row.status,
+            error=failure_text(row.error),
+            redacted=row.redacted,
+            quarantined=row.is_unreadable,
+            at=row.created_at,
         )
-    return result
-
-
-def is_rendered(row: StoredMessage) -> bool:
-    """Return whether the page renders the row as Markdown."""
-    return row.role == Message.Role.ASSISTANT and has_markup(row.text)
+        for row in rows
+    ]
 
 
 def failure_text(code: str) -> str:
@@ -324,12 +313,8 @@ def failure_text(code: str) -> str:
     return str(FAILURES.get(code) or _("The reply failed.")) if code else ""
 
 
-def _html_of(row: StoredMessage) -> SafeString:
-    return markdown(row.text, prefix=f"m{row.seq}-")
-
-
 def _actor(request: HttpRequest) -> Actor:
-    if not isinstance(request.user, AbstractBaseUser):
+    if not isinstance(request.user, get_user_model()):
         raise Unauthenticated
     actor = Actor.user(request.user)
     logins.check_reach(actor)

@@ -169,6 +169,8 @@ class Hello:
     """from the last `synced` frame; without one the newest 50 messages follow"""
     create: bool = False
     """accept a key that is a new version-4 UUID; any other unknown key is `not_found`"""
+    html: str | None = None
+    """the language tag of labels in HTML, such as `en`; with it, `block` frames are sent too"""
 
 
 @with_conditions(dependentRequired={"replaces": ["expect_seq"]})

@@ -241,6 +241,25 @@ class Delta(TypedDict):
     event: NotRequired[Event]
 
 
+class Block(TypedDict):
+    """The HTML of a part of the streamed text, after that of the parts before; only after a `hello`
+    with `html`. Later text does not change it."""
+
+    turn: TurnName
+    """the running turn"""
+    step: int
+    """number of the streamed text in the turn"""
+    start: int
+    """where the part starts in the text, in characters (code points)"""
+    end: int
+    """where it ends; the text from here on is shown as text"""
+    html: str
+    """one or more blocks, which are safe to insert into a page; can be empty with `last`"""
+    last: NotRequired[bool]
+    """true if the stored text ends here; its `message` follows. If the `message` comes without it,
+    the HTML of the whole text may differ, and is loaded over REST"""
+
+
 @with_conditions(
     oneOf=[
         {"required": ["turn", "status"]},
@@ -319,7 +338,7 @@ class Bye(TypedDict):
     """the minimum delay before reconnecting; null for the client's own backoff"""
 
 
-FRAMES = (Welcome, Session, Message, Reset, Synced, Snapshot, Delta, Ok, Error, Ping, Bye)
+FRAMES = (Welcome, Session, Message, Reset, Synced, Snapshot, Delta, Block, Ok, Error, Ping, Bye)
 
 
 def dump(kind: str, /, **fields: object) -> str:

@@ -46,6 +46,11 @@ class BlockSplitter:
         """The lines that no block contains yet."""
         return "".join(self._lines)
 
+    @property
+    def open_lines(self) -> int:
+        """The number of lines in `open_text`."""
+        return len(self._lines)
+
     def feed(self, line: str) -> list[str]:
         """Add a line with its line feed; return the blocks that it ends."""
         bare = line.rstrip("\n")

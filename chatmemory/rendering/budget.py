@@ -62,10 +62,12 @@ class Budget:
     def uncounted(self) -> Iterator[None]:
         """Do not count the CPU time of work that is done once in a process."""
         started = time.thread_time()
-        yield
-        seconds = time.thread_time() - started
-        self._seconds += seconds
-        self._until += seconds
+        try:
+            yield
+        finally:
+            seconds = time.thread_time() - started
+            self._seconds += seconds
+            self._until += seconds
 
     def count_step(self) -> None:
         """Raise OverBudget after MAX_SECONDS in total."""

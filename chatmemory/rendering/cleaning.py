@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import nh3
 
-from chatmemory.rendering import highlighting, links
+from chatmemory.rendering import highlighting, links, scrolling
 
 TAGS = {
     *("a", "blockquote", "br", "code", "del", "div", "em", "h1", "h2", "h3", "h4", "h5", "h6"),
@@ -18,11 +18,12 @@ IMAGE_TAGS = {"img"}
 ATTRIBUTES = {
     "a": {"class", "href", "id", "target", "title"},
     "code": {"class"},
-    "div": {"class"},
+    "div": {"class", *scrolling.ATTRIBUTES},
     "img": {"alt", "loading", "referrerpolicy", "src", "title"},
     "li": {"class", "id"},
     "ol": {"class", "start"},
     "p": {"class"},
+    "pre": scrolling.ATTRIBUTES,
     "section": {"class"},
     "span": {"class"},
     "sup": {"class"},
@@ -33,7 +34,7 @@ ATTRIBUTES = {
 CLASSES = {
     *("align-center", "align-left", "align-right", "blocked-image", "definition", "footnote-back"),
     *("contains-task-list", "footnote-ref", "footnotes", "link-host", "math", "task-list-item"),
-    "task-mark",
+    *("table-scroll", "task-mark"),
     *highlighting.CLASSES,
 }
 LANGUAGE = re.compile(r"language-[^ \t\n\f\r]+")
@@ -48,6 +49,8 @@ def cleaned(html: str, image_origins: tuple[str, ...]) -> str:
 @lru_cache(maxsize=8)
 def _cleaner(image_origins: tuple[str, ...]) -> nh3.Cleaner:
     def filtered(tag: str, name: str, value: str) -> str | None:
+        if name in scrolling.ATTRIBUTES:
+            return value if scrolling.is_allowed(name, value) else None
         is_allowed = {
             "class": value in CLASSES or (tag == "code" and LANGUAGE.fullmatch(value)),
             "id": ID.fullmatch(value),

@@ -14,6 +14,8 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
+from chatmemory.rendering import scrolling
+
 _WHOLE_BLOCK = re.compile(r" {0,3}(?:\$\$(?:(?!\$\$).)+\$\$|\\\[(?:(?!\\\]).)+\\\])[.,;:]?[ \t]*$")
 _BLOCK_START = re.compile(r" {0,3}(?:(\$\$)(?!.*\$\$)|\\\[(?!.*\]))")
 _INTERRUPTION = re.compile(r"#{1,6}(?:[ \t]|$)|```|~~~")
@@ -146,7 +148,8 @@ def _closers(state: StateInline, opener: str) -> list[int]:
 def _render_block(
     _: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
 ) -> str:
-    return f'<div class="math">{escapeHtml(tokens[index].content)}</div>\n'
+    attributes = scrolling.attributes(scrolling.FORMULA)
+    return f'<div class="math" {attributes}>{escapeHtml(tokens[index].content)}</div>\n'
 
 
 def _render_inline(

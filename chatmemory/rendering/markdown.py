@@ -7,6 +7,7 @@ import re
 from collections.abc import Hashable, Sequence
 
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import get_language
 from markdown_it.token import Token
 from markdown_it.utils import EnvType
 
@@ -22,6 +23,7 @@ from chatmemory.rendering.text import escaped, visible
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _LINE_END = re.compile(r"\r\n?")
+_ENDED_LINE = re.compile(r"[^\r\n]*(?:\r\n|[\r\n])")
 _NOT_A_CHARACTER = re.compile("[\0\ud800-\udfff]")
 _PREFIX = re.compile(r"(?:[A-Za-z][A-Za-z0-9_-]*)?")
 
@@ -35,7 +37,8 @@ def markdown(text: str, *, key: Hashable = None, prefix: str = "") -> SafeString
     """
     identity = hashlib.sha256(text.encode(errors="surrogatepass")).digest() if key is None else key
     origins = tuple(settings.IMAGE_ORIGINS)
-    entry = (key is None, identity, prefix, origins)
+    # The libraries of the extra `page` are those of the process, as the cache is.
+    entry = (key is None, identity, prefix, origins, get_language())
     html = _cache.get(entry)
     if html is None:
         html = _rendered(text, prefix, origins)
@@ -56,6 +59,10 @@ class MarkdownStream:
         self._splitter = BlockSplitter()
         self._line: list[str] = []
         """The parts of the last line, which is not complete."""
+        self._open_chars: list[int] = []
+        """The length of each complete line that no block contains yet."""
+        self.closed_chars = 0
+        """How many characters of the text the returned blocks cover, with the lines between."""
 
     def feed(self, piece: str) -> list[SafeString]:
         """Add a piece of the text; return the blocks that it ends."""
@@ -63,25 +70,45 @@ class MarkdownStream:
             piece = self._line.pop() + piece
         # A carriage return may be the first half of a line end.
         is_half = piece.endswith("\r")
-        *ends, rest = _normal(piece[:-1] if is_half else piece).split("\n")
+        complete = piece[:-1] if is_half else piece
         sources: list[str] = []
-        for end in ends:
-            sources += self._splitter.feed("".join([*self._line, end, "\n"]))
+        end = 0
+        for line in _ENDED_LINE.finditer(complete):
+            sources += self._split("".join([*self._line, line[0]]))
             self._line.clear()
-        self._line += [part for part in (rest, "\r" if is_half else "") if part]
+            end = line.end()
+        self._line += [part for part in (complete[end:], "\r" if is_half else "") if part]
         return self._rendered(sources)
 
     @property
     def open_text(self) -> str:
         """The text that no block contains yet."""
-        return self._splitter.open_text + "".join(self._line)
+        return self._splitter.open_text + _normal("".join(self._line))
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether the text defines links or footnotes, which blocks before may use."""
+        return self._document.has_notes
 
     def close(self) -> list[SafeString]:
         """Return the remaining blocks, which end the text."""
-        line = _normal("".join(self._line))
+        line = "".join(self._line)
         self._line.clear()
-        sources = self._splitter.feed(line) if line else []
-        return self._rendered(sources + self._splitter.close()) + self._document.end()
+        sources = self._split(line) if line else []
+        sources += self._splitter.close()
+        self._count_closed()
+        return self._rendered(sources) + self._document.end()
+
+    def _split(self, line: str) -> list[str]:
+        self._open_chars.append(len(line))
+        sources = self._splitter.feed(_normal(line))
+        self._count_closed()
+        return sources
+
+    def _count_closed(self) -> None:
+        closed = len(self._open_chars) - self._splitter.open_lines
+        self.closed_chars += sum(self._open_chars[:closed])
+        del self._open_chars[:closed]
 
     def _rendered(self, sources: Sequence[str]) -> list[SafeString]:
         document = self._document
@@ -106,10 +133,15 @@ class _Document:
         }
         self._notes = Notes(self._env)
 
+    @property
+    def has_notes(self) -> bool:
+        """Whether the text has definitions or footnotes."""
+        return self._notes.has_definitions or self._notes.has_footnotes
+
     def parse(self, source: str) -> list[Token] | None:
         """Parse the structure of a block; None above the budget."""
         try:
-            with self._budget.timed():
+            with self._budget.timed(), self._notes.of_block():
                 return self._notes.take(_parser.parse_blocks(source, self._env))
         except OverBudget:
             return None
@@ -123,12 +155,14 @@ class _Document:
             try:
                 with self._budget.timed():
                     self._parse_text(tokens)
-                    return self._finished(self._html_of(tokens))
+                    html = self._finished(self._html_of(tokens))
+                    self._notes.mark_used(tokens)
+                    return html
             except OverBudget:
                 pass
-        html = escaped(source)
-        self._budget.add_escaped(html)
-        return _safe(html)
+        plain = escaped(source)
+        self._budget.add_escaped(plain)
+        return _safe(plain)
 
     def end(self) -> list[SafeString]:
         """Return what follows the last block: definitions without a link, and the footnotes."""
@@ -144,12 +178,11 @@ class _Document:
                 html = self._notes.footnotes(self._parse_text, self._html_of, self._prefix)
                 return [self._finished(html)]
         except OverBudget:
-            return [_safe(escaped(self._notes.footnotes_text))]
+            return [_safe(self._notes.escaped_footnotes(self._prefix))]
 
     def _parse_text(self, tokens: list[Token]) -> None:
         _parser.parse_text(tokens, self._env)
         formulas.forget(self._env)
-        self._notes.mark_used(tokens)
 
     def _html_of(self, tokens: Sequence[Token]) -> str:
         return str(_parser.renderer.render(tokens, _parser.options, self._env))

@@ -6,7 +6,8 @@ Footnotes need mdit-py-plugins; without it they are text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from markdown_it import MarkdownIt
@@ -15,6 +16,7 @@ from markdown_it.rules_block import StateBlock, reference
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
+from chatmemory.rendering.budget import OverBudget
 from chatmemory.rendering.text import escaped
 
 try:
@@ -52,11 +54,28 @@ class Notes:
 
     def __init__(self, env: EnvType) -> None:
         self._definitions: list[Definition] = env.setdefault("definitions", [])
+        self._labels: dict[str, object] = env.setdefault("references", {})
         self._numbering = env.setdefault("footnotes", {"refs": {}, "list": {}})
         self._used: set[str] = set()
+        self._marks: dict[int, list[int]] = {}
+        """The marks of each footnote that the HTML contains; the parser also counts others."""
         self._sources: list[tuple[str, list[Token]]] = []
         self._found: dict[str, list[Token]] = {}
         self._repeated: list[list[Token]] = []
+
+    @contextmanager
+    def of_block(self) -> Iterator[None]:
+        """Forget what a block defines if it exceeds the budget: all of it is shown as text."""
+        count = len(self._definitions)
+        labels = [(known, len(known)) for known in (self._labels, self._numbering["refs"])]
+        try:
+            yield
+        except OverBudget:
+            del self._definitions[count:]
+            for known, known_before in labels:
+                while len(known) > known_before:
+                    known.popitem()
+            raise
 
     def take(self, tokens: Sequence[Token]) -> list[Token]:
         """Keep the footnotes among the tokens of a block, and return the other tokens."""
@@ -78,24 +97,37 @@ class Notes:
         return levels[0]
 
     def mark_used(self, tokens: Sequence[Token]) -> None:
-        """Note which definitions the links and images of a block use."""
+        """Note which definitions and footnotes a block uses that is shown as rendered."""
         for token in tokens:
             for child in token.children or ():
                 if child.type in ("link_open", "image"):
                     self._used.add(child.meta.get("label", ""))
+                elif child.type == "footnote_ref":
+                    self._marks.setdefault(child.meta["id"], []).append(child.meta["subId"] + 1)
+
+    @property
+    def has_definitions(self) -> bool:
+        """Whether the text has link reference definitions."""
+        return bool(self._definitions)
 
     @property
     def has_footnotes(self) -> bool:
         """Whether the text has footnotes, with marks or without."""
         return bool(self._sources)
 
-    @property
-    def footnotes_text(self) -> str:
-        """The text of all footnotes, for a rendering above its limits."""
-        return "\n".join(
-            f"[^{label}]: " + "\n".join(token.content for token in tokens if token.content)
-            for label, tokens in self._sources
-        )
+    def escaped_footnotes(self, prefix: str) -> str:
+        """Return the list of footnotes for a text above its limits: only escaped.
+
+        The marks that are already shown still lead to their footnotes.
+        """
+        numbers = {note["label"]: id_ + 1 for id_, note in self._numbering["list"].items()}
+        items = []
+        for label, tokens in self._sources:
+            text = "\n".join(token.content for token in tokens if token.content)
+            number = numbers.pop(label, None)
+            anchor = f' id="{prefix}fn{number}"' if number else ""
+            items.append(f"<li{anchor}>{escaped(f'[^{label}]: {text}')}</li>\n")
+        return f'<section class="footnotes">\n<ul>\n{"".join(items)}</ul>\n</section>\n'
 
     def footnotes(
         self,
@@ -108,9 +140,11 @@ class Notes:
         Footnotes without a mark follow, so that no content disappears.
         """
         contents = self._numbered(parse_text)
+        for content in contents:
+            self.mark_used(content)
         items = []
         for number, content in enumerate(contents, 1):
-            marks = self._numbering["list"][number - 1]["count"]
+            marks = self._marks.get(number - 1, [])
             back = Token("footnote_back", "", 0, meta={"number": number, "marks": marks})
             tokens = [*content, back]
             if content and content[-1].type == "paragraph_close":
@@ -153,11 +187,11 @@ def _footnote(state: StateBlock, start_line: int, end_line: int, silent: bool) -
         return False
     numbers = state.env["footnotes"]["refs"]
     number = numbers.get(f":{label[1]}")
-    if not footnote_def(state, start_line, end_line, silent):
-        return False
-    if number is not None and not silent:
-        numbers[f":{label[1]}"] = number
-    return True
+    try:
+        return footnote_def(state, start_line, end_line, silent)
+    finally:
+        if number is not None:
+            numbers[f":{label[1]}"] = number
 
 
 def _definition(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
@@ -192,5 +226,5 @@ def _render_back(
     # The second character forbids the form of an emoji.
     return "".join(
         f' <a class="footnote-back" href="#{env["prefix"]}fnref{number}-{nth}">\u21a9\ufe0e</a>'
-        for nth in range(1, marks + 1)
+        for nth in marks
     )

@@ -13,7 +13,7 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
-from chatmemory.rendering import formulas, links, notes
+from chatmemory.rendering import formulas, links, notes, scrolling
 from chatmemory.rendering.budget import Budget
 from chatmemory.rendering.highlighting import highlighted
 
@@ -36,6 +36,9 @@ class Parser(MarkdownIt):
         self.block.ruler.at("table", _bounded_table, {"alt": ["paragraph", "reference"]})
         self.inline.ruler.before("text", "budget", _count_inline)
         self.add_render_rule("fence", _render_fence)
+        self.add_render_rule("code_block", _render_code)
+        self.add_render_rule("table_open", _render_table_open)
+        self.add_render_rule("table_close", _render_table_close)
         self.add_render_rule("list_item_open", _render_item)
         self.add_render_rule("task_mark", _render_task_mark)
         self.add_render_rule("s_open", _render_deleted_open)
@@ -116,7 +119,27 @@ def _render_fence(
     language = unescapeAll(token.info).split(maxsplit=1)[:1]
     css_class = f' class="language-{escapeHtml(language[0])}"' if language else ""
     code = highlighted(token.content, "".join(language), env["budget"])
-    return f"<pre><code{css_class}>{code}</code></pre>\n"
+    return f"<pre {scrolling.attributes(scrolling.CODE)}><code{css_class}>{code}</code></pre>\n"
+
+
+def _render_code(
+    _: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    code = escapeHtml(tokens[index].content)
+    return f"<pre {scrolling.attributes(scrolling.CODE)}><code>{code}</code></pre>\n"
+
+
+def _render_table_open(
+    _: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    # An element around it scrolls, since a table with another role is none to screen readers.
+    return f'<div class="table-scroll" {scrolling.attributes(scrolling.TABLE)}>\n<table>\n'
+
+
+def _render_table_close(
+    _: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    return "</table>\n</div>\n"
 
 
 def _render_deleted_open(

@@ -12,7 +12,9 @@ from chatmemory.models import Session
 PAUSE_SECONDS = 0.02
 """Delay between two words."""
 
-_NAME = r"([A-Z][\w'-]*(?: [A-Z][\w'-]*){0,2})"
+_CAPITALIZED = r"[A-ZÀ-ÖØ-Þ][\w'-]*"
+_PARTICLES = r"(?:(?:al|bin|da|de|del|den|der|di|dos|la|le|ten|van|von) ){0,2}"
+_NAME = rf"({_CAPITALIZED}(?: {_PARTICLES}{_CAPITALIZED}){{0,2}})"
 _DAY = r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day"
 _MONTH = r"(?:Jan|Febr)uary|March|April|May|June|July|August|(?:Septem|Octo|Novem|Decem)ber"
 _DATE = (
@@ -20,7 +22,8 @@ _DATE = (
     rf"|\d{{1,2}}(?:st|nd|rd|th)?(?: of)? (?:{_MONTH})|{_DAY})\b"
 )
 _FACT_PATTERNS = {
-    "name": rf"\b(?:I'm|I am|[Cc]all me|[Nn]ame(?:'s| is)) {_NAME}|\b[Mm]y name(?:'s| is) (\w+)",
+    "name": rf"\b(?:I'm|I am|[Cc]all me|(?<!'s )[Nn]ame(?:'s| is)) {_NAME}"
+    rf"|\b[Mm]y name(?:'s| is) (?:{_NAME}|(\w+))",
     "order number": r"\b[Oo]rder(?: number| no\.?| id)?(?: is|:)?[ #]+"
     r"(?=[-\w]{3})([-\w]{0,30}?\d[-\w]{0,30})",
     "city": rf"(?:\b(?:[Ll]ive|[Bb]ased|[Oo]ffice|[Mm]oved?|am)|I'm) (?:in|to|from) {_NAME}"
@@ -29,7 +32,9 @@ _FACT_PATTERNS = {
     "phone number": r"\b(?:[Pp]hone|[Nn]umber|[Cc]all me)[^\d+]{1,15}(\+?\d[\d ()/-]{5,20}\d)",
     "date": _DATE,
 }
-_OTHER_FACT = re.compile(r"\b[Mm]y ([a-z][a-z -]{1,30}?) (?:is called|is|are) ([^.,;!?\n]{1,80})")
+_OTHER_FACT = re.compile(
+    r"\b[Mm]y ([a-z][a-z -]{1,30}?)(?:'s name)? (?:is called|is named|is|are) ([^.,;!?\n]{1,80})"
+)
 _SYNONYMS = {
     "order": "order number",
     "order id": "order number",
@@ -43,13 +48,17 @@ _SYNONYMS = {
     "telephone number": "phone number",
     "day": "date",
     "first name": "name",
+    "full name": "name",
 }
 _QUOTED = re.compile(r"what (?:did|have) i (?:say|said|tell you|told you|mention)\w* about (.+)")
 _ASKED = re.compile(
     r"\b(?:what(?:'s| is| was| are)|do you (?:still )?(?:know|remember)|(?:tell|remind) me(?: of)?"
-    r"|repeat) (?=my\b)"
+    r"|repeat|who(?:'s| is))(?: the name of)? (?=my\b)"
 )
-_MINE = re.compile(r"\bmy ([a-z][a-z -]{0,30}?)(?= (?:and|or|again|is|was)\b|\s*[,.;!?]|\s*$)")
+_MINE = re.compile(
+    r"\bmy ([a-z][a-z -]{0,30}?)(?:'s name)?"
+    r"(?= (?:and|or|again|is|was|called|named)\b|\s*[,.;!?]|\s*$)"
+)
 _WHICH_DID_I_SAY = re.compile(
     r"\b(?:what|which) ([a-z][a-z -]{0,30}?) did i (?:say|give|tell|mention)"
 )
@@ -94,10 +103,11 @@ def facts(texts: Sequence[str]) -> dict[str, str]:
     """Return the facts that the user stated, each with its newest value."""
     known: dict[str, str] = {}
     for sentence in _statements(texts):
-        for found in _OTHER_FACT.finditer(sentence):
+        straight = sentence.replace("\u2019", "'")
+        for found in _OTHER_FACT.finditer(straight):
             known[_canonical(found[1])] = found[2].strip()
         for name, pattern in _FACT_PATTERNS.items():
-            for found in re.finditer(pattern, sentence.replace("\u2019", "'")):
+            for found in re.finditer(pattern, straight):
                 known[name] = next(filter(None, found.groups()))
     return known
 
@@ -159,7 +169,7 @@ def _canonical(name: str) -> str:
 def _recalled(name: str, known: Mapping[str, str]) -> str:
     if name in known:
         return f"Your {name} is **{known[name]}**."
-    return f"I don't know your {name}; you haven't told me here."
+    return f"I don't know your {name} yet; you haven't told me here."
 
 
 def _confirmed(stated: Mapping[str, str]) -> str:

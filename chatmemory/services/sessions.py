@@ -11,6 +11,7 @@ from django.db.models import F
 from django.utils import timezone
 from django.utils.timezone import is_naive
 
+from chatmemory.access import rates
 from chatmemory.access.actors import INTERNAL_PREFIXES, Actor, owner_of, scope_for
 from chatmemory.access.addresses import (
     MAX_SEQ,
@@ -19,7 +20,7 @@ from chatmemory.access.addresses import (
     check_session_key,
     lock_session,
 )
-from chatmemory.access.rates import check_sessions
+from chatmemory.access.visitors import lock_current_visitor
 from chatmemory.codec import check_value, dump_json
 from chatmemory.database.after_commit import announce_change
 from chatmemory.database.faults import write_connection
@@ -60,8 +61,6 @@ MAX_ATTEMPTS = 3
 """Attempts of a write that is refused for no visible reason: the reason may just have ended."""
 
 MAX_TITLE_CHARS = 200
-MAX_PINNED = 100
-"""Pinned sessions of one scope."""
 MAX_PAGE = 1_000
 MAX_METADATA_BYTES = 8_192
 """As JSON. Small, since a list of sessions contains the metadata of each."""
@@ -111,7 +110,8 @@ def open_session(
     `title`, `instructions`, `metadata` and `expires_at` (an aware time that replaces
     `SESSION_TTL`) apply only to a new session. A key has 1 to 200 characters, a title at most 200,
     metadata at most 8,192 bytes as JSON.
-    Raises BadInput, also if the user has MAX_SESSIONS_PER_USER sessions, and MemoryUnavailable.
+    Raises BadInput, also if the user has MAX_SESSIONS_PER_USER sessions, Unauthenticated for a
+    visitor who has ended or was adopted, and MemoryUnavailable.
     """
     scope = scope_for(by, scope)
     check_session_key(session_key)
@@ -138,8 +138,11 @@ def open_session(
 def _get_or_create(new: Session, by: Actor) -> Session:
     session = Session.objects.at(new.scope, new.key).first()
     if session is None:
-        check_sessions(by)
+        rates.check_sessions(by)
         with locked_transaction():
+            if by.kind == "visitor":
+                lock_current_visitor(by)
+                rates.check_visitor_sessions(new.scope)
             purge_expired(new.scope, new.key)  # an expired session still occupies its key
             # Another process may create the row simultaneously: both processes return that row.
             Session.objects.bulk_create([new], ignore_conflicts=True)
@@ -194,11 +197,9 @@ def update_session(
 
 def _pin_time(session: Session) -> datetime:
     """Return the time of a new pin. Raises BadInput if the scope has MAX_PINNED of them."""
-    # Without a lock of the other sessions, so concurrent calls can exceed the limit by a few.
-    pinned = Session.objects.active().filter(scope=session.scope, pinned_at__isnull=False)
-    if pinned[:MAX_PINNED].count() >= MAX_PINNED:
-        message = f"You can pin up to {MAX_PINNED} sessions. Unpin one first."
-        raise BadInput(message, code="too_many", field="pinned", limit=MAX_PINNED)
+    if not rates.can_pin(session.scope):
+        message = f"You can pin up to {rates.MAX_PINNED} sessions. Unpin one first."
+        raise BadInput(message, code="too_many", field="pinned", limit=rates.MAX_PINNED)
     return database_now(write_connection())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chatmemory.transfer.downloads import download, file_response
 from chatmemory.transfer.exporting import (
     FORMS,
     Form,
@@ -18,7 +19,9 @@ __all__ = [
     "Outcome",
     "Target",
     "awrite_export",
+    "download",
     "export_sessions",
+    "file_response",
     "import_lines",
     "write_export",
 ]

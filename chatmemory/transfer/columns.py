@@ -11,7 +11,7 @@ from django.db import models
 
 from chatmemory import codec
 from chatmemory.errors import BadInput
-from chatmemory.models import Feedback, Message, Session, Turn
+from chatmemory.models import Feedback, Message, Session, SessionNote, Turn
 
 _REQUIRED = object()
 _HIGHEST = {"IntegerField": 2**31 - 1, "BigIntegerField": codec.MAX_SAFE_INTEGER}
@@ -190,6 +190,7 @@ TURN = Line(
         "asked": "",
         "partial": "",
         "step": 0,
+        "first_text_ms": None,
         "model": "",
         "usage": "",
         "error": "",
@@ -230,5 +231,15 @@ FEEDBACK = Line(
         "reason": "",
         "created_at": _REQUIRED,
         "changed_at": _REQUIRED,
+    },
+)
+NOTE = Line(
+    SessionNote,
+    {
+        "text": _REQUIRED,
+        "actor_kind": _REQUIRED,
+        "actor_id": _REQUIRED,
+        "actor_label": _REQUIRED,
+        "created_at": _REQUIRED,
     },
 )

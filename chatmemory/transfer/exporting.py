@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from chatmemory.database.batches import Progress, reported
 from chatmemory.database.pool import in_pool
 from chatmemory.models import SessionQuerySet
 from chatmemory.services import Export
@@ -59,14 +60,25 @@ FORMS = {
 """The forms by name; only `jsonl` can be imported again without loss."""
 
 
-def write_export(export: Export) -> Iterator[str]:
-    """Write the text of an export that `begin_export` started."""
-    return export_sessions(export.sessions, form=export.form)
+def write_export(export: Export, *, progress: Progress | None = None) -> Iterator[str]:
+    """Write the text of an export that `begin_export` started.
+
+    `progress` is called with the number of sessions that are written, and with their total.
+    """
+    readings = read_sessions(export.sessions)
+    if progress is not None:
+        readings = reported(readings, progress, export.session_count)
+    return _text(readings, FORMS[export.form])
 
 
 async def awrite_export(export: Export) -> AsyncIterator[str]:
     """Write an export in an event loop; the pool's threads read the database."""
-    text = write_export(export)
+    async for pieces in aread_pieces(write_export(export)):
+        yield pieces
+
+
+async def aread_pieces(text: Iterator[str]) -> AsyncIterator[str]:
+    """Read a text in an event loop, if each step may read the database."""
     while pieces := await _anext_pieces(text):
         yield pieces
 
@@ -77,13 +89,13 @@ def export_sessions(sessions: SessionQuerySet, *, form: str) -> Iterator[str]:
     Of each session it writes the messages up to the newest when the session was read. It writes no
     audit entry; `begin_export` does. Raises KeyError for an unknown form, before any iteration.
     """
-    return _text(sessions, FORMS[form])
+    return _text(read_sessions(sessions), FORMS[form])
 
 
-def _text(sessions: SessionQuerySet, form: Form) -> Iterator[str]:
+def _text(readings: Iterable[Reading], form: Form) -> Iterator[str]:
     if form.head:
         yield form.head
-    for number, reading in enumerate(read_sessions(sessions)):
+    for number, reading in enumerate(readings):
         if number and form.separator:
             yield form.separator
         yield from form.write(reading)

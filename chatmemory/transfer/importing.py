@@ -12,10 +12,11 @@ from typing import Any, BinaryIO
 from chatmemory import codec, services
 from chatmemory.access import actors
 from chatmemory.errors import BadInput, ChatMemoryError, Conflict
-from chatmemory.models import Turn
+from chatmemory.models import MAX_NOTES, Turn
 from chatmemory.services import Actor, Import
+from chatmemory.services.notes import check_note
 from chatmemory.services.tags import check_tag
-from chatmemory.transfer.columns import ADDRESS, FEEDBACK, MESSAGE, SESSION, TURN
+from chatmemory.transfer.columns import ADDRESS, FEEDBACK, MESSAGE, NOTE, SESSION, TURN
 from chatmemory.transfer.dialogues import Dialogue, read_dialogue
 from chatmemory.transfer.jsonl import VERSION
 
@@ -161,7 +162,7 @@ class _Importer:
 
     def _begin(self, line: dict[str, object], raw: bytes) -> Outcome | None:
         self.is_skipping = True  # remains True if an error follows
-        tags = _tags(line)
+        tags, notes = _tags(line), _notes(line)
         columns = _session_columns(line)
         is_internal = columns["scope"].startswith(actors.importing_scope(""))
         if is_internal or columns["removed_at"] is not None:
@@ -182,6 +183,7 @@ class _Importer:
                 session_key=key,
                 session=kept,
                 tags=tags,
+                notes=notes,
                 digest=digest,
                 by=self.target.by,
                 scope=scope,
@@ -259,6 +261,20 @@ def _tags(line: dict[str, object]) -> list[str]:
     for tag in tags:
         check_tag(tag)
     return tags
+
+
+def _notes(line: dict[str, object]) -> list[dict[str, Any]]:
+    """Remove the notes from the line of a session; return their columns. Raises BadInput."""
+    given = line.pop("notes", [])
+    if not isinstance(given, list) or not all(isinstance(note, dict) for note in given):
+        raise BadInput("notes must be a list of objects.", field="notes")
+    if len(given) > MAX_NOTES:
+        message = f"A session can have {MAX_NOTES} notes."
+        raise BadInput(message, code="too_many", field="notes", limit=MAX_NOTES)
+    notes = [NOTE.read(note) for note in given]
+    for note in notes:
+        check_note(note["text"])
+    return notes
 
 
 def _session_columns(line: dict[str, object]) -> dict[str, Any]:

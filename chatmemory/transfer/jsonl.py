@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from chatmemory import codec
 from chatmemory.models import Turn
-from chatmemory.transfer.columns import FEEDBACK, MESSAGE, SESSION, TURN
+from chatmemory.transfer.columns import FEEDBACK, MESSAGE, NOTE, SESSION, TURN
 from chatmemory.transfer.reading import Reading
 
 VERSION = 1
@@ -14,8 +14,9 @@ VERSION = 1
 
 def write(reading: Reading) -> Iterator[str]:
     """Write a line for the session, each turn, message and feedback, and one with their counts."""
-    tags = {"tags": sorted(reading.tags)} if reading.tags else {}
-    yield _line("session", {"version": VERSION, **SESSION.write(reading.session), **tags})
+    yield _line(
+        "session", {"version": VERSION, **SESSION.write(reading.session), **_lists(reading)}
+    )
     turns = messages = 0
     for row in reading.turns_and_rows():
         if isinstance(row, Turn):
@@ -31,6 +32,12 @@ def write(reading: Reading) -> Iterator[str]:
     more = {"feedback": feedback} if feedback else {}
     missing = {"missing": reading.missing} if reading.missing else {}
     yield _line("end", {"turns": turns, "messages": messages, **more, **missing})
+
+
+def _lists(reading: Reading) -> dict[str, object]:
+    """Return the tags and the notes, without empty lists."""
+    lists = {"tags": sorted(reading.tags), "notes": [NOTE.write(note) for note in reading.notes]}
+    return {name: values for name, values in lists.items() if values}
 
 
 def _line(kind: str, values: dict[str, object]) -> str:

@@ -150,11 +150,11 @@ def csv_row(*cells: object) -> str:
     """Format a row of a CSV file."""
     out = io.StringIO(newline="")
     writer = csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\r\n")
-    writer.writerow(["" if cell is None else _escape_formulas(str(cell)) for cell in cells])
+    writer.writerow(["" if cell is None else escape_formulas(str(cell)) for cell in cells])
     return out.getvalue()
 
 
-def _escape_formulas(text: str) -> str:
+def escape_formulas(text: str) -> str:
     """Insert an apostrophe wherever a formula may begin."""
     return _FORMULA.sub("'", text)
 

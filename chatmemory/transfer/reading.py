@@ -13,7 +13,7 @@ from django.db.models import Model, Q, QuerySet
 
 from chatmemory.database.batches import in_batches
 from chatmemory.database.retries import durably
-from chatmemory.models import Feedback, Message, Session, SessionQuerySet, Turn
+from chatmemory.models import Feedback, Message, Session, SessionNote, SessionQuerySet, Turn
 from chatmemory.services.tags import tags_of
 
 logger = logging.getLogger(__name__)
@@ -37,15 +37,25 @@ def _read(pk: int) -> Reading | None:
     # appears as its row; read in the other order, it could be missing from both.
     waiting = list(Turn.objects.filter(session=pk, user_seq__isnull=True).waiting())
     session = Session.objects.filter(pk=pk).first()
-    return None if session is None else Reading(session, waiting, tags_of(session))
+    if session is None:
+        return None
+    notes = list(session.notes.order_by("pk"))
+    return Reading(session, waiting, tags_of(session), notes)
 
 
 class Reading:
     """A session up to its `last_seq` when it was read."""
 
-    def __init__(self, session: Session, waiting: list[Turn], tags: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        session: Session,
+        waiting: list[Turn],
+        tags: Collection[str] = (),
+        notes: Collection[SessionNote] = (),
+    ) -> None:
         self.session = session
         self.tags = tags
+        self.notes = notes
         self.waiting = waiting
         self.turns = Turn.objects.filter(session=session.pk)
         self.missing = 0

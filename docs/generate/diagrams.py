@@ -17,7 +17,8 @@ RESPONSIBILITIES = {
     "consumers | api | management": "websockets, REST, commands: parse, call one service, answer",
     "live": "hub and sweep of sockets; runner, keeper and drain of turns",
     "responders": "the setting RESPONDER as code that streams a reply",
-    "memory | checks | pages | admin | transfer": "entry points that use services alone",
+    "memory | checks | pages | admin": "entry points that use services alone",
+    "transfer": "file formats of exports and imports",
     "langchain": "history class and with_memory; LangChain's messages as dicts",
     "services": "every write: one function, one lock, one transaction",
     "window": "the messages that the model is given",
@@ -26,7 +27,7 @@ RESPONSIBILITIES = {
     "protocol | models | client": "frames; tables and querysets; a client for other programs",
     "rendering": "Markdown to safe HTML",
     "codec": "strict JSON, cleaning, a message as a row and back",
-    "conf | errors | signals": "settings; one error class for each code; signals",
+    "conf | errors | signals | startup": "settings; errors by code; signals; start of a server",
     "logs": "errors in the log without content",
 }
 """One entry for each layer of the import contract in pyproject.toml."""

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import django
+from django.conf import settings
+
+if not settings.configured:  # run as a script
+    apps = ["django.contrib.contenttypes", "django.contrib.auth", "chatmemory"]
+    settings.configure(INSTALLED_APPS=apps)
+    django.setup()
+
 import chatmemory
-from chatmemory.api import requests
+from chatmemory.api.operations import OPERATIONS
+from chatmemory.api.urls import resources  # its models need the settings
 from chatmemory.protocol.schema import class_schema, frames_schema
 from chatmemory.protocol.shapes import Shape
 
@@ -20,24 +30,6 @@ of every body and query of the [REST API](api.md). Required fields are **bold**.
 [JSON Schema](../chatmemory/protocol.schema.json), from `chatmemory/protocol` and
 `chatmemory/api/requests.py`.
 """
-
-REQUESTS: Mapping[str, Shape[Any]] = {
-    "GET sessions/": requests.SESSION_QUERY,
-    "POST sessions/": requests.OPEN_SESSION,
-    "PATCH sessions/<key>/": requests.UPDATE_SESSION,
-    "POST sessions/<key>/archive/": requests.NOTHING,
-    "POST sessions/<key>/unarchive/": requests.NOTHING,
-    "POST sessions/<key>/stop/": requests.STOP_TURN,
-    "GET removed/": requests.REMOVED_QUERY,
-    "POST removed/<undo>/restore/": requests.NOTHING,
-    "GET sessions/<key>/messages/": requests.MESSAGE_QUERY,
-    "POST sessions/<key>/messages/": requests.SEND_MESSAGE,
-    "PUT sessions/<key>/turns/<turn>/feedback/": requests.SET_FEEDBACK,
-    "GET own-data/export/": requests.EXPORT_QUERY,
-    "POST own-data/erase/": requests.ERASE_OWN_DATA,
-    "POST tickets/": requests.NOTHING,
-}
-"""The shape of each body or query."""
 
 MAX_LINE_CHARS = 100
 
@@ -78,11 +70,23 @@ def _parts() -> Iterator[str]:
             name = _name(choice)
             yield _section(name, schemas[name], schemas)
     yield "## Over REST\n"
-    for request, shape in REQUESTS.items():
+    for request, shape in requests():
         shared: dict[str, Schema] = {}
         section = _section(request, class_schema(shape.kind, shared), shared)
         # Null is the default of an absent parameter; a query cannot contain it.
         yield section.replace(" or null |", " |") if request.startswith("GET") else section
+
+
+def requests() -> Iterator[tuple[str, Shape[Any]]]:
+    """Return each request that has a body or a query, with its shape."""
+    for url in resources:
+        address = re.sub(r"<\w+:", "<", str(url.pattern))
+        callback: Any = url.callback
+        view = callback.view_class.__name__
+        for (name, method), operation in OPERATIONS.items():
+            shape = operation.query or operation.body
+            if name == view and shape:
+                yield f"{method} {address}", shape
 
 
 def _section(title: str, frame: Schema, schemas: Mapping[str, Schema]) -> str:

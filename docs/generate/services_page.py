@@ -44,6 +44,8 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "update_session",
         "tag_session",
         "untag_session",
+        "add_note",
+        "delete_note",
     ),
     "Messages": (
         "append_messages",
@@ -73,7 +75,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "preview_restore",
         "restore_session",
     ),
-    "Redaction": ("redact_message", "redact_turn"),
+    "Redaction": ("find_text", "redact_message", "redact_turn"),
     "Holds and archive": (
         "hold_session",
         "release_session",
@@ -81,12 +83,21 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "unarchive_session",
     ),
     "Retention": ("expire_sessions", "vacuum", "deleting_users"),
-    "Erasure": ("preview_erasure", "erase_person", "find_erasures", "replay_erasures"),
+    "Erasure": (
+        "count_stored_data",
+        "preview_erasure",
+        "erase_person",
+        "find_erasures",
+        "find_erasures_of_key",
+        "replay_erasures",
+    ),
+    "Daily numbers": ("roll_up_numbers",),
     "Audit": ("audit_state", "seal_audit", "verify_audit"),
     "Integrity": ("check_integrity", "recover_restored_database"),
     "Export": ("begin_export", "begin_export_of_all"),
     "Import": ("is_imported", "begin_import", "import_rows", "finish_import", "discard_import"),
     "Tickets": ("issue_ticket", "use_ticket"),
+    "Visitors": ("create_visitor", "authenticate_visitor", "list_adoptable", "adopt_visitor"),
 }
 """The functions of each section, in order."""
 

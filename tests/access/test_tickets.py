@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from threading import Barrier
@@ -178,7 +179,7 @@ def test_of_two_concurrent_uses_of_a_ticket_one_succeeds():
 def test_a_ticket_is_short_lived_and_only_its_digest_is_stored():
     ticket = services.issue_ticket(by=Actor.user(make_user()))
     row = Ticket.objects.get()
-    assert ticket not in {row.digest, row.user_pk}
+    assert ticket not in {row.digest, row.owner}
     left = (row.expires_at - timezone.now()).total_seconds()
     assert 20 < left < 60
     assert len(ticket) >= 43
@@ -250,6 +251,22 @@ def test_a_session_gets_a_ticket_with_the_csrf_token_only(ann):
 def test_a_password_gets_no_ticket_unless_the_host_enables_it(ann):
     basic = "Basic dXNlcjE6c2VjcmV0"
     assert post(Browser(), authorization=basic).status_code == 401
+
+
+def test_the_login_of_a_password_ends_with_the_password(ann, settings):
+    named = {"API_AUTHENTICATION": ["rest_framework.authentication.BasicAuthentication"]}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, **named}
+    ann.user.set_password("secret")
+    ann.user.save()
+    basic = b64encode(f"{ann.user.username}:secret".encode()).decode()
+    ticket = post(Browser(), authorization=f"Basic {basic}").json()["ticket"]
+    login = services.use_ticket(ticket=ticket)
+    assert (login.key, login.credential) == (None, None)
+    check_login(login)
+    ann.user.set_password("other")
+    ann.user.save()
+    with pytest.raises(Unauthenticated):
+        check_login(login)
 
 
 def test_a_body_that_is_not_empty_is_refused(ann):
@@ -498,8 +515,8 @@ def test_logins_by_a_session_are_not_checked_by_the_host(ann, tokens):
 
 @pytest.mark.regression
 @pytest.mark.slow
-def test_a_user_model_needs_no_column_is_active(tmp_path):
-    """It can be only an attribute, as in AbstractBaseUser."""
+def test_a_user_model_needs_no_password_and_no_column_is_active(tmp_path):
+    """It can be another model than AbstractBaseUser, with the attributes that Django needs."""
     done = subprocess.run(  # our own command line
         [sys.executable, "-m", "tests.plain_user.scenario"],
         env={

@@ -10,7 +10,8 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 
 from chatmemory import services
-from chatmemory.models import AuditEntry, Message, Session
+from chatmemory.models import AuditEntry, Message, Session, Turn
+from chatmemory.services.jobs.actions import ACTIONS, permission_of
 from tests.factories import BY, make_messages, make_session, make_user
 from tests.scoped_admin import OWNER, site
 
@@ -38,19 +39,41 @@ def session_page(*needs, **more):
     return Page(needs=("view_session", *needs), **more)
 
 
-def removal_page(permission):
+def act_page(permission):
     return session_page(permission, query="?session={pk}")
 
 
+def numbers_page(**more):
+    return Page(needs=("view_numbers",), **more)
+
+
+ACTS = (*ACTIONS, "export")
+JOB_ROUTES = {("session", f"jobs/<int:pk>/{page}") for page in ("", "cancel/", "undo/")}
+"""The pages of a job, which its operator can view: tests/admin/test_job_pages.py."""
 REDIRECT = Page(needs=(), granted=302, posted=302)
 FORBIDDEN = Page(needs=NEVER)
 PAGES = {
     ("session", ""): session_page(),
-    ("session", "trim/"): removal_page("trim_history"),
-    ("session", "clear/"): removal_page("trim_history"),
-    ("session", "purge/"): removal_page("purge_history"),
-    ("session", "<int:pk>/transcript/"): session_page("view_transcript", posted=405),
-    ("session", "<int:pk>/transcript/<int:seq>/"): session_page("view_transcript", posted=405),
+    ("session", "people/"): session_page(posted=405),
+    ("session", "person/"): session_page(posted=405, query="?scope=server"),
+    ("session", "person/export/"): session_page("export_history", query="?scope=server"),
+    ("session", "person/erase/"): session_page("erase_person", query="?scope=server"),
+    ("session", "<int:pk>/reveal/"): session_page(
+        "view_unmasked", "view_transcript", granted=302, posted=302
+    ),
+    ("session", "<int:pk>/messages/<int:seq>/"): session_page("view_transcript", posted=405),
+    ("session", "<int:pk>/messages/<int:seq>/redact/"): session_page(
+        "redact_message", "view_transcript"
+    ),
+    ("session", "<int:pk>/turns/<int:turn>/redact/"): session_page(
+        "redact_message", "view_transcript"
+    ),
+    ("session", "<int:pk>/search/"): session_page("view_transcript", posted=405),
+    ("session", "<int:pk>/notes/"): session_page("note_session", granted=302),
+    ("session", "<int:pk>/previous/"): session_page(granted=302, posted=405),
+    ("session", "<int:pk>/next/"): session_page(granted=302, posted=405),
+    **{("session", f"act/{name}/"): act_page(permission_of(name)) for name in ACTS},
+    ("job", ""): session_page(),
     ("session", "<int:pk>/tags/"): session_page("tag_session"),
     ("session", "<path:object_id>/change/"): session_page(posted=403),
     ("session", "<path:object_id>/history/"): session_page(),
@@ -60,11 +83,23 @@ PAGES = {
     ),
     ("message", "<path:object_id>/history/"): session_page("view_transcript"),
     ("auditentry", ""): Page(needs=("view_audit",)),
+    ("auditentry", "csv/"): Page(needs=("view_audit",), posted=405),
+    ("auditentry", "verify/"): Page(needs=("view_audit",)),
     ("auditentry", "<path:object_id>/change/"): Page(needs=("view_audit",), posted=403),
     ("auditentry", "<path:object_id>/history/"): Page(needs=("view_audit",)),
+    ("dailyturns", "<slug:table>.csv"): numbers_page(),
     **{
         (model, route): page
-        for model in ("session", "message", "auditentry")
+        for model in ("dailyturns", "maintenance")
+        for route, page in {
+            "": numbers_page(),
+            "<path:object_id>/change/": numbers_page(granted=404, posted=404),
+            "<path:object_id>/history/": numbers_page(granted=404, posted=404),
+        }.items()
+    },
+    **{
+        (model, route): page
+        for model in ("session", "message", "auditentry", "dailyturns", "maintenance")
         for route, page in {
             "add/": FORBIDDEN,
             "<path:object_id>/delete/": FORBIDDEN,
@@ -77,7 +112,14 @@ PAGES = {
 def address_of(model, route, pk):
     """Return the URL of a page about the row with this primary key."""
     path = re.sub("<(path|int):(object_id|pk)>", str(pk), route).replace("<int:seq>", "1")
+    path = path.replace("<int:turn>", str(turn_of(pk)))
+    path = path.replace("<slug:table>", "models")
     return f"/admin/chatmemory/{model}/{path}{PAGES[model, route].query.format(pk=pk)}"
+
+
+def turn_of(session_pk):
+    """Return the turn of a session with unstored text, or an unknown one."""
+    return Turn.objects.filter(session=session_pk).values_list("pk", flat=True).first() or UNKNOWN
 
 
 def every_permission():
@@ -117,6 +159,9 @@ def talk_of(name, word):
     messages = make_messages(f"{word} question", f"{word} answer")
     where = {"session_key": session.key, "scope": session.scope, "by": BY}
     services.append_messages(messages=messages, **where)
+    Turn.objects.create(
+        session=session, client_id="t", status="interrupted", partial=f"{word} partial", epoch=1
+    )
     return session
 
 
@@ -133,7 +178,9 @@ def pks(model, talks):
         return [*(talk.pk for talk in talks), UNKNOWN]
     if model == "message":
         return [*(Message.objects.get(session=talk, seq=1).pk for talk in talks), UNKNOWN]
-    return [services.archive_session(**where(talks[0]), reason="").pk, None, UNKNOWN]
+    if model == "auditentry":
+        return [services.archive_session(**where(talks[0]), reason="").pk, None, UNKNOWN]
+    return [1, None, UNKNOWN]
 
 
 def where(session):
@@ -143,18 +190,25 @@ def where(session):
 def content_of(answer):
     """Return everything that a response reveals, without the primary keys of the request."""
     head = "".join(f"{name}: {value}\n" for name, value in answer.items() if name != "Expires")
-    page = re.sub(r'value="[A-Za-z0-9]{64}"', "", answer.content.decode())
+    page = re.sub(r'value="[A-Za-z0-9]{64}"', "", answer.getvalue().decode())
     return answer.status_code, head + page
 
 
 def test_the_table_has_every_address():
     found = {
-        (model._meta.model_name, url.pattern._route)
+        (model._meta.model_name, route)
         for model, model_admin in site._registry.items()
         if model._meta.app_label == "chatmemory"
         for url in model_admin.get_urls()
+        for route in expanded(url.pattern._route)
     }
-    assert found == set(PAGES)
+    assert found == set(PAGES) | JOB_ROUTES
+
+
+def expanded(route):
+    """Return the route with each action."""
+    name = "<str:action>"
+    return {route.replace(name, action) for action in ACTIONS} if name in route else {route}
 
 
 @pytest.mark.long
@@ -162,7 +216,7 @@ def test_the_table_has_every_address():
 @pytest.mark.parametrize("verb", ["get", "post"])
 def test_each_page_checks_permissions_and_reveals_no_foreign_data(talks, verb, model, route):
     page = PAGES[model, route]
-    names_row = "pk" in route or "object_id" in route or page.query
+    names_row = "pk" in route or "object_id" in route or "{pk}" in page.query
     own, foreign, unknown = pks(model, talks)
     for rights in rights_to_try():
         client = operator(rights)
@@ -200,7 +254,7 @@ def assert_recorded(refused, answer, rights):
         assert not set(refused) <= rights or refused[0].startswith(("add_", "change_", "delete_"))
 
 
-@pytest.mark.parametrize("model", ["session", "message", "auditentry"])
+@pytest.mark.parametrize("model", ["session", "message", "auditentry", "dailyturns", "maintenance"])
 @pytest.mark.parametrize("forged", [{"action": "delete_selected", "post": "yes"}, {"_save": "1"}])
 def test_a_forged_action_on_any_list_is_refused(talks, model, forged):
     pk = pks(model, talks)[0]
@@ -215,8 +269,8 @@ def test_a_forged_action_on_any_list_is_refused(talks, model, forged):
 def test_no_removal_reaches_a_session_outside_the_queryset(talks, name):
     own, foreign = talks
     client = operator(every_permission())
-    given = {"reason": "x", "count": 2, "keep_last": 0}
-    address = f"/admin/chatmemory/session/{name}/?session="
+    given = {"reason": "x", "count": 2, "limit": "keep_last", "value": 0}
+    address = f"/admin/chatmemory/session/act/{name}/?session="
     assert client.post(f"{address}{foreign.pk}", given).status_code == 404
     both = client.post(f"{address}{own.pk}&session={foreign.pk}", given)
     assert both.status_code == 302
@@ -229,7 +283,7 @@ def test_an_action_of_the_list_reaches_no_session_outside_the_queryset(talks):
     client = operator(every_permission())
     chosen = {"action": "purge", "_selected_action": [talk.pk for talk in talks]}
     page = client.post("/admin/chatmemory/session/", chosen, follow=True)
-    assert [row.session.pk for row in page.context["rows"]] == [talks[0].pk]
+    assert [row.session.pk for row in page.context["summary"].rows] == [talks[0].pk]
     assert SECRET not in page.content.decode()
 
 
@@ -238,10 +292,12 @@ def test_an_action_of_the_list_reaches_no_session_outside_the_queryset(talks):
     [
         ("view", "<path:object_id>/change/"),
         ("view", "<path:object_id>/history/"),
-        ("view", "<int:pk>/transcript/"),
-        ("view_transcript", "<int:pk>/transcript/"),
-        ("trim_history", "trim/"),
-        ("purge_history", "purge/"),
+        ("view", "<int:pk>/messages/<int:seq>/"),
+        ("view_transcript", "<int:pk>/messages/<int:seq>/"),
+        ("view_transcript", "<int:pk>/search/"),
+        ("redact_message", "<int:pk>/messages/<int:seq>/redact/"),
+        ("view_transcript", "<int:pk>/messages/<int:seq>/redact/"),
+        *((permission_of(name), f"act/{name}/") for name in ACTS),
     ],
 )
 def test_a_permission_for_one_session_hides_the_others_like_the_queryset(

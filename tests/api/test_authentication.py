@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
+from django.core.exceptions import PermissionDenied
 from django.test import Client
 from rest_framework.authentication import (
     BaseAuthentication,
@@ -17,12 +21,16 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework_simplejwt.models import TokenUser
 
 from chatmemory import services
-from chatmemory.api.urls import urlpatterns
+from chatmemory.api.base import WRITES
+from chatmemory.api.operations import OPERATIONS
+from chatmemory.api.urls import resources
+from chatmemory.models import Session
 from chatmemory.services import Actor
 from tests.devices import Device
 from tests.factories import make_user
 from tests.servers import DEADLINE
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 THIS_MODULE = "tests.api.test_authentication"
 JSON = "application/json"
 
@@ -39,6 +47,13 @@ class NameLogin(TokenAuthentication):
         if user is None:
             raise AuthenticationFailed
         return user, key
+
+
+class Refused(BaseAuthentication):
+    """Refuses everyone with Django's error."""
+
+    def authenticate(self, request):
+        raise PermissionDenied("secret")
 
 
 class NoUser(BaseAuthentication):
@@ -88,7 +103,7 @@ def test_a_token_opens_each_view_without_a_csrf_token(accept, talk, settings):
     client = as_user("ann")
     statuses = {
         (pattern.name, method): client.generic(method, url_of(pattern), b"{}", JSON).status_code
-        for pattern in urlpatterns
+        for pattern in resources
         for method in ("GET", "POST", "PATCH", "PUT", "DELETE")
     }
     assert {401, 403}.isdisjoint(statuses.values())
@@ -96,8 +111,24 @@ def test_a_token_opens_each_view_without_a_csrf_token(accept, talk, settings):
 
 
 def url_of(pattern):
-    route = str(pattern.pattern).replace("<key>", "talk").replace("<int:seq>", "1")
+    route = str(pattern.pattern).replace("<key>", "talk").replace("<turn>", "c1")
+    route = route.replace("<int:seq>", "1").replace("<int:undo>", "1")
     return f"/api/{route}"
+
+
+def test_each_write_with_a_session_needs_the_csrf_token(talk):
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(User.objects.get())
+    before = Session.objects.values().get()
+    refused = []
+    for pattern in resources:
+        for method in WRITES:
+            if hasattr(pattern.callback.cls, method.lower()):
+                answer = client.generic(method, url_of(pattern), b"{}", JSON)
+                assert (answer.status_code, "CSRF" in answer.json()["detail"]) == (403, True)
+                refused.append((pattern.callback.cls.__name__, method))
+    assert {*refused} == {each for each in OPERATIONS if each[1] in WRITES}
+    assert Session.objects.values().get() == before
 
 
 def test_no_token_is_accepted_by_default_nor_by_the_setting_of_rest_framework(settings, talk):
@@ -142,6 +173,14 @@ def test_a_class_that_returns_no_user_authenticates_no_one(accept, talk, name):
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
 
 
+@pytest.mark.regression
+def test_a_class_may_refuse_with_the_error_of_django(accept, talk):
+    accept("Refused")
+    answer = Client().get("/api/sessions/")
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert b"secret" not in answer.content
+
+
 def refuse(actor):
     return False
 
@@ -168,6 +207,39 @@ def test_a_token_precedes_the_session_of_the_browser(accept, talk):
     client.force_login(make_user("bob"))
     body = {"title": "x"}
     assert client.patch("/api/sessions/talk/", body, content_type=JSON).status_code == 200
+
+
+READABLE = {
+    "cache-control",
+    "content-language",
+    "content-length",
+    "content-type",
+    "expires",
+    "last-modified",
+    "pragma",
+}
+"""The headers that a page of another origin may always read (Fetch, 4.6)."""
+
+
+def test_the_documentation_of_cors_exposes_each_header_that_the_api_sends(talk, settings):
+    names = exposed_in((ROOT / "docs/api.md").read_text())
+    assert exposed_in((ROOT / "tests/tokens/settings.py").read_text()) == names
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": ["export"]}
+    ann, sent = Client(), set()
+    ann.force_login(User.objects.get())
+    for pattern in resources:
+        for client, method in ((Client(), "GET"), (ann, "GET"), (ann, "POST"), (ann, "TRACE")):
+            answer = client.generic(method, url_of(pattern), b"{}", JSON)
+            sent |= {name.lower() for name in answer.headers}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "READS_PER_MINUTE": 0}
+    sent |= {name.lower() for name in ann.get("/api/sessions/").headers}
+    of_django = {name.lower() for name in ann.get("/").headers}
+    assert sorted(sent - of_django - READABLE) == sorted(name.lower() for name in names)
+
+
+def exposed_in(text):
+    (names,) = re.findall(r"^CORS_EXPOSE_HEADERS = (\[.*\])$", text, re.MULTILINE)
+    return json.loads(names)
 
 
 @pytest.mark.slow

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from chatmemory import services
+from chatmemory.api import conditional
 from chatmemory.models import Message, Session, Turn
 from chatmemory.protocol import Cursor
 from chatmemory.services import Actor, catch_up
@@ -140,11 +143,62 @@ def test_each_query_and_each_user_has_its_own_tag(api, talk):
         assert other.get(address, headers={"if-none-match": tag}).status_code == 200
 
 
+@pytest.mark.parametrize("address", CACHED[1:])
+def test_another_version_has_other_tags_since_an_answer_can_have_another_form(
+    api, talk, address, monkeypatch
+):
+    tag = api.get(address)["ETag"]
+    monkeypatch.setattr(conditional, "__version__", "99")
+    assert api.get(address, headers={"if-none-match": tag}).status_code == 200
+
+
+@pytest.mark.parametrize("address", CACHED[1:])
+def test_a_restored_database_has_other_tags_also_with_equal_numbers(api, ann, talk, address):
+    rename(ann)
+    tag = api.get(address)["ETag"]
+    Session.objects.update(revision=talk.revision - 1, title="new")  # the backup
+    services.recover_restored_database(by=Actor.server("test"), reason="")
+    pin(ann)
+    assert Session.objects.get().revision == talk.revision + 1
+    assert api.get(address, headers={"if-none-match": tag}).status_code == 200
+
+
 def test_a_removed_session_is_not_found_for_a_client_that_knows_it(api, ann, talk):
     tag = api.get(TALK)["ETag"]
     api.delete(TALK)
     assert problem(api.get(TALK, headers={"if-none-match": tag}))[:2] == (404, "not_found")
     assert problem(api.get(TALK, headers={"if-none-match": "*"}))[:2] == (404, "not_found")
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    ("method", "address", "body"),
+    [
+        ("POST", SESSIONS, {}),
+        ("PATCH", TALK, {"title": "new"}),
+        ("POST", MESSAGES, {"client_id": "c1", "text": "hi"}),
+        ("PUT", f"{TALK}turns/c1/feedback/", {"value": 1}),
+        ("DELETE", f"{TALK}turns/c1/feedback/", None),
+        ("DELETE", TALK, None),
+    ],
+)
+def test_a_write_on_the_condition_of_a_tag_changes_nothing(api, talk, method, address, body):
+    """A weak tag never matches If-Match. A client that sends it must not lose another's change."""
+    tag = api.get(TALK)["ETag"]
+    data = b"" if body is None else json.dumps(body)
+    for condition in (tag, tag.removeprefix("W/"), '"other"', f"{tag}, *", ""):
+        headers = {"if-match": condition}
+        answer = api.generic(method, address, data, JSON, headers=headers)
+        assert problem(answer) == (412, "precondition_failed", None)
+    assert api.get(TALK, headers={"if-none-match": tag, "if-match": tag}).status_code == 304
+    assert Session.objects.count() == 1
+    assert not Turn.objects.exists()
+
+
+def test_a_write_on_the_condition_that_the_session_exists_is_done(api, talk):
+    sent = {"content_type": JSON, "headers": {"if-match": "*"}}
+    assert api.patch(TALK, {"title": "new"}, **sent).status_code == 200
+    assert api.patch("/api/sessions/other/", {"title": "new"}, **sent).status_code == 404
 
 
 def test_other_responses_are_not_stored(api, talk):

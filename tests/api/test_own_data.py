@@ -78,6 +78,12 @@ def test_an_export_has_nothing_that_only_the_host_reads(api, ann, form):
         scope=services.user_scope(ann),
         reason="",
     )
+    services.add_note(
+        session_key="talk",
+        text="secret note",
+        by=Actor.server("test"),
+        scope=services.user_scope(ann),
+    )
     call = {"name": "look", "args": {"q": "secret call"}, "id": "1"}
     answer = {"role": "assistant", "content": "done", "tool_calls": [call]}
     services.append_messages(**where, messages=[*make_messages("hi"), answer])
@@ -102,7 +108,10 @@ def test_an_export_without_sessions_is_valid(api):
 
 
 def test_an_export_is_audited_before_its_first_byte(api, ann, talk, monkeypatch):
-    monkeypatch.setattr(exporting, "read_sessions", None)  # a read would fail
+    def refuse(sessions):
+        yield sessions.no_such_method()  # a read would fail
+
+    monkeypatch.setattr(exporting, "read_sessions", refuse)
     assert api.get(EXPORT).status_code == 200
     entry = AuditEntry.objects.get(action="export")
     assert (entry.actor_id, entry.reason) == (str(ann.pk), "requested by the owner")
@@ -135,6 +144,15 @@ async def test_an_asgi_server_streams_an_export(ann, talk):
     assert answer.is_async
     text = b"".join([piece async for piece in answer.streaming_content])
     assert [session["key"] for session in json.loads(text)] == ["talk"]
+
+
+@pytest.mark.regression
+def test_an_export_can_be_accepted_as_markdown_alone(api, talk):
+    markdown = {"headers": {"accept": "text/markdown"}}
+    answer = api.get(f"{EXPORT}?as=markdown", **markdown)
+    assert (answer.status_code, answer["Content-Type"]) == (200, "text/markdown; charset=utf-8")
+    assert problem(api.get(f"{EXPORT}?as=csv", **markdown)) == (400, "bad_field", "as")
+    assert api.get(EXPORT, headers={"accept": "text/html"}).status_code == 406
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from django.utils import timezone
 
 from chatmemory import services
+from chatmemory.access import rates
 from chatmemory.models import AuditEntry, Session, Turn
 from chatmemory.services import Actor, user_scope
-from chatmemory.services import sessions as session_services
 from tests.api.calls import JSON, MESSAGES, SESSIONS, TALK, post, problem, send, talk_of
 from tests.factories import make_session, make_user
 
@@ -149,7 +149,7 @@ def test_a_bad_change_is_rejected(api, talk, body, code, field):
 
 
 def test_pins_are_limited_for_each_user(api, ann, talk, monkeypatch):
-    monkeypatch.setattr(session_services, "MAX_PINNED", 2)
+    monkeypatch.setattr(rates, "MAX_PINNED", 2)
     for number in range(2):
         make_session(f"s{number}", owner=ann, pinned_at=PAST)
     make_session("foreign", owner=make_user("bob"), pinned_at=PAST)
@@ -188,6 +188,13 @@ def test_an_unarchived_session_accepts_messages(api, talk):
         answer = post(api, f"{TALK}unarchive/", {})
         assert (answer.status_code, answer.json()["archived"]) == (200, False)
     assert send(api).status_code == 202
+
+
+def test_a_session_that_an_operator_archived_cannot_be_opened(api, ann, talk):
+    where = {"session_key": "talk", "by": OPERATOR, "scope": user_scope(ann)}
+    services.archive_session(**where, reason="abuse")
+    assert problem(post(api, f"{TALK}unarchive/", {})) == (403, "forbidden", None)
+    assert problem(send(api))[:2] == (409, "archived")
 
 
 @pytest.mark.parametrize("verb", ["archive", "unarchive"])

@@ -7,13 +7,17 @@ import re
 
 import pytest
 from django.db import connection
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from chatmemory import services
-from chatmemory.api.urls import urlpatterns
-from chatmemory.models import Message, Turn
+from chatmemory.access.visitors import COOKIE
+from chatmemory.api.operations import OPERATIONS
+from chatmemory.api.urls import resources
+from chatmemory.models import Message, Turn, Visitor
 from chatmemory.services import Actor
 from tests.api.calls import JSON, MESSAGES, talk_of
+from tests.factories import make_visitor
 
 pytestmark = pytest.mark.django_db
 
@@ -30,6 +34,7 @@ STATEMENTS = {
     "DELETE sessions/<key>/": 7,
     "POST sessions/<key>/archive/ {}": 7,
     "POST sessions/<key>/unarchive/ {}": 3,
+    "POST sessions/<key>/unarchive/ archived": 6,
     "GET removed/": 1,
     "POST removed/<int:undo>/restore/ {}": 17,
     "GET sessions/<key>/messages/": 1,
@@ -44,12 +49,16 @@ STATEMENTS = {
     "DELETE sessions/<key>/turns/<turn>/feedback/": 4,
     "POST sessions/<key>/stop/ {}": 6,
     "POST sessions/<key>/stop/ {turn}": 6,
-    "GET own-data/export/": 24,
-    "POST own-data/erase/ {confirm}": 66,
+    "GET own-data/export/": 26,
+    "POST own-data/erase/ {confirm}": 83,
+    "POST visitors/ {}": 3,
+    "GET visitors/adoption/": 4,
+    "POST visitors/adoption/ {visitor}": 13,
+    "DELETE visitors/me/": 51,
     "POST tickets/ {}": 4,
 }
 """The number of statements that name our tables."""
-SQLITE_LOCK = re.compile(r"""SET .fence. = \S+fence. WHERE""")
+SQLITE_LOCK = re.compile(r"""SET .(fence|digest). = \S+\1. WHERE""")
 """SQLite locks a session by an UPDATE, other databases by the SELECT that reads it."""
 BODIES = {
     "{key}": {"key": KEY},
@@ -59,14 +68,20 @@ BODIES = {
     "{turn}": TURN,
     "{value}": {"value": 1},
     "{confirm}": {"confirm": "ann"},
+    "{visitor}": {"visitor": ""},
     "{}": {},
+    "archived": {},
 }
 
 
 @pytest.fixture
 def names(ann, settings):
     """Ann's data: a session with an ended and a running turn, and a purged one."""
-    settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": ["export", "erase"]}
+    settings.CHATMEMORY = {
+        **settings.CHATMEMORY,
+        "SELF_SERVICE": ["export", "erase"],
+        "ALLOW_ANONYMOUS": True,
+    }
     by = Actor.user(ann)
     for key in ("talk", "purged"):
         talk_of(ann, *"abcd", key=key)
@@ -83,16 +98,27 @@ def names(ann, settings):
 
 def test_the_table_has_each_method_of_each_url():
     methods = {
-        f"{method.upper()} {url.pattern}"
-        for url in urlpatterns
-        for method in ("get", "post", "put", "patch", "delete")
-        if hasattr(url.callback.view_class, method)
+        f"{method} {url.pattern}"
+        for url in resources
+        for view, method in OPERATIONS
+        if view == url.callback.view_class.__name__
     }
+    assert len(methods) == len(OPERATIONS)
     assert methods == {" ".join(request.split(" ")[:2]) for request in STATEMENTS}
 
 
+def as_visitor(api, address):
+    """Return a client without an account; for an adoption, Ann's with a visitor too."""
+    client = api if "adoption" in address else Client()
+    if address != "visitors/":
+        guest = make_visitor()
+        services.open_session(session_key="other", by=guest.actor)
+        client.cookies[COOKIE] = guest.token
+    return client
+
+
 @pytest.mark.parametrize("request_", STATEMENTS)
-def test_each_method_executes_a_fixed_number_of_statements(api, names, request_):
+def test_each_method_executes_a_fixed_number_of_statements(api, ann, names, request_):
     method, address, *more = request_.split(" ", 2)
     for part, name in names.items():
         address = address.replace(part, name)
@@ -101,8 +127,15 @@ def test_each_method_executes_a_fixed_number_of_statements(api, names, request_)
         query = {"after": 1}
     elif more == ["cursor"]:
         query = {"cursor": api.get(MESSAGES).json()["cursor"]}
+    elif more == ["archived"]:
+        services.archive_session(session_key="talk", by=Actor.user(ann), reason="")
     body = json.dumps(BODIES[more[0]]) if more and more[0] in BODIES else None
     sent = {"data": query} if method == "GET" else {"data": body or "", "content_type": JSON}
+    if address.startswith("visitors/"):
+        sent["secure"] = True
+        api = as_visitor(api, address)
+        if '""' in sent["data"]:
+            sent["data"] = body.replace('""', f'"{Visitor.objects.get().digest}"')
     with CaptureQueriesContext(connection) as queries:
         answer = getattr(api, method.lower())(f"/api/{address}", **sent)
         answer.getvalue()

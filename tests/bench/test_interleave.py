@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +17,13 @@ from tests.servers import free_port, is_listening, wait_for
 
 
 @pytest.fixture
-def run(tmp_path):
+def begun_at_answers() -> list[int]:
+    """How many slices had begun when the answer to each was read."""
+    return []
+
+
+@pytest.fixture
+def run(tmp_path, begun_at_answers):
     """Run a unit of cases that wait; return the results, and the order of the slices."""
     numbers = count()
 
@@ -27,9 +34,15 @@ def run(tmp_path):
             super().__init__(command, dict(os.environ), tmp_path / f"{next(numbers)}.log")
 
         def begin(self, task, **arguments):
+            self.task = task
             if task == "slice":
                 order.append(self.name)
             super().begin(task, **arguments)
+
+        def answer(self):
+            if self.task == "slice":
+                begun_at_answers.append(len(order))
+            return super().answer()
 
     order: list[str] = []
 
@@ -77,13 +90,18 @@ def test_the_floor_runs_against_itself(run):
     assert results["0 a again"].plan.floor == "0 a"
 
 
-def test_the_time_of_several_processes_is_that_of_all(run):
-    results, order = run(unit("200 a", processes=3), rounds=1)
-    assert order == ["200 a"] * 6
-    (sample,) = results["200 a"].samples
-    assert sample.seconds < 0.2  # three calls in the time of one
+def test_several_processes_call_simultaneously_and_their_time_is_that_of_all(
+    run, begun_at_answers, monkeypatch
+):
+    clock = count(step=12)
+    monkeypatch.setattr(interleave, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    results, order = run(unit("0 a", processes=3), rounds=1)
+    assert order == ["0 a"] * 6
+    assert begun_at_answers == [3, 3, 3, 6, 6, 6]
+    (sample,) = results["0 a"].samples
+    assert sample.seconds == 12 / (3 * 2)
     # 3 processes, 2 slices of 2 calls; one call of the first was counted.
-    assert results["200 a"].faults == ["13 calls"]
+    assert results["0 a"].faults == ["13 calls"]
 
 
 def test_a_process_that_fails_ends_the_run_with_its_log(run):

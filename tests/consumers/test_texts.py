@@ -145,11 +145,17 @@ def add(text, *pieces):
         hub.publish(Place(session.pk, session.epoch))
 
 
+def tick():
+    """Release new pieces now."""
+    session = Session.objects.get()
+    hub._thread.loop().call_soon_threadsafe(hub._tick, Place(session.pk, session.epoch))
+
+
 @pytest.mark.django_db(transaction=True)
 async def test_the_first_piece_is_sent_immediately_and_the_rest_on_a_tick(
     watched, monkeypatch, encoded
 ):
-    monkeypatch.setattr(hub_module, "TICK_SECONDS", 2)
+    monkeypatch.setattr(hub_module, "TICK_SECONDS", 600)
     ann, text = watched
     tabs = [Tab(ann) for _ in range(4)]
     async with connected(*tabs):
@@ -160,6 +166,7 @@ async def test_the_first_piece_is_sent_immediately_and_the_rest_on_a_tick(
         pieces = [f" {number}" for number in range(50)]
         await db(add)(text, *pieces)
         assert text.published == 1
+        await db(tick)()
         for tab in tabs:
             assert (await tab.until("delta"))["text"] == "".join(pieces)
         assert [kind for kind in encoded if kind in ("snapshot", "delta")] == ["snapshot", "delta"]

@@ -111,6 +111,7 @@ def test_no_service_for_operators_reads_from_a_replica():
         services.tag_session(
             session_key="talk", scope=session.scope, tag="kept", by=operator, reason=""
         )
+        services.add_note(session_key="talk", scope=session.scope, text="a", by=operator)
         readings.record_reading(session=session, by=operator, from_seq=1, to_seq=2)
         readings.record_reading(session=session, by=operator, from_seq=3, to_seq=4)
         readings.close_readings()

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import {afterEach, beforeEach, mock, test} from "node:test";
+/** @import {Stream} from "../../chatmemory/static/chatmemory/types.d.ts" */
 import {liveClient, makeClient, row, settle, socket, sockets} from "./socket.js";
 
 beforeEach(() => mock.timers.enable({apis: ["setTimeout", "Date"]}));
@@ -61,6 +62,33 @@ test("streamed text is set by a snapshot, grows by deltas and ends with its row"
   socket().emit("message", row(2, "Hello again!", {...step, role: "assistant"}));
   socket().emit("delta", {...step, text: " late"});
   assert.equal(client.streams.size, 0);
+});
+
+test("blocks of a streamed text follow each other, and count code points", () => {
+  const client = liveClient({html: "de"}, {session: {running}});
+  assert.equal(socket().sent[0].html, "de");
+  /** @type {unknown[]} */
+  const keys = [];
+  client.addEventListener("block", (event) =>
+    keys.push(/** @type {CustomEvent} */ (event).detail.key),
+  );
+  const step = {turn: "t", step: 0};
+  const shown = () => {
+    const {html, text, closed, isWhole} = /** @type {Stream} */ (client.streams.get("t:0"));
+    return [html, text.slice(closed), isWhole];
+  };
+  socket().emit("block", {...step, start: 0, end: 4, html: "unknown"});
+  socket().emit("snapshot", {...step, text: "😀 a\n😀 b\nc"});
+  socket().emit("block", {...step, start: 0, end: 4, html: "A"});
+  socket().emit("block", {...step, start: 5, end: 8, html: "skipped"});
+  assert.deepEqual(shown(), ["A", "😀 b\nc", false]);
+  socket().emit("block", {...step, start: 4, end: 8, html: "B"});
+  assert.deepEqual(shown(), ["AB", "c", false]);
+  socket().emit("block", {...step, start: 8, end: 20, html: "C", last: true});
+  assert.deepEqual(shown(), ["ABC", "", true]);
+  assert.deepEqual(keys, ["t:0", "t:0", "t:0"]);
+  socket().emit("snapshot", {...step, text: "😀 a"});
+  assert.deepEqual(shown(), ["", "😀 a", false]);
 });
 
 test("streams of a turn end with the turn", () => {

@@ -26,9 +26,9 @@ from chatmemory.rendering import text
 from chatmemory.services.turns import versions
 from tests import frames
 from tests.conftest import missing
+from tests.js.declared import STATIC, fields_of
 
 HERE = Path(__file__).parent
-STATIC = Path(chatmemory.__file__).parent / "static" / "chatmemory"
 SCHEMA = Path(chatmemory.__file__).parent / "protocol.schema.json"
 
 COMPARE = """
@@ -37,18 +37,6 @@ const {functions, samples} = JSON.parse(await new Response(process.stdin).text()
 const results = functions.map((name) => samples.map((sample) => text[name](sample)));
 process.stdout.write(JSON.stringify(results));
 """
-
-
-@pytest.fixture
-def node() -> str:
-    """The path of Node.js; the test is skipped if it is missing or too old."""
-    path = shutil.which("node")
-    if path is None:
-        missing("Node.js is not installed")
-    version = subprocess.check_output([path, "--version"], text=True).strip()  # noqa: S603  # no input
-    if tuple(map(int, version.removeprefix("v").split(".")[:2])) < (20, 19):
-        missing(f"Node.js {version} is older than 20.19")
-    return path
 
 
 @pytest.mark.slow
@@ -87,15 +75,6 @@ def test_javascript_has_the_limits_and_close_codes_of_python():
         "CLOSE_RATE_LIMITED": consumer.CLOSE_CODES["rate_limited"],
         "CLOSE_TOO_LARGE": 1009,  # RFC 6455, 7.4.1
     }
-
-
-def fields_of(name: str) -> dict[str, bool]:
-    """Return the fields of a type in types.d.ts, and whether each is required."""
-    script = (STATIC / "types.d.ts").read_text(encoding="utf-8")
-    body = re.search(rf"^export interface {name} {{\n(.*?)^}}", script, re.MULTILINE | re.DOTALL)
-    assert body, name
-    found = re.findall(r"^  (\w+)(\??):", body[1], re.MULTILINE)
-    return {field: not optional for field, optional in found}
 
 
 DEFINITIONS = json.loads(SCHEMA.read_text(encoding="utf-8"))["$defs"]
@@ -199,6 +178,10 @@ def test_first_words_and_markup_are_equal_in_both_languages(node):
     assert markup == list(map(text.has_markup, texts))
 
 
+ENTRIES = ("admin", "chat", "chatmemory-rest", "job")
+"""The modules that no other one imports."""
+OTHERS = ["admin", "rest_framework", "drf_spectacular_sidecar"]
+"""The folders of other apps, which have most of the files."""
 STORAGE = "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"
 
 
@@ -206,14 +189,20 @@ STORAGE = "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"
 def test_each_module_is_found_where_a_hashed_storage_collects_it(tmp_path, storage):
     storages = {"staticfiles": {"BACKEND": storage}}
     with override_settings(STORAGES=storages, STATIC_ROOT=str(tmp_path), STATIC_URL="/static/"):
-        call_command("collectstatic", interactive=False, verbosity=0)
+        call_command("collectstatic", interactive=False, verbosity=0, ignore_patterns=OTHERS)
     folder = tmp_path / "chatmemory"
-    entries = list(folder.glob("chat.????????????.js"))
-    assert len(entries) == 1
-    loaded = modules_of(entries[0])
+    entries = [path for name in ENTRIES for path in folder.glob(f"{name}.????????????.js")]
+    assert len(entries) == len(ENTRIES)
+    loaded = {path for entry in entries for path in modules_of(entry)}
     assert len(loaded) == len(list(STATIC.rglob("*.js")))
     hashed = {path for path in loaded if re.search(r"\.[0-9a-f]{12}\.js$", path.name)}
-    assert hashed == (loaded if storage != STORAGE else {entries[0].resolve()})
+    assert hashed == (loaded if storage != STORAGE else {entry.resolve() for entry in entries})
+
+
+def test_the_page_does_not_load_the_rest_client():
+    names = {path.name for path in modules_of(STATIC / "chat.js")}
+    assert "chatmemory-client.js" in names
+    assert not {"chatmemory-rest.js", "rest.js"} & names
 
 
 def modules_of(entry: Path) -> set[Path]:
@@ -232,5 +221,5 @@ def modules_of(entry: Path) -> set[Path]:
 
 
 def test_the_finders_find_the_public_modules():
-    for name in ("chat.js", "chat-words.js", "chatmemory-client.js"):
+    for name in ("chat.js", "chat-words.js", "chatmemory-client.js", "chatmemory-rest.js"):
         assert finders.find(f"chatmemory/{name}"), name

@@ -80,7 +80,6 @@ def test_a_turn_that_ends_in_time_is_complete(ann):
 def test_a_turn_that_does_not_end_in_time_is_interrupted_with_its_partial_text(
     ann, settings, monkeypatch, name
 ):
-    monkeypatch.setattr(responders_for_tests, "BLOCK_SECONDS", 0.5)
     use_responder(settings, name)
     begin(ann)
     wait_for(lambda: all(run.is_started for run in runner._runs.values()), "it does not start")

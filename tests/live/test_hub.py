@@ -301,17 +301,19 @@ def test_a_text_is_not_mirrored_in_a_process_without_sockets(hubs, wire):
     assert seen(there, 7) is None
 
 
-def test_the_runners_of_all_processes_are_notified_of_work_and_stops(hubs, wire):
+def test_the_runners_of_all_processes_are_notified_of_work_stops_and_jobs(hubs, wire):
     here, there = hubs
     there.listener = FakeRunner()
     there.serve()
     wait_for(lambda: wire.groups.get(RUNNERS), "the runner has not joined the group")
     here.notify_runners(7)
     here.notify_stop(9)
-    wait_for(lambda: len(there.listener.calls) == 2, "the runner was not notified")
-    assert set(there.listener.calls) == {("work", 7), ("stop", 9)}
+    here.notify_job(5)
+    wait_for(lambda: len(there.listener.calls) == 3, "the runner was not notified")
+    assert set(there.listener.calls) == {("work", 7), ("stop", 9), ("jobs", 0)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["is_cut", "is_frozen"])
 def test_a_failing_layer_delays_no_caller_and_is_used_again(hubs, wire, fault, caplog):
     here, there = hubs

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import pytest
 from asgiref.sync import sync_to_async as db
-from django.db import InterfaceError, connection
+from django.db import InterfaceError, connection, transaction
 
 from chatmemory import services
 from chatmemory.database import pool
@@ -105,11 +105,12 @@ def test_a_reply_is_stored_and_its_turn_complete(ann):
 
 @pytest.mark.slow
 def test_a_turn_that_is_launched_a_second_time_is_answered_once(ann, settings):
-    use_responder(settings, "slow", LEASE=2)
+    use_responder(settings, "slow")
     admitted = begin(ann)
     runner.launch(admitted.claim)
     wait_until_begun()
-    wait_for(lambda: turn().lease_until > turn().started_at + timedelta(seconds=3), "not renewed")
+    renewed = Turn.objects.filter(lease_until__gt=turn().lease_until)
+    wait_for(renewed.exists, "it is not renewed")
     responders_for_tests.GO.set()
     assert ended().status == "complete"
     assert len(rows()) == 2
@@ -184,11 +185,15 @@ def test_a_task_that_a_responder_left_behind_ends_no_other_run(ann, settings, ca
 
 @pytest.mark.slow
 def test_while_the_loop_is_blocked_nothing_is_claimed(ann, settings, monkeypatch):
-    use_responder(settings, "blocking", LEASE=0.5, TURN_TIMEOUT=0.2)
+    use_responder(settings, "blocking")
     begin(ann)
+    wait_until_begun()
+    use_responder(settings, "blocking", TURN_TIMEOUT=0.2)
     assert ended().error == "model_timeout"
+    assert runner.owner
+    use_responder(settings, "blocking", LEASE=0.2)
     wait_for(lambda: not runner.owner, "it still claims")
-    assert not runner._runs
+    wait_for(lambda: not runner._runs, "the run continues")
     responders_for_tests.GO.set()
     wait_for(lambda: runner.owner, "it does not claim again")
 
@@ -244,7 +249,6 @@ def test_empty_pieces_of_text_are_ignored(ann, settings, monkeypatch):
 
 @pytest.mark.parametrize("name", ["stubborn", "blocking"])
 def test_a_stop_does_not_wait_for_the_responder(ann, settings, monkeypatch, name):
-    monkeypatch.setattr(responders_for_tests, "BLOCK_SECONDS", 1.0)
     use_responder(settings, name)
     begin(ann)
     wait_until_begun()
@@ -439,8 +443,10 @@ def test_a_requeued_turn_is_answered_by_its_next_run(ann):
 
 
 def test_a_turn_that_takes_too_long_fails(ann, settings):
-    use_responder(settings, "slow", TURN_TIMEOUT=0.3)
+    use_responder(settings, "slow")
     begin(ann)
+    wait_until_begun()
+    use_responder(settings, "slow", TURN_TIMEOUT=0.1)
     assert (ended().status, turn().error) == ("failed", "model_timeout")
     assert rows()[-1] == ("assistant", "So far, ", "failed")
 
@@ -571,9 +577,12 @@ def test_a_turn_runs_although_a_run_here_has_its_primary_key(ann, settings):
 
 @pytest.mark.slow
 def test_the_keeper_renews_the_lease_of_a_responder_that_blocks(ann, settings):
-    use_responder(settings, "blocking", LEASE=1)
+    use_responder(settings, "blocking")
     begin(ann)
     wait_until_begun()
+    renewed = Turn.objects.filter(lease_until__gt=turn().lease_until)
+    wait_for(renewed.exists, "it is not renewed")
+    responders_for_tests.GO.set()
     assert ended().status == "complete"
     assert rows()[-1] == ("assistant", "So far, so good.", "complete")
 
@@ -581,10 +590,10 @@ def test_the_keeper_renews_the_lease_of_a_responder_that_blocks(ann, settings):
 @pytest.mark.slow
 def test_a_short_lease_is_renewed_in_time(ann, settings, monkeypatch):
     monkeypatch.setattr(runner.keeper, "seconds", 60)
-    use_responder(settings, "slow", LEASE=1)
+    use_responder(settings, "slow", LEASE=6)
     begin(ann)
     wait_until_begun()
-    later = Turn.objects.filter(lease_until__gt=turn().lease_until + timedelta(seconds=1))
+    later = Turn.objects.filter(lease_until__gt=turn().started_at + timedelta(seconds=6 + 1))
     wait_for(later.exists, "it is not renewed")
     responders_for_tests.GO.set()
     assert ended().status == "complete"
@@ -838,9 +847,12 @@ def test_a_process_that_dies_between_two_sweeps_is_detected_with_a_short_lease(
     monkeypatch.setattr("chatmemory.live.hub.hub.sweep.seconds", 60)
     settings.CHATMEMORY = {**settings.CHATMEMORY, "LEASE": 0.5}
     runner.enable()
-    threading.Event().wait(0.2)
-    admitted = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="dead")
-    progress.start_turn(claim=admitted.claim)
+    enabled_at = hub.sweep._succeeded_at["_sweep_turns"]
+    wait_for(lambda: hub.sweep._succeeded_at["_sweep_turns"] > enabled_at, "no first sweep")
+    threading.Event().wait(0.2)  # for a second one, which the start may request
+    with transaction.atomic():  # a sweep sees the claim only after its start
+        admitted = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="dead")
+        assert progress.start_turn(claim=admitted.claim)
     assert ended().status == "interrupted"
 
 
@@ -891,6 +903,7 @@ def test_a_turn_that_cannot_be_ended_does_not_stop_the_sweep(ann, settings, capl
     assert f"the overdue turn of session {pk} cannot be ended" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one lock for all")
 def test_an_end_that_cannot_be_stored_is_retried(ann, settings, monkeypatch):
     monkeypatch.setattr(runs, "END_RETRY_SECONDS", 0.05)

@@ -358,7 +358,7 @@ async def test_a_stop_reaches_the_process_that_runs_the_turn(ann, shared, redis_
 
 @pytest.mark.long
 async def test_a_reply_whose_server_is_killed_ends_with_the_saved_text(ann, serve):
-    [server] = await db(serve)(LEASE=1)
+    [server] = await db(serve)(LEASE=3)
     async with connected(tab := Connection(server, ann)):
         await tab.send("count 300")
         await eventually(lambda: Turn.objects.get().partial)
@@ -442,7 +442,7 @@ async def test_a_responder_that_hangs_in_a_thread_does_not_prevent_the_end_of_th
 
 @pytest.mark.long
 async def test_an_idle_server_ends_the_turn_of_a_dead_one(ann, serve):
-    dying, living = await db(serve)(2, LEASE=1)
+    dying, living = await db(serve)(2, LEASE=3)
     async with connected(tab := Connection(dying, ann)):
         await tab.send("count 300")
         await eventually(lambda: Turn.objects.get().partial)

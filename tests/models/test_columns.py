@@ -13,10 +13,10 @@ import pytest
 from django.db import models
 
 from chatmemory.database.locks import locked_transaction
-from chatmemory.models import Feedback, Message, Session, Turn
+from chatmemory.models import Feedback, Message, Session, SessionNote, Turn
 from chatmemory.services import redact_message, redact_turn
 from chatmemory.services.removal.erasure import begin_erasure
-from chatmemory.transfer.columns import _REQUIRED, FEEDBACK, MESSAGE, SESSION, TURN, Line
+from chatmemory.transfer.columns import _REQUIRED, FEEDBACK, MESSAGE, NOTE, SESSION, TURN, Line
 from tests.factories import BY, TALK, make_user
 
 pytestmark = pytest.mark.django_db
@@ -46,6 +46,7 @@ NOT_EXPORTED: dict[type[models.Model], dict[str, str]] = {
     Message: _ROW,
     Turn: {**_ROW, **_RUN, "epoch": "that of the imported session"},
     Feedback: _ROW,
+    SessionNote: _ROW,
 }
 
 OTHER_DEFAULTS = {(MESSAGE, "status"): "the model has none; nearly all rows are complete"}
@@ -65,7 +66,7 @@ KEPT_BY_ERASURE: dict[type[models.Model], dict[str, str]] = {
         **dict.fromkeys(("id", "session", "client_id"), _DELETED),
         **dict.fromkeys(("status", "error", "model", "usage"), "of the run, not of the person"),
         **dict.fromkeys(("place", "user_seq", "replaces_from", "replaces_to"), _NUMBER),
-        **dict.fromkeys(("epoch", "fence", "step"), _NUMBER),
+        **dict.fromkeys(("epoch", "fence", "step", "first_text_ms"), _NUMBER),
         **dict.fromkeys(("started_at", "stop_requested_at", "created_at", "ended_at"), _NUMBER),
     },
 }
@@ -85,7 +86,7 @@ KEPT_BY_REDACTION: dict[type[models.Model], dict[str, str]] = {
         **dict.fromkeys(("id", "session", "user_seq", "replaces_from", "replaces_to"), _FRAME),
         "client_id": "a resend stays a duplicate",
         "place": _FRAME,
-        **dict.fromkeys(("status", "error", "model", "usage", "step"), _METADATA),
+        **dict.fromkeys(("status", "error", "model", "usage", "step", "first_text_ms"), _METADATA),
         **dict.fromkeys(("epoch", "fence", "lease_owner", "lease_until", "scope"), _METADATA),
         **dict.fromkeys(("started_at", "stop_requested_at", "created_at", "ended_at"), _METADATA),
     },
@@ -167,7 +168,13 @@ def blanked(row) -> set[str]:
 
 @pytest.mark.parametrize(
     ("model", "line"),
-    [(Session, SESSION), (Message, MESSAGE), (Turn, TURN), (Feedback, FEEDBACK)],
+    [
+        (Session, SESSION),
+        (Message, MESSAGE),
+        (Turn, TURN),
+        (Feedback, FEEDBACK),
+        (SessionNote, NOTE),
+    ],
 )
 def test_each_column_is_exported_and_imported(model, line: Line):
     check_all(model, {column.name for column in line.columns}, NOT_EXPORTED[model])
@@ -180,6 +187,7 @@ def test_an_exported_row_is_imported_unchanged():
         (fill_message(session), MESSAGE),
         (fill_turn(session), TURN),
         (fill_feedback(session), FEEDBACK),
+        (fill(SessionNote, session=session), NOTE),
     ):
         values = line.read(json.loads(json.dumps(line.write(row))))
         assert values == {name: getattr(row, name) for name in values}
@@ -213,8 +221,8 @@ def test_redaction_blanks_each_column_of_a_turn():
 
 @pytest.mark.parametrize(
     "line",
-    [SESSION, MESSAGE, TURN, FEEDBACK],
-    ids=["Session", "Message", "Turn", "Feedback"],
+    [SESSION, MESSAGE, TURN, FEEDBACK, NOTE],
+    ids=["Session", "Message", "Turn", "Feedback", "SessionNote"],
 )
 def test_a_column_that_a_file_omits_gets_the_models_default(line):
     """A file that was exported before the column existed must not change what rows mean."""

@@ -25,6 +25,8 @@ KEY_COLUMNS = [
     ("chatmemory_session", "removed_scope"),
     ("chatmemory_message", "client_id"),
     ("chatmemory_turn", "client_id"),
+    ("chatmemory_jobitem", "scope"),
+    ("chatmemory_jobitem", "key"),
 ]
 
 

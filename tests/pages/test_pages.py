@@ -19,14 +19,14 @@ from django.urls import reverse
 from chatmemory import codec, errors, services
 from chatmemory.errors import ModelError
 from chatmemory.models import Session
-from chatmemory.pages import views
 from chatmemory.pages.views import (
     FAILURES,
     MAX_TEXT_CHARS,
     POLICY,
-    RENDERED_CHARS,
     SESSIONS_PER_PAGE,
 )
+from chatmemory.rendering import rows as rendered_rows
+from chatmemory.rendering.rows import RENDERED_CHARS
 from chatmemory.services import Actor
 from tests.factories import make_messages, make_session, make_user
 from tests.payloads import ELSEWHERE, PAYLOADS
@@ -244,8 +244,8 @@ def test_a_page_of_large_replies_is_bounded(web, ann):
 @pytest.mark.regression
 def test_a_page_spends_bounded_time_on_markdown(web, ann, monkeypatch):
     talk(ann, *("q", "*a*") * 5)
-    monkeypatch.setattr(views, "RENDERED_SECONDS", -1.0)
-    assert html_of(web.get("/chat/talk/")).count(" data-html") == 0
+    monkeypatch.setattr(rendered_rows, "RENDERED_SECONDS", -1.0)
+    assert html_of(web.get("/chat/talk/")).count(" data-html") == 1
     answer = web.get("/chat/talk/html/").json()
     assert ([message["seq"] for message in answer["messages"]], answer["upto"]) == ([2], 3)
 

@@ -1,1 +1,1 @@
-"""A host whose user model has no `is_active` column; `scenario` runs in its own process."""
+"""A host whose user model is none of AbstractBaseUser; `scenario` runs in its own process."""

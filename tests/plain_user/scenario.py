@@ -38,6 +38,10 @@ def is_refused(check):
     return False
 
 
+assert browser.get("/chat/").status_code == 200
+assert browser.get("/api/sessions/").status_code == 200
+assert browser.session.session_key
+assert logins.login_of_session(browser.session.session_key).actor.label == "ann"
 login, unused = services.use_ticket(ticket=ticket()), ticket()
 logins.check_login(login)
 Member.objects.update(left_at=Now())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 
 Event = tuple[str, ...]
@@ -10,8 +11,10 @@ BLOCKS = {
     *("blockquote", "div", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre"),
     *("section", "table", "tbody", "td", "th", "thead", "tr", "ul"),
 }
-ADDED = {"rel", "target"}
-"""Attributes that each of our links has in addition."""
+ADDED = {"rel", "target", "tabindex", "role", "aria-label"}
+"""Attributes that our links and elements that scroll have in addition."""
+SCROLLS = re.compile(r'<div class="table-scroll"[^>]*>\s*(<table>.*?</table>)\s*</div>', re.DOTALL)
+"""A table in the element that scrolls it."""
 
 
 class Events(HTMLParser):
@@ -25,7 +28,7 @@ class Events(HTMLParser):
         self._pre = 0
         self._hidden = 0
         self._found: list[Event] = []
-        self.feed(html)
+        self.feed(SCROLLS.sub(r"\1", html))
         self.close()
         self._end_text(is_block=True)
 
@@ -79,5 +82,5 @@ class Events(HTMLParser):
 
 
 def events(html: str, *, with_breaks: bool = False) -> list[Event]:
-    """Return what a reader of this HTML gets, without what we add to each link."""
+    """Return what a reader of this HTML gets, without what we add to links, code and tables."""
     return Events(html, with_breaks=with_breaks).found

@@ -17,20 +17,23 @@ from tests.payloads import ELSEWHERE, PAYLOADS
 ORIGIN = "https://images.example"
 
 PLAIN = {
-    *("blockquote", "br", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "pre", "strong"),
+    *("blockquote", "br", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "strong"),
     *("table", "tbody", "thead", "tr"),
 }
-CLASSIFIED = {"code", "div", "p", "section", "span", "sup", "td", "th", "ul"}
+SCROLLING = {"tabindex": {"0"}, "role": {"group"}, "aria-label": {"Code", "Table", "Formula"}}
+CLASSIFIED = {"code", "p", "section", "span", "sup", "td", "th", "ul"}
 ALLOWED: dict[str, set[str]] = {
     **{tag: set() for tag in PLAIN},
     **{tag: {"class"} for tag in CLASSIFIED},
     "a": {"class", "href", "id", "rel", "target", "title"},
+    "div": {"class", *SCROLLING},
+    "pre": {*SCROLLING},
     "li": {"class", "id"},
     "ol": {"class", "start"},
 }
 CLASS = re.compile(
     r"align-(left|center|right)|language-\S+|hl-[a-z]+|blocked-image|definition|footnote-(back|ref)"
-    r"|footnotes|link-host|math|contains-task-list|task-list-item|task-mark"
+    r"|footnotes|link-host|math|contains-task-list|table-scroll|task-list-item|task-mark"
 )
 VOID = {"br", "hr", "img"}
 
@@ -57,6 +60,7 @@ class Checked(HTMLParser):
         for name, value in attrs:
             assert name in ALLOWED[tag]
             assert value is not None
+            assert value in SCROLLING.get(name, {value})
             if name == "class":
                 assert CLASS.fullmatch(value)
             if name == "id":
@@ -101,6 +105,8 @@ def test_a_payload_can_neither_run_scripts_nor_load_resources(payload):
         "<a href='https://a.example' target='_top'>a</a>",
         "<p style='color: red' class='cm-row' id='main' onclick='x'>a</p>",
         "<a href='javascript:x' id='fn1' target='_top'>a</a><a href='#x-fn1' id='x-fn1'>b</a>",
+        "<pre tabindex='1' role='alert' aria-label='Pay'>a</pre><p tabindex='0' role='group'>b</p>",
+        "<div tabindex='-1' role='button' aria-label='Codes' class='table-scroll'>a</div>",
         "<code class='language-a b'>c</code><span class='math hl-name'>d</span><p id='x-fn1'>e</p>",
     ],
 )

@@ -76,6 +76,18 @@ def test_a_text_in_any_pieces_becomes_the_same_blocks(fragments, choice):
     assert streamed(pieces) == blocks
 
 
+@given(st.lists(FRAGMENTS, max_size=12), st.integers(1, 9))
+def test_the_closed_characters_and_the_open_text_are_the_text(fragments, length):
+    text = "\n".join(fragments)
+    stream = MarkdownStream()
+    for start in range(0, len(text), length):
+        stream.feed(text[start : start + length])
+        rest = text[stream.closed_chars : start + length]
+        assert module._normal(rest) == stream.open_text
+    stream.close()
+    assert stream.closed_chars == len(text)
+
+
 def test_a_streamed_text_without_late_definitions_becomes_the_stored_html():
     for text in texts(6, 300):
         assert "".join(streamed(text)) == markdown(text)

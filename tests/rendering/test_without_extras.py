@@ -24,8 +24,9 @@ assert "".join([*stream.feed(text), *stream.close()]) == markdown(text)
 print(markdown(text), end="")
 """
 
+CODE = '<pre tabindex="0" role="group" aria-label="Code">'
 CASES = {
-    "```python\na = 1\n```": '<pre><code class="language-python">a = 1\n</code></pre>\n',
+    "```python\na = 1\n```": f'{CODE}<code class="language-python">a = 1\n</code></pre>\n',
     "see https://a.example and a@b.org": "<p>see https://a.example and a@b.org</p>\n",
     "a[^1]\n\n[^1]: b\n\n[^2]: /c": "<p>a[^1]</p>\n<p>[^1]: b</p>\n<p>[^2]: /c</p>\n",
     "- [x] ~~a~~ $b_1_$\n": (

@@ -760,6 +760,18 @@ def last_reply(*texts: str) -> str:
         ("My phone is +49 170 1234567.", "What\u2019s my phone number?", "+49 170 1234567"),
         ("It must be there by March 6th.", "What date did I say?", "March 6th"),
         ("My dog is called Rex.", "What is my dog?", "Rex"),
+        ("my name is Anna Weber", "what's my name?", "Anna Weber"),
+        (
+            "My name\u2019s Anna Weber, and my dog is called Rex.",
+            "what's my full name?",
+            "Anna Weber",
+        ),
+        ("my name is José van der Berg", "Do you know my name?", "José van der Berg"),
+        ("my name is anna", "who am i?", "anna"),
+        ("My dog is called Rex.", "What\u2019s my dog called?", "Rex"),
+        ("my dog's name is Rex.", "what is the name of my dog?", "Rex"),
+        ("My name is Mira. My dog's name is Rex.", "What's my name?", "Mira"),
+        ("My dog\u2019s name is Rex.", "What's my dog's name?", "Rex"),
     ],
 )
 def test_the_demo_model_remembers_facts(told, asked, known):
@@ -767,7 +779,9 @@ def test_the_demo_model_remembers_facts(told, asked, known):
 
 
 def test_the_demo_model_admits_what_it_does_not_know():
-    assert last_reply("What's my name?") == "I don't know your name; you haven't told me here."
+    unknown = "I don't know your {} yet; you haven't told me here."
+    assert last_reply("What's my name?") == unknown.format("name")
+    assert last_reply("My name is Mira.", "what's my dog called?") == unknown.format("dog")
     assert "don't know" in last_reply("My name is Mira.", "What did I say about elephants?")
     assert "don't know" in last_reply("Is the train late?")
 

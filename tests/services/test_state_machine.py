@@ -433,6 +433,7 @@ def check(machine: type[Memory], examples: int, **more: Any) -> None:
     )
 
 
+@pytest.mark.hypothesis
 def test_the_memory_behaves_like_the_model():
     check(Memory, EXAMPLES)
 

@@ -164,6 +164,7 @@ def test_an_event_loop_outside_of_the_tests_thread_is_refused():
     assert not Message.objects.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.regression
 @pytest.mark.django_db
 @own_threads

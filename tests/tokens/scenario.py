@@ -8,6 +8,7 @@ import django
 
 django.setup()
 
+from django.conf import settings  # noqa: E402
 from django.contrib.auth.models import User  # noqa: E402
 from django.core.management import call_command  # noqa: E402
 from django.test import Client  # noqa: E402
@@ -78,14 +79,20 @@ assert refused["WWW-Authenticate"] == 'Token, Bearer realm="api", Session'
 # A page of another origin may send the token, but no cookie.
 asked = {
     "access-control-request-method": "PATCH",
-    "access-control-request-headers": "authorization",
+    "access-control-request-headers": "authorization, if-none-match",
 }
 preflight = browser.options("/api/sessions/", headers={**ORIGIN, **asked})
 assert preflight["Access-Control-Allow-Origin"] == ORIGIN["origin"]
-assert "authorization" in preflight["Access-Control-Allow-Headers"]
+assert {"authorization", "if-none-match"} <= {
+    *preflight["Access-Control-Allow-Headers"].split(", ")
+}
 assert "PATCH" in preflight["Access-Control-Allow-Methods"]
 assert "Access-Control-Allow-Credentials" not in preflight
-assert "Access-Control-Allow-Origin" in call("get", "sessions/", by_jwt, **ORIGIN)
+shown = call("get", "sessions/", by_jwt, **ORIGIN)
+assert "Access-Control-Allow-Origin" in shown
+assert shown["Access-Control-Expose-Headers"].split(", ") == list(
+    getattr(settings, "CORS_EXPOSE_HEADERS")  # noqa: B009  # not a setting of Django
+)
 foreign = browser.get("/api/sessions/", headers={"origin": "https://other.example"})
 assert "Access-Control-Allow-Origin" not in foreign
 print("done")  # noqa: T201  # for the test that runs this

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import corsheaders.defaults
+
 from project.settings import *  # noqa: F403  # with the changes below
 from project.settings import INSTALLED_APPS, MIDDLEWARE
 
@@ -10,10 +12,11 @@ ALLOWED_HOSTS = ["testserver"]
 INSTALLED_APPS = [*INSTALLED_APPS, "corsheaders", "rest_framework.authtoken"]
 MIDDLEWARE = ["corsheaders.middleware.CorsMiddleware", *MIDDLEWARE]
 CORS_ALLOWED_ORIGINS = ["https://app.example"]
-CORS_EXPOSE_HEADERS = ["Retry-After"]
+CORS_EXPOSE_HEADERS = ["Allow", "Content-Disposition", "ETag", "Retry-After", "WWW-Authenticate"]
+CORS_ALLOW_HEADERS = [*corsheaders.defaults.default_headers, "if-none-match"]
 CORS_URLS_REGEX = "^/api/"
 CHATMEMORY = {
-    "API_AUTHENTICATION": [  # type: ignore[dict-item]  # the project has no list
+    "API_AUTHENTICATION": [
         "rest_framework.authentication.TokenAuthentication",
         "rest_framework_simplejwt.authentication.JWTAuthentication",
     ],

@@ -24,6 +24,7 @@ from chatmemory.models import AuditEntry, Feedback, Message, Session, Turn
 from chatmemory.services import (
     Actor,
     abegin_export,
+    add_note,
     admit_turn,
     append_messages,
     check_integrity,
@@ -78,6 +79,8 @@ def make_talk(owner: Any, key: str = "talk") -> Session:
     )
     for tag in ("contract", "émeute 🌦"):
         tag_session(**at, tag=tag, reason="")
+    for text in ("Called “Zoë” 🌦", "A second note."):
+        add_note(**at, text=text)
     append_messages(**at, messages=make_messages("one", "two", "three", "four"), client_id="first")
     trim_session(**at, keep_last=2, reason="long")
     turn(at, "t1", calls=True)
@@ -156,6 +159,7 @@ def test_jsonl_round_trips_a_session(mira):
     old, omar = make_talk(mira), make_user("omar")
     text = text_of("jsonl", pk=old.pk)
     assert '"tags":["contract","émeute 🌦"]' in text
+    assert '"notes":[{"text":"Called “Zoë” 🌦","actor_kind":' in text
     [outcome] = import_text(text, omar, reason="moved")
     assert (outcome.is_new, outcome.error, outcome.messages) == (True, None, old.last_seq)
     new = Session.objects.get(scope=user_scope(omar), key="talk")
@@ -782,6 +786,6 @@ def test_a_session_costs_few_statements(mira, django_assert_num_queries):
     make_session("talk", owner=mira)
     messages = make_messages(*["x"] * 300)
     append_messages(session_key="talk", by=BY, scope=user_scope(mira), messages=messages)
-    # Three for sessions; waiting turns, head, tags, other turns; two pages of rows; feedback.
-    with django_assert_num_queries(10):
+    # Three for sessions; waiting turns, head, tags, notes, other turns; two pages; feedback.
+    with django_assert_num_queries(11):
         text_of("jsonl")

@@ -6,12 +6,14 @@ from pathlib import Path
 
 from django.core.management import CommandError, CommandParser
 
+from chatmemory import services
 from chatmemory.errors import BadInput, MemoryUnavailable
-from chatmemory.management.interruptible import InterruptibleCommand
+from chatmemory.management.exits import UsageError
+from chatmemory.management.reporting import ReportingCommand
 from chatmemory.management.sealing import verify_and_seal
 
 
-class Command(InterruptibleCommand):
+class Command(ReportingCommand):
     """Prints one line per finding, the entries without a seal, and the head of the chain."""
 
     help = (
@@ -21,11 +23,19 @@ class Command(InterruptibleCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "--head",
             default="",
             metavar="NUMBER:DIGEST",
             help="the head that an earlier run printed",
+        )
+        parser.add_argument(
+            "--head-file",
+            type=Path,
+            metavar="FILE",
+            help="verify against the head in this file, then store the new head in it; create it "
+            "empty before the first run",
         )
         parser.add_argument(
             "--former-key-file",
@@ -45,16 +55,19 @@ class Command(InterruptibleCommand):
         self,
         *,
         head: str,
+        head_file: Path | None,
         former_key_file: list[str],
         no_seal: bool,
         seal_old: bool,
         **options: object,
     ) -> None:
+        if head and head_file:
+            raise UsageError("Give either --head or --head-file.")
         try:
             problem = verify_and_seal(
-                self.stdout,
-                head=head,
-                former_keys=[_key_in(file) for file in former_key_file],
+                self,
+                head=_text_of(head_file, "head") if head_file else head,
+                former_keys=[_text_of(Path(file), "key") for file in former_key_file],
                 seals=not no_seal,
                 seals_old=seal_old,
             )
@@ -62,10 +75,31 @@ class Command(InterruptibleCommand):
             raise CommandError(str(error)) from error
         if problem:
             raise CommandError(problem)
+        if head_file:
+            _store(services.audit_state().head, head_file)
 
 
-def _key_in(file: str) -> str:
+def _text_of(file: Path, name: str) -> str:
+    """Return what a file contains. Raises CommandError, also if it does not exist.
+
+    A missing file of the head may be a disk that is not mounted: verification without a head would
+    not find that the end of the audit was deleted.
+    """
     try:
-        return Path(file).read_text(encoding="utf-8").strip()
+        return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"The key file {file} can't be read: {type(error).__name__}.") from error
+        raise CommandError(
+            f"The {name} file {file} can't be read: {type(error).__name__}."
+        ) from error
+
+
+def _store(head: str, file: Path) -> None:
+    """Replace the file, which is never empty in between. Raises CommandError."""
+    new = file.with_name(f"{file.name}.new")
+    try:
+        new.write_text(f"{head}\n", encoding="utf-8")
+        new.replace(file)
+    except OSError as error:
+        raise CommandError(
+            f"The head file {file} can't be written: {type(error).__name__}."
+        ) from error

@@ -83,7 +83,7 @@ class Command(InterruptibleCommand):
             terminal: Any = import_module("chatmemory.client.terminal")
         except ImportError as error:
             hint = "pip install 'django-chatmemory[client]'"
-            raise CommandError(f"The package websockets is not installed: {hint}") from error
+            raise CommandError(f"The client is not completely installed: {hint}") from error
         try:
             chat = client.connect(
                 f"{url.rstrip('/')}/{key or uuid.uuid4()}/",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import asdict
 
@@ -11,13 +10,13 @@ from django.core.management import CommandError, CommandParser
 from chatmemory import services
 from chatmemory.errors import BadInput, NotFound
 from chatmemory.management.counting import counted
-from chatmemory.management.interruptible import InterruptibleCommand
 from chatmemory.management.owners import scope_of
+from chatmemory.management.reporting import ReportingCommand
 
 _ACTOR = services.Actor.server("chatmemory_check")
 
 
-class Command(InterruptibleCommand):
+class Command(ReportingCommand):
     """Prints one line per finding, then the number of findings of each kind."""
 
     help = (
@@ -27,12 +26,12 @@ class Command(InterruptibleCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument("--session", type=int, metavar="PK", help="only this session")
         parser.add_argument("--scope", help='only sessions of this scope, such as "user:1"')
         parser.add_argument(
             "--fix", action="store_true", help="repair all findings whose repair invents no content"
         )
-        parser.add_argument("--json", action="store_true", help="print JSON lines")
 
     def handle(
         self,
@@ -40,16 +39,17 @@ class Command(InterruptibleCommand):
         session: int | None,
         scope: str | None,
         fix: bool,
-        json: bool,
         **options: object,
     ) -> None:
-        self.as_json = json
         found: Counter[str] = Counter()
         fixed: Counter[str] = Counter()
         repair_by = _ACTOR if fix else None
         try:
             for finding in services.check_integrity(
-                session_pk=session, scope=scope_of(None, scope), repair_by=repair_by
+                session_pk=session,
+                scope=scope_of(None, scope),
+                repair_by=repair_by,
+                progress=self.progress,
             ):
                 self._show(finding)
                 found[finding.code] += 1
@@ -62,18 +62,13 @@ class Command(InterruptibleCommand):
             raise CommandError(f"{counted(left, 'finding')} not repaired.")
 
     def _show(self, finding: services.Finding) -> None:
-        if self.as_json:
-            self.stdout.write(json.dumps(asdict(finding)))
-            return
         mark = " (repaired)" if finding.is_fixed else " (--fix repairs it)"
         end = mark if finding.is_fixable else ""
-        self.stdout.write(f"session {finding.session_pk}: {finding.sentence}{end}")
+        self.report(f"session {finding.session_pk}: {finding.sentence}{end}", **asdict(finding))
 
     def _print_counts(self, found: Counter[str], fixed: Counter[str]) -> None:
-        if self.as_json:
-            self.stdout.write(json.dumps({"found": found, "fixed": +fixed}))
-            return
-        for code, count in sorted(found.items()):
-            self.stdout.write(f"{code}: {count:,} found, {fixed[code]:,} repaired")
-        if not found:
-            self.stdout.write("nothing found")
+        lines = [
+            f"{code}: {count:,} found, {fixed[code]:,} repaired"
+            for code, count in sorted(found.items())
+        ]
+        self.report("\n".join(lines or ["nothing found"]), found=found, fixed=+fixed)

@@ -8,11 +8,11 @@ from chatmemory import services
 from chatmemory.errors import ChatMemoryError
 from chatmemory.management.acting import add_actor_arguments, command_actor
 from chatmemory.management.counting import counted
-from chatmemory.management.interruptible import InterruptibleCommand
 from chatmemory.management.owners import add_person_arguments, scope_of
+from chatmemory.management.reporting import ReportingCommand
 
 
-class Command(InterruptibleCommand):
+class Command(ReportingCommand):
     """Can be run again after an interruption; the receipt then counts all deletions."""
 
     help = (
@@ -22,6 +22,7 @@ class Command(InterruptibleCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
         add_person_arguments(parser)
         add_actor_arguments(parser)
         parser.add_argument(
@@ -45,17 +46,24 @@ class Command(InterruptibleCommand):
             if dry_run:
                 erased = services.preview_erasure(by=person, scope=scope)
             else:
-                erased = services.erase_person(by=person, reason=reason, scope=scope)
+                erased = services.erase_person(
+                    by=person, reason=reason, scope=scope, progress=self.progress
+                )
         except ChatMemoryError as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(
+        receipt = erased.entry and erased.entry.pk
+        end = f"The receipt is audit entry {receipt}." if receipt else "Nothing was deleted."
+        self.report(
             f"{counted(erased.sessions, 'session')}, {counted(erased.messages, 'message')}, "
-            f"{counted(erased.turns, 'turn')}"
+            f"{counted(erased.turns, 'turn')}\n{end}",
+            scope=scope,
+            sessions=erased.sessions,
+            messages=erased.messages,
+            turns=erased.turns,
+            held=erased.held,
+            receipt=receipt,
+            dry_run=dry_run,
         )
-        if erased.entry is None:
-            self.stdout.write("Nothing was deleted.")
-        else:
-            self.stdout.write(f"The receipt is audit entry {erased.entry.pk}.")
         if erased.held:
             pks = ", ".join(map(str, erased.held))
             noun = "session" if len(erased.held) == 1 else "sessions"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict
+
 from django.core.management import CommandError, CommandParser
 
 from chatmemory import services
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.management.counting import counted
-from chatmemory.management.interruptible import InterruptibleCommand
+from chatmemory.management.reporting import ReportingCommand
 
 
-class Command(InterruptibleCommand):
+class Command(ReportingCommand):
     """Removes session by session, each in its own transaction; can be stopped at any time."""
 
     help = (
@@ -20,23 +23,30 @@ class Command(InterruptibleCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "--dry-run", action="store_true", help="only print what would be removed"
         )
 
     def handle(self, *, dry_run: bool, **options: object) -> None:
         try:
-            expired = services.expire_sessions(dry_run=dry_run)
+            expired = services.expire_sessions(dry_run=dry_run, progress=self.progress)
         except (ValueError, MemoryUnavailable) as error:
             raise CommandError(str(error)) from error
-        for reason, count in expired.removed.items():
-            numbers = f"{counted(count.sessions, 'session')}, {counted(count.messages, 'message')}"
-            self.stdout.write(f"{reason}: {numbers}")
-        if not expired.removed:
-            self.stdout.write("Nothing is due.")
-        elif dry_run:
-            self.stdout.write("Nothing was removed.")
+        self.report(
+            "\n".join(_sentences(expired, dry_run=dry_run)), **asdict(expired), dry_run=dry_run
+        )
         if expired.left:
             raise CommandError(
                 f"{counted(expired.left, 'session')} locked and skipped. Run this again."
             )
+
+
+def _sentences(expired: services.Expired, *, dry_run: bool) -> Iterator[str]:
+    for reason, count in expired.removed.items():
+        numbers = f"{counted(count.sessions, 'session')}, {counted(count.messages, 'message')}"
+        yield f"{reason}: {numbers}"
+    if not expired.removed:
+        yield "Nothing is due."
+    elif dry_run:
+        yield "Nothing was removed."

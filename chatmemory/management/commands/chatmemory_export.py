@@ -12,12 +12,14 @@ from chatmemory import services, transfer
 from chatmemory.errors import ChatMemoryError
 from chatmemory.management.acting import add_actor_arguments, command_actor
 from chatmemory.management.counting import counted
-from chatmemory.management.interruptible import InterruptibleCommand
+from chatmemory.management.exits import UsageError
 from chatmemory.management.owners import scope_of
+from chatmemory.management.reporting import ReportingCommand
 from chatmemory.services import Export
+from chatmemory.services.transfers.exports import preview_export
 
 
-class Command(InterruptibleCommand):
+class Command(ReportingCommand):
     """Commits an audit entry with the actor and reason before the first byte is written."""
 
     help = (
@@ -26,6 +28,7 @@ class Command(InterruptibleCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
         selection = parser.add_mutually_exclusive_group(required=True)
         selection.add_argument("--owner", help="username of the sessions' owner")
         selection.add_argument("--scope", help="scope of the sessions, such as server or user:7")
@@ -38,6 +41,9 @@ class Command(InterruptibleCommand):
             "--output", help="a new file, readable only by you; default: standard output"
         )
         add_actor_arguments(parser)
+        parser.add_argument(
+            "--dry-run", action="store_true", help="only print how much would be exported"
+        )
 
     def handle(
         self,
@@ -49,16 +55,21 @@ class Command(InterruptibleCommand):
         scope: str | None = None,
         key: str | None = None,
         output: str | None = None,
+        dry_run: bool = False,
         **options: object,
     ) -> None:
         person = command_actor("chatmemory_export", by=by, reason=reason)
         scope = scope_of(owner, scope)
+        if self.as_json and output is None and not dry_run:
+            raise UsageError("--json needs --output, since standard output has the export.")
         if scope is None and key is not None:
-            raise CommandError("--key needs --owner or --scope.")
+            raise UsageError("--key needs --owner or --scope.")
         if output is not None and Path(output).exists():
             raise CommandError(f"{output} already exists. Choose another file.")
         try:
-            if scope is None:
+            if dry_run:
+                export = preview_export(form=form, by=person, scope=scope, session_key=key)
+            elif scope is None:
                 export = services.begin_export_of_all(form=form, by=person, reason=reason)
             else:
                 export = services.begin_export(
@@ -68,14 +79,20 @@ class Command(InterruptibleCommand):
             raise CommandError(str(error)) from error
         if not export.session_count:
             raise CommandError(f"Nothing is stored{f' under {scope}' if scope else ''}.")
-        text = transfer.write_export(export)
+        if dry_run:
+            counts = f"{_counts(export)} (nothing was exported)"
+            self.report(counts, **_values(export), output=output, dry_run=True)
+            return
+        # Not on a terminal that shows the export itself.
+        progress = None if output is None and self.stdout.isatty() else self.progress
+        text = transfer.write_export(export, progress=progress)
         try:
             if output is None:
                 for piece in text:
                     self.stdout.write(piece, ending="")
             else:
                 _write(text, Path(output))
-                self.stdout.write(_counts(export))
+                self.report(_counts(export), **_values(export), output=output, dry_run=False)
         except ChatMemoryError as error:
             raise CommandError(f"{error} The output is incomplete.") from error
 
@@ -95,3 +112,11 @@ def _write(text: Iterator[str], path: Path) -> None:
 
 def _counts(export: Export) -> str:
     return f"{counted(export.session_count, 'session')}, {counted(export.message_count, 'message')}"
+
+
+def _values(export: Export) -> dict[str, object]:
+    return {
+        "form": export.form,
+        "sessions": export.session_count,
+        "messages": export.message_count,
+    }

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,12 +17,9 @@ from chatmemory import codec, transfer
 from chatmemory.errors import BadInput, ChatMemoryError
 from chatmemory.management.acting import add_actor_arguments, command_actor
 from chatmemory.management.counting import counted
-from chatmemory.management.interruptible import InterruptibleCommand
 from chatmemory.management.owners import scope_of
+from chatmemory.management.reporting import ReportingCommand
 from chatmemory.transfer import Lines, Outcome, Target
-
-BAR_WIDTH = 30
-"""In characters."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +50,7 @@ class Counts:
         )
 
 
-class Command(InterruptibleCommand):
+class Command(ReportingCommand):
     """Stores each session completely or not at all; does not change sessions that exist."""
 
     help = (
@@ -65,6 +61,7 @@ class Command(InterruptibleCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument("file", help="the file, or - for standard input")
         destination = parser.add_mutually_exclusive_group(required=True)
         destination.add_argument("--owner", help="username of the sessions' owner")
@@ -111,54 +108,37 @@ class Command(InterruptibleCommand):
             raise CommandError(str(error)) from error
         counts = Counts()
         with _open(file) as stream:
-            bar = ProgressBar(self, stream)
+            size = _size(stream)
             lines = Lines(stream)
             try:
                 for outcome in transfer.import_lines(_without_query_log(lines), target=target):
                     counts.add(outcome)
                     if outcome.error is not None:
-                        bar.clear()
+                        self.bar.clear()
                         self.stderr.write(f"Line {outcome.line}: {outcome.error}")
-                    bar.show(counts)
+                    self.bar.show(
+                        lines.number if size is None else stream.tell(), size, str(counts)
+                    )
             except ChatMemoryError as error:
                 raise CommandError(
                     f"Line {lines.number}: {error} Run this again to continue."
                 ) from error
-            finally:
-                bar.clear()
-        self.stdout.write(f"{counts} (nothing was stored)" if dry_run else str(counts))
+        self.report(
+            f"{counts} (nothing was stored)" if dry_run else str(counts),
+            **asdict(counts),
+            dry_run=dry_run,
+        )
         if counts.bad:
             raise CommandError(f"{counted(counts.bad, 'invalid line')} skipped.")
 
 
-class ProgressBar:
-    """Shows the progress if stderr is a terminal."""
-
-    def __init__(self, command: InterruptibleCommand, stream: BinaryIO) -> None:
-        self.out = command.stderr
-        self.stream = stream
-        self.size = stream.seek(0, 2) if stream.seekable() else 0
-        self.next_at = 0.0
-        if stream.seekable():
-            stream.seek(0)
-
-    def show(self, counts: Counts) -> None:
-        """Draw it, at most ten times per second."""
-        if not self.out.isatty() or time.monotonic() < self.next_at:
-            return
-        self.next_at = time.monotonic() + 0.1
-        share = self.stream.tell() / self.size if self.size else 0.0
-        done = "#" * round(share * BAR_WIDTH)
-        self._write(f"[{done:<{BAR_WIDTH}}] {share:4.0%}  {counts}")
-
-    def clear(self) -> None:
-        """Remove it, so that other output starts on an empty line."""
-        if self.out.isatty():
-            self._write("")
-
-    def _write(self, text: str) -> None:
-        self.out.write(f"\r\x1b[K{text}", style_func=str, ending="")
-        self.out.flush()
+def _size(stream: BinaryIO) -> int | None:
+    """Return the number of bytes; None for a pipe."""
+    if not stream.seekable():
+        return None
+    size = stream.seek(0, 2)
+    stream.seek(0)
+    return size
 
 
 def _without_query_log(lines: Lines) -> Iterator[tuple[int, bytes]]:

@@ -6,13 +6,14 @@ from django.core.management import CommandError
 
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.management.counting import counted
-from chatmemory.management.interruptible import InterruptibleCommand
+from chatmemory.management.reporting import ReportingCommand
 from chatmemory.services.turns import recovery
 
 
-class Command(InterruptibleCommand):
+class Command(ReportingCommand):
     """Needed only if no process serves sockets or runs turns; those recover turns themselves."""
 
+    is_long = False
     help = (
         "Recover the turns whose lease has expired. A turn that had started ends as interrupted, "
         "with its partial text; any other turn returns to the queue. Processes that run turns do "
@@ -24,9 +25,13 @@ class Command(InterruptibleCommand):
             recovered = recovery.recover_all_overdue_turns()
         except MemoryUnavailable as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(
+        self.report(
             f"{counted(recovered.interrupted, 'turn')} interrupted, "
-            f"{recovered.requeued} returned to the queue, {recovered.cancelled} cancelled"
+            f"{recovered.requeued} returned to the queue, {recovered.cancelled} cancelled",
+            interrupted=recovered.interrupted,
+            requeued=recovered.requeued,
+            cancelled=recovered.cancelled,
+            failed=recovered.failed,
         )
         if recovered.failed:
             raise CommandError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from django.core.management import CommandError, CommandParser
 
@@ -10,10 +11,10 @@ from chatmemory import services
 from chatmemory.errors import ChatMemoryError
 from chatmemory.management.acting import add_actor_arguments, command_actor
 from chatmemory.management.counting import counted
-from chatmemory.management.interruptible import InterruptibleCommand
+from chatmemory.management.reporting import ReportingCommand
 
 
-class Command(InterruptibleCommand):
+class Command(ReportingCommand):
     """Run after a restore, and after a failover to an asynchronous standby; can be repeated."""
 
     help = (
@@ -25,6 +26,7 @@ class Command(InterruptibleCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
         add_actor_arguments(parser)
         parser.add_argument(
             "--keep-waiting",
@@ -36,19 +38,18 @@ class Command(InterruptibleCommand):
         person = command_actor("chatmemory_restored", by=by, reason=reason)
         try:
             done = services.recover_restored_database(
-                by=person, reason=reason, keep_waiting=keep_waiting
+                by=person, reason=reason, keep_waiting=keep_waiting, progress=self.progress
             )
         except ChatMemoryError as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(
+        erasures = done.erasures
+        self.report(
             f"{counted(done.sessions, 'session')} with a new epoch, "
             f"{counted(done.interrupted, 'turn')} interrupted, {done.cancelled} cancelled, "
-            f"{done.kept} kept waiting"
-        )
-        erasures = done.erasures
-        self.stdout.write(
+            f"{done.kept} kept waiting\n"
             f"{counted(erasures.erasures, 'erasure')} repeated, {erasures.known} already done: "
-            f"{counted(erasures.sessions, 'session')}, {counted(erasures.messages, 'message')}"
+            f"{counted(erasures.sessions, 'session')}, {counted(erasures.messages, 'message')}",
+            **asdict(done),
         )
         if problems := list(_problems(done)):
             raise CommandError(" ".join(problems))

@@ -1,4 +1,4 @@
-"""The command that runs turns and serves no sockets."""
+"""The command that runs turns and jobs, and serves no sockets."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from django.core.management import CommandError
 
 from chatmemory.conf import settings
 from chatmemory.live.drain import drain
+from chatmemory.live.preload import preload
 from chatmemory.live.runner import runner
 from chatmemory.management.interruptible import InterruptibleCommand
 
@@ -17,9 +18,9 @@ class Command(InterruptibleCommand):
     """Receives hints over the channel layer; without one, finds waiting turns at each sweep."""
 
     help = (
-        "Run waiting turns, without serving sockets, until SIGTERM or Ctrl-C. Then running turns "
-        "have DRAIN seconds to end; a second signal ends the process immediately. Several can run "
-        "at the same time."
+        "Run waiting turns and jobs, without serving sockets, until SIGTERM or Ctrl-C. Then "
+        "running turns have DRAIN seconds to end; a second signal ends the process immediately. "
+        "Several can run at the same time."
     )
 
     def handle(self, **options: object) -> None:
@@ -32,6 +33,7 @@ class Command(InterruptibleCommand):
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, lambda signum, _: signals.put(signum))
             drain.watch(signum)
+        preload()
         runner.enable()
         self.stdout.write(f"Running turns as {runner.name}.")
         self.stdout.flush()  # output to a file is buffered

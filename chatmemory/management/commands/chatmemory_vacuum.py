@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 from django.core.management import CommandError, CommandParser
 
 from chatmemory import services
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.management.counting import counted
-from chatmemory.management.interruptible import InterruptibleCommand
+from chatmemory.management.exits import UsageError
+from chatmemory.management.reporting import ReportingCommand
 from chatmemory.management.sealing import verify_and_seal
 from chatmemory.services.removal.vacuum import CHUNK
 
 
-class Command(InterruptibleCommand):
+class Command(ReportingCommand):
     """Deletes in chunks, which do not block appends; can be stopped at any time and run again."""
 
     help = (
@@ -24,6 +26,7 @@ class Command(InterruptibleCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument(
             "--chunk", type=int, default=CHUNK, help="messages per transaction (%(default)s)"
         )
@@ -36,15 +39,21 @@ class Command(InterruptibleCommand):
 
     def handle(self, *, chunk: int, pause: float, dry_run: bool, **options: object) -> None:
         if chunk < 1 or not 0 <= pause < math.inf:
-            raise CommandError("--chunk must be 1 or more, --pause 0 or more.")
+            raise UsageError("--chunk must be 1 or more, --pause 0 or more.")
         try:
-            deleted = services.vacuum(chunk=chunk, pause_seconds=pause, dry_run=dry_run)
+            deleted = services.vacuum(
+                chunk=chunk, pause_seconds=pause, dry_run=dry_run, progress=self.progress
+            )
             numbers = (
                 f"{counted(deleted.messages, 'message')}, {counted(deleted.turns, 'turn')}, "
                 f"{counted(deleted.sessions, 'session')}"
             )
-            self.stdout.write(f"{numbers} (nothing was deleted)" if dry_run else numbers)
-            problem = "" if dry_run else verify_and_seal(self.stdout)
+            self.report(
+                f"{numbers} (nothing was deleted)" if dry_run else numbers,
+                **asdict(deleted),
+                dry_run=dry_run,
+            )
+            problem = "" if dry_run else verify_and_seal(self)
         except MemoryUnavailable as error:
             raise CommandError(f"{error} Run this again to continue.") from error
         if deleted.left:

@@ -15,6 +15,7 @@ from chatmemory.services.audit.entries import (
     DEDUPLICATED_FOR,
     MAX_ACTOR_CHARS,
     actor_of,
+    check_reason,
     record,
     record_ranges,
 )
@@ -34,6 +35,16 @@ def record_reading(
         _add(session, by, page)
         return
     _add(session, by, page)  # a concurrent call for this operator inserted the reading first
+
+
+@retried(is_repeatable=False)
+def record_reveal(*, session: Session, by: Actor, reason: str) -> None:
+    """Record that an operator reads the masked texts of a session.
+
+    Raises BadInput, MemoryUnavailable.
+    """
+    check_reason(reason)
+    record(session, "reveal", by, reason)
 
 
 def close_readings() -> int:

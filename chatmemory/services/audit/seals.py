@@ -17,7 +17,7 @@ from typing import Any
 from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet
 from django.utils.crypto import constant_time_compare, salted_hmac
 
-from chatmemory.database.batches import check_size
+from chatmemory.database.batches import Progress, check_size, count_of, reported
 from chatmemory.database.faults import ignored_duplicate
 from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
@@ -26,6 +26,7 @@ from chatmemory.errors import BadInput
 from chatmemory.models import AuditEntry, AuditSeal, DatabaseNow
 from chatmemory.services.audit.keys import Key, audit_keys
 from chatmemory.services.audit.macs import COVERED, Macs, Proof, utc_text
+from chatmemory.services.numbers.maintenance import Task, recorded, recorded_findings
 
 CHUNK = 500
 """Default number of entries sealed in one transaction, and of seals read in one statement."""
@@ -81,9 +82,11 @@ def seal_audit(*, former_keys: Sequence[str] = (), chunk_size: int = CHUNK) -> i
     check_size("chunk_size", chunk_size)
     macs = Macs([*audit_keys(), *former_keys])
     sealed = after = 0
-    while chunk := durably(partial(_seal_chunk, after, chunk_size, macs), is_repeatable=True):
-        sealed += chunk.sealed
-        after = chunk.last_pk
+    with recorded(Task.SEAL) as outcome:
+        while chunk := durably(partial(_seal_chunk, after, chunk_size, macs), is_repeatable=True):
+            sealed += chunk.sealed
+            after = chunk.last_pk
+        outcome.counts = {"entries": sealed}
     return sealed
 
 
@@ -155,12 +158,17 @@ def audit_state() -> AuditState:
 
 
 def verify_audit(
-    *, head: str = "", former_keys: Sequence[str] = (), chunk_size: int = CHUNK
+    *,
+    head: str = "",
+    former_keys: Sequence[str] = (),
+    chunk_size: int = CHUNK,
+    progress: Progress | None = None,
 ) -> Iterator[AuditFinding]:
     """Yield evidence of edited, deleted, reordered, truncated or forged entries, by seal number.
 
     Truncation is detected only with `head`, the `number:digest` from an earlier run. `former_keys`
     are earlier keys that are not in `AUDIT_KEY_FALLBACKS`. One statement reads `chunk_size` seals.
+    `progress` is called with the number of seals that are done, and with their total.
     Raises BadInput for a malformed head.
     """
     check_size("chunk_size", chunk_size)
@@ -169,16 +177,22 @@ def verify_audit(
         raise BadInput(
             "head must be the number:digest of a seal, as an earlier run printed it.", field="head"
         )
-    return _findings(known and (int(known[1]), known[2]), former_keys, chunk_size)
+    sealed = _sealed_entries(chunk_size)
+    if progress is not None:
+        sealed = reported(sealed, progress, count_of(AuditSeal.objects.all()))
+    findings = _findings(known and (int(known[1]), known[2]), former_keys, sealed)
+    return recorded_findings(Task.VERIFY, findings)
 
 
 def _findings(
-    known: tuple[int, str] | None, former_keys: Sequence[str], chunk_size: int
+    known: tuple[int, str] | None,
+    former_keys: Sequence[str],
+    sealed: Iterable[tuple[AuditSeal, dict[str, Any] | None]],
 ) -> Iterator[AuditFinding]:
     keys = [*audit_keys(), *former_keys]
     chain = _Chain(keys)
     entries = _Entries(keys)
-    for seal, entry in _sealed_entries(chunk_size):
+    for seal, entry in sealed:
         yield from chain.link(seal, entry)
         if entry is not None and chain.mismatch is None:
             entries.check(entry, seal.number)

@@ -15,7 +15,7 @@ from django.db.models import F
 
 from chatmemory.access.actors import Actor
 from chatmemory.database.after_commit import announce_change
-from chatmemory.database.batches import batches, check_size
+from chatmemory.database.batches import Progress, batches, check_size, count_of
 from chatmemory.database.locks import lock_all, lock_pk, locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
@@ -58,21 +58,32 @@ class RecoveredSessions:
 
 
 def recover_restored_database(
-    *, by: Actor, reason: str, keep_waiting: bool = False, batch_size: int = BATCH_SIZE
+    *,
+    by: Actor,
+    reason: str,
+    keep_waiting: bool = False,
+    batch_size: int = BATCH_SIZE,
+    progress: Progress | None = None,
 ) -> RecoveredSessions:
     """Reject all writers from before the restore, then repeat the erasures on the erasure list.
 
     Each session gets a new epoch, so its clients are reset and no earlier run can write. Running
     turns end as interrupted. Waiting turns are cancelled, unless `keep_waiting` is set. One
     transaction locks up to `batch_size` idle sessions, which is at most 100. If the call is
-    interrupted, repeat it: a repeated call only resets the clients again.
+    interrupted, repeat it: a repeated call only resets the clients again. `progress` is called with
+    the number of sessions that are done, and with their total.
     Raises BadInput, MemoryUnavailable.
     """
     check_reason(reason)
     check_size("batch_size", batch_size, maximum=BATCH_SIZE)
     counts: Counter[str] = Counter()
+    total = count_of(Session.objects.all()) if progress else 0
+    done = 0
     for pks in batches(Session.objects.all(), batch_size):
         counts += _recover_batch(pks, keep_waiting=keep_waiting)
+        done += len(pks)
+        if progress is not None:
+            progress(done, total)
     about = {name: counts[name] for name in ("sessions", "interrupted", "cancelled", "failed")}
     durably(lambda: record_person("", ACTION, by, reason, **about), is_repeatable=False)
     erasures = replay_erasures(by=by, reason=reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from django.db.models import Exists, F, OuterRef
 
@@ -14,7 +15,9 @@ from chatmemory.models import (
     Session,
     Turn,
 )
-from chatmemory.services.turns.feedback import replies_of
+
+BATCH_TURNS = 500
+"""Turns whose replies `repair_replies` corrects in three statements."""
 
 
 def stray_feedback(session_pks: Collection[int]) -> FeedbackQuerySet:
@@ -45,9 +48,20 @@ def unfounded_replies(session_pks: Collection[int]) -> MessageQuerySet:
 def repair_replies(session: Session, revision: int) -> None:
     """Let the replies show what is stored; changed rows get this revision. Needs the lock."""
     unfounded_replies([session.pk]).order_by().update(feedback=None, revision=revision)
-    for user_seq, value in unshown_feedback([session.pk]).values_list("user_seq", "value"):
-        for pk in replies_of(session, user_seq).reverse().values_list("pk", flat=True)[:1]:
-            Message.stored.filter(pk=pk).update(feedback=value, revision=revision)
+    unshown = dict(unshown_feedback([session.pk]).values_list("user_seq", "value"))
+    user_seqs = [*unshown]
+    for start in range(0, len(user_seqs), BATCH_TURNS):
+        replies = Message.stored.filter(
+            session=session,
+            turn__in=user_seqs[start : start + BATCH_TURNS],
+            seq__gt=F("turn"),
+            role=Message.Role.ASSISTANT,
+        )
+        # In order of seq, so that the last reply of each turn remains in the dict.
+        last: dict[Any, int] = dict(replies.in_order().values_list("turn", "pk"))
+        for value in Feedback.Value.values:
+            pks = [pk for user_seq, pk in last.items() if unshown[user_seq] == value]
+            Message.stored.filter(pk__in=pks).update(feedback=value, revision=revision)
 
 
 def _on_stored_turns(session_pks: Collection[int]) -> FeedbackQuerySet:

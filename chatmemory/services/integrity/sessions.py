@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from django.db.models import Count, Exists, F, Max, Min, OuterRef, Q, QuerySet, Sum, Window
@@ -13,7 +14,7 @@ from django.db.models.functions import Lead
 
 from chatmemory.access.actors import Actor, importing_scope, purged_scope
 from chatmemory.codec import check_value
-from chatmemory.database.batches import batches, check_size
+from chatmemory.database.batches import Progress, batches, check_size, count_of, reported
 from chatmemory.database.locks import lock_pk
 from chatmemory.errors import NotFound
 from chatmemory.models import (
@@ -21,6 +22,7 @@ from chatmemory.models import (
     Feedback,
     Message,
     Session,
+    SessionNote,
     SessionQuerySet,
     SessionTag,
     Turn,
@@ -40,6 +42,7 @@ from chatmemory.services.integrity.findings import (
     record_repair,
 )
 from chatmemory.services.integrity.rows import check_rows, needs_check
+from chatmemory.services.numbers.maintenance import Task, recorded_findings
 from chatmemory.services.turns.endings import end_orphaned_turn
 from chatmemory.services.turns.recovery import recover_overdue_turn
 
@@ -68,12 +71,14 @@ def check_integrity(
     scope: str | None = None,
     repair_by: Actor | None = None,
     batch_size: int = BATCH_SIZE,
+    progress: Progress | None = None,
 ) -> Iterator[Finding]:
     """Yield the damage of all sessions, of one, or of those of a scope, including purged ones.
 
     `repair_by` repairs the fixable findings of each session under its lock and records an audit
     entry `repair`. A repair adds no text, renumbers nothing and deletes nothing. One set of
-    statements reads `batch_size` sessions.
+    statements reads `batch_size` sessions. `progress` is called with the number of sessions that
+    are done, and with their total.
 
     Raises NotFound if nothing is stored under `session_pk`, and BadInput for a bad `scope`.
     """
@@ -82,17 +87,32 @@ def check_integrity(
         check_value(scope, "scope")
     if session_pk is not None and not 0 < session_pk <= MAX_PK:
         raise NotFound
+    selected = _selected(session_pk, scope)
+    checked: Iterable[_Facts] = chain.from_iterable(map(_facts, batches(selected, batch_size)))
+    if progress is not None:
+        checked = reported(checked, progress, count_of(selected))
+    findings = _check(checked, session_pk, scope, repair_by)
+    if session_pk is None and scope is None:
+        findings = recorded_findings(Task.CHECK, findings, lambda finding: finding.is_fixed)
+    yield from findings
+
+
+def _check(
+    checked: Iterable[_Facts],
+    session_pk: int | None,
+    scope: str | None,
+    repair_by: Actor | None,
+) -> Iterator[Finding]:
     has_any = False
-    for pks in batches(_selected(session_pk, scope), batch_size):
+    for facts in checked:
         has_any = True
-        for facts in _facts(pks):
-            if _is_import(facts):
-                continue
-            if next(_damage(facts), None) is not None:
-                check = partial(_recheck, repair_by=repair_by)
-                yield from confirm_locked(facts.pk, check)
-            if facts.rows_to_check:
-                yield from check_rows(facts.pk, facts.first_seq, repair_by)
+        if _is_import(facts):
+            continue
+        if next(_damage(facts), None) is not None:
+            check = partial(_recheck, repair_by=repair_by)
+            yield from confirm_locked(facts.pk, check)
+        if facts.rows_to_check:
+            yield from check_rows(facts.pk, facts.first_seq, repair_by)
     orphans = iter(()) if scope is not None else _orphans(session_pk)
     for finding in orphans:
         has_any = True
@@ -474,12 +494,13 @@ def _correct_columns(facts: _Facts) -> None:
 
 
 def _orphans(session_pk: int | None) -> Iterator[Finding]:
-    """Yield the numbers of rows, turns, tags and feedback whose session does not exist."""
+    """Yield the numbers of rows, turns, tags, notes and feedback whose session does not exist."""
     is_gone = ~Exists(Session.objects.filter(pk=OuterRef("session_id")))
     tables: dict[str, QuerySet[Any]] = {
         "messages": Message.stored.all(),
         "turns": Turn.objects.all(),
         "tags": SessionTag.objects.all(),
+        "notes": SessionNote.objects.all(),
         "feedback": Feedback.objects.all(),
     }
     for what, rows in tables.items():

@@ -7,20 +7,24 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
 from chatmemory.access.actors import Actor, all_scopes_of, person_for
-from chatmemory.database.after_commit import announce_change
-from chatmemory.database.batches import in_batches
+from chatmemory.database.after_commit import announce_change, call_after_commit
+from chatmemory.database.batches import Progress, in_batches
 from chatmemory.database.faults import write_connection
 from chatmemory.database.locks import lock_pk, locked_transaction
-from chatmemory.database.pool import in_pool
+from chatmemory.database.pool import call_soon, in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import NotFound
 from chatmemory.models import (
     AuditEntry,
+    Job,
+    JobItem,
     Message,
     Session,
     SessionQuerySet,
@@ -37,13 +41,16 @@ from chatmemory.services.removal.erasure_list import (
 )
 from chatmemory.services.removal.floor import mark_removed, move_epoch
 from chatmemory.services.removal.vacuum import vacuum_session
+from chatmemory.services.removal.visitors import end_visitor, forget_person_rows
 
 # Note [Order of an erasure]
 #
 # 1. The erasure list gets a line, so that a restored backup can be erased again.
 # 2. The audit gets a start entry, so that a later call can continue an interrupted erasure.
-# 3. Each session is hidden, with an entry in the same transaction, and then deleted in chunks.
-# 4. The audit gets the receipt, which counts the entries of the deleted sessions.
+# 3. A visitor ends, so that no further session is opened.
+# 4. Each session is hidden, with an entry in the same transaction, and then deleted in chunks.
+# 5. The audit gets the receipt, which counts the entries of the deleted sessions.
+# 6. The rows of the visitor, and the tickets, are deleted.
 #
 # A crash after any step loses nothing: the next call finds the start entry without a receipt. The
 # line is first, since a session that is deleted but not listed would return after a restore.
@@ -62,18 +69,21 @@ class Erased:
     sessions: int
     messages: int
     turns: int
-    held: list[int]
-    """Primary keys of the sessions on hold, which stay."""
+    held: dict[int, str]
+    """Primary key and key of each session on hold, which stays."""
     entry: AuditEntry | None = field(default=None)
     """The receipt in the audit; None in a preview."""
 
 
-def erase_person(*, by: Actor, reason: str, scope: str | None = None) -> Erased:
+def erase_person(
+    *, by: Actor, reason: str, scope: str | None = None, progress: Progress | None = None
+) -> Erased:
     """Delete all sessions of a person permanently, with titles, messages and turns.
 
     This includes expired, purged and partly imported sessions. A session on hold stays, and the
-    receipt lists it. Running turns end. If the call is interrupted, call it again: the receipt then
-    also counts what the first call deleted.
+    receipt lists it. Running turns end, and so does a visitor. If the call is interrupted, call it
+    again: the receipt then also counts what the first call deleted. `progress` is called with the
+    number of sessions that are done, and with their total.
     Raises BadInput, MemoryUnavailable (also if the erasure list cannot be written).
     """
     check_reason(reason)
@@ -84,7 +94,20 @@ def erase_person(*, by: Actor, reason: str, scope: str | None = None) -> Erased:
     newest = durably(Session.objects.order_by("-pk").first, is_repeatable=True)
     # Read after the newest session, so that no erased session was created later than this time.
     erased_at = durably(lambda: database_now(write_connection()), is_repeatable=True)
-    return _erase_all(erasure, person, Q(pk__lte=newest.pk if newest else 0), erased_at)
+    existed = Q(pk__lte=newest.pk if newest else 0)
+    return _erase_all(erasure, person, existed, erased_at, progress)
+
+
+def erase_person_soon(*, by: Actor, reason: str, scope: str | None = None) -> None:
+    """Erase a person as `erase_person` does, on a thread of the pool after the commit.
+
+    Use it only in a server process: the end of a process stops that thread, and the erasure stays
+    without a receipt until it is called again. Raises BadInput.
+    """
+    check_reason(reason)
+    person = person_for(by, scope)
+    erase = partial(erase_person, by=by, reason=reason, scope=person)
+    call_after_commit(partial(call_soon, erase))
 
 
 def erase_sessions(person: str, only: Q, by: Actor, reason: str) -> Erased:
@@ -114,34 +137,49 @@ def combined_counts(done: Sequence[Erased]) -> dict[str, Any]:
         "sessions": sum(erased.sessions for erased in done),
         "messages": sum(erased.messages for erased in done),
         "turns": sum(erased.turns for erased in done),
-        "held": sorted({pk for erased in done for pk in erased.held}),
+        "held": dict(sorted(chain.from_iterable(erased.held.items() for erased in done))),
     }
 
 
-def _erase_all(erasure: Erasure, person: str, existed: Q, erased_at: datetime) -> Erased:
+def _erase_all(
+    erasure: Erasure,
+    person: str,
+    existed: Q,
+    erased_at: datetime,
+    progress: Progress | None = None,
+) -> Erased:
     list_erasure(erasure.id, person, erased_at, None)  # Note [Order of an erasure]
     erasure.open()
-    held = erasure.erase(in_batches(stored_sessions_of(person).filter(existed)), existed)
-    return erasure.close(held, erased_at)
+    end_visitor(person)
+    pks = in_batches(stored_sessions_of(person).filter(existed), progress)
+    held = erasure.erase(pks, existed)
+    erased = erasure.close(held, erased_at)
+    forget_person_rows(person)
+    return erased
 
 
-def _erase_some(erasure: Erasure, person: str, only: Q, found: dict[Identity, bool]) -> Erased:
+def _erase_some(
+    erasure: Erasure, person: str, only: Q, found: dict[Identity, str | None]
+) -> Erased:
     erased_at = durably(lambda: database_now(write_connection()), is_repeatable=True)
-    listed = [session for session, is_held in found.items() if not is_held]
+    listed = [session for session, held_key in found.items() if held_key is None]
     list_erasure(erasure.id, person, erased_at, listed)  # Note [Order of an erasure]
     erasure.open()
     # Only the listed sessions: another one would return after a database restore and a replay.
-    held = [pk for (pk, _), is_held in found.items() if is_held]
-    held += erasure.erase((pk for pk, _ in listed), only)
-    return erasure.close(sorted(held), erased_at)
+    held = {pk: key for (pk, _), key in found.items() if key is not None}
+    held |= erasure.erase((pk for pk, _ in listed), only)
+    return erasure.close(held, erased_at)
 
 
-def find_sessions(person: str, only: Q) -> dict[Identity, bool]:
-    """Return the sessions of a person that match a condition, and whether each is on hold."""
+def find_sessions(person: str, only: Q) -> dict[Identity, str | None]:
+    """Return the sessions of a person that match a condition, with the keys of those on hold."""
     sessions = stored_sessions_of(person).filter(only).order_by("pk")
-    rows = sessions.values_list("pk", "created_at", "held_at")
+    rows = sessions.values_list("pk", "created_at", "held_at", "key")
     found = durably(lambda: list(rows), is_repeatable=True)
-    return {identity(pk, created_at): held_at is not None for pk, created_at, held_at in found}
+    return {
+        identity(pk, created_at): None if held_at is None else key
+        for pk, created_at, held_at, key in found
+    }
 
 
 def stored_sessions_of(person: str) -> SessionQuerySet:
@@ -155,12 +193,12 @@ def preview_erasure(*, by: Actor, scope: str | None = None) -> Erased:
     person = person_for(by, scope)
     found = stored_sessions_of(person)
     free = found.filter(held_at__isnull=True)
-    held = found.filter(held_at__isnull=False).order_by("pk").values_list("pk", flat=True)
+    held = found.filter(held_at__isnull=False).order_by("pk").values_list("pk", "key")
     return Erased(
         sessions=free.count(),
         messages=Message.stored.filter(session__in=free).count(),
         turns=Turn.objects.filter(session__in=free).count(),
-        held=list(held),
+        held=dict(held),
     )
 
 
@@ -190,24 +228,26 @@ class Erasure:
             of = {"of": "all"} if self.is_of_all else {}
             record_hashed(self.person, STARTED, self.by, self.reason, erasure=self.id, **of)
 
-    def erase(self, pks: Iterable[int], only: Q) -> list[int]:
-        """Erase these sessions if they match a condition; return those on hold, which stay."""
-        held = [pk for pk in pks if not self._erase_session(pk, only)]
+    def erase(self, pks: Iterable[int], only: Q) -> dict[int, str]:
+        """Erase these sessions if they match a condition; return those on hold, with keys."""
+        held_keys = ((pk, self._erase_session(pk, only)) for pk in pks)
+        held = {pk: key for pk, key in held_keys if key is not None}
         for pk in durably(lambda: list(self._undeleted()), is_repeatable=True):
             _delete(pk)
         return held
 
     @retried(is_repeatable=False)
-    def close(self, held: list[int], erased_at: datetime) -> Erased:
+    def close(self, held: dict[int, str], erased_at: datetime) -> Erased:
         """Record the receipt; sessions created after `erased_at` were not erased."""
         counts = self._totals()
+        held = dict(sorted(held.items()))
         entry = record_hashed(
             self.person,
             RECEIPT,
             self.by,
             self.reason,
             **counts,
-            held=held,
+            held=[*held],  # not their keys, which can contain personal data
             erasure=self.id,
             erased_at=utc_text(erased_at),
         )
@@ -235,28 +275,29 @@ class Erasure:
             totals["turns"] += counts["turns"]
         return totals
 
-    def _erase_session(self, session_pk: int, only: Q) -> bool:
-        """Erase a session; False if it is on hold."""
+    def _erase_session(self, session_pk: int, only: Q) -> str | None:
+        """Erase a session; return its key if it is on hold."""
         try:
-            if not self._hide_session(session_pk, only):
-                return False
+            held_key = self._hide_session(session_pk, only)
         except NotFound:
-            return True
-        _delete(session_pk)
-        return True
+            return None
+        if held_key is None:
+            _delete(session_pk)
+        return held_key
 
     @retried(is_repeatable=True)
-    def _hide_session(self, session_pk: int, only: Q) -> bool:
-        """Hide a session and record it; False if it is on hold. Raises NotFound."""
+    def _hide_session(self, session_pk: int, only: Q) -> str | None:
+        """Hide a session and record it; return its key if it is on hold. Raises NotFound."""
         with locked_transaction():
             session = lock_pk(session_pk)
             if session.held_at is not None:
-                return False
+                key: str = session.key
+                return key
             if not is_erased(session_pk):
                 if not Session.objects.filter(only, pk=session_pk).exists():
                     raise NotFound  # changed since it was listed
                 begin_erasure(session, self.by, self.reason, self.id)
-            return True
+            return None
 
 
 def _delete(session_pk: int) -> None:
@@ -271,7 +312,11 @@ def begin_erasure(session: Session, by: Actor, reason: str, erasure_id: str) -> 
     move_epoch(session)  # Note [Floor and epoch]: a run must not write to it any more
     session.turns.update(asked="", partial="")
     session.tags.all().delete()
+    session.notes.all().delete()
     session.feedback.all().delete()
+    # Not deleted, so that the job still counts the session. Other items contain no address.
+    items = JobItem.objects.filter(job__in=Job.objects.active(), session_pk=session.pk, outcome="")
+    items.update(**JobItem.end_columns("erased"))
     if session.removed_at is None:
         mark_removed(session)
     record(

@@ -99,7 +99,7 @@ def move_epoch(session: Session) -> UnstoredText:
         partial_chars += len(turn.partial)
         status = Turn.Status.INTERRUPTED if is_running else Turn.Status.CANCELLED
         # By F(): a run saves its partial text without the session's lock, so it may be newer now.
-        _end(session, turn, status, asked=F("asked"), partial=F("partial"))
+        end_turn(session, turn, status, asked=F("asked"), partial=F("partial"))
     Session.objects.filter(pk=session.pk).update(
         epoch=F("epoch") + 1, fence=F("fence") + 1, running=None, waiting=0
     )
@@ -111,12 +111,12 @@ def cancel_waiting(session: Session) -> None:
     """Cancel the waiting turns, except one that returned to the queue. Needs the lock."""
     for turn in session.turns.waiting():
         if turn.client_id != session.running:
-            _end(session, turn, Turn.Status.CANCELLED)
+            end_turn(session, turn, Turn.Status.CANCELLED)
     Session.objects.filter(pk=session.pk).update(waiting=0)
     session.waiting = 0
 
 
-def _end(session: Session, turn: Turn, status: str, **columns: F) -> None:
+def end_turn(session: Session, turn: Turn, status: str, **columns: F) -> None:
     """End an active turn without a row. Needs the lock."""
     session.turns.filter(pk=turn.pk).mark_ended(status, fence=F("fence") + 1, **columns)
     announce_finished(session.pk, turn.client_id, status, "")

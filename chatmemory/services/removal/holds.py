@@ -10,9 +10,14 @@ from chatmemory.database.after_commit import announce_change
 from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
+from chatmemory.errors import Forbidden
 from chatmemory.models import AuditEntry, DatabaseNow, Session
 from chatmemory.services.audit.entries import check_reason, lock_unerased, record
 from chatmemory.services.removal.floor import cancel_waiting
+
+PERSONS = ("user", "visitor")
+OPERATORS = ("operator", "command")
+"""The kinds of actors whose archive a person cannot undo."""
 
 
 @retried(is_repeatable=True)
@@ -64,13 +69,15 @@ def archive_session(
 ) -> AuditEntry | None:
     """Close a session for new messages; None if it is archived already.
 
-    The running turn continues to its end; waiting turns are cancelled.
+    The running turn continues to its end; waiting turns are cancelled. If an operator or a command
+    archives it, also after its owner, the owner cannot open it again.
     Raises BadInput, NotFound, MemoryUnavailable.
     """
     check_reason(reason)
     with locked_transaction():
         session = lock_session(session_key, by, scope)
-        if session.archived_at is not None:
+        is_archived = session.archived_at is not None
+        if is_archived and (by.kind not in OPERATORS or _is_closed_by_operator(session)):
             return None
         cancel_waiting(session)  # a claim would store their messages after the session was closed
         return _change(session, "archive", by, reason, archived_at=DatabaseNow())
@@ -82,14 +89,24 @@ def unarchive_session(
 ) -> AuditEntry | None:
     """Open an archived session for messages; None if it is not archived.
 
-    Raises BadInput, NotFound, MemoryUnavailable.
+    Raises BadInput, NotFound, MemoryUnavailable, and Forbidden for a user or visitor if an operator
+    or a command archived it.
     """
     check_reason(reason)
     with locked_transaction():
         session = lock_session(session_key, by, scope)
         if session.archived_at is None:
             return None
+        if by.kind in PERSONS and _is_closed_by_operator(session):
+            raise Forbidden("An operator archived this session, so only an operator can open it.")
         return _change(session, "unarchive", by, reason, archived_at=None)
+
+
+def _is_closed_by_operator(session: Session) -> bool:
+    """Whether an operator archived this archived session last. Needs the lock."""
+    acts = AuditEntry.objects.filter(session_pk=session.pk, action="archive").order_by("pk")
+    last = acts.last()
+    return last is not None and last.actor_kind in OPERATORS
 
 
 def _change(

@@ -27,6 +27,7 @@ from chatmemory.services.removal.erasure import (
     stored_sessions_of,
 )
 from chatmemory.services.removal.erasure_list import ListedErasure, listed_erasures
+from chatmemory.services.removal.visitors import end_visitor, forget_person_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,43 @@ def find_erasures(*, by: Actor, scope: str | None = None) -> ErasureRecord:
     )
 
 
+@retried(is_repeatable=True)
+def find_erasures_of_key(*, session_key: str) -> list[KnownErasure]:
+    """Find the erasures that deleted a session with this key, oldest first.
+
+    The audit keeps only a hash of the key, so it answers also if the person is not known any more.
+    Raises MemoryUnavailable.
+    """
+    of_key = AuditEntry.objects.filter(
+        action=RECEIPT, session_pk__isnull=False, key_hash__in=key_hashes(session_key)
+    )
+    ids = set(of_key.values_list("counts__erasure", flat=True))
+    entries = AuditEntry.objects.filter(session_pk__isnull=True, action__in=(STARTED, RECEIPT))
+    found: dict[str, KnownErasure] = {}
+    for entry in entries.filter(counts__erasure__in=ids).order_by("pk"):
+        erasure_id = entry.counts["erasure"]
+        found[erasure_id] = _known_erasure(entry, found.get(erasure_id))
+    return sorted(found.values(), key=lambda erasure: erasure.begun_at)
+
+
+@retried(is_repeatable=True)
+def count_unknown_erasures() -> int:
+    """Count the erasures that the audit hashed with a key that is not in the settings.
+
+    Each of them may have deleted a session for which `find_erasures_of_key` finds none. Raises
+    MemoryUnavailable.
+    """
+    known_keys = {key_id(key) for key in audit_keys()}
+    entries = AuditEntry.objects.filter(session_pk__isnull=True, action__in=(STARTED, RECEIPT))
+    return len(
+        {
+            entry.counts["erasure"]
+            for entry in entries.order_by("pk").iterator()
+            if key_id_of(entry) not in known_keys
+        }
+    )
+
+
 def _known_erasure(entry: AuditEntry, earlier: KnownErasure | None) -> KnownErasure:
     """Combine a start entry or a receipt with the time of an earlier record."""
     is_receipt = entry.action == RECEIPT
@@ -118,8 +156,8 @@ class Replayed:
     sessions: int
     messages: int
     turns: int
-    held: list[int]
-    """Primary keys of the sessions on hold, which stay."""
+    held: dict[int, str]
+    """Primary key and key of each session on hold, which stays."""
     unreadable: int
     """Number of invalid lines, such as a line truncated by an interrupted write."""
     unknown_key: int
@@ -193,12 +231,17 @@ def _replay(lines: list[ListedErasure], scopes: dict[str, str], by: Actor, reaso
     hashed = key_hash(person) if person else lines[-1].person
     erasure = Erasure(lines[-1].id, hashed, by, reason, is_of_all=is_of_all)
     erasure.open()
-    held: set[int] = set()
+    held: dict[int, str] = {}
     if person is not None:
+        if is_of_all:
+            end_visitor(person)
         for line in lines:
             existed = Q(created_at__lte=line.erased_at)
-            held.update(erasure.erase(_sessions_in(line, person, existed), existed))
-    return erasure.close(sorted(held), lines[-1].erased_at)
+            held |= erasure.erase(_sessions_in(line, person, existed), existed)
+    erased = erasure.close(held, lines[-1].erased_at)
+    if person is not None and is_of_all:
+        forget_person_rows(person)
+    return erased
 
 
 def _sessions_in(line: ListedErasure, person: str, existed: Q) -> Iterable[int]:
@@ -211,4 +254,5 @@ def _sessions_in(line: ListedErasure, person: str, existed: Q) -> Iterable[int]:
 
 
 afind_erasures = in_pool(find_erasures)
+afind_erasures_of_key = in_pool(find_erasures_of_key)
 areplay_erasures = in_pool(replay_erasures)

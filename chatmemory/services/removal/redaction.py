@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from django.db.models import F
+
 from chatmemory import codec
 from chatmemory.access.actors import Actor
-from chatmemory.access.addresses import address_lane
+from chatmemory.access.addresses import address_lane, check_session_key
 from chatmemory.database.after_commit import announce_change
 from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
-from chatmemory.errors import BadInput, Busy, UnknownTurn
+from chatmemory.errors import BadInput, Busy, NotFound, UnknownTurn
 from chatmemory.models import AuditEntry, Message, Session, Turn
-from chatmemory.services.audit.entries import check_reason, record
-from chatmemory.services.removal.floor import lock_for_removal
+from chatmemory.services.audit.entries import check_reason, lock_unerased, record
+from chatmemory.services.removal.floor import check_held, end_turn
 
 
 @retried(is_repeatable=True)
@@ -29,12 +31,13 @@ def redact_message(
 
     Its seq, role, time, model, client_id, and the ids and names of its tool calls stay. A resend
     under its client_id is a duplicate. The feedback on its turn loses its reason. A trimmed message
-    can be redacted too. `session_pk` works as in `trim_session`. Raises BadInput (no such message),
-    NotFound, Held, MemoryUnavailable.
+    can be redacted too. With `session_pk`, an expired or purged session is found too, and another
+    one under the same key is NotFound.
+    Raises BadInput (no such message), NotFound, Held, MemoryUnavailable.
     """
     check_reason(reason)
     with locked_transaction():
-        session = lock_for_removal(session_key, by, scope, session_pk)
+        session = _lock(session_key, by, scope, session_pk)
         message = Message.stored.filter(session=session, seq=seq).first()
         if message is None:
             raise BadInput("No message has this seq.", code="bad_number", field="seq")
@@ -51,25 +54,50 @@ def redact_turn(
     scope: str | None = None,
     session_pk: int | None = None,
 ) -> AuditEntry | None:
-    """Delete the text of an ended turn that no message contains; None if there is none.
+    """Delete the text of a turn that no message contains; None if there is none.
 
-    This includes the reason of the feedback on it. `turn` is the turn's client_id, as in
-    `read_unstored`. `session_pk` works as in `trim_session`. Raises UnknownTurn, Busy (the turn
-    waits or runs), BadInput, NotFound, Held, MemoryUnavailable.
+    This includes the reason of the feedback on it. A waiting turn is cancelled. `turn` is the
+    turn's client_id, as in `read_unstored`. `session_pk` works as in `redact_message`.
+    Raises UnknownTurn, Busy (the turn runs), BadInput, NotFound, Held, MemoryUnavailable.
     """
     check_reason(reason)
     with locked_transaction():
-        session = lock_for_removal(session_key, by, scope, session_pk)
+        session = _lock(session_key, by, scope, session_pk)
         found = session.turns.filter(client_id=turn).first()
         if found is None:
             raise UnknownTurn
-        if found.status in Turn.ACTIVE_STATUSES:
+        if found.status == Turn.Status.RUNNING or turn == session.running:
             raise Busy(turn=turn)
+        if found.status == Turn.Status.WAITING:
+            _cancel(session, found)
+            return record(session, "redact", by, reason, turns=1)
         has_reason = found.user_seq is not None and _delete_reason(session, found.user_seq)
         if not has_reason and not found.asked and not found.partial:
             return None
         session.turns.filter(pk=found.pk).update(asked="", partial="")
         return record(session, "redact", by, reason, turns=1)
+
+
+def _lock(session_key: str, by: Actor, scope: str | None, session_pk: int | None) -> Session:
+    """Lock a session that is not on hold; with `session_pk`, even an expired or purged one.
+
+    Needs a transaction. Raises NotFound, Held, BadInput.
+    """
+    check_session_key(session_key)
+    session = lock_unerased(session_key, by, scope, session_pk)
+    if session.key != session_key:
+        raise NotFound
+    check_held(session)
+    return session
+
+
+def _cancel(session: Session, turn: Turn) -> None:
+    """Cancel a waiting turn, which deletes its text. Needs the lock."""
+    Session.objects.filter(pk=session.pk).update(
+        waiting=F("waiting") - 1, revision=F("revision") + 1
+    )
+    announce_change(session.pk)
+    end_turn(session, turn, Turn.Status.CANCELLED)
 
 
 def _redact(session: Session, message: Message, by: Actor, reason: str) -> AuditEntry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -10,6 +11,7 @@ from django.db.models.functions import Coalesce
 
 from chatmemory.access.actors import Actor, owner_of, scope_for
 from chatmemory.access.addresses import lock_stored_session
+from chatmemory.access.rates import can_pin
 from chatmemory.conf import settings
 from chatmemory.database.after_commit import announce_change
 from chatmemory.database.faults import ignored_duplicate
@@ -17,7 +19,7 @@ from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import Busy, ChatMemoryError, Conflict, Forbidden, NotFound
-from chatmemory.models import AuditEntry, DatabaseNow, Session
+from chatmemory.models import AuditEntry, DatabaseNow, Session, StatementNow
 from chatmemory.services.audit.entries import (
     MAX_ACTOR_CHARS,
     check_reason,
@@ -50,8 +52,9 @@ def restore_session(
 ) -> AuditEntry:
     """Undo the trim, clear or purge of this audit entry, and all later removals.
 
-    A purged session gets its key back. If it has expired, or its user was deleted, it expires
-    `UNDO_DAYS` from now. Undoing a clear or purge changes the epoch.
+    A purged session gets its key back, and its pin, unless 100 others are pinned now. If it has
+    expired, or its user was deleted, it expires `UNDO_DAYS` from now. Undoing a clear or purge
+    changes the epoch.
     Users and visitors can undo only their own removals: NotFound if another actor made this
     removal, Forbidden if another actor made a later one that would be undone too.
     Raises NotFound, Forbidden, Conflict (restored before, deleted permanently, or the key is used
@@ -61,11 +64,7 @@ def restore_session(
     check_reason(reason)
     entry = _removal(entry_pk, by)
     session = _find(entry, by, scope)
-    # An expired session at this address would block the restore. It is purged in a transaction of
-    # its own, since a transaction removes from one session only.
-    if session.removed_at is not None and _plan(session, entry, by).refusal is None:
-        with locked_transaction():
-            purge_expired(session.removed_scope, session.key)
+    free_address(session, entry, by)
     with ignored_duplicate(), locked_transaction():
         session = lock_stored_session(session.pk, by, scope)
         plan = _plan(session, entry, by)
@@ -73,6 +72,16 @@ def restore_session(
             raise plan.refusal
         return _restore(session, entry, plan, by, reason)
     raise _key_used()  # by a session that was opened after the plan
+
+
+def free_address(session: Session, entry: AuditEntry, by: Actor) -> None:
+    """Purge an expired session that uses the address to which a restore returns this one.
+
+    In a transaction of its own, since a transaction removes from one session only.
+    """
+    if session.removed_at is not None and _plan(session, entry, by).refusal is None:
+        with locked_transaction():
+            purge_expired(session.removed_scope, session.key)
 
 
 @retried(is_repeatable=True)
@@ -108,7 +117,8 @@ def list_removed(
 ) -> list[Removed]:
     """Return the sessions that this actor purged and that can be restored, the last one first.
 
-    `before` is the `entry_pk` after which a page starts. Raises BadInput, MemoryUnavailable.
+    A page starts after the `entry_pk` in `before`; it is empty if that is no entry of this actor.
+    Raises BadInput, MemoryUnavailable.
     """
     session = Session.objects.filter(
         pk=OuterRef("session_pk"),
@@ -120,15 +130,14 @@ def list_removed(
         pk__gt=OuterRef("pk"),
         action__in=("purge", "restore", "erase"),
     )
-    purges = AuditEntry.objects.filter(
-        ~Exists(later),
-        action="purge",
-        actor_kind=by.kind,
-        actor_id=by.id[:MAX_ACTOR_CHARS],
-        created_at__gt=DatabaseNow() - timedelta(days=settings.UNDO_DAYS),
-    )
+    own = AuditEntry.objects.filter(actor_kind=by.kind, actor_id=by.id[:MAX_ACTOR_CHARS])
+    # By time, as the index `chatmemory_audit_actor`: by primary key, PostgreSQL reads the
+    # entries of all actors.
+    oldest = StatementNow() - timedelta(days=settings.UNDO_DAYS)
+    purges = own.filter(~Exists(later), action="purge", created_at__gt=oldest)
     if before is not None:
-        purges = purges.filter(pk__lt=before)
+        at = Subquery(own.filter(pk=before).values("created_at")[:1])
+        purges = purges.filter(created_at__lte=at).exclude(created_at=at, pk__gte=before)
     found = purges.annotate(
         key=Subquery(session.values("key")), title=Subquery(session.values("title"))
     ).filter(key__isnull=False)
@@ -141,7 +150,7 @@ def list_removed(
             removed_at=entry.created_at,
             until=undo_until(entry),
         )
-        for entry in found.order_by("-pk")[:limit]
+        for entry in found.order_by("-created_at", "-pk")[:limit]
     ]
 
 
@@ -197,14 +206,23 @@ def _may_undo(by: Actor, removal: AuditEntry) -> bool:
 
 def effective_removals(session_pk: int) -> list[AuditEntry]:
     """Return the removals from a session that no restore has undone, oldest first."""
-    effective: list[AuditEntry] = []
     acts = AuditEntry.objects.filter(session_pk=session_pk, action__in=(*REMOVALS, "restore"))
-    for act in acts.order_by("pk"):
-        if act.action == "restore":
-            effective = [removal for removal in effective if removal.pk < act.counts["undoes"]]
-        else:
-            effective.append(act)
+    return not_undone(acts.order_by("pk"))
+
+
+def not_undone(acts: Iterable[AuditEntry]) -> list[AuditEntry]:
+    """Return the removals among these acts of a session that no later restore has undone."""
+    effective: list[AuditEntry] = []
+    for act in acts:
+        effective = after(effective, act)
     return effective
+
+
+def after(removals: list[AuditEntry], act: AuditEntry) -> list[AuditEntry]:
+    """Return the removals that are effective after a further act of the session."""
+    if act.action == "restore":
+        return [removal for removal in removals if removal.pk < act.counts["undoes"]]
+    return [*removals, act] if act.action in REMOVALS else removals
 
 
 def _restore(
@@ -214,8 +232,12 @@ def _restore(
     if plan.moves_epoch:
         move_epoch(session)
     if session.removed_at is not None:
+        is_pinned = session.pinned_at is not None and can_pin(session.removed_scope)
         Session.objects.filter(pk=session.pk).update(
-            scope=session.removed_scope, removed_scope="", removed_at=None
+            scope=session.removed_scope,
+            removed_scope="",
+            removed_at=None,
+            pinned_at=session.pinned_at if is_pinned else None,
         )
     start = _start(entry)
     restored = record(

@@ -9,7 +9,7 @@ from django.db.models import Q
 
 from chatmemory.access.actors import Actor, importing_scope, owner_of
 from chatmemory.conf import settings
-from chatmemory.database.batches import in_batches
+from chatmemory.database.batches import Progress, in_batches
 from chatmemory.database.locks import lock_pk, locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
@@ -17,15 +17,20 @@ from chatmemory.errors import MemoryUnavailable, NotFound
 from chatmemory.models import AuditEntry, Session, SessionQuerySet, unexpired
 from chatmemory.services.audit.entries import actor_of
 from chatmemory.services.audit.keys import key_hashes
+from chatmemory.services.numbers.maintenance import Task, recorded
 from chatmemory.services.removal.erasure import erase_sessions
 from chatmemory.services.removal.floor import move_floor
 from chatmemory.services.removal.hide import EXPIRED, purge
 from chatmemory.services.removal.retention_rules import Rule, retention_rules
 from chatmemory.services.removal.trim_limits import NONE_FOUND, OlderRows
+from chatmemory.services.removal.visitors import delete_ended_visitors, of_ended_visitors
 from chatmemory.services.tags import tags_of
 
 OWNER_DELETED = "owner deleted"
 """The reason of a purge or an erasure because an account was deleted."""
+
+VISITOR_ENDED = "visitor ended"
+"""The reason of a purge because the visitor ended."""
 
 RETENTION_ACTOR = Actor.server("retention")
 
@@ -49,24 +54,45 @@ class Expired:
     """What one call removed, or would remove."""
 
     removed: dict[str, RemovalCount]
-    """By reason: `expired`, `owner deleted`, or the name of the limit in `RETENTION`."""
+    """By reason: `expired`, `owner deleted`, `visitor ended`, or the name of a RETENTION limit."""
     left: int
     """Number of sessions that were locked or unreachable; call again to process them."""
 
 
-def expire_sessions(*, dry_run: bool = False) -> Expired:
-    """Remove what is due by age: purge expired sessions and deleted users', apply `RETENTION`.
+def expire_sessions(*, dry_run: bool = False, progress: Progress | None = None) -> Expired:
+    """Remove what is due by age: purge expired sessions, apply `RETENTION`.
+
+    Also purges the sessions of deleted users and ended visitors, and deletes these visitors.
 
     Each session has its own transaction, which rechecks the condition under the lock. The call can
     be interrupted and repeated. Sessions on hold stay. With `dry_run`, nothing is removed; the
-    counts state what would be removed now.
+    counts state what would be removed now. `progress` is called with the number of sessions that
+    are done, and with their total.
     Raises ValueError for a wrong setting, MemoryUnavailable if the sessions cannot be listed.
     """
     plan = retention_rules()
+    if dry_run:
+        return _expire_all(plan, progress, dry_run=True)
+    with recorded(Task.EXPIRE) as outcome:
+        expired = _expire_all(plan, progress)
+        delete_ended_visitors()
+        counts = expired.removed.values()
+        outcome.counts = {
+            "sessions": sum(count.sessions for count in counts),
+            "messages": sum(count.messages for count in counts),
+            "left": expired.left,
+        }
+        outcome.is_ok = not expired.left
+    return expired
+
+
+def _expire_all(
+    plan: Sequence[Rule], progress: Progress | None, *, dry_run: bool = False
+) -> Expired:
     removed: dict[str, RemovalCount] = {}
     left = 0
     # One transaction for each session: a locked session delays no other, and no lock is held long.
-    for session_pk in in_batches(_concerned(plan)):
+    for session_pk in in_batches(_concerned(plan), progress):
         try:
             done = remove_due(session_pk, plan, dry_run=dry_run)
         except MemoryUnavailable:
@@ -102,7 +128,7 @@ class Due:
 
 def _concerned(plan: Sequence[Rule]) -> SessionQuerySet:
     """Return the sessions in which a removal may be due."""
-    concerned = ~unexpired()
+    concerned = ~unexpired() | of_ended_visitors()
     if settings.USER_DELETED != "keep":
         concerned |= OWNERLESS
     for rule in plan:
@@ -177,7 +203,7 @@ def _due(session: Session, plan: Sequence[Rule], searched: Mapping[Rule, OlderRo
     rule = _rule(session, plan)
     # The account first: where its deletion erases, a purge for another reason would not be enough.
     ends = {} if settings.USER_DELETED == "keep" else {OWNER_DELETED: OWNERLESS}
-    ends |= {EXPIRED: ~unexpired(), "max_idle": rule.is_idle()}
+    ends |= {EXPIRED: ~unexpired(), VISITOR_ENDED: of_ended_visitors(), "max_idle": rule.is_idle()}
     for reason, has_ended in ends.items():
         if same.filter(has_ended).exists():
             return Due(reason=reason, messages=session.message_count)

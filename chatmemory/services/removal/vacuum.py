@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
 from functools import partial
 
 from django.db.models import Exists, F, Min, OuterRef, Q
@@ -12,7 +12,7 @@ from django.db.models.expressions import CombinedExpression
 
 from chatmemory.access.actors import importing_scope
 from chatmemory.conf import settings
-from chatmemory.database.batches import check_size, in_batches
+from chatmemory.database.batches import Progress, check_size, in_batches
 from chatmemory.database.locks import lock_pk, locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
@@ -20,6 +20,8 @@ from chatmemory.errors import MemoryUnavailable, NotFound
 from chatmemory.models import (
     AuditEntry,
     DatabaseNow,
+    Job,
+    JobItem,
     Message,
     Session,
     SessionQuerySet,
@@ -27,6 +29,12 @@ from chatmemory.models import (
     TurnQuerySet,
 )
 from chatmemory.services.audit.entries import is_erased
+from chatmemory.services.numbers.maintenance import Task, recorded
+from chatmemory.services.numbers.roll_up import (
+    count_before_deletion,
+    counted_until,
+    roll_up_numbers,
+)
 from chatmemory.services.removal.floor import REMOVALS
 
 CHUNK = 1_000
@@ -52,17 +60,39 @@ class Vacuumed:
         )
 
 
-def vacuum(*, chunk: int = CHUNK, pause_seconds: float = 0.0, dry_run: bool = False) -> Vacuumed:
-    """Delete rows below the floor, purged sessions and ended turns without rows, after `UNDO_DAYS`.
+def vacuum(
+    *,
+    chunk: int = CHUNK,
+    pause_seconds: float = 0.0,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Vacuumed:
+    """Delete rows below the floor, purged sessions, ended turns without rows, after `UNDO_DAYS`.
 
     Each transaction deletes at most `chunk` rows of one session under its lock, and a pause
-    follows. The call can be interrupted and repeated. Sessions on hold stay. With `dry_run`,
-    nothing is deleted; the counts state what would be deleted now.
+    follows. The call can be interrupted and repeated. Sessions on hold stay. Also deletes jobs that
+    ended before that time. With `dry_run`, nothing is deleted; the counts state what would be
+    deleted now. `progress` is called as by `roll_up_numbers`, then with the number of sessions that
+    are done, and with their total.
     Raises MemoryUnavailable if the sessions cannot be listed.
     """
     check_size("chunk", chunk)
+    if dry_run:
+        return _vacuum_all(chunk, pause_seconds, progress, dry_run=True)
+    # Before the deletion, since the daily numbers outlive the rows.
+    roll_up_numbers(progress=progress)
+    with recorded(Task.VACUUM) as outcome:
+        total = _vacuum_all(chunk, pause_seconds, progress)
+        outcome.counts, outcome.is_ok = asdict(total), not total.left
+    return total
+
+
+def _vacuum_all(
+    chunk: int, pause_seconds: float, progress: Progress | None, *, dry_run: bool = False
+) -> Vacuumed:
+    until = counted_until()
     total = Vacuumed()
-    for session_pk in in_batches(_with_deletable_rows()):
+    for session_pk in in_batches(_with_deletable_rows(), progress):
         planned = durably(partial(_count_deletable, session_pk), is_repeatable=True)
         if dry_run:
             total += planned
@@ -70,40 +100,61 @@ def vacuum(*, chunk: int = CHUNK, pause_seconds: float = 0.0, dry_run: bool = Fa
         is_more = planned != Vacuumed()
         while is_more:
             try:
-                done, is_more = vacuum_session(session_pk, chunk)
+                done, is_more = vacuum_session(session_pk, chunk, until)
             except MemoryUnavailable:
                 done, is_more = Vacuumed(left=1), False
             total += done
             time.sleep(pause_seconds)
+    if not dry_run:
+        while _delete_old_jobs(chunk):
+            time.sleep(pause_seconds)
     return total
 
 
-def vacuum_session(session_pk: int, chunk: int = CHUNK) -> tuple[Vacuumed, bool]:
-    """Delete at most `chunk` deletable rows of a session; also return whether more are left."""
+def vacuum_session(
+    session_pk: int, chunk: int = CHUNK, until: datetime | None = None
+) -> tuple[Vacuumed, bool]:
+    """Delete at most `chunk` deletable rows of a session; also return whether more are left.
+
+    `until` is a result of `counted_until`: it saves statements.
+    """
     try:
-        return _vacuum_chunk(session_pk, chunk)
+        return _vacuum_chunk(session_pk, chunk, until)
     except NotFound:
         return Vacuumed(), False
 
 
 @retried(is_repeatable=True)
-def _vacuum_chunk(session_pk: int, chunk: int) -> tuple[Vacuumed, bool]:
+def _vacuum_chunk(session_pk: int, chunk: int, until: datetime | None) -> tuple[Vacuumed, bool]:
     with locked_transaction():
         session = lock_pk(session_pk)
         if session.held_at is not None:
             return Vacuumed(), False
         limit = _deletable_below(session)
         up_to = min(session.stored_from + chunk, limit)
-        messages, turns = _delete_below(session, up_to)
+        messages, turns = _delete_below(session, up_to, until)
         if up_to < limit:
             return Vacuumed(messages=messages, turns=turns), True
         is_final = _is_unrestorable(session)
         if is_final and (extra := _delete_rows_outside_counters(session, chunk)):
             return Vacuumed(messages=messages + extra, turns=turns), True
         if is_final:
-            turns += session.turns.all().delete()[0]
+            turns += _delete_turns(session.turns.all(), until)
             session.delete()
         return Vacuumed(sessions=int(is_final), messages=messages, turns=turns), False
+
+
+@retried(is_repeatable=True)
+def _delete_old_jobs(chunk: int) -> bool:
+    """Delete items, or else the jobs, that ended too long ago to be undone; False if none did."""
+    old = Job.objects.filter(ended_at__lt=_undo_ends())
+    # By primary keys, since not all databases can limit a DELETE.
+    pks = list(JobItem.objects.filter(job__in=old).values_list("pk", flat=True)[:chunk])
+    with locked_transaction():
+        if pks:
+            JobItem.objects.filter(pk__in=pks).delete()
+            return True
+        return bool(old.delete()[0])
 
 
 def _with_deletable_rows() -> SessionQuerySet:
@@ -149,9 +200,15 @@ def _is_unrestorable(session: Session) -> bool:
     return is_erased(session.pk) or old.exists()
 
 
-def _delete_below(session: Session, up_to: int) -> tuple[int, int]:
+def _delete_turns(turns: TurnQuerySet, until: datetime | None) -> int:
+    """Delete turns, and count them in the daily numbers if no roll-up did. Needs the lock."""
+    count_before_deletion(turns, until)
+    return turns.delete()[0]
+
+
+def _delete_below(session: Session, up_to: int, until: datetime | None) -> tuple[int, int]:
     """Delete stored rows below `up_to` and their turns. Needs the lock."""
-    turns = _turns_below(session, up_to).delete()[0]
+    turns = _delete_turns(_turns_below(session, up_to), until)
     # The value stays: see Note [Feedback].
     below = Q(user_seq__gte=session.stored_from, user_seq__lt=up_to)
     session.feedback.filter(below).exclude(reason="").update(reason="")

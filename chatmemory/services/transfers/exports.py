@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.db.models import F, Sum
+from django.db.models import F, QuerySet, Sum
 
 from chatmemory.access.actors import Actor, all_scopes_of, person_for
+from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
 from chatmemory.models import Session, SessionQuerySet
 from chatmemory.services.audit.entries import check_reason, record, record_person
 from chatmemory.services.sessions import get_session
+
+MAX_ENTRIES = 100
+"""Sessions of which each export has an entry of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,41 @@ def begin_export_of_all(*, form: str, by: Actor, reason: str) -> Export:
     export = _count(Session.objects.all(), form)
     _record_all(export, "", by, reason)
     return export
+
+
+@retried(is_repeatable=False)
+def begin_export_of(*, sessions: QuerySet[Session], form: str, by: Actor, reason: str) -> Export:
+    """Record the export of the sessions that a queryset selects, and return it.
+
+    With an entry for each session, or from 101 sessions on one entry with their number.
+    Raises BadInput, MemoryUnavailable.
+    """
+    check_reason(reason)
+    export = _count(Session.objects.filter(pk__in=sessions.order_by().values("pk")), form)
+    if export.session_count > MAX_ENTRIES:
+        _record_all(export, "", by, reason)
+        return export
+    with locked_transaction():
+        for session in export.sessions.order_by("pk").defer("instructions", "metadata"):
+            rows = session.last_seq - session.stored_from + 1
+            record(session, "export", by, reason, messages=rows, form=form)
+    return export
+
+
+@retried(is_repeatable=True)
+def preview_export(
+    *, form: str, by: Actor, scope: str | None = None, session_key: str | None = None
+) -> Export:
+    """Return the export that `begin_export` would begin, without an entry; of all if no scope.
+
+    Raises NotFound, BadInput, MemoryUnavailable.
+    """
+    if scope is None:
+        return _count(Session.objects.all(), form)
+    if session_key is None:
+        return _count(Session.objects.of_scopes(*all_scopes_of(person_for(by, scope))), form)
+    session = get_session(session_key=session_key, by=by, scope=scope)
+    return _count(Session.objects.filter(pk=session.pk), form)
 
 
 def _count(sessions: SessionQuerySet, form: str) -> Export:

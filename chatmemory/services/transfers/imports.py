@@ -36,6 +36,7 @@ from chatmemory.models import (
 )
 from chatmemory.services.audit.entries import check_reason, record
 from chatmemory.services.integrity.feedback import repair_replies, stray_feedback
+from chatmemory.services.notes import import_notes
 from chatmemory.services.removal.hide import purge_expired
 from chatmemory.services.tags import add_tags
 from chatmemory.services.turns.endings import interrupt_turn
@@ -64,6 +65,8 @@ class Import:
     """The columns of the session in the file."""
     tags: Collection[str]
     """The tags of the session in the file."""
+    notes: Sequence[Mapping[str, Any]]
+    """The notes of operators in the file."""
     was_imported: bool
     """An earlier import stored the session, so its rows are only compared."""
 
@@ -100,6 +103,7 @@ def begin_import(
     session_key: str,
     session: Mapping[str, Any],
     tags: Collection[str] = (),
+    notes: Sequence[Mapping[str, Any]] = (),
     digest: str,
     by: Actor,
     scope: str | None,
@@ -123,6 +127,7 @@ def begin_import(
         key=session_key,
         session=session,
         tags=tags,
+        notes=notes,
         was_imported=was_imported,
     )
 
@@ -341,8 +346,9 @@ def _check_address(found: Import, by: Actor) -> None:
 
 
 def _move(session: Session, found: Import) -> None:
-    """Give the session its address, columns and tags of the file. Needs the lock."""
+    """Give the session its address, columns, tags and notes of the file. Needs the lock."""
     add_tags(session, found.tags)
+    import_notes(session, found.notes)
     session.scope, session.key = found.scope, found.key
     columns = {**found.session, "owner": owner_of(found.scope)}
     if session.held_at is not None:  # held during the import: the file must not release it

@@ -60,11 +60,16 @@ class _Finish:
     status: str
     error: str
     usage: str
+    first_text_ms: int | None
     batch_id: str
 
     def turn_update(self) -> TurnUpdate:
         columns = Turn.end_columns(
-            self.status, error=self.last.error, model=self.last.model, usage=self.usage
+            self.status,
+            error=self.last.error,
+            model=self.last.model,
+            usage=self.usage,
+            first_text_ms=self.first_text_ms,
         )
         return TurnUpdate(self.claim.client_id, columns)
 
@@ -234,6 +239,7 @@ def finish_turn(
     error: str = "",
     model: str = "",
     usage: Mapping[str, object] | None = None,
+    first_text_ms: int | None = None,
     step: int | None = None,
     batch_id: str | None = None,
 ) -> FinishedTurn | None:
@@ -250,6 +256,7 @@ def finish_turn(
         status=status,
         error=error,
         usage="" if usage is None else _usage_json(usage),
+        first_text_ms=first_text_ms,
         batch_id=batch_id or codec.new_client_id(),
     )
     return _finish(finish)

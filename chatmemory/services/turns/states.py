@@ -12,7 +12,7 @@ from chatmemory import codec
 from chatmemory.access.actors import Actor
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
-from chatmemory.errors import BadInput, UnknownTurn
+from chatmemory.errors import UnknownTurn
 from chatmemory.models import Message, Session, Turn
 from chatmemory.services.sessions import get_session
 
@@ -76,11 +76,8 @@ def get_turn(*, session_key: str, turn: str, by: Actor, scope: str | None = None
 
     Raises BadInput, NotFound, UnknownTurn, MemoryUnavailable.
     """
-    session = get_session(session_key=session_key, by=by, scope=scope)
-    try:
-        return _state(session, codec.check_client_id(turn))
-    except BadInput:
-        raise UnknownTurn from None
+    codec.check_client_id(turn, field="turn")
+    return _state(get_session(session_key=session_key, by=by, scope=scope), turn)
 
 
 @retried(is_repeatable=True)

@@ -49,11 +49,15 @@ def stop_running_turn(*, session_key: str, by: Actor, scope: str | None = None) 
 
 @retried(is_repeatable=True)
 def _stop(session: Session, client_id: str) -> str:
-    turns = session.turns.filter(client_id=client_id)
     try:
-        status = turns.get().status
-    except Turn.DoesNotExist:
+        return _stop_stored(session, client_id)
+    except Turn.DoesNotExist:  # there is none, or it was erased meanwhile
         raise UnknownTurn from None
+
+
+def _stop_stored(session: Session, client_id: str) -> str:
+    turns = session.turns.filter(client_id=client_id)
+    status = turns.get().status
     # The status was read without the lock: if the turn was claimed since, `_cancel` returns False.
     if status == Turn.Status.WAITING and _cancel(session.pk, client_id):
         return Turn.Status.CANCELLED

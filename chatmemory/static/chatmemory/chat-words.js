@@ -27,6 +27,10 @@ export const words = {
     `Too long by ${excess.toLocaleString()} ${excess === 1 ? "character" : "characters"}`,
   length: (/** @type {number} */ length, /** @type {number} */ limit) =>
     `${length.toLocaleString()} of ${limit.toLocaleString()} characters`,
+  wrapCode: "Wrap",
+  copyCode: "Copy",
+  codeCopied: "Copied",
+  codeNotCopied: "Not copied",
   showWhole: "Show the whole message",
   redacted: "This message was removed by an operator.",
   quarantined: "This message can't be read.",
@@ -97,14 +101,13 @@ export const words = {
     4404: "This chat was removed.",
     4409: "Too many chat windows are open.",
     4426: "This page is out of date.",
-    refused: "The chat can't be opened because the server refuses its websocket.",
+    refused: "This site can't open the chat. Reloading will not help: its operator has to fix it.",
     other: "The connection was closed.",
   },
-  // For staff users, and for all users if DEBUG is on.
+  // For staff users, and for all users if DEBUG is on. The browser's console has the details.
   refusedDetails:
-    "The ASGI application must route websockets to chatmemory.routing, runserver needs daphne first " +
-    "in INSTALLED_APPS, a proxy must forward websockets, and ALLOWED_ORIGINS must contain the origin " +
-    "of this page. “manage.py check” finds the first two; the server's log names a refused origin.",
+    "The server answers, but refuses websockets: it needs an ASGI server such as daphne, and a route " +
+    "in asgi.py. The browser's console lists the causes; “manage.py check” finds the most frequent ones.",
   signIn: "Sign in",
   reload: "Reload",
   continueHere: "Continue here",

@@ -7,7 +7,8 @@
 //   client.send("Hello");
 //
 // Events: `state` (the connection), `change` (rows, session, outbox, activity), `text` (a streamed
-// text; detail: {key, piece}, piece null if the whole text is new), `reset`, `synced`.
+// text; detail: {key, piece}, piece null if the whole text is new), `block` (its HTML has grown;
+// detail: {key}), `reset`, `synced`.
 //
 // This is the public module; those in client/ are internal.
 
@@ -56,6 +57,7 @@ export class ChatMemoryClient extends EventTarget {
     url,
     {
       create = false,
+      html = null,
       ticket = null,
       storage = defaultStorage(),
       storageKey = `chatmemory:${url}`,
@@ -66,6 +68,7 @@ export class ChatMemoryClient extends EventTarget {
     address.protocol = address.protocol.replace(/^http/, "ws");
     this.url = address.href;
     this.create = create;
+    this.html = html;
     this.#connection = new Connection(this.url, ticket, {
       onOpen: () => this.#sendHello(),
       onFrame: (frame) => this.#onFrame(frame),
@@ -321,6 +324,7 @@ export class ChatMemoryClient extends EventTarget {
       v: PROTOCOL_VERSION,
       ...(this.#cursor !== null && {cursor: this.#cursor}),
       ...(this.create && {create: true}),
+      ...(this.html !== null && {html: this.html}),
     });
   }
 
@@ -359,6 +363,11 @@ export class ChatMemoryClient extends EventTarget {
         if (textChange) this.dispatchEvent(new CustomEvent("text", {detail: textChange}));
         return;
       }
+      case "block":
+        if (this.#transcript.putBlock(frame)) {
+          this.dispatchEvent(new CustomEvent("block", {detail: {key: streamKey(frame)}}));
+        }
+        return;
       case "ok":
       case "error":
         this.#requests.settle(frame);

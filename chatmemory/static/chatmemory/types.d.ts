@@ -101,6 +101,16 @@ export interface DeltaFrame {
   event?: ProgressEvent;
 }
 
+export interface BlockFrame {
+  type: "block";
+  turn: string;
+  step: number;
+  start: number;
+  end: number;
+  html: string;
+  last?: boolean;
+}
+
 export interface OkFrame {
   type: "ok";
   id: number | string;
@@ -147,6 +157,7 @@ export type ServerFrame =
   | SyncedFrame
   | SnapshotFrame
   | DeltaFrame
+  | BlockFrame
   | OkFrame
   | ErrorFrame
   | PingFrame
@@ -157,6 +168,7 @@ export interface HelloFrame {
   v: number;
   cursor?: string | null;
   create?: boolean;
+  html?: string | null;
 }
 
 export interface SendFrame {
@@ -239,6 +251,14 @@ export interface Stream {
   turn: string;
   step: number;
   text: string;
+  /** The finished blocks; empty without the option `html`. */
+  html: string;
+  /** Where the text starts that they do not contain. */
+  closed: number;
+  /** The same position in code points, as in frames. */
+  closedChars: number;
+  /** Whether `html` is that of the whole stored text. */
+  isWhole: boolean;
 }
 
 export interface OutboxEntry {
@@ -278,6 +298,8 @@ export type TicketSource = () => string | Promise<string>;
 export interface ClientOptions {
   /** Create the session if it does not exist; its key must be a version-4 UUID. */
   create?: boolean;
+  /** Also receive streamed text as HTML, with labels in this language; "" for the server's. */
+  html?: string | null;
   /**
    * For pages that Django's cookie does not reach: returns a new ticket, or a promise of one, for
    * each connection, and throws {code: 4401} if the user must sign in again.

@@ -89,7 +89,7 @@ def test_the_transcript_marks_an_unreadable_message(damage):
     olga.user_permissions.set(Permission.objects.filter(codename__in=rights))
     client = Client()
     client.force_login(olga)
-    for name, more in (("transcript", ()), ("message", (2,))):
+    for name, more in (("change", ()), ("message", (2,))):
         page = client.get(reverse(f"admin:chatmemory_session_{name}", args=(session.pk, *more)))
         html = page.content.decode()
         assert "left of it" in html

@@ -15,10 +15,11 @@ from django.utils import timezone
 from chatmemory.access.actors import importing_scope
 from chatmemory.database.batches import in_batches
 from chatmemory.errors import BadInput, NotFound
-from chatmemory.models import AuditEntry, Feedback, Message, Session, SessionTag, Turn
+from chatmemory.models import AuditEntry, Feedback, Message, Session, SessionNote, SessionTag, Turn
 from chatmemory.services import (
     SERVER,
     Actor,
+    add_note,
     admit_turn,
     append_messages,
     erase_person,
@@ -89,7 +90,7 @@ def test_nothing_of_the_person_stays():
     would = preview_erasure(by=BY, scope=user_scope(ann))
     erased = erase_person(by=BY, scope=user_scope(ann), reason="asked for it")
     assert CANARY not in everything_stored()
-    assert (erased.sessions, erased.messages, erased.turns, erased.held) == (6, 13, 2, [])
+    assert (erased.sessions, erased.messages, erased.turns, erased.held) == (6, 13, 2, {})
     assert (would.sessions, would.messages, would.turns, would.entry) == (6, 13, 2, None)
     assert Session.objects.get().key == "bobs"
     assert Message.stored.count() == 1
@@ -141,7 +142,7 @@ def test_the_receipt_counts_what_was_erased_before_an_interruption(monkeypatch):
     start = AuditEntry.objects.get(action="erase_begun")
     assert (start.session_pk, start.key_hash) == (None, key_hash(user_scope(ann)))
     erased = erase_person(by=BY, scope=user_scope(ann), reason="asked for it")
-    assert (erased.sessions, erased.messages, erased.held) == (5, 10, [kept.pk])
+    assert (erased.sessions, erased.messages, erased.held) == (5, 10, {kept.pk: kept.key})
     assert erased.entry is not None
     assert erased.entry.counts["erasure"] == start.counts["erasure"]
     assert AuditEntry.objects.filter(action="erase_begun").count() == 1
@@ -240,7 +241,7 @@ def test_sessions_erased_after_another_calls_receipt_are_in_a_receipt(postgresql
         later += [session.pk for session in talks_of(ann, "later")]
         monkeypatch.setattr(erasure, "begin_erasure", late)
         monkeypatch.setattr(erasure, "vacuum_session", stop_at_the_later)
-        monkeypatch.setattr(erasure, "in_batches", lambda them: reversed([*in_batches(them)]))
+        monkeypatch.setattr(erasure, "in_batches", lambda *of: reversed([*in_batches(*of)]))
         with pytest.raises(KeyboardInterrupt):
             erase_person(by=BY, scope=scope, reason="")
     monkeypatch.undo()
@@ -301,9 +302,10 @@ def test_a_session_on_hold_stays_and_is_listed():
     kept = make_session("kept", owner=ann, held_at=timezone.now())
     purged = Session.objects.get(removed_at__isnull=False)
     Session.objects.filter(pk=purged.pk).update(held_at=timezone.now())
-    assert preview_erasure(by=BY, scope=user_scope(ann)).held == [purged.pk, kept.pk]
+    held = {purged.pk: purged.key, kept.pk: "kept"}
+    assert preview_erasure(by=BY, scope=user_scope(ann)).held == held
     erased = erase_person(by=BY, scope=user_scope(ann), reason="")
-    assert erased.held == [purged.pk, kept.pk]
+    assert erased.held == held
     assert erased.entry is not None
     assert erased.entry.counts["held"] == [purged.pk, kept.pk]
     assert set(Session.objects.values_list("pk", flat=True)) == {purged.pk, kept.pk}
@@ -329,6 +331,7 @@ def test_an_interrupted_erasure_hides_the_session_and_the_next_vacuum_deletes_it
     fill(ann)
     for session in Session.objects.all():
         SessionTag.objects.create(session=session, tag="contract")
+        SessionNote.objects.create(session=session, text=CANARY)
         Feedback.objects.create(session=session, turn="t1", user_seq=1, value=1, reason=CANARY)
     monkeypatch.setattr("chatmemory.services.removal.erasure.vacuum_session", lambda _pk: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -338,6 +341,7 @@ def test_an_interrupted_erasure_hides_the_session_and_the_next_vacuum_deletes_it
     row = Session.objects.get(pk=entry.session_pk)
     assert (row.title, row.instructions, row.metadata, row.message_count) == ("", "", {}, 0)
     assert not row.tags.exists()
+    assert not row.notes.exists()
     assert not row.feedback.exists()
     vacuum()
     assert not Session.objects.filter(pk=entry.session_pk).exists()
@@ -365,8 +369,15 @@ def test_a_run_cannot_write_to_a_session_that_is_being_erased(monkeypatch):
 
 
 @pytest.mark.regression
-@pytest.mark.parametrize("act", [hold_session, partial(tag_session, tag=CANARY)])
-def test_a_session_that_is_being_erased_can_be_neither_held_nor_tagged(monkeypatch, act):
+@pytest.mark.parametrize(
+    "act",
+    [
+        partial(hold_session, reason=""),
+        partial(tag_session, tag=CANARY, reason=""),
+        partial(add_note, text=CANARY),
+    ],
+)
+def test_a_session_that_is_being_erased_gets_no_hold_tag_or_note(monkeypatch, act):
     """Otherwise the receipt would count messages that a hold keeps."""
     ann = make_user()
     talk = make_session(owner=ann)
@@ -375,7 +386,7 @@ def test_a_session_that_is_being_erased_can_be_neither_held_nor_tagged(monkeypat
 
     def meanwhile(session_pk):
         with pytest.raises(NotFound):
-            act(session_key="talk", session_pk=session_pk, by=BY, scope=user_scope(ann), reason="")
+            act(session_key="talk", session_pk=session_pk, by=BY, scope=user_scope(ann))
         refused.append(session_pk)
         return vacuum_session(session_pk)
 

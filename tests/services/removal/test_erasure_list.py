@@ -79,7 +79,7 @@ class Backup:
 
 def replay(**counts: Any) -> tuple[Replayed, Replayed]:
     """Replay the list; return the result and the expected result."""
-    none = {"erasures": 0, "known": 0, "sessions": 0, "messages": 0, "turns": 0, "held": []}
+    none = {"erasures": 0, "known": 0, "sessions": 0, "messages": 0, "turns": 0, "held": {}}
     expected = Replayed(**{**none, "unreadable": 0, "unknown_key": 0, **counts})
     return replay_erasures(by=BY), expected
 
@@ -203,7 +203,7 @@ def test_a_session_on_hold_stays_and_is_listed(file, ann):
     backup = Backup()
     erase_person(by=BY, scope=user_scope(ann), reason="")
     backup.restore()
-    assert replay_erasures(by=BY).held == [kept.pk]
+    assert replay_erasures(by=BY).held == {kept.pk: kept.key}
     receipt = AuditEntry.objects.get(action="erase")
     assert receipt.counts["held"] == [kept.pk]
 
@@ -243,7 +243,7 @@ def test_a_receipt_proves_only_what_was_erased_before_its_time(file, ann, monkey
         monkeypatch.setattr(erasure, "list_erasure", list_erasure)
         assert line[0] == lines(file)[0]["id"]
         first = erasure.Erasure(line[0], key_hash(line[1]), BY, "")
-        first.close([], datetime.fromisoformat(lines(file)[0]["erased_at"]))
+        first.close({}, datetime.fromisoformat(lines(file)[0]["erased_at"]))
         backups.append(Backup())
         list_erasure(*line)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from chatmemory.errors import Archived, BadInput, Held, NotFound
+from chatmemory.errors import Archived, BadInput, Forbidden, Held, NotFound
 from chatmemory.models import AuditEntry, Message, Session, Turn
 from chatmemory.services import (
     Actor,
@@ -21,6 +21,7 @@ from chatmemory.services import (
     read_history,
     release_session,
     unarchive_session,
+    user_scope,
     vacuum,
 )
 from chatmemory.services.turns.claims import claim_next
@@ -48,6 +49,38 @@ def test_a_repeated_call_changes_nothing(name):
     assert undo(**WHY).action != name
     assert Session.objects.get().revision > seen.revision
     assert AuditEntry.objects.count() == 2
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("by", [Actor.command("close", "olga"), Actor("operator", "7", "olga")])
+@pytest.mark.parametrize("is_archived", [False, True])
+def test_an_owner_cannot_open_what_an_operator_archived(by, is_archived):
+    ann = make_user("ann")
+    session = make_session(owner=ann)
+    own = {"session_key": "talk", "by": Actor.user(ann), "reason": ""}
+    operators = {"session_key": "talk", "by": by, "scope": user_scope(ann), "reason": "abuse"}
+    if is_archived:
+        archive_session(**own)
+    assert archive_session(**operators) is not None
+    assert archive_session(**operators) is None
+    assert archive_session(**own) is None
+    with pytest.raises(Forbidden, match="operator"):
+        unarchive_session(**own)
+    session.refresh_from_db()
+    assert session.archived_at is not None
+    assert unarchive_session(**operators) is not None
+    assert unarchive_session(**own) is None
+    archive_session(**own)
+    assert unarchive_session(**own) is not None
+
+
+def test_an_owner_can_open_what_server_code_archived_or_an_import_stored():
+    ann = make_user("ann")
+    make_session(owner=ann, archived_at=timezone.now())
+    own = {"session_key": "talk", "by": Actor.user(ann), "reason": ""}
+    assert unarchive_session(**own) is not None
+    archive_session(**{**own, "by": Actor.server("nightly"), "scope": user_scope(ann)})
+    assert unarchive_session(**own) is not None
 
 
 @pytest.mark.parametrize("act", [act for pair in ACTS.values() for act in pair])

@@ -61,7 +61,7 @@ def test_without_the_former_key_a_past_erasure_is_unknown(settings):
     settings.CHATMEMORY = {**base, "AUDIT_KEY": "second"}
     with pytest.raises(CommandError, match="Unknown: 1 erasure") as refused:
         run_erased_command("--scope", "user:7")
-    assert refused.value.returncode == 2
+    assert refused.value.returncode == 3
 
 
 @pytest.mark.regression

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,19 +11,27 @@ from django.utils import timezone
 from chatmemory.errors import BadInput, Conflict, Held, NotFound
 from chatmemory.models import AuditEntry, Message, Session
 from chatmemory.services import (
+    SERVER,
     Actor,
     admit_turn,
     append_messages,
+    hold_session,
+    purge_session,
     read_history,
     redact_message,
+    redact_turn,
+    release_session,
+    restore_session,
     trim_session,
 )
+from chatmemory.services.audit.entries import record
 from chatmemory.services.turns.progress import finish_turn
 from tests.factories import TALK, make_messages, make_session, make_user
 from tests.locking import concurrently
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 SECRET = "4929-1111"
 CALL = {"id": "call1", "name": "pay", "args": {"card": SECRET}}
 RICH = [
@@ -118,6 +127,61 @@ def test_a_trimmed_message_can_be_redacted():
     for seq in (1, 2, 3, 4):
         redact(seq)
     assert SECRET not in everything_stored()
+
+
+def test_a_purged_session_is_redacted_by_its_primary_key_and_stays_so_after_a_restore():
+    session = make_session()
+    append_messages(**TALK, messages=RICH)
+    entry = purge_session(**TALK, reason="")
+    with pytest.raises(NotFound):
+        redact(1)
+    for seq in (1, 2, 3, 4):
+        assert redact(seq, session_pk=session.pk) is not None
+    assert SECRET not in everything_stored()
+    restore_session(entry_pk=entry.pk, reason="", by=TALK["by"], scope=SERVER)
+    assert [row.redacted for row in read_history(**TALK).rows] == [True] * 4
+
+
+def test_an_expired_session_is_redacted_by_its_primary_key():
+    session = make_session(expires_at=LONG_AGO)
+    Message.stored.create(session=session, seq=1, role="user", text=SECRET, tokens=1)
+    with pytest.raises(NotFound):
+        redact(1)
+    assert redact(1, session_pk=session.pk) is not None
+    assert SECRET not in everything_stored()
+
+
+def test_the_cancelled_message_of_a_purged_session_is_redacted():
+    session = make_session()
+    admit_turn(**TALK, client_id="run", content="hi", owner="me")
+    admit_turn(**TALK, client_id="next", content=SECRET)
+    purge_session(**TALK, reason="")
+    assert SECRET in str(list(session.turns.values()))
+    assert redact_turn(**TALK, turn="next", reason="", session_pk=session.pk) is not None
+    assert SECRET not in str(list(session.turns.values()))
+
+
+@pytest.mark.parametrize("changes", [{"session_key": "other"}, {"scope": "user:1"}])
+def test_a_purged_session_has_one_address(changes):
+    session = make_session()
+    append_messages(**TALK, messages=RICH)
+    purge_session(**TALK, reason="")
+    with pytest.raises(NotFound):
+        redact(1, session_pk=session.pk, **changes)
+
+
+def test_what_an_erasure_deletes_and_what_is_held_is_not_redacted():
+    session = make_session()
+    append_messages(**TALK, messages=RICH)
+    purge_session(**TALK, reason="")
+    at = {**TALK, "session_pk": session.pk, "reason": ""}
+    hold_session(**at)
+    with pytest.raises(Held):
+        redact(1, session_pk=session.pk)
+    release_session(**at)
+    record(session, "erase", TALK["by"], "")
+    with pytest.raises(NotFound):
+        redact(1, session_pk=session.pk)
 
 
 def test_an_undecodable_row_can_be_redacted():

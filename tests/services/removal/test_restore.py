@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from chatmemory.access import rates
 from chatmemory.errors import BadInput, Busy, Conflict, Forbidden, HistoryCleared, NotFound
 from chatmemory.models import AuditEntry, Session, Turn
 from chatmemory.services import (
@@ -23,6 +26,7 @@ from chatmemory.services import (
     erase_person,
     expire_sessions,
     list_removed,
+    open_session,
     preview_restore,
     purge_session,
     read_history,
@@ -32,7 +36,7 @@ from chatmemory.services import (
     vacuum,
 )
 from chatmemory.services.turns.progress import finish_turn
-from tests.factories import BY, make_messages, make_session, make_user
+from tests.factories import BY, make_messages, make_session, make_user, make_visitor
 from tests.locking import concurrently
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -331,7 +335,7 @@ def test_a_user_cannot_undo_the_removal_of_another_actor(act, other):
 
 @pytest.mark.regression
 def test_a_visitor_can_undo_only_their_own_removals():
-    visitor = Actor.visitor("secret")
+    visitor = make_visitor().actor
     own = {"by": visitor, "scope": None}
     append_messages(session_key="talk", by=visitor, messages=make_messages("a"), create=True)
     entry = clear_session(session_key="talk", by=visitor, reason="")
@@ -339,6 +343,20 @@ def test_a_visitor_can_undo_only_their_own_removals():
     entry = clear_session(session_key="talk", by=BY, scope=f"visitor:{visitor.id}", reason="")
     with pytest.raises(NotFound):
         restore(entry, **own)
+
+
+@pytest.mark.regression
+def test_a_restored_session_keeps_its_pin_up_to_the_limit(monkeypatch):
+    monkeypatch.setattr(rates, "MAX_PINNED", 2)
+    purges = []
+    for key in ("a", "b"):
+        make_session(key, pinned_at=timezone.now())
+        purges.append(purge_session(session_key=key, **OURS, reason=""))
+    make_session("c", pinned_at=timezone.now())
+    for entry in purges:
+        restore(entry)
+    pinned = Session.objects.filter(pinned_at__isnull=False)
+    assert [*pinned.order_by("key").values_list("key", flat=True)] == ["a", "c"]
 
 
 def test_an_actor_lists_the_own_purges_in_one_scope():
@@ -353,6 +371,72 @@ def test_an_actor_lists_the_own_purges_in_one_scope():
         assert [found.entry_pk for found in list_removed(by=by, scope=scope)] == [pk]
         [other] = {*others} - {by}
         assert list_removed(by=other, scope=scope) == []
+
+
+def purge_several(by: Actor, count: int) -> list[int]:
+    """Purge new sessions of a user; return their entries, the last one first."""
+    entries = []
+    for number in range(count):
+        key = f"talk {number}"
+        open_session(session_key=key, by=by)
+        entries.append(purge_session(session_key=key, by=by, reason="").pk)
+    return entries[::-1]
+
+
+@pytest.mark.parametrize("is_equal", [False, True])
+def test_pages_of_purges_repeat_and_omit_none_also_of_equal_times(is_equal):
+    ann, bob = Actor.user(make_user("ann")), Actor.user(make_user("bob"))
+    entries = purge_several(ann, 5)
+    foreign = purge_several(bob, 1)
+    if is_equal:
+        AuditEntry.objects.update(created_at=timezone.now())
+    found: list[int] = []
+    for before in (None, entries[1], entries[3], entries[4]):
+        page = list_removed(by=ann, before=before, limit=2)
+        found += [removed.entry_pk for removed in page]
+    assert found == entries
+    assert list_removed(by=ann, before=foreign[0]) == []
+
+
+def test_purges_are_listed_by_their_time():
+    ann = Actor.user(make_user("ann"))
+    newest, *others = purge_several(ann, 3)
+    AuditEntry.objects.filter(pk=newest).update(created_at=timezone.now() - timedelta(days=1))
+    assert [removed.entry_pk for removed in list_removed(by=ann)] == [*others, newest]
+
+
+@pytest.mark.regression
+def test_a_page_of_purges_is_read_from_one_range_of_an_index(postgresql):
+    """By primary key, PostgreSQL would read the newer entries of all actors."""
+    ann = Actor.user(make_user("ann"))
+    [entry] = purge_several(ann, 1)
+    made = AuditEntry.objects.get(pk=entry)
+    AuditEntry.objects.bulk_create(
+        AuditEntry(
+            actor_kind="user",
+            actor_id=actor_id,
+            action="purge",
+            session_pk=made.session_pk,
+            counts=made.counts,
+            created_at=made.created_at - timedelta(seconds=number),
+            mac=f"{actor_id} {number}",
+        )
+        for actor_id in (made.actor_id, "other")
+        for number in range(2_000)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE chatmemory_session, chatmemory_auditentry")
+    for before in (None, made.pk):
+        with CaptureQueriesContext(connection) as queries:
+            list_removed(by=ann, before=before)
+        [query] = queries
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN {query['sql']}")
+            plan = "\n".join(row for (row,) in cursor.fetchall())
+        assert "Backward using chatmemory_audit_actor on chatmemory_auditentry" in plan
+        [condition] = re.findall(r"Index Cond: \(\(\(actor_id.*", plan)
+        assert "created_at >" in condition
+        assert ("created_at <=" in condition) == (before is not None)
 
 
 def test_an_entry_that_is_no_removal_is_not_found():

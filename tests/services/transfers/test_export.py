@@ -181,7 +181,7 @@ def test_a_file_is_complete_and_only_its_owner_can_read_it(run, mira, tmp_path):
 def test_an_incomplete_file_does_not_get_its_name(run, mira, tmp_path, monkeypatch):
     talk("talk", mira, "hello")
 
-    def breaks(export: Any) -> Any:
+    def breaks(export: Any, progress: Any) -> Any:
         yield "begun"
         raise NotFound
 

@@ -257,6 +257,15 @@ def test_an_import_is_resumed_after_a_kill_and_shows_its_progress(
 TIME = "2026-03-01T12:30:15.123457+00:00"
 
 
+NOTE = {
+    "text": "He called.",
+    "actor_kind": "operator",
+    "actor_id": "7",
+    "actor_label": "olga",
+    "created_at": "2026-03-01T12:30:15.123457+00:00",
+}
+
+
 def head(key: str = "talk", messages: int = 2, **more: Any) -> dict[str, Any]:
     """Return the first line of a session in the app's format."""
     numbers = {"first_seq": 1, "last_seq": messages, "stored_from": 1}
@@ -319,6 +328,11 @@ def without(line: dict[str, Any], name: str) -> dict[str, Any]:
         ([head(tags=["a", 5])], 1, "tags must be a list"),
         ([head(tags=["x" * 101])], 1, "tag must have 1 to 100"),
         ([head(tags=["a\0"])], 1, r"tag contains U\+0000"),
+        ([head(notes="a")], 1, "notes must be a list"),
+        ([head(notes=["a"])], 1, "notes must be a list of objects"),
+        ([head(notes=[{"text": "a"}])], 1, "actor_kind is required"),
+        ([head(notes=[{**NOTE, "text": ""}])], 1, "text must have 1 to 2000"),
+        ([head(notes=[NOTE] * 101)], 1, "A session can have 100 notes"),
         ([head(metadata={"a\0": 1})], 1, r"U\+0000"),
         ([head(metadata={"a": [[[[]]]]}, key="")], 1, "key must have 1 to 200"),
         ([head(scope="")], 1, "scope is empty"),

@@ -97,12 +97,9 @@ async def test_requests_that_wait_for_replies_do_not_exhaust_the_pool(ann, bob, 
         for key in keys
     ]
     await eventually(lambda: running() == len(keys), "not all turns started")
-    started_at = time.monotonic()
     answers = [await request(server, bob, "/api/sessions/") for _ in range(5)]
-    elapsed = time.monotonic() - started_at
     assert not any(waiter.done() for waiter in waiters)
     assert [answer.status for answer in answers] == [200] * 5
-    assert elapsed < 5  # usually 0.3
     assert {answer.status for answer in await asyncio.gather(*waiters)} == {201}
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from chatmemory.errors import BadInput, Busy, Held, NotFound, UnknownTurn
 from chatmemory.models import AuditEntry, Feedback, Message, Session
@@ -362,6 +363,22 @@ def test_a_reply_that_shows_other_feedback_is_found_and_repaired(talk):
         before + 1
     }
     assert codes() == []
+
+
+@pytest.mark.regression
+def test_the_number_of_replies_does_not_change_the_number_of_statements_of_a_repair(talk):
+    run("t3")
+    list(check_integrity(repair_by=TALK["by"]))  # the first one also creates its record
+    numbers = []
+    for turns in ({"t1": 1, "t2": -1}, {"t1": 1, "t2": -1, "t3": 1}):
+        for turn, value in turns.items():
+            rate(turn=turn, value=value)
+        Message.stored.update(feedback=None)
+        with CaptureQueriesContext(connection) as queries:
+            list(check_integrity(repair_by=TALK["by"]))
+        numbers.append(len(queries))
+        assert shown() == {4 * int(turn[1]): value for turn, value in turns.items()}
+    assert numbers[0] == numbers[1]
 
 
 def test_a_missing_copy_is_repaired_by_the_next_feedback_too(talk):

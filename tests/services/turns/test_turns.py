@@ -518,13 +518,14 @@ def test_a_turn_in_an_idle_session_is_three_statements_on_postgresql(caplog, is_
         claims.append(admit(owner="me").claim)
 
     def end():
-        assert finish(claims[0], "complete", DONE, model="m", usage={"in": 1})
+        assert finish(claims[0], "complete", DONE, model="m", usage={"in": 1}, first_text_ms=7)
 
     took = statements(send, lambda: start_turn(claim=claims[0]), end)
     alone = {"postgresql": [1, 1, 1], "sqlite": [3, 1, 3], "mysql": [4, 1, 4]}[connection.vendor]
     assert took == [*alone[:2], alone[2] + is_logged]
     turn = Turn.objects.get()
     assert (turn.status, turn.model, turn.usage) == ("complete", "m", '{"in":1}')
+    assert turn.first_text_ms == 7
     assert (turn.user_seq, turn.asked, turn.lease_owner, turn.lease_until) == (1, "", "", None)
     assert claims[0].turn_pk == turn.pk
 
@@ -1336,6 +1337,7 @@ class Turns(RuleBasedStateMachine):
 
 
 @pytest.mark.long
+@pytest.mark.hypothesis
 def test_in_every_order_of_events_one_turn_runs_and_none_waits_forever():
     budget = hypothesis_settings(max_examples=30, stateful_step_count=25, deadline=None)
     run_state_machine_as_test(Turns, settings=budget)

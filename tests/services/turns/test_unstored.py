@@ -82,7 +82,7 @@ def test_preview_and_audit_entry_count_what_a_removal_ends(remove):
 
 @pytest.mark.regression
 def test_the_admin_shows_what_a_removal_ends(ann, admin_client):
-    page = reverse("admin:chatmemory_session_purge")
+    page = reverse("admin:chatmemory_session_act", args=["purge"])
     answer = admin_client.get(page, {"session": Session.objects.get().pk}).content.decode()
     assert "1 waiting message" in answer
     assert f"an unfinished reply of {len(PARTIAL)} characters" in answer
@@ -90,13 +90,13 @@ def test_the_admin_shows_what_a_removal_ends(ann, admin_client):
 
 @pytest.mark.regression
 def test_the_transcript_shows_restored_text_separately(remove, admin_client):
-    page = reverse("admin:chatmemory_session_transcript", args=[Session.objects.get().pk])
+    page = reverse("admin:chatmemory_session_change", args=[Session.objects.get().pk])
     entry = remove()
     assert ASKED not in admin_client.get(page).content.decode()
     restore(entry)
     answer = admin_client.get(page).content.decode()
     assert (
-        answer.index("Turns without stored messages") < answer.index(PARTIAL) < answer.index(ASKED)
+        answer.index(PARTIAL) < answer.index("Turns without stored messages") < answer.index(ASKED)
     )
 
 
@@ -165,11 +165,27 @@ def test_redacting_a_message_deletes_the_partial_text_of_its_turn(remove, ann):
     assert unstored() == [ASKED]
 
 
-def test_the_text_of_an_active_turn_is_not_redacted(ann):
+def test_the_text_of_a_running_turn_is_not_redacted(ann):
     at = {"session_key": "talk", "by": Actor.user(ann), "reason": ""}
-    for turn, error in (("r1", Busy), ("r2", Busy), ("r3", UnknownTurn)):
+    for turn, error in (("r1", Busy), ("r3", UnknownTurn)):
         with pytest.raises(error):
             services.redact_turn(**at, turn=turn)
+
+
+def test_a_waiting_turn_is_cancelled_by_its_redaction(ann):
+    at = {"session_key": "talk", "by": Actor.user(ann), "reason": ""}
+    assert services.redact_turn(**at, turn="r2").counts == {"turns": 1}
+    turn = Turn.objects.get(client_id="r2")
+    assert (turn.status, turn.asked) == ("cancelled", "")
+    session = Session.objects.get()
+    assert (session.running, session.waiting) == ("r1", 0)
+    assert services.redact_turn(**at, turn="r2") is None
+
+
+def test_a_requeued_turn_is_not_redacted(ann):
+    Turn.objects.filter(client_id="r1").update(status="waiting")
+    with pytest.raises(Busy):
+        services.redact_turn(session_key="talk", by=Actor.user(ann), turn="r1", reason="")
 
 
 def test_a_resend_of_a_cancelled_message_is_a_duplicate(remove, ann):

@@ -189,7 +189,7 @@ def _operate(talker: Talker) -> None:
 def _expired_ticket(own: Talker) -> Ticket:
     return Ticket.objects.create(
         digest=secrets.token_hex(32),
-        user_pk=own.person.user.pk,
+        owner=f"user:{own.person.user.pk}",
         proof="",
         login="",
         expires_at=DatabaseNow() - timedelta(minutes=1),

@@ -4,17 +4,9 @@
 import {words} from "../chat-words.js";
 import {beginsTurn, streamKey} from "../chatmemory-client.js";
 import {MAX_REPLACED, MAX_SHOWN_CHARS} from "../constants.js";
-import {
-  appendText,
-  article,
-  button,
-  find,
-  link,
-  setNote,
-  setText,
-  setTools,
-  textBox,
-} from "./nodes.js";
+import {addCodeHeads} from "./code.js";
+import {article, button, find, link, setNote, setText, setTools, textBox} from "./nodes.js";
+import {Reply} from "./reply.js";
 import {activityText, choicesOf, hasMarkup, isQuestion, visible} from "./text.js";
 
 /** @import {ChatMemoryClient} from "../chatmemory-client.js" */
@@ -43,6 +35,8 @@ import {activityText, choicesOf, hasMarkup, isQuestion, visible} from "./text.js
 export class MessageNodes {
   /** @type {Map<string, HTMLElement>} "row:SEQ", "text:TURN:STEP", "out:CLIENT_ID", … */
   #nodes = new Map();
+  /** @type {WeakMap<HTMLElement, Reply>} of the nodes that are or were streamed */
+  #replies = new WeakMap();
   #client;
   #page;
   #actions;
@@ -74,6 +68,7 @@ export class MessageNodes {
   adopt(node) {
     const seq = Number(node.dataset.seq);
     this.#nodes.set(`row:${seq}`, node);
+    addCodeHeads(textBox(node));
     const isWhole = !node.querySelector(".cm-note a");
     const isPlain = node.matches(".cm-assistant:not([data-html])");
     if (isPlain && isWhole && hasMarkup(textBox(node).textContent ?? ""))
@@ -148,11 +143,18 @@ export class MessageNodes {
     delete node.dataset.html;
     const text = row.text ?? "";
     node.toggleAttribute("data-empty", !text);
-    setText(node, text.slice(0, MAX_SHOWN_CHARS));
+    const shown = text.slice(0, MAX_SHOWN_CHARS);
+    const reply = this.#replies.get(node);
+    const isKept = reply?.end(shown);
+    if (!isKept) {
+      this.#replies.delete(node);
+      setText(node, shown);
+    } else if (reply?.isWhole) node.dataset.html = "";
     const page = this.#page;
     const isCut = row.cut || text.length > MAX_SHOWN_CHARS;
     setNote(node, noteOf(row), isCut && page ? [link(`${page}${row.seq}/`, words.showWhole)] : []);
-    if (page && row.role === "assistant" && !isCut && hasMarkup(text)) {
+    const isWhole = isKept && reply?.isWhole;
+    if (page && row.role === "assistant" && !isCut && !isWhole && hasMarkup(text)) {
       this.#hooks.onMarkdown(row.seq);
     }
   }
@@ -165,11 +167,9 @@ export class MessageNodes {
   putHtml({seq, revision, html}) {
     const node = this.row(seq);
     if (!node || node.dataset.revision !== String(revision)) return;
-    const parsed = document.createElement("template");
-    parsed.innerHTML = html;
-    const text = textBox(node);
-    text.replaceChildren(parsed.content);
-    text.classList.add("cm-rich");
+    const reply = this.#replies.get(node) ?? new Reply(textBox(node));
+    this.#replies.set(node, reply);
+    reply.complete(html, this.#client.rows.get(seq)?.text ?? "");
     node.dataset.html = "";
   }
 
@@ -235,28 +235,34 @@ export class MessageNodes {
     return this.#node(`text:${stream.key}`, () => {
       const node = article("assistant");
       node.setAttribute("aria-busy", "true"); // screen readers read it when it is complete
-      setText(node, stream.text);
+      const reply = new Reply(textBox(node));
+      reply.stream = stream;
+      reply.draw();
+      this.#replies.set(node, reply);
       return node;
     });
   }
 
-  /** @param {string} key of a streamed text */
-  isStreamed(key) {
-    return this.#nodes.has(`text:${key}`) && this.#client.streams.has(key);
-  }
-
   /**
-   * Append a piece to a streamed text; null sets the whole text.
+   * Note that a streamed text has changed; false if it is not shown yet.
    *
    * @param {string} key
-   * @param {string | null} piece
    */
-  growText(key, piece) {
+  noteStream(key) {
     const node = this.#nodes.get(`text:${key}`);
     const stream = this.#client.streams.get(key);
-    if (!node || !stream) return;
-    if (piece === null) setText(node, stream.text);
-    else appendText(node, piece);
+    const reply = node && this.#replies.get(node);
+    if (!reply || !stream) return false;
+    reply.stream = stream;
+    return true;
+  }
+
+  /** Show what is new in the streamed texts. */
+  drawStreams() {
+    for (const key of this.#client.streams.keys()) {
+      const node = this.#nodes.get(`text:${key}`);
+      if (node) this.#replies.get(node)?.draw();
+    }
   }
 
   /** Messages without a row: waiting turns, then the outbox. */

@@ -42,6 +42,9 @@ export function article(role) {
   const details = document.createElement("details");
   const summary = document.createElement("summary");
   summary.textContent = words.tool;
+  text.tabIndex = 0; // it scrolls, which the keyboard must reach
+  text.role = "group";
+  text.ariaLabel = words.tool;
   details.append(summary, text);
   node.append(author, details, note);
   return node;
@@ -60,18 +63,6 @@ export function setText(node, text) {
   const box = textBox(node);
   box.classList.remove("cm-rich");
   box.textContent = visible(text);
-}
-
-/**
- * Append to the text. A new text node for each piece would slow down long replies.
- *
- * @param {ParentNode} node
- * @param {string} piece
- */
-export function appendText(node, piece) {
-  const box = textBox(node);
-  if (box.lastChild instanceof Text) box.lastChild.appendData(visible(piece));
-  else box.textContent = visible(piece);
 }
 
 /**

@@ -10,7 +10,7 @@ template.innerHTML = `
   <div class="cm-log" role="log" aria-live="polite" tabindex="0">
     <div class="cm-lane">
       <button type="button" class="cm-older cm-link" hidden></button>
-      <p class="cm-empty" hidden></p>
+      <div class="cm-empty" hidden><p></p></div>
       <div class="cm-tail"></div>
     </div>
   </div>
@@ -28,7 +28,7 @@ template.innerHTML = `
 /** @typedef {ReturnType<typeof buildSkeleton>} Parts */
 
 /**
- * Fill the element, and keep the messages that the server put into it.
+ * Fill the element, and keep the messages and the suggestions that are already in it.
  *
  * @param {HTMLElement} element
  */
@@ -36,6 +36,7 @@ export function buildSkeleton(element) {
   const rows = element.querySelector(".cm-rows") ?? document.createElement("div");
   rows.className = "cm-rows";
   rows.querySelector(".cm-earlier")?.remove();
+  const suggestions = element.querySelector(".cm-suggestions");
   element.replaceChildren(template.content.cloneNode(true));
   const banner = find(element, ".cm-banner", HTMLElement);
   const parts = {
@@ -55,6 +56,10 @@ export function buildSkeleton(element) {
     hint: find(element, ".cm-hint", HTMLElement),
   };
   parts.tail.before(rows);
+  if (suggestions instanceof HTMLElement) {
+    suggestions.hidden = false;
+    parts.empty.append(suggestions);
+  }
   label(parts);
   return parts;
 }
@@ -68,7 +73,7 @@ function label({log, text, hint, older, newer, empty, stop, send}) {
   text.setAttribute("aria-describedby", hint.id);
   older.textContent = words.older;
   newer.textContent = words.newer;
-  empty.textContent = words.empty;
+  find(empty, "p", HTMLElement).textContent = words.empty;
   setLabel(stop, words.stop);
   setLabel(send, words.send);
 }

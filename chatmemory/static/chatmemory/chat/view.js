@@ -16,6 +16,7 @@ import {firstWords, isQuestion, visible} from "./text.js";
 /** @import {OutboxEntry, VersionPlace} from "../types.d.ts" */
 
 const MAX_DRAW_DELAY_MS = 250; // a hidden page has no animation frames
+const TEXT_MS = 75; // pause between two drawings of streamed text
 
 export class ChatView {
   client;
@@ -28,6 +29,9 @@ export class ChatView {
   #nodes;
   #scroll;
   #isDrawn = true;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  #textTimer;
+  #textDrawnAt = -Infinity;
   /** @type {Map<number, number>} user message → the first row of the older version shown instead */
   #chosen = new Map();
 
@@ -39,6 +43,7 @@ export class ChatView {
     const page = element.getAttribute("page");
     this.client = new ChatMemoryClient(url, {
       create: element.hasAttribute("create"),
+      html: element.closest("[lang]")?.getAttribute("lang") ?? "",
       storageKey: `chatmemory:${element.getAttribute("person") ?? ""}:${url}`,
     });
     this.#scroll = new ScrollPosition(this.#parts, () => this.#isLive() && this.#loadOlder());
@@ -92,11 +97,12 @@ export class ChatView {
   #listenToClient() {
     const {client} = this;
     client.addEventListener("change", () => this.#draw());
-    client.addEventListener("text", (event) => {
-      const {key, piece} = /** @type {CustomEvent} */ (event).detail;
-      if (!this.#nodes.isStreamed(key)) return;
-      this.#scroll.keep(() => this.#nodes.growText(key, piece));
-    });
+    for (const kind of ["text", "block"]) {
+      client.addEventListener(kind, (event) => {
+        const {key} = /** @type {CustomEvent} */ (event).detail;
+        if (this.#nodes.noteStream(key)) this.#drawStreams();
+      });
+    }
     client.addEventListener("reset", () => {
       this.#markdown.clear();
       this.#nodes.forgetRows();
@@ -105,12 +111,15 @@ export class ChatView {
   }
 
   #listenToPage() {
-    const {stop, older, bannerButton} = this.#parts;
+    const {stop, older, empty, bannerButton} = this.#parts;
     stop.addEventListener("click", () => {
       this.client.stop();
       this.#composer.focusUnlessTouch(); // the button disappears with the run
     });
     older.addEventListener("click", () => this.#loadOlder());
+    for (const button of empty.querySelectorAll("button")) {
+      button.addEventListener("click", () => this.#suggest(button.textContent ?? ""));
+    }
     bannerButton.addEventListener("click", () => this.#onBannerButton());
     const wake = () => this.client.state === "waiting" && this.client.connect();
     addEventListener("online", wake);
@@ -134,6 +143,17 @@ export class ChatView {
     };
     requestAnimationFrame(draw);
     setTimeout(draw, MAX_DRAW_DELAY_MS);
+  }
+
+  // Draw streamed text, at most once in TEXT_MS: each time, the browser lays out and paints the page.
+  #drawStreams() {
+    if (this.#textTimer) return;
+    const wait = this.#textDrawnAt + TEXT_MS - performance.now();
+    this.#textTimer = setTimeout(() => {
+      this.#textTimer = undefined;
+      this.#textDrawnAt = performance.now();
+      this.#scroll.keep(() => this.#nodes.drawStreams());
+    }, wait);
   }
 
   #drawNow() {
@@ -218,6 +238,12 @@ export class ChatView {
     this.client.send(text);
     this.#chosen.clear();
     this.#scroll.isPinned = true;
+  }
+
+  /** @param {string} text */
+  #suggest(text) {
+    this.#send(text);
+    this.#composer.focusUnlessTouch(); // the button disappears
   }
 
   // Change the end of the conversation, and show it.

@@ -8,6 +8,7 @@ const FIRST_RETRY_MS = 500;
 const MAX_RETRY_MS = 10_000;
 const MAX_REFUSALS = 5; // failed handshakes before the server is asked over HTTP
 const ABNORMAL_CLOSE = 1006; // RFC 6455, 7.4.1: no close frame was received
+const DOCS = "docs/running.md of django-chatmemory, \u201cA page that cannot connect\u201d";
 
 /**
  * @typedef {object} Handlers
@@ -198,6 +199,7 @@ export class Connection {
     clearTimeout(this.#retryTimer);
     this.#abandon("refused");
     this.ending = {code: "refused", reason: "handshake"};
+    console.error(refusalText(this.#url));
     this.#setState("ended");
   }
 
@@ -206,4 +208,17 @@ export class Connection {
     this.state = state;
     this.#handlers.onState();
   }
+}
+
+// For developers, so it is not translated.
+/** @param {string} url */
+function refusalText(url) {
+  return `chatmemory: ${url} was refused ${MAX_REFUSALS} times, while the server answers HTTP.
+- A server for WSGI, such as Django's own runserver or gunicorn without a worker class, serves no
+  websockets: put "daphne" first in INSTALLED_APPS, or use uvicorn or daphne.
+- asgi.py must route "websocket" to chatmemory.routing.websocket_urlpatterns.
+- A proxy must forward the headers Upgrade and Connection.
+- CHATMEMORY["ALLOWED_ORIGINS"] and ALLOWED_HOSTS must allow ${globalThis.location?.origin}.
+"manage.py check" finds the first two; the log of the server names a refused origin.
+More: ${DOCS}.`;
 }

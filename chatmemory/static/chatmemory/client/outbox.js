@@ -1,6 +1,7 @@
 // Messages that are not acknowledged yet. Only one is in flight at a time, so they arrive in order.
 
 import {CLOSE_TOO_LARGE} from "../constants.js";
+import {randomId} from "./ids.js";
 
 /** @import {ClientOptions, Failure, OkFrame, OutboxEntry, RequestFrame, SendFrame} from "../types.d.ts" */
 
@@ -266,11 +267,4 @@ function tooLarge() {
 /** @param {unknown} value */
 function jsonBytes(value) {
   return new TextEncoder().encode(JSON.stringify(value)).length;
-}
-
-// Not `crypto.randomUUID`, which exists only on pages over HTTPS.
-function randomId() {
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
-  const text = btoa(String.fromCharCode(...bytes));
-  return text.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 }

@@ -1,6 +1,6 @@
 // The received data of a session: its head, its rows and the texts of running turns.
 
-/** @import {DeltaFrame, MessageFrame, ProgressEvent, SessionFrame, SnapshotFrame, Stream} from "../types.d.ts" */
+/** @import {BlockFrame, DeltaFrame, MessageFrame, ProgressEvent, SessionFrame, SnapshotFrame, Stream} from "../types.d.ts" */
 
 const FINAL_STATES = new Set(["ended", "failed"]); // of a progress event
 
@@ -91,9 +91,11 @@ export class Transcript {
     if (!frame.text || this.#storedSteps.has(key)) return {isChanged, textChange: null};
     const known = this.streams.get(key);
     const isNew = !known || frame.type === "snapshot";
-    const stream = known ?? {key, turn: frame.turn, step: frame.step, text: ""};
-    stream.text = isNew ? frame.text : stream.text + frame.text;
-    this.streams.set(key, stream);
+    const {turn, step} = frame;
+    if (isNew) {
+      const noBlocks = {html: "", closed: 0, closedChars: 0, isWhole: false};
+      this.streams.set(key, {key, turn, step, text: frame.text, ...noBlocks});
+    } else known.text += frame.text;
     const others = this.activity.filter(({kind}) => kind !== "thinking");
     const wasThinking = others.length < this.activity.length;
     if (wasThinking) this.activity = others;
@@ -101,6 +103,21 @@ export class Transcript {
       isChanged: isChanged || isNew || wasThinking,
       textChange: {key, piece: isNew ? null : frame.text},
     };
+  }
+
+  /**
+   * Append finished blocks to a streamed text; false if they do not follow the known ones.
+   *
+   * @param {BlockFrame} frame
+   */
+  putBlock({start, end, html, last = false, ...frame}) {
+    const stream = this.streams.get(streamKey(frame));
+    if (!stream || stream.closedChars !== start) return false;
+    stream.closed = indexAfter(stream.text, stream.closed, end - start);
+    stream.closedChars = end;
+    stream.html += html;
+    stream.isWhole = last;
+    return true;
   }
 
   // Events have no id: if a tool is called in parallel, the first call that ends removes the line.
@@ -111,6 +128,21 @@ export class Transcript {
     );
     this.activity = FINAL_STATES.has(event.state) ? others : [...others, event];
   }
+}
+
+/**
+ * The index that is a number of code points, as the server counts, after another.
+ *
+ * @param {string} text
+ * @param {number} index
+ * @param {number} chars
+ */
+function indexAfter(text, index, chars) {
+  let end = index;
+  for (let left = chars; left > 0 && end < text.length; left -= 1) {
+    end += /** @type {number} */ (text.codePointAt(end)) > 0xffff ? 2 : 1;
+  }
+  return end;
 }
 
 /** @param {{turn: string | null, step: number | null}} row */

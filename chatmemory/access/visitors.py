@@ -1,0 +1,152 @@
+"""Credentials of visitors: create them, and find the visitor of one.
+
+A credential has 256 random bits of the server and is stored as a digest, so it can be neither
+guessed nor read from the database. A value that the server did not make identifies no one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings as django_settings
+from django.http.request import HttpRequest, split_domain_port, validate_host
+
+from chatmemory.access import rates
+from chatmemory.access.actors import Actor
+from chatmemory.access.logins import Login, check_reach
+from chatmemory.conf import settings
+from chatmemory.database.faults import write_connection
+from chatmemory.database.locks import lock_visitor, locked_transaction
+from chatmemory.database.pool import in_pool
+from chatmemory.database.retries import retried
+from chatmemory.errors import NotFound, Unauthenticated
+from chatmemory.models import DatabaseNow, DatabaseToday, Visitor, database_now
+
+COOKIE = "__Host-chatmemory"
+"""The cookie of a credential. Browsers accept this prefix only with Secure, without Domain and over
+HTTPS, so no other host, not even a subdomain, can set it."""
+
+LOCAL_COOKIE = "chatmemory-visitor"
+"""The cookie of a development server, which has no HTTPS: see `is_development`."""
+
+LOCAL_HOSTS = [".localhost", "127.0.0.1", "[::1]"]
+"""Django allows these hosts while DEBUG is on and ALLOWED_HOSTS is empty."""
+
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewVisitor:
+    """A visitor who was just created."""
+
+    token: str
+    """The credential, which is not stored."""
+    actor: Actor
+    ends_at: datetime
+    """When it ends without another request."""
+
+
+def create_visitor(*, network: str = "") -> NewVisitor:
+    """Create a visitor. `network` is that of the client, for limits per network.
+
+    Raises Unauthenticated without ALLOW_ANONYMOUS, Forbidden, RateLimited, MemoryUnavailable.
+    """
+    if not settings.ALLOW_ANONYMOUS:
+        raise Unauthenticated
+    token = secrets.token_urlsafe(32)
+    actor = Actor.visitor(token)
+    check_reach(actor)
+    rates.check_new_visitor(network)
+    return NewVisitor(token=token, actor=actor, ends_at=_store(actor.id))
+
+
+@retried(is_repeatable=True)
+def _store(digest: str) -> datetime:
+    days = min(settings.VISITOR_DAYS, settings.VISITOR_MAX_DAYS)
+    with locked_transaction():
+        # Not `create`: a retry after a lost connection may find the row committed.
+        Visitor.objects.get_or_create(
+            digest=digest, defaults={"ends_at": DatabaseNow() + timedelta(days=days)}
+        )
+    return Visitor.objects.get(digest=digest).ends_at
+
+
+def authenticate_visitor(*, token: str, network: str = "") -> Login:
+    """Return the login of a credential, and move its end once a day.
+
+    Raises Unauthenticated for an unknown, ended or adopted one, MemoryUnavailable.
+    """
+    if not settings.ALLOW_ANONYMOUS or not _TOKEN.fullmatch(token):
+        raise Unauthenticated
+    actor = Actor.visitor(token)
+    _use(actor.id)
+    return Login(actor=actor, proof="", network=network)
+
+
+@retried(is_repeatable=True)
+def _use(digest: str) -> None:
+    found = Visitor.objects.current().filter(digest=digest).annotate(today=DatabaseToday())
+    for pk, created_at, seen_day, today in found.values_list(
+        "pk", "created_at", "seen_day", "today"
+    ):
+        if seen_day < today:
+            _slide(pk, created_at)
+        return
+    raise Unauthenticated
+
+
+def _slide(pk: int, created_at: datetime) -> None:
+    now = database_now(write_connection())
+    last = created_at + timedelta(days=settings.VISITOR_MAX_DAYS)
+    ends_at = min(now + timedelta(days=settings.VISITOR_DAYS), last)
+    # Only a current one: an adoption or an erasure may have ended it since.
+    Visitor.objects.current().filter(pk=pk).update(seen_day=now.date(), ends_at=ends_at)
+
+
+def lock_current_visitor(by: Actor) -> Visitor:
+    """Lock a visitor, who must not have ended or been adopted. Needs a transaction.
+
+    Without the lock, a message that is sent during an adoption or an erasure would open a session
+    that belongs to no one. Raises Unauthenticated.
+    """
+    try:
+        visitor = lock_visitor(by.id)
+    except NotFound:
+        raise Unauthenticated from None
+    if not Visitor.objects.current().filter(pk=visitor.pk).exists():
+        raise Unauthenticated
+    return visitor
+
+
+def token_in(cookies: Mapping[str, str], *, host: str, is_secure: bool) -> str | None:
+    """Return the credential in a request's cookies, or None."""
+    token = cookies.get(COOKIE)
+    if token is None and is_development(host, is_secure=is_secure):
+        token = cookies.get(LOCAL_COOKIE)
+    return token
+
+
+def token_of(request: HttpRequest) -> str | None:
+    """Return the credential in the cookies of a request, or None."""
+    return token_in(request.COOKIES, host=request.get_host(), is_secure=request.is_secure())
+
+
+def is_development(host: str, *, is_secure: bool) -> bool:
+    """Whether this is a request to a development server: DEBUG, loopback, and no HTTPS."""
+    domain, _port = split_domain_port(host)
+    is_local = bool(domain) and validate_host(domain, LOCAL_HOSTS)
+    return django_settings.DEBUG and not is_secure and is_local
+
+
+def digest_of(token: str) -> str:
+    """Return the digest of a credential."""
+    return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
+
+
+acreate_visitor = in_pool(create_visitor)
+aauthenticate_visitor = in_pool(authenticate_visitor)

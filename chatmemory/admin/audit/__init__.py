@@ -1,0 +1,1 @@
+"""The audit in the admin: its entries, its verification and its head."""

@@ -1,0 +1,100 @@
+"""Filters of the audit: by action, operator, session, person and date."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django.contrib.auth import get_user_model
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from chatmemory.access.actors import all_scopes_of, check_person
+from chatmemory.admin.choices import ChoiceFilter, FromFilter, TextFilter, UntilFilter
+from chatmemory.errors import BadInput
+from chatmemory.models import Session
+from chatmemory.services.audit.keys import key_hashes
+
+if TYPE_CHECKING:
+    from chatmemory.admin.choices import Label
+
+
+ACTIONS: Mapping[str, Label] = {
+    "read": _("Read"),
+    "reveal": _("Revealed"),
+    "trim": _("Trimmed"),
+    "clear": _("Cleared"),
+    "purge": _("Purged"),
+    "restore": _("Restored"),
+    "db_restored": _("Database restored"),
+    "redact": _("Redacted"),
+    "erase_begun": _("Erasure started"),
+    "erase": _("Erased"),
+    "user_deleted": _("User deleted"),
+    "hold": _("Put on hold"),
+    "release": _("Released"),
+    "archive": _("Archived"),
+    "unarchive": _("Unarchived"),
+    "tag": _("Tagged"),
+    "untag": _("Tag removed"),
+    "stop": _("Reply stopped"),
+    "end": _("Stuck reply ended"),
+    "note": _("Note added"),
+    "delete_note": _("Note deleted"),
+    "export": _("Exported"),
+    "import": _("Imported"),
+    "refused": _("Refused"),
+    "repair": _("Repaired"),
+}
+"""The labels of actions in the audit."""
+
+
+class ActionFilter(ChoiceFilter):
+    """By the action of the audit entry."""
+
+    title = _("action")
+    parameter_name = "action_is"
+    conditions: ClassVar = {name: (label, Q(action=name)) for name, label in ACTIONS.items()}
+
+
+class ActorFilter(TextFilter):
+    """By the operator's username, or the name that a command or server code states."""
+
+    title = _("actor")
+    parameter_name = "by"
+
+    def condition(self, text: str) -> Q:
+        users = get_user_model()
+        named = users._default_manager.filter(**{users.USERNAME_FIELD: text})
+        pks = [str(pk) for pk in named.values_list("pk", flat=True)]
+        return Q(actor_id__in=[*pks, text])
+
+
+class SessionFilter(TextFilter):
+    """By the primary key of the session."""
+
+    title = _("session")
+    parameter_name = "session_pk"
+    input_mode = "numeric"
+
+    def condition(self, text: str) -> Q | None:
+        is_number = text.isascii() and text.isdecimal() and len(text) < 19
+        return Q(session_pk=int(text)) if is_number else None
+
+
+class PersonFilter(TextFilter):
+    """By the scope of a person: entries of the person, and of the sessions that are stored."""
+
+    title = _("person, such as user:7")
+    parameter_name = "person"
+
+    def condition(self, text: str) -> Q | None:
+        try:
+            check_person(text)
+        except BadInput:
+            return None
+        sessions = Session.objects.of_scopes(*all_scopes_of(text)).order_by()
+        return Q(key_hash__in=key_hashes(text)) | Q(session_pk__in=sessions.values("pk"))
+
+
+FILTERS: Any = (ActionFilter, ActorFilter, SessionFilter, PersonFilter, FromFilter, UntilFilter)

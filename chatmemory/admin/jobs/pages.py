@@ -1,0 +1,188 @@
+"""The page of a job: its progress and results, cancellation and undo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext_lazy as _
+
+from chatmemory.admin.jobs.base import JobsPage, execute, fields_of, new_owner, visible_jobs
+from chatmemory.admin.jobs.forms import ActForm
+from chatmemory.admin.jobs.results import done_text
+from chatmemory.admin.jobs.selection import DecidesBySession, permitted
+from chatmemory.admin.jobs.words import EXPLANATIONS, TITLES, reason_of
+from chatmemory.admin.privacy import title_of
+from chatmemory.admin.text import visible
+from chatmemory.errors import ChatMemoryError
+from chatmemory.models import Job, JobItem, Session
+from chatmemory.services.jobs.actions import ACTIONS
+from chatmemory.services.jobs.claims import claim_job, claim_of
+from chatmemory.services.jobs.create import is_undoable, undo_job
+from chatmemory.services.jobs.run import cancel_job
+
+PER_PAGE = 100
+"""Items on the page of a job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemRow:
+    """A session of the job; `session` is None if the operator cannot view it, or it is deleted."""
+
+    item: JobItem
+    session: Session | None
+
+    @property
+    def name(self) -> str:
+        return visible(self.session.title or self.session.key) if self.session else ""
+
+    @property
+    def outcome(self) -> str:
+        return reason_of(self.item.outcome)
+
+
+class OneJobPage(JobsPage):
+    """A page about the job that the address names."""
+
+    def find(self, pk: int) -> Job:
+        """Return a job that the operator can view. Raises PermissionDenied, Http404."""
+        self.model_admin.require(self.request, "view")
+        job = visible_jobs(self.request).select_related("undo_of").filter(pk=pk).first()
+        if job is None:
+            raise Http404
+        return job
+
+    def to_job(self, pk: int) -> HttpResponse:
+        return redirect(self.model_admin.url_of("job_change", pk))
+
+
+class JobPage(OneJobPage):
+    """Shows a job. While it is active, the page updates itself, and may execute a slice."""
+
+    http_method_names = ("get",)
+
+    def get(self, request: HttpRequest, pk: int) -> HttpResponse:
+        job = self.find(pk)
+        # In a process of a WSGI server, only requests can continue a job. Elsewhere the thread of
+        # a serving process has usually claimed it already.
+        if job.is_active and (claim := claim_job(owner=new_owner(), job_pk=pk)):
+            execute(claim)
+            job.refresh_from_db()
+        rows = self.rows(job)
+        context = {
+            **self.page(_("Job %(pk)s") % {"pk": pk}),
+            "job": job,
+            "action": TITLES.get(job.action, job.action),
+            "reason": visible(job.reason),
+            "done_text": done_text(job),
+            "skipped": [(code, reason_of(code), n) for code, n in sorted(job.skipped.items())],
+            "params": ", ".join(f"{name}: {visible(str(v))}" for name, v in job.params.items()),
+            "rows": rows[:PER_PAGE],
+            "next": rows[PER_PAGE - 1].item.session_pk if len(rows) > PER_PAGE else None,
+            "outcome": request.GET.get("outcome", ""),
+            "error": reason_of(job.error) if job.error else "",
+            "can_cancel": job.is_active and job.cancel_requested_at is None,
+            "can_undo": is_undoable(job)
+            and self.model_admin.permits(request, ACTIONS[ACTIONS[job.action].undo].permission),
+            "can_view_audit": request.user.has_perm("chatmemory.view_audit"),
+            "undone_by": job.undone_by.order_by("-pk").first(),
+        }
+        return TemplateResponse(request, "admin/chatmemory/job/job.html", context)
+
+    def rows(self, job: Job) -> list[ItemRow]:
+        """Return a page of the items with an outcome, and one more if there are more."""
+        items = job.items.exclude(outcome="").order_by("session_pk")
+        if outcome := self.request.GET.get("outcome"):
+            # PostgreSQL refuses a parameter with a null character.
+            is_code = outcome.isprintable()
+            items = items.filter(outcome=outcome) if is_code else items.none()
+        after = self.request.GET.get("after", "")
+        if after.isascii() and after.isdecimal() and len(after) < 19:
+            items = items.filter(session_pk__gt=int(after))
+        found = list(items[: PER_PAGE + 1])
+        sessions = self.model_admin.get_queryset(self.request).defer("instructions", "metadata")
+        by_pk = sessions.in_bulk([item.session_pk for item in found])
+        permitted = {
+            pk: session
+            for pk, session in by_pk.items()
+            if self.model_admin.permits(self.request, "view", obj=session)
+        }
+        for session in permitted.values():
+            session.title = title_of(self.request, session)
+        return [ItemRow(item=item, session=permitted.get(item.session_pk)) for item in found]
+
+
+class CancelPage(OneJobPage):
+    """Cancels a job."""
+
+    http_method_names = ("post",)
+
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        job = self.find(pk)
+        self.model_admin.require(request, ACTIONS[job.action].permission)
+        if cancel_job(job_pk=job.pk):
+            messages.success(request, _("The job stops. What it has done stays done."))
+        else:
+            messages.warning(request, _("The job has ended already."))
+        return self.to_job(pk)
+
+
+class UndoPage(OneJobPage):
+    """Asks for a reason, and stores a job that undoes another one."""
+
+    http_method_names = ("get", "post")
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        job = self.find(kwargs["pk"])
+        if not is_undoable(job):
+            messages.warning(request, _("This job cannot be undone, or was undone already."))
+            return self.to_job(job.pk)
+        self.action = ACTIONS[job.action].undo
+        self.permission = ACTIONS[self.action].permission
+        self.model_admin.require(request, self.permission)
+        self.job = job
+        return super().dispatch(request, *args, **kwargs)
+
+    def get(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return self.render(ActForm())
+
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        form = ActForm(request.POST)
+        if not form.is_valid():
+            return self.render(form)
+        order = self.order(form.cleaned_data["reason"], self.permission)
+        try:
+            undo = undo_job(job=self.job, sessions=self.sessions(), order=order)
+        except ChatMemoryError as error:
+            form.add_error(None, str(error))
+            return self.render(form)
+        except DecidesBySession:
+            text = _("This site decides for each session who may act. Select up to 200 sessions.")
+            form.add_error(None, text)
+            return self.render(form)
+        execute(claim_of(undo))
+        return self.to_job(undo.pk)
+
+    def sessions(self) -> QuerySet[Session]:
+        """Return the changed sessions that the operator may act on. Raises DecidesBySession."""
+        done = self.job.items.filter(outcome=JobItem.DONE).values("session_pk")
+        sessions = self.model_admin.get_queryset(self.request).filter(pk__in=done)
+        return permitted(self.model_admin, self.request, sessions, "view", self.permission)
+
+    def render(self, form: ActForm) -> HttpResponse:
+        context = {
+            **self.page(_("Undo job %(pk)s") % {"pk": self.job.pk}),
+            "job": self.job,
+            "done_text": done_text(self.job),
+            "action": TITLES[self.action],
+            "explanation": EXPLANATIONS[self.action],
+            "form": fields_of(form),
+            "errors": form.errors,
+            "non_field_errors": form.non_field_errors(),
+        }
+        return TemplateResponse(self.request, "admin/chatmemory/job/undo.html", context)

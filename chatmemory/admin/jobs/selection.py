@@ -1,0 +1,108 @@
+"""The sessions that a request selects: by primary key, or all that match the filters of the list.
+
+Both are within the queryset of the ModelAdmin, so a host's limits hold.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.core.exceptions import SuspiciousOperation
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest
+
+from chatmemory.admin.keyset import list_without_rows
+from chatmemory.admin.privacy import title_of
+from chatmemory.admin.readonly import ReadOnlyAdmin
+from chatmemory.models import Session
+
+MAX_LISTED = 100
+"""Sessions that a preview lists."""
+MAX_NAMED = 200
+"""Sessions that an address can name; Django's list selects at most as many on one page."""
+ALL = "all"
+"""The parameter for all sessions that match the other parameters."""
+_OTHERS = (ALL, "session", "entry", "p")
+"""Parameters that are no filters."""
+
+
+class DecidesBySession(Exception):
+    """The site's ModelAdmin decides about each session, so not all can be selected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The selected sessions that the operator may act on."""
+
+    sessions: QuerySet[Session]
+    listed: list[Session]
+    """The first `MAX_LISTED`."""
+    is_listed: bool
+    """Whether these are all."""
+
+
+def select(model_admin: ReadOnlyAdmin, request: HttpRequest, *names: str) -> Selection:
+    """Return the sessions that a request selects, for an operator with these permissions.
+
+    Raises Http404 if there are none, DecidesBySession.
+    """
+    is_all = request.GET.get(ALL) == "1"
+    sessions = filtered(model_admin, request) if is_all else named(model_admin, request)
+    limit = MAX_LISTED + 1 if is_all else MAX_NAMED
+    shown = sessions.select_related("owner").defer("instructions", "metadata")
+    found = list(shown[:limit])
+    permitted = [s for s in found if model_admin.permits(request, *names, obj=s)]
+    if not permitted:
+        raise Http404
+    for session in permitted:
+        session.title = title_of(request, session)
+    if is_all and len(found) > MAX_LISTED:
+        if model_admin.decides_by_row(*names):
+            raise DecidesBySession
+        return Selection(sessions=sessions, listed=permitted[:MAX_LISTED], is_listed=False)
+    pks = [session.pk for session in permitted]
+    return Selection(
+        sessions=model_admin.get_queryset(request).filter(pk__in=pks),
+        listed=permitted[:MAX_LISTED],
+        is_listed=len(pks) <= MAX_LISTED,
+    )
+
+
+def named(model_admin: ReadOnlyAdmin, request: HttpRequest) -> QuerySet[Session]:
+    """Return the sessions that `?session=` names, by primary key."""
+    values = request.GET.getlist("session")
+    pks = [int(pk) for pk in values if pk.isascii() and pk.isdecimal() and len(pk) < 19]
+    return model_admin.get_queryset(request).filter(pk__in=pks[:MAX_NAMED]).order_by("pk")
+
+
+def filtered(model_admin: ReadOnlyAdmin, request: HttpRequest) -> QuerySet[Session]:
+    """Return all sessions that the list shows for the filters of the address. Raises Http404."""
+    filters = request.GET.copy()
+    for name in _OTHERS:
+        filters.pop(name, None)
+    listing = copy(request)
+    listing.GET = filters  # type: ignore[assignment]  # the list reads its filters from here
+    try:
+        changelist = list_without_rows(model_admin, listing)
+    except (IncorrectLookupParameters, SuspiciousOperation):
+        raise Http404 from None
+    found: QuerySet[Session] = changelist.queryset
+    return found
+
+
+def permitted(
+    model_admin: ReadOnlyAdmin, request: HttpRequest, sessions: QuerySet[Session], *names: str
+) -> QuerySet[Session]:
+    """Return those of these sessions for which the operator has the permissions.
+
+    Raises DecidesBySession if the site decides about each of more than `MAX_NAMED`.
+    """
+    if not model_admin.decides_by_row(*names):
+        return sessions
+    found = list(sessions.defer("instructions", "metadata")[: MAX_NAMED + 1])
+    if len(found) > MAX_NAMED:
+        raise DecidesBySession
+    pks = [session.pk for session in found if model_admin.permits(request, *names, obj=session)]
+    return sessions.filter(pk__in=pks)

@@ -1,0 +1,155 @@
+"""The search for a person, and the page of what is stored of one."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.utils.functional import Promise, cached_property
+from django.utils.http import urlencode
+from django.utils.translation import gettext_lazy as _
+from django.views import View
+
+from chatmemory import services
+from chatmemory.access.actors import all_scopes_of
+from chatmemory.admin.people.finding import Person, find_people, is_person, visible_person
+from chatmemory.admin.privacy import name_of
+from chatmemory.admin.readonly import ReadOnlyAdmin, operator
+from chatmemory.admin.states import state_of
+from chatmemory.models import Session, SessionQuerySet
+from chatmemory.services import ErasureRecord
+from chatmemory.services.removal.erasure import stored_sessions_of
+
+PAGE_ROWS = 50
+
+
+class PeoplePage(View):
+    """A page of the admin that is not about one session."""
+
+    model_admin: ReadOnlyAdmin = None  # type: ignore[assignment]  # as_view sets it
+    permissions: ClassVar[tuple[str, ...]] = ()
+    """The permissions that the page requires in addition to viewing sessions."""
+    title: ClassVar[str | Promise]
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        self.model_admin.require(request, "view", *self.permissions)
+        return super().dispatch(request, *args, **kwargs)
+
+    def render(self, template: str, **context: object) -> HttpResponse:
+        """Return the page with the context that all admin pages need."""
+        full = {
+            **self.model_admin.admin_site.each_context(self.request),
+            "opts": Session._meta,
+            "title": self.title,
+            **context,
+        }
+        return TemplateResponse(self.request, f"admin/chatmemory/person/{template}", full)
+
+
+class PeopleView(PeoplePage):
+    """Finds persons by name, e-mail address, scope or session key."""
+
+    title = _("People")
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        term = request.GET.get("q", "")
+        found = find_people(self.model_admin, request, term)
+        if len(found) == 1:
+            return redirect(person_url(self.model_admin, found[0].scope))
+        return self.render(
+            "people.html",
+            term=term,
+            people=[(one, person_url(self.model_admin, one.scope)) for one in found],
+            erasures=self._erasures_of_key(term)
+            if term.isprintable() and term and not found
+            else None,
+        )
+
+    def _erasures_of_key(self, term: str) -> list[services.KnownErasure] | None:
+        """Return the erasures of a session with this key; None if the operator may not know."""
+        if not may_see_erasures(self.model_admin, self.request):
+            return None
+        return services.find_erasures_of_key(session_key=term.strip())
+
+
+class PersonPage(PeoplePage):
+    """A page about the person whose scope is in the query."""
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        self.model_admin.require(request, "view", *self.permissions)
+        if not is_person(self.scope):
+            raise Http404
+        return super().dispatch(request, *args, **kwargs)
+
+    @property
+    def scope(self) -> str:
+        return self.request.GET.get("scope", "")
+
+    @cached_property
+    def person(self) -> Person:
+        return visible_person(self.model_admin, self.request, self.scope)
+
+    def sessions(self) -> SessionQuerySet:
+        """Return the person's sessions that the operator can view, the newest first."""
+        found: Any = self.model_admin.get_queryset(self.request)
+        of_person: SessionQuerySet = found.of_scopes(*all_scopes_of(self.scope))
+        return of_person.order_by("-pk")
+
+    def is_whole(self) -> bool:
+        """Return whether the operator can view all sessions of the person, with the permissions.
+
+        What acts on all of them is refused otherwise.
+        """
+        names = ("view", *self.permissions)
+        own = set()
+        for session in self.sessions().iterator():
+            if not self.model_admin.permits(self.request, *names, obj=session):
+                return False
+            own.add(session.pk)
+        return len(own) == stored_sessions_of(self.scope).count()
+
+
+class PersonView(PersonPage):
+    """Shows the numbers, the sessions and the erasures of a person."""
+
+    title = _("Person")
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        sessions = self.sessions()
+        before = request.GET.get("before", "")
+        if before.isascii() and before.isdecimal() and len(before) < 19:
+            sessions = sessions.filter(pk__lt=int(before))
+        page = list(sessions.defer("instructions", "metadata")[: PAGE_ROWS + 1])
+        shown = [one for one in page[:PAGE_ROWS] if self.permits("view", one)]
+        return self.render(
+            "person.html",
+            person=self.person,
+            stored=services.count_stored_data(sessions=self.sessions()),
+            rows=[(one, name_of(request, one), state_of(one)) for one in shown],
+            older=page[PAGE_ROWS - 1].pk if len(page) > PAGE_ROWS else None,
+            record=self._erasures(),
+            may_export=self.permits("export_history"),
+            may_erase=self.permits("erase_person"),
+        )
+
+    def permits(self, name: str, session: Session | None = None) -> bool:
+        return self.model_admin.permits(self.request, name, obj=session)
+
+    def _erasures(self) -> ErasureRecord | None:
+        if not may_see_erasures(self.model_admin, self.request):
+            return None
+        return services.find_erasures(by=operator(self.request), scope=self.scope)
+
+
+def may_see_erasures(model_admin: ReadOnlyAdmin, request: HttpRequest) -> bool:
+    """Return whether the operator may know who was erased, which the audit records."""
+    return model_admin.permits(request, "erase_person") or request.user.has_perm(
+        "chatmemory.view_audit"
+    )
+
+
+def person_url(model_admin: ReadOnlyAdmin, scope: str, page: str = "person") -> str:
+    """Return the URL of a page about a person."""
+    return f"{model_admin.url_of(f'session_{page}')}?{urlencode({'scope': scope})}"

@@ -1,0 +1,145 @@
+"""What the audit states about a session: who removed, redacted, held or archived, when and why."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from chatmemory.admin.readonly import ReadOnlyAdmin
+from chatmemory.admin.text import visible
+from chatmemory.models import AuditEntry, Session
+from chatmemory.services.removal.restore import not_undone, undo_until
+
+EXPLAINED = ("trim", "clear", "purge", "restore", "erase", "import", "repair", "hold", "archive")
+"""The actions that explain the page. Redactions are read only for the messages on the page."""
+
+LEAVES_TEXT = {"clear", "purge", "restore", "import", "repair"}
+"""The actions that leave text of turns which no message contains."""
+
+MAX_ENTRIES = 200
+"""Older entries of a session with more acts are not read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """An audit entry in words."""
+
+    actor: str
+    at: datetime
+    reason: str
+    url: str
+    """The page of the entry; empty if the operator may not read the audit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Messages that a removal hides."""
+
+    text: str
+    act: Act
+    until: datetime | None
+    """Until when a restore is possible; None if the messages were deleted."""
+
+
+class History:
+    """The newest acts on a session, read in one statement."""
+
+    def __init__(
+        self,
+        model_admin: ReadOnlyAdmin,
+        request: HttpRequest,
+        session: Session,
+        *,
+        redacted: Collection[int] = (),
+    ) -> None:
+        """`redacted` are the seqs whose redaction is explained."""
+        self._admin = model_admin
+        self._may_audit = _may_audit(model_admin, request)
+        self._session = session
+        shown = Q(action__in=EXPLAINED)
+        if redacted:
+            shown |= Q(action="redact", from_seq__in=redacted)
+        entries = AuditEntry.objects.filter(shown, session_pk=session.pk).order_by("-pk")
+        self._entries = list(entries[:MAX_ENTRIES])
+        """The newest first."""
+        self.removals = not_undone(reversed(self._entries))[::-1]
+        self.redactions = {
+            entry.from_seq: self._act(entry)
+            for entry in self._entries
+            if entry.action == "redact" and entry.from_seq is not None
+        }
+
+    @property
+    def is_erased(self) -> bool:
+        """Whether an erasure of the session has started: its messages must not be shown."""
+        return any(entry.action == "erase" for entry in self._entries)
+
+    @property
+    def has_unstored_text(self) -> bool:
+        """Whether turns can contain text that no message contains."""
+        return any(entry.action in LEAVES_TEXT for entry in self._entries)
+
+    def newest(self, action: str) -> Act | None:
+        """Return the newest act of this kind."""
+        return next((self._act(entry) for entry in self._entries if entry.action == action), None)
+
+    def hides(self, ended_at: datetime | None) -> bool:
+        """Return whether a clear or purge hides the text of a turn that ended at this time."""
+        imports = (entry.created_at for entry in self._entries if entry.action == "import")
+        imported_at = next(imports, None)
+        if ended_at is None:
+            return False
+        if imported_at is not None and ended_at < imported_at:
+            return True
+        return any(
+            removal.action != "trim" and ended_at <= removal.created_at for removal in self.removals
+        )
+
+    def gaps(self) -> list[Gap]:
+        """Return the removals that no restore has undone, the newest first."""
+        return [
+            Gap(text=_hidden(removal), act=self._act(removal), until=self._until(removal))
+            for removal in self.removals
+        ]
+
+    def _until(self, removal: AuditEntry) -> datetime | None:
+        is_stored = (removal.from_seq or 1) >= self._session.stored_from
+        return undo_until(removal) if is_stored and not self.is_erased else None
+
+    def _act(self, entry: AuditEntry) -> Act:
+        url = self._admin.url_of("auditentry_change", entry.pk) if self._may_audit else ""
+        return Act(
+            actor=visible(entry.actor_label),
+            at=timezone.localtime(entry.created_at),
+            reason=visible(entry.reason),
+            url=url,
+        )
+
+
+def _may_audit(model_admin: ReadOnlyAdmin, request: HttpRequest) -> bool:
+    site = model_admin.admin_site
+    if not site.is_registered(AuditEntry):
+        return False
+    audit: Any = site.get_model_admin(AuditEntry)
+    return bool(audit.has_view_permission(request))
+
+
+def _hidden(removal: AuditEntry) -> str:
+    count = removal.counts.get("messages", 0)
+    if not count:
+        return _("No message was removed")
+    texts = {
+        "trim": ngettext("%(n)s message was trimmed", "%(n)s messages were trimmed", count),
+        "clear": ngettext("%(n)s message was cleared", "%(n)s messages were cleared", count),
+        "purge": ngettext("%(n)s message was purged", "%(n)s messages were purged", count),
+    }
+    numbers = {"n": count, "first": removal.from_seq, "last": removal.to_seq}
+    return texts[removal.action] % numbers + " " + _("(%(first)s to %(last)s)") % numbers

@@ -1,0 +1,125 @@
+"""The list of sessions: what its columns show, read for a whole page at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db.models import F, OuterRef, Subquery
+from django.http import HttpRequest
+
+from chatmemory.admin.keyset import KeysetChangeList
+from chatmemory.admin.privacy import Content, content_of, title_of
+from chatmemory.admin.states import State, state_of
+from chatmemory.admin.text import visible
+from chatmemory.models import Message, Session, SessionTag, Turn
+from chatmemory.rendering.text import first_words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """What the list shows of a session beside its own columns."""
+
+    name: str
+    """The title or the first words, as far as the operator may read them; else the key."""
+    state: State
+    since: datetime | None
+    """Since when the session is in that state; None if that is unknown."""
+    model: str = ""
+    tags: list[str] = field(default_factory=list)
+
+
+class SessionChangeList(KeysetChangeList):
+    """The list of sessions. Each session of the page has its `Listed` as `listed`."""
+
+    model_admin: Any
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Read the rows of the page, and in four more statements what the columns show."""
+        super().get_results(request)
+        self.add_listed(request, self.result_list)
+
+    def add_listed(self, request: HttpRequest, sessions: list[Session]) -> None:
+        """Set `listed` of each session."""
+        pks = [session.pk for session in sessions]
+        turns, tags = _turns(pks), _tags(pks)
+        readable = {
+            session.pk: content_of(self.model_admin, request, session)
+            for session in sessions
+            if not session.title
+        }
+        first = _first_texts([pk for pk, how in readable.items() if how is not Content.HIDDEN])
+        for session in sessions:
+            # Django names each row in the labels of the list.
+            session.title = title_of(request, session)
+            last, live = turns.get(session.pk, (None, None))
+            state = state_of(session, last.status if last else "")
+            words = readable.get(session.pk, Content.HIDDEN).apply(first.get(session.pk, ""))
+            listed = Listed(
+                name=session.title or visible(words) or visible(session.key),
+                state=state,
+                since=_since(session, state, last, live),
+                model=last.model if last else "",
+                tags=tags[session.pk],
+            )
+            session.__dict__["listed"] = listed
+
+
+def listed(session: Session) -> Listed:
+    """Return what the list shows of a session that `SessionChangeList` read."""
+    found: Listed = session.__dict__["listed"]
+    return found
+
+
+def _turns(pks: Collection[int]) -> Mapping[int, tuple[Turn | None, Turn | None]]:
+    """Return the last started turn and the running or first waiting one of each session."""
+    own = Turn.objects.filter(session_id=OuterRef("pk"))
+    last = own.filter(user_seq__isnull=False).order_by("-user_seq").values("pk")[:1]
+    sessions = Session.objects.filter(pk__in=pks).order_by().annotate(last=Subquery(last))
+    columns = ("session_id", "status", "model", "started_at", "created_at", "ended_at", "user_seq")
+    columns_of = Turn.objects.order_by().only(*columns)
+    # A UNION: for one condition with OR, PostgreSQL reads all turns.
+    read = columns_of.filter(pk__in=sessions.values("last")).union(
+        columns_of.filter(session__in=pks, status__in=Turn.ACTIVE_STATUSES)
+    )
+    found: dict[int, tuple[Turn | None, Turn | None]] = {}
+    for turn in sorted(read, key=lambda turn: (turn.status, -turn.pk)):
+        ended, live = found.get(turn.session_id, (None, None))
+        # By status, a running turn comes before a waiting one.
+        if turn.status in Turn.ACTIVE_STATUSES:
+            live = turn if live is None or live.status == turn.status else live
+        else:
+            ended = turn
+        found[turn.session_id] = (ended, live)
+    return found
+
+
+def _since(session: Session, state: State, last: Turn | None, live: Turn | None) -> datetime | None:
+    times: dict[State, datetime | None] = {
+        State.PURGED: session.removed_at,
+        State.EXPIRED: session.ends_at,
+        State.HELD: session.held_at,
+        State.ARCHIVED: session.archived_at,
+        State.RUNNING: (live.started_at or live.created_at) if live else None,
+        State.WAITING: live.created_at if live else None,
+        State.FAILED: last.ended_at if last else None,
+        State.INTERRUPTED: last.ended_at if last else None,
+    }
+    return times.get(state)
+
+
+def _tags(pks: Collection[int]) -> defaultdict[int, list[str]]:
+    found: defaultdict[int, list[str]] = defaultdict(list)
+    rows = SessionTag.objects.filter(session__in=pks).order_by("tag")
+    for pk, tag in rows.values_list("session_id", "tag"):
+        found[pk].append(visible(tag))
+    return found
+
+
+def _first_texts(pks: Collection[int]) -> dict[int, str]:
+    """Return the beginning of the oldest visible message of each session."""
+    rows: Any = Message.stored.filter(session__in=pks, seq=F("session__first_seq"))
+    return {pk: first_words(text) for pk, text in rows.values_list("session_id", "text")}

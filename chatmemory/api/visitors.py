@@ -1,0 +1,140 @@
+"""The views of visitors, who have no account."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.contrib.auth import get_user_model
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from chatmemory import services
+from chatmemory.access import rates, visitors
+from chatmemory.api.base import (
+    BY_OWNER,
+    PublicView,
+    SessionLogin,
+    View,
+    account_logins,
+    network_of_request,
+)
+from chatmemory.api.own_data import receipt
+from chatmemory.api.requests import ADOPT, NOTHING
+from chatmemory.conf import settings
+from chatmemory.errors import Conflict, Forbidden, NotFound, Unauthenticated
+from chatmemory.models import Visitor
+from chatmemory.rendering.text import first_words
+from chatmemory.services import Actor
+
+NEEDS_HTTPS = "Visitors need HTTPS. If a proxy provides it, set Django's SECURE_PROXY_SSL_HEADER."
+
+MAX_WORDS_CHARS = 100
+
+
+class VisitorList(PublicView):
+    """Creates visitors, before their first message: no page view stores anything."""
+
+    def get_authenticators(self) -> list[BaseAuthentication]:
+        return account_logins()
+
+    def post(self, request: Request) -> Response:
+        """Return the visitor of the cookie, or create one and set the cookie: 201."""
+        self.body(NOTHING)
+        if isinstance(request.user, get_user_model()):
+            raise Conflict("You are signed in, so you are no visitor.")
+        if not settings.ALLOW_ANONYMOUS:
+            raise Unauthenticated
+        SessionLogin().enforce_csrf(request)
+        known = _visitor_of(request)
+        if known is not None:
+            rates.check_writes(known)
+            ends_at = Visitor.objects.values_list("ends_at", flat=True).get(digest=known.id)
+            return Response({"visitor": known.id, "ends_at": ends_at.isoformat()})
+        is_local = visitors.is_development(request.get_host(), is_secure=request.is_secure())
+        if not request.is_secure() and not is_local:
+            raise Forbidden(NEEDS_HTTPS)  # a browser would drop the cookie, and create others
+        new = services.create_visitor(network=network_of_request(request))
+        fields = {"visitor": new.actor.id, "ends_at": new.ends_at.isoformat()}
+        response = Response(fields, 201)
+        set_cookie(response, new.token, is_local=is_local)
+        return response
+
+
+def _visitor_of(request: Request) -> Actor | None:
+    """Return the visitor of the cookie; None if it is missing, unknown or has ended."""
+    token = visitors.token_of(request._request)  # noqa: SLF001  # Django's own request
+    try:
+        return None if token is None else services.authenticate_visitor(token=token).actor
+    except Unauthenticated:
+        return None
+
+
+class Adoption(View):
+    """Moves the sessions of the browser's visitor to the user who signed in."""
+
+    def get(self, request: Request) -> Response:
+        """List them: on a shared computer they may be another person's."""
+        visitor = None if self.visitor is not None else _visitor_of(request)
+        sessions = [] if visitor is None else services.list_adoptable(visitor=visitor)
+        listed = [
+            {
+                "key": session.key,
+                "title": session.title,
+                "text": first_words(session.text, MAX_WORDS_CHARS),
+                "last_message_at": session.last_message_at and session.last_message_at.isoformat(),
+            }
+            for session in sessions
+        ]
+        return Response({"visitor": visitor and visitor.id, "sessions": listed})
+
+    def post(self, request: Request) -> Response:
+        """Move them; the body names the visitor whose sessions the person has seen."""
+        digest = self.body(ADOPT).visitor
+        if self.visitor is not None:
+            raise Conflict("Sign in first.")
+        visitor = _visitor_of(request)
+        adopted = Visitor.objects.filter(digest=digest, adopted_by=self.actor.owner)
+        # Without the credential only again: the answer to the first request may be lost.
+        if not adopted.exists() and (visitor is None or visitor.id != digest):
+            raise NotFound("This browser has no such visitor. List the sessions again.")
+        keys = services.adopt_visitor(by=self.actor, visitor=Actor.known_visitor(digest))
+        response = Response({"keys": keys})
+        forget_cookie(response)
+        return response
+
+
+class OwnVisitor(View):
+    """The visitor who makes the request."""
+
+    def delete(self, request: Request) -> Response:
+        """Erase all data of the visitor, and end the visitor; sessions on hold stay.
+
+        Not by SELF_SERVICE: an operator cannot find the person behind a visitor.
+        """
+        if self.visitor is None:
+            raise NotFound("You are no visitor.")
+        erased = services.erase_person(by=self.actor, reason=BY_OWNER)
+        response = Response(receipt(erased))
+        forget_cookie(response)
+        return response
+
+
+def forget_cookie(response: Response) -> None:
+    """Delete the cookie of a visitor."""
+    # Browsers ignore the deletion of a cookie with the prefix `__Host-` if it is not Secure.
+    response.set_cookie(visitors.COOKIE, max_age=0, path="/", secure=True, samesite="Lax")
+    response.delete_cookie(visitors.LOCAL_COOKIE)
+
+
+def set_cookie(response: Response, token: str, *, is_local: bool) -> None:
+    """Set the cookie of a visitor; on a development server, one that needs no HTTPS."""
+    response.set_cookie(
+        visitors.LOCAL_COOKIE if is_local else visitors.COOKIE,
+        token,
+        max_age=timedelta(days=settings.VISITOR_MAX_DAYS),
+        path="/",
+        secure=not is_local,
+        httponly=True,
+        samesite="Lax",
+    )

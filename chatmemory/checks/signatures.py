@@ -1,0 +1,47 @@
+"""Whether an object that RESPONDER names can reply, without calling it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+GENERATOR_HINT = "An async generator function is called as f(messages, session)."
+FACTORY_HINT = (
+    "A function that does not yield is a factory: it is called as f(session), and returns the "
+    "responder. To reply itself, it must be `async def` and yield."
+)
+KINDS_HINT = (
+    "Name an async generator function, a factory, or a Runnable: a chat model, a chain or a "
+    "compiled graph."
+)
+SYNC_HINT = "A generator function must be `async def`, so that it blocks no other reply."
+
+
+def hint_for(found: Any) -> str | None:
+    """Return how to correct an object that cannot be a responder; None if it may be one."""
+    if inspect.isasyncgenfunction(found) or inspect.isasyncgenfunction(type(found).__call__):
+        return None if _accepts(found, 2) else GENERATOR_HINT
+    if inspect.isgeneratorfunction(found):
+        return SYNC_HINT
+    if inspect.isroutine(found) or inspect.isclass(found):
+        return None if _accepts(found, 1) else FACTORY_HINT
+    return None if _is_runnable(found) else KINDS_HINT
+
+
+def _accepts(function: Callable[..., Any], count: int) -> bool:
+    """Whether a function can be called with this number of arguments; true if it is unknown."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # some functions of C code have no signature
+        return True
+    return True
+
+
+def _is_runnable(found: object) -> bool:
+    # Not imported here: if no code has imported LangChain, the object is none of its classes.
+    runnables = sys.modules.get("langchain_core.runnables")
+    return runnables is not None and isinstance(found, runnables.Runnable)

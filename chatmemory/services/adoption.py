@@ -1,0 +1,173 @@
+"""Adoption: a visitor who signs in takes over the sessions into the account."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+from django.db import DatabaseError
+from django.db.models import F
+from django.db.models.functions import Coalesce, Substr
+
+from chatmemory.access.actors import Actor, owner_of
+from chatmemory.access.rates import MAX_VISITOR_SESSIONS
+from chatmemory.database.after_commit import announce_change, announce_visitor_ended
+from chatmemory.database.faults import Fault, fault_of
+from chatmemory.database.locks import lock_all, lock_visitor, locked_transaction
+from chatmemory.database.pool import in_pool
+from chatmemory.database.retries import durably, retried
+from chatmemory.errors import Conflict, MemoryUnavailable, NotFound
+from chatmemory.models import DatabaseNow, JobItem, Message, Session, Turn, Visitor
+from chatmemory.services.audit.entries import record, record_person
+
+# Note [Adoption]
+#
+# One transaction locks the visitor, then all stored sessions in the order of their primary keys,
+# and moves them to the scope of the user.
+# - The visitor's lock stops `open_session`, so no session stays behind. A second call finds the
+#   visitor adopted, and returns the stored keys.
+# - A running turn does not block it: its writes depend on primary key, epoch and fence, and on
+#   neither scope nor key. Its row and those of waiting turns have a copy of the scope, which moves.
+# - The user may open a session under a key that moves, which no lock of ours prevents. The unique
+#   constraint then refuses the adoption, which is repeated and finds the key taken.
+
+RECENT = timedelta(hours=1)
+"""Sessions without a message for longer may belong to an earlier user of the browser."""
+
+MAX_TEXT_CHARS = 2_000
+
+MAX_ATTEMPTS = 3
+"""Attempts if the user opens sessions with the same keys meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoptable:
+    """A session of a visitor, as the user sees it before the adoption."""
+
+    key: str
+    title: str
+    text: str
+    """The start of the first message."""
+    last_message_at: datetime | None
+
+
+class _KeyTaken(Exception):
+    """A key was taken after it was found free."""
+
+
+@retried(is_repeatable=True)
+def list_adoptable(*, visitor: Actor) -> list[Adoptable]:
+    """Return the sessions that an adoption would move, the last active first.
+
+    Raises NotFound for a visitor who has ended or was adopted, MemoryUnavailable.
+    """
+    if not Visitor.objects.current().filter(digest=visitor.id).exists():
+        raise NotFound
+    sessions = list(Session.objects.active().filter(scope=visitor.owner).most_recent_first())
+    texts = _first_texts([session.pk for session in sessions])
+    return [
+        Adoptable(
+            key=session.key,
+            title=session.title,
+            text=texts.get(session.pk, ""),
+            last_message_at=session.last_message_at,
+        )
+        for session in sessions
+    ]
+
+
+def _first_texts(session_pks: Collection[int]) -> dict[int, str]:
+    rows = Message.stored.filter(session__in=session_pks, seq=F("session__first_seq"))
+    texts = rows.annotate(start=Substr("text", 1, MAX_TEXT_CHARS))
+    return dict(texts.values_list("session_id", "start"))
+
+
+def adopt_visitor(*, by: Actor, visitor: Actor, only_recent: bool = False) -> dict[str, str]:
+    """Move a visitor's sessions to a user, and end the visitor. Return the new keys by old key.
+
+    The caller must have the visitor's credential: see `authenticate_visitor`. Turns that run or
+    wait continue, purged sessions and those on hold move too. A key that the user already has
+    becomes a new UUID. A repeated call by the same user returns the same keys. With `only_recent`
+    nothing moves if a session had no message for an hour.
+    Raises NotFound for a visitor who is unknown or has ended, Conflict if another user adopted the
+    visitor, MemoryUnavailable.
+    """
+    if (by.kind, visitor.kind) != ("user", "visitor"):
+        raise TypeError("adopt_visitor needs a user and a visitor")
+    for _ in range(MAX_ATTEMPTS):
+        try:
+            return durably(partial(_adopt, by, visitor, only_recent), is_repeatable=True)
+        except _KeyTaken:
+            continue
+    raise MemoryUnavailable
+
+
+def _adopt(by: Actor, visitor: Actor, only_recent: bool) -> dict[str, str]:
+    with locked_transaction():
+        row = lock_visitor(visitor.id)
+        if row.adopted_at is not None:
+            if row.adopted_by != by.owner:
+                raise Conflict("Another account has taken over these sessions.")
+            stored: dict[str, str] = row.moved
+            return stored
+        if not Visitor.objects.current().filter(pk=row.pk).exists():
+            raise NotFound
+        pks = lock_all(Session.objects.of_scopes(row.scope))
+        if len(pks) > MAX_VISITOR_SESSIONS:
+            raise Conflict(f"The visitor has more than {MAX_VISITOR_SESSIONS} stored sessions.")
+        if only_recent and _has_older(pks):
+            return {}
+        row.moved = moved = _move_all(pks, by)
+        row.adopted_by, row.adopted_at = by.owner, DatabaseNow()
+        row.save(update_fields=["moved", "adopted_by", "adopted_at"])
+        record_person(row.scope, "adopt", by, "", sessions=len(pks))
+        announce_visitor_ended(row.scope)
+        return moved
+
+
+def _has_older(pks: Collection[int]) -> bool:
+    since = Coalesce("last_message_at", "created_at")
+    stored = Session.objects.filter(pk__in=pks, removed_at__isnull=True).annotate(since=since)
+    return stored.filter(since__lte=DatabaseNow() - RECENT).exists()
+
+
+def _move_all(pks: Collection[int], by: Actor) -> dict[str, str]:
+    """Move locked sessions to a user; return the new keys of those that are not purged."""
+    sessions = list(Session.objects.filter(pk__in=pks).order_by("pk"))
+    stored = [session for session in sessions if session.removed_at is None]
+    keys = {session.key for session in stored}
+    taken = set(Session.objects.filter(scope=by.owner, key__in=keys).values_list("key", flat=True))
+    moved = {key: str(uuid.uuid4()) if key in taken else key for key in sorted(keys)}
+    try:
+        for session in sessions:
+            _move(session, moved, by)
+    except DatabaseError as error:
+        if fault_of(error) is not Fault.DUPLICATE:
+            raise
+        raise _KeyTaken from error
+    return moved
+
+
+def _move(session: Session, moved: dict[str, str], by: Actor) -> None:
+    """Move a locked session to a user."""
+    record(session, "adopt", by, "")
+    if session.removed_at is None:
+        session.scope, session.key = by.owner, moved[session.key]
+    else:
+        session.removed_scope = by.owner
+    session.owner_id = owner_of(by.owner)
+    session.revision += 1
+    columns = ["scope", "key", "removed_scope", "owner", "revision"]
+    session.save(update_fields=columns)
+    turns = Turn.objects.filter(session=session.pk, status__in=Turn.ACTIVE_STATUSES)
+    turns.update(scope=by.owner)
+    items = JobItem.objects.filter(session_pk=session.pk, outcome="")
+    items.update(scope=session.scope, key=session.key)
+    announce_change(session.pk)
+
+
+alist_adoptable = in_pool(list_adoptable)
+aadopt_visitor = in_pool(adopt_visitor)

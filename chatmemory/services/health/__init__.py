@@ -1,0 +1,1 @@
+"""The state of health, for monitors and for people."""

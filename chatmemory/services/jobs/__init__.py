@@ -1,0 +1,1 @@
+"""Jobs: an operator's action on one or many sessions, executed in slices by any process."""

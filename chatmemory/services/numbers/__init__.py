@@ -1,0 +1,1 @@
+"""Daily numbers that outlive the rows they count, and records of maintenance."""

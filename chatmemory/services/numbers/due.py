@@ -1,0 +1,85 @@
+"""Which maintenance is due."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from chatmemory.models import DatabaseNow, Maintenance
+from chatmemory.services.numbers.maintenance import Task
+from chatmemory.services.numbers.watermark import turns_until
+
+DAILY = timedelta(days=1, hours=2)
+WEEKLY = timedelta(days=7, hours=2)
+"""The time after a success until the task is due again; a run may take two hours longer."""
+
+INTERVALS: Mapping[Task, timedelta] = {
+    Task.EXPIRE: DAILY,
+    Task.VACUUM: DAILY,
+    Task.VERIFY: DAILY,
+    Task.SEAL: DAILY,
+    Task.NUMBERS: DAILY,
+    Task.CHECK: WEEKLY,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskState:
+    """When a task last ran, its result, and whether it is due."""
+
+    task: Task
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    succeeded_at: datetime | None = None
+    is_ok: bool | None = None
+    """None if it never ran, runs now, or its process died."""
+    counts: Mapping[str, Any]
+    is_due: bool = True
+
+    @property
+    def seconds(self) -> float | None:
+        """The duration of the last run, if it ended."""
+        if self.started_at is None or self.ended_at is None:
+            return None
+        return (self.ended_at - self.started_at).total_seconds()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceState:
+    """All tasks, and the time up to which turns are counted in the daily numbers."""
+
+    tasks: list[TaskState]
+    counted_until: datetime | None
+
+    @property
+    def is_due(self) -> bool:
+        return any(task.is_due for task in self.tasks)
+
+    @property
+    def has_problems(self) -> bool:
+        return any(task.is_ok is False for task in self.tasks)
+
+
+def read_maintenance() -> MaintenanceState:
+    """Return the state of all tasks, in one statement."""
+    rows = {row.name: row for row in Maintenance.objects.annotate(now=DatabaseNow())}
+    return MaintenanceState(
+        tasks=[_state(task, rows.get(task.value)) for task in INTERVALS],
+        counted_until=turns_until(rows.get(Task.NUMBERS.value)),
+    )
+
+
+def _state(task: Task, row: Any) -> TaskState:
+    if row is None:
+        return TaskState(task=task, counts={})
+    return TaskState(
+        task=task,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        succeeded_at=row.succeeded_at,
+        is_ok=row.is_ok,
+        counts=row.counts,
+        is_due=row.succeeded_at is None or row.now - row.succeeded_at > INTERVALS[task],
+    )

@@ -1,0 +1,84 @@
+"""Where stored rows contain a text: in words, tool calls, metadata and other data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from chatmemory import codec
+from chatmemory.models import Message, Turn
+
+SYNTAX = frozenset({"role", "type", "kind", "status"})
+"""Names of fields whose values are not content."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occurrence:
+    """The first place of a text in a longer one."""
+
+    whole: str
+    start: int
+    end: int
+
+
+def occurrence_in(whole: str, text: str) -> Occurrence | None:
+    """Find a text in upper or lower case."""
+    at = whole.lower().find(text.lower())
+    return None if at < 0 else Occurrence(whole=whole, start=at, end=at + len(text))
+
+
+def occurrence_in_message(message: Message, text: str) -> Occurrence | None:
+    """Find a text in the content of a message, but not in the syntax of the stored JSON."""
+    return _first(chain([message.text], _texts(message.plain())), text)
+
+
+def occurrence_in_turn(turn: Turn, text: str) -> Occurrence | None:
+    """Find a text in what a turn stores besides messages: the waiting message, the partial text."""
+    asked = _texts(codec.decode("user", "", turn.asked)) if turn.asked else ()
+    return _first(chain([turn.asked_text] if turn.asked else [], asked, [turn.partial]), text)
+
+
+def occurrence_in_value(value: object, text: str) -> Occurrence | None:
+    """Find a text in a JSON value, also in its names."""
+    return _first(_values(value), text)
+
+
+def reason_of(turn: Turn) -> str:
+    """Return the reason of the feedback on a turn that `containing` has selected."""
+    annotated: Any = turn
+    return annotated.reason or ""
+
+
+def _first(wholes: Iterable[str], text: str) -> Occurrence | None:
+    return next(filter(None, (occurrence_in(whole, text) for whole in wholes)), None)
+
+
+def _texts(value: object, name: str = "") -> Iterator[str]:
+    """Yield the texts and numbers of a plain message, and its tool arguments with their names."""
+    match value:
+        case _ if name in SYNTAX:
+            return
+        case dict() if name == "args":
+            yield from _values(value)
+        case list():
+            yield from chain.from_iterable(_texts(item) for item in value)
+        case dict():
+            yield from chain.from_iterable(_texts(item, key) for key, item in value.items())
+        case _:
+            yield from _values(value)
+
+
+def _values(value: object) -> Iterator[str]:
+    """Yield a JSON value as it is written, and all texts, names and numbers in it."""
+    match value:
+        case str():
+            yield value
+        case int() | float():
+            yield str(value)
+        case list():
+            yield from chain.from_iterable(map(_values, value))
+        case dict():
+            yield codec.dump_json(value)
+            yield from chain.from_iterable(map(_values, chain(value, value.values())))

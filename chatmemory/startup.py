@@ -1,0 +1,32 @@
+"""Why the ASGI application is imported: to serve, or only for a system check."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Startup:
+    """The state of this process."""
+
+    is_inspected = False
+    """Whether a system check imports the application."""
+
+
+@contextmanager
+def inspecting() -> Iterator[None]:
+    """Import the application in this block without starting anything."""
+    Startup.is_inspected = True
+    try:
+        yield
+    finally:
+        Startup.is_inspected = False
+
+
+def is_serving() -> bool:
+    """Whether the process that imports the application will serve it.
+
+    `runserver` runs the checks in the process that serves afterwards.
+    """
+    return not Startup.is_inspected or sys.argv[1:2] == ["runserver"]

@@ -1,0 +1,55 @@
+// The head of a code block: its language, and buttons to wrap and copy it.
+
+import {words} from "../chat-words.js";
+import {button} from "./nodes.js";
+import {visible} from "./text.js";
+
+const COPIED_MS = 2_000;
+
+/**
+ * Add a head to each code block.
+ *
+ * @param {ParentNode} root
+ */
+export function addCodeHeads(root) {
+  for (const block of root.querySelectorAll("pre")) {
+    const frame = document.createElement("div");
+    frame.className = "cm-code";
+    block.replaceWith(frame);
+    frame.append(head(block), block);
+  }
+}
+
+/** @param {HTMLElement} block */
+function head(block) {
+  const node = document.createElement("div");
+  node.className = "cm-code-head";
+  node.setAttribute("aria-live", "off");
+  const language = document.createElement("span");
+  const [, name = ""] = /language-(\S+)/.exec(block.firstElementChild?.className ?? "") ?? [];
+  language.textContent = visible(name);
+  const wrap = button(words.wrapCode, () => {
+    wrap.setAttribute("aria-pressed", String(block.classList.toggle("cm-wrapped")));
+  });
+  wrap.setAttribute("aria-pressed", "false");
+  const copy = button(words.copyCode, async () => {
+    copy.textContent = (await copyText(block)) ? words.codeCopied : words.codeNotCopied;
+    setTimeout(() => {
+      copy.textContent = words.copyCode;
+    }, COPIED_MS);
+  });
+  node.append(language, wrap, copy);
+  return node;
+}
+
+/** @param {HTMLElement} block */
+async function copyText(block) {
+  try {
+    await navigator.clipboard.writeText(block.textContent ?? "");
+    return true;
+  } catch {
+    // Forbidden, or the page was not loaded over HTTPS. At least the code is selected.
+    getSelection()?.selectAllChildren(block);
+    return document.execCommand("copy");
+  }
+}

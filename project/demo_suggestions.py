@@ -1,0 +1,13 @@
+"""The messages that the demo's page of a new chat offers, and which `project.demo_bot` knows."""
+
+from __future__ import annotations
+
+MEMORY = "My name is Anna Weber, and my dog is called Rex."
+STORY = "Tell me a long story."
+RICH = "Show me a table and some code."
+TOOL = "Will I need an umbrella in Lisbon?"
+QUESTION = "Book a table for tonight."
+SLOW = "Take your time, and think first."
+ERROR = "Fail in the middle of a reply."
+
+SUGGESTIONS = [MEMORY, STORY, RICH, TOOL, QUESTION, SLOW, ERROR]

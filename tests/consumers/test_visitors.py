@@ -1,0 +1,198 @@
+"""Sockets of visitors: by cookie and ticket; they end with the visitor."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from asgiref.sync import sync_to_async as db
+from django.conf import settings as django_settings
+from django.core.cache import cache
+
+from chatmemory import services
+from chatmemory.access.visitors import COOKIE, LOCAL_COOKIE
+from chatmemory.consumers.connections import connections
+from chatmemory.database.after_commit import announce_visitor_ended
+from chatmemory.live.hub import hub
+from chatmemory.models import DatabaseNow, Session, Visitor
+from tests import responders_for_tests
+from tests.factories import make_messages, make_session, make_user, make_visitor
+from tests.servers import Tab, connected, eventually, live_process, sign_in, use_responder
+
+process = live_process
+KEY = str(uuid.uuid4())
+
+
+@pytest.fixture
+def guest(process, settings):
+    settings.CHATMEMORY |= {"ALLOW_ANONYMOUS": True}
+    cache.clear()
+    guest = make_visitor()
+    here = {"session_key": "talk", "by": guest.actor}
+    services.append_messages(**here, messages=make_messages("hi", "hello"), create=True)
+    yield guest
+    cache.clear()
+
+
+def tab_of(token, key="talk", *, name=COOKIE, cookies="", **more):
+    return Tab(None, key, headers={"cookie": f"{cookies}{name}={token}"}, **more)
+
+
+async def refused(tab):
+    async with tab:
+        bye, code = await tab.closed()
+    return bye["reason"], code
+
+
+async def test_a_visitor_chats_in_own_sessions(guest):
+    async with connected(tab := tab_of(guest.token)):
+        answer = await tab.send("what?")
+        assert answer["type"] == "ok"
+        await tab.idle(4)
+
+
+async def test_the_first_message_opens_a_session_of_the_visitor(guest):
+    async with tab_of(guest.token, KEY) as tab:
+        await tab.hello(create=True)
+        await tab.send("hi")
+    assert (await Session.objects.aget(key=KEY)).scope == guest.actor.owner
+
+
+async def test_a_session_of_a_user_or_another_visitor_is_not_found(guest):
+    await db(make_session)("theirs", owner=await db(make_user)())
+    other = await db(make_visitor)()
+    assert await refused_hello(tab_of(guest.token, "theirs")) == ("not_found", 4404)
+    assert await refused_hello(tab_of(other.token, "talk")) == ("not_found", 4404)
+
+
+async def refused_hello(tab):
+    async with tab:
+        await tab.put('{"type": "hello", "v": 1}')
+        bye, code = await tab.closed()
+    return bye["reason"], code
+
+
+async def test_a_login_takes_precedence_over_the_cookie_of_a_visitor(guest):
+    person = await db(sign_in)()
+    session = f"{django_settings.SESSION_COOKIE_NAME}={person.cookie}; "
+    async with tab_of(guest.token, KEY, cookies=session) as tab:
+        await tab.hello(create=True)
+    assert (await Session.objects.aget(key=KEY)).scope == f"user:{person.user.pk}"
+
+
+@pytest.mark.parametrize("token", ["a" * 43, "", "\x01"])
+async def test_an_unknown_credential_is_refused(guest, token):
+    assert await refused(tab_of(token)) == ("unauthenticated", 4401)
+
+
+async def test_an_ended_visitor_is_refused(guest):
+    await Visitor.objects.aupdate(ends_at=DatabaseNow())
+    assert await refused(tab_of(guest.token)) == ("unauthenticated", 4401)
+
+
+async def test_a_foreign_page_opens_no_socket_with_the_cookie(guest):
+    tab = tab_of(guest.token)
+    tab.scope["headers"] = [
+        (name, b"https://evil.example" if name == b"origin" else value)
+        for name, value in tab.scope["headers"]
+    ]
+    async with tab:
+        assert not tab.is_accepted
+
+
+async def test_the_cookie_of_development_servers_means_nothing_elsewhere(guest, settings):
+    local = {"host": "127.0.0.1", "origin": "http://127.0.0.1"}
+    settings.ALLOWED_HOSTS = ["127.0.0.1"]
+    headers = {**local, "cookie": f"{LOCAL_COOKIE}={guest.token}"}
+    assert await refused(Tab(None, headers=headers)) == ("unauthenticated", 4401)
+    settings.DEBUG = True
+    async with connected(Tab(None, headers=headers)):
+        pass
+
+
+async def test_a_ticket_opens_a_socket_of_the_visitor(guest):
+    ticket = await services.aissue_ticket(by=guest.actor)
+    protocols = ["chatmemory.v1", f"ticket.{ticket}"]
+    async with connected(tab := Tab(None, protocols=protocols, headers={"origin": None})):
+        assert (await tab.send("what?"))["type"] == "ok"
+        await tab.idle(4)
+
+
+async def test_each_frame_of_an_ended_visitor_is_refused(guest):
+    """Without any hint or sweep."""
+    async with connected(tab := tab_of(guest.token)):
+        await Visitor.objects.aupdate(ends_at=DatabaseNow())
+        answer = await tab.ask("send", client_id="c2", text="hi")
+        assert (answer["type"], answer["code"]) == ("error", "unauthenticated")
+        _, code = await tab.closed()
+    assert code == 4401
+
+
+async def test_the_sweep_closes_the_sockets_of_ended_visitors_alone(guest):
+    person = await db(sign_in)()
+    await db(make_session)(owner=person.user)
+    async with connected(tab := tab_of(guest.token), other := Tab(person)):
+        await Visitor.objects.aupdate(ends_at=DatabaseNow())
+        await hub.sweep._sweep_logins()
+        _, code = await tab.closed()
+        assert code == 4401
+        assert (await other.send("hi"))["type"] == "ok"
+        await other.idle(2)
+
+
+async def test_the_end_of_a_visitor_closes_the_sockets_immediately(guest):
+    async with connected(tab := tab_of(guest.token)):
+        await db(announce_visitor_ended)(guest.actor.owner)
+        _, code = await tab.closed()
+    assert code == 4401
+
+
+async def test_the_sockets_of_a_visitor_are_counted(guest, settings):
+    settings.CHATMEMORY |= {"CONNECTIONS_PER_USER": 1}
+    async with connected(first := tab_of(guest.token)):
+        await eventually(lambda: connections._of.get(guest.actor.owner))
+        async with connected(tab_of(guest.token)):
+            _, code = await first.closed()
+            assert code == 4409
+
+
+async def test_sends_of_an_address_are_limited(guest, settings):
+    settings.CHATMEMORY |= {"VISITOR_SENDS_PER_MINUTE": 1}
+    async with connected(tab := tab_of(guest.token)):
+        assert (await tab.send("one"))["type"] == "ok"
+        await tab.idle(4)
+        answer = await tab.ask("send", client_id="c9", text="two")
+        assert (answer["code"], answer["retry"]) == ("rate_limited", True)
+
+
+async def test_an_adoption_closes_the_sockets_of_the_visitor(guest):
+    ann = services.Actor.user(await db(make_user)())
+    async with connected(tab := tab_of(guest.token)):
+        keys = await services.aadopt_visitor(by=ann, visitor=guest.actor)
+        bye, code = await tab.closed()
+    assert (bye["reason"], code, keys) == ("unauthenticated", 4401, {"talk": "talk"})
+
+
+async def test_an_erasure_closes_the_sockets_of_the_visitor(guest):
+    async with connected(tab := tab_of(guest.token)):
+        await services.aerase_person(by=guest.actor, reason="")
+        _, code = await tab.closed()
+    assert code in (4401, 4404)
+
+
+async def test_a_running_turn_of_an_adopted_visitor_ends_in_the_users_session(guest, settings):
+    responders_for_tests.reset()
+    use_responder(settings, "slow", ALLOW_ANONYMOUS=True)
+    person = await db(sign_in)()
+    ann = services.Actor.user(person.user)
+    async with connected(tab := tab_of(guest.token)):
+        await tab.send("what?")
+        await eventually(responders_for_tests.BEGUN.is_set)
+        await services.aadopt_visitor(by=ann, visitor=guest.actor)
+        await tab.closed()
+    async with connected(tab := Tab(person)):
+        responders_for_tests.GO.set()
+        await tab.idle(4)
+    page = await services.aread_history(session_key="talk", by=ann)
+    assert [row.text for row in page.rows] == ["hi", "hello", "what?", "So far, so good."]
+    assert page.rows[-1].status == "complete"

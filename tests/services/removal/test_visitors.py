@@ -1,0 +1,133 @@
+"""The end of visitors: by time, by an erasure, and after a database restore."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.management import call_command
+
+from chatmemory import services
+from chatmemory.errors import Unauthenticated
+from chatmemory.models import AuditEntry, DatabaseNow, Session, Turn, Visitor
+from chatmemory.services import Actor
+from chatmemory.services.removal import erasure
+from tests.factories import BY, make_messages, make_session, make_user, make_visitor
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+
+@pytest.fixture(autouse=True)
+def _allowed(settings):
+    settings.CHATMEMORY = {"ALLOW_ANONYMOUS": True}
+
+
+def guest_with(*keys):
+    guest = make_visitor().actor
+    for key in keys:
+        talk = {"session_key": key, "by": guest}
+        services.append_messages(**talk, messages=make_messages("hi", "hello"), create=True)
+    return guest
+
+
+def end(guest):
+    Visitor.objects.filter(digest=guest.id).update(ends_at=DatabaseNow())
+
+
+def active():
+    return sorted(Session.objects.active().values_list("key", flat=True))
+
+
+def test_sessions_of_ended_visitors_are_purged_with_their_row():
+    ended, current = guest_with("a", "b"), guest_with("c")
+    make_session("of a user", owner=make_user())
+    end(ended)
+    preview = services.expire_sessions(dry_run=True).removed
+    assert active() == ["a", "b", "c", "of a user"]
+    done = services.expire_sessions().removed
+    assert preview == done
+    count = done["visitor ended"]
+    assert (count.sessions, count.messages) == (2, 4)
+    assert active() == ["c", "of a user"]
+    assert [visitor.scope for visitor in Visitor.objects.all()] == [current.owner]
+    assert {entry.reason for entry in AuditEntry.objects.filter(action="purge")} == {
+        "visitor ended"
+    }
+
+
+def test_a_dry_run_deletes_no_visitor():
+    end(guest_with())
+    services.expire_sessions(dry_run=True)
+    assert Visitor.objects.count() == 1
+
+
+def test_held_sessions_and_running_turns_outlast_the_visitor():
+    guest = guest_with("held", "running", "waiting", "idle")
+    here = {"by": BY, "scope": guest.owner}
+    services.hold_session(session_key="held", **here, reason="a case")
+    for key, column in (("running", {"running": "c1"}), ("waiting", {"waiting": 1})):
+        Session.objects.filter(key=key).update(**column)
+    end(guest)
+    services.expire_sessions()
+    assert active() == ["held", "running", "waiting"]
+    assert Visitor.objects.count() == 1
+    Session.objects.update(running=None, waiting=0)
+    services.release_session(session_key="held", **here, reason="closed")
+    services.expire_sessions()
+    assert active() == []
+    assert not Visitor.objects.exists()
+
+
+def test_the_row_of_an_adopted_visitor_stays_until_the_end_of_the_cookie():
+    guest = make_visitor(adopted_at=DatabaseNow(), adopted_by="user:1").actor
+    services.expire_sessions()
+    assert Visitor.objects.count() == 1
+    end(guest)
+    services.expire_sessions()
+    assert not Visitor.objects.exists()
+
+
+def test_an_operator_erases_a_visitor_by_scope(capsys):
+    guest, other = guest_with("a"), guest_with("b")
+    named = ("--scope", guest.owner, "--reason=asked", "--by=olga")
+    call_command("chatmemory_erase", *named)
+    assert active() == ["b"]
+    assert [visitor.scope for visitor in Visitor.objects.all()] == [other.owner]
+    capsys.readouterr()
+
+
+def test_no_session_is_opened_after_an_erasure_has_begun(monkeypatch):
+    """The visitor ends first: else a racing send would leave a session of no one."""
+    guest = guest_with("a")
+    delete = erasure._delete
+
+    def race(session_pk):
+        with pytest.raises(Unauthenticated):
+            services.open_session(session_key="late", by=guest)
+        delete(session_pk)
+
+    monkeypatch.setattr(erasure, "_delete", race)
+    services.erase_person(by=guest, reason="")
+    assert not Session.objects.exists()
+
+
+def test_the_erasure_of_a_user_forgets_the_visitors_who_became_the_user():
+    user = make_user()
+    make_session(owner=user)
+    make_visitor(adopted_at=DatabaseNow(), adopted_by=f"user:{user.pk}")
+    other = make_visitor(adopted_at=DatabaseNow(), adopted_by=f"user:{user.pk}1").actor
+    services.erase_person(by=Actor.user(user), reason="")
+    assert [visitor.scope for visitor in Visitor.objects.all()] == [other.owner]
+
+
+def test_a_replayed_erasure_ends_the_visitor_too(settings, tmp_path):
+    settings.CHATMEMORY |= {"ERASURE_LIST": str(tmp_path / "erasures")}
+    guest = guest_with("a")
+    restored = Visitor.objects.get(), Session.objects.get()
+    services.erase_person(by=guest, reason="")
+    entries = AuditEntry.objects.all()
+    entries._raw_delete(entries.db)
+    for row in restored:
+        row.save(force_insert=True)
+    services.replay_erasures(by=BY)
+    assert not Session.objects.exists()
+    assert not Visitor.objects.exists()
+    assert not Turn.objects.exists()
