@@ -345,7 +345,7 @@ class Memory(RuleBasedStateMachine):
         assert act(**self.at(key), reason="")
         talk.held = not talk.held
 
-    @rule(days=st.sampled_from([10, 40]))
+    @rule(days=st.sampled_from([11, 40]))  # no sum is 30, the days at which either is right
     def age_all(self, days: int) -> None:
         ago = timedelta(days=days)
         AuditEntry.objects.update(created_at=F("created_at") - ago)
