@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Generic, TypeVar, overload
@@ -236,6 +236,19 @@ class Settings:
     VISITOR_TOKENS_PER_DAY = Setting[int | None](None)
     """Maximum tokens of all visitors together per day (UTC), beside TOKENS_PER_DAY of each; None
     for no limit. Counted in Django's cache."""
+
+    EMBEDS = Setting[Mapping[str, Sequence[str]]]({})
+    """Other sites on which visitors may chat: the public key of each embed, and the list of its
+    origins, such as `{"shop": ["https://shop.example"]}`. It needs ALLOW_ANONYMOUS. A host with
+    many can give a mapping of its own, which is asked at each request."""
+
+    EMBED_DAYS = Setting(7)
+    """After how many days without a request a visitor of an embed ends, at most VISITOR_MAX_DAYS.
+    Scripts of the other site can read the secret, so it is short."""
+
+    EMBED_VISITORS_PER_MINUTE = Setting[int | None](100)
+    """Maximum new visitors of one embed per minute, beside VISITORS_PER_HOUR and
+    VISITORS_PER_MINUTE; None for no limit. Counted in Django's cache."""
 
     TRUSTED_PROXIES = Setting[Sequence[str]](())
     """Networks of the proxies whose `X-Forwarded-For` names a visitor's address, such as

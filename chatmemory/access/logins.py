@@ -25,6 +25,7 @@ from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 from django.utils.module_loading import import_string
 
+from chatmemory.access import embeds
 from chatmemory.access.actors import Actor, owner_of, user_scope, visitor_of
 from chatmemory.conf import settings
 from chatmemory.database.pool import in_pool
@@ -50,6 +51,8 @@ class Login:
     """Another means of authentication, such as a token, for the function in `VALID_LOGINS`."""
     network: str = ""
     """The network of a visitor, for limits per network."""
+    embed: str = ""
+    """The key of the embed of a visitor; empty on the same site."""
 
     @classmethod
     def of(
@@ -278,7 +281,8 @@ def _current_visitors(owners: Collection[str]) -> list[str]:
     digests = [digest for owner in owners if (digest := visitor_of(owner)) is not None]
     if not digests or not settings.ALLOW_ANONYMOUS:
         return []
-    return [visitor.scope for visitor in Visitor.objects.current().filter(digest__in=digests)]
+    current = Visitor.objects.current().filter(digest__in=digests)
+    return [visitor.scope for visitor in current if embeds.exists(visitor.embed)]
 
 
 def is_active(user: AbstractBaseUser) -> bool:

@@ -62,11 +62,17 @@ def check_network(by: Actor, network: str) -> None:
         _check_window("sends", f"network:{network}", limit, MINUTE, "minute")
 
 
-def check_new_visitor(network: str) -> None:
-    """Count a new visitor. Raises RateLimited after VISITORS_PER_HOUR or VISITORS_PER_MINUTE."""
+def check_new_visitor(network: str, embed: str = "") -> None:
+    """Count a new visitor of this network, of this embed, and of all.
+
+    Raises RateLimited after VISITORS_PER_HOUR, EMBED_VISITORS_PER_MINUTE or VISITORS_PER_MINUTE.
+    """
     limit = settings.VISITORS_PER_HOUR
     _check_window("new visitors", f"network:{network}", limit, HOUR, "hour")
-    # Last: a network above its limit must not use up that of all.
+    # In this order: a network above its limit must not use up that of its embed, nor this of all.
+    if embed:
+        limit = settings.EMBED_VISITORS_PER_MINUTE
+        _check_window("new visitors", f"embed:{embed}", limit, MINUTE, "minute")
     limit = settings.VISITORS_PER_MINUTE
     _check_window("new visitors", VISITORS, limit, MINUTE, "minute")
 

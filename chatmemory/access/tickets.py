@@ -14,13 +14,14 @@ from datetime import timedelta
 
 from django.contrib.auth import get_user_model
 
+from chatmemory.access import embeds
 from chatmemory.access.actors import Actor, is_person, owner_of, visitor_of
 from chatmemory.access.logins import Login, is_valid, proofs_of
 from chatmemory.database.locks import delete_without_waiting, locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
 from chatmemory.errors import RateLimited, Unauthenticated
-from chatmemory.models import DatabaseNow, Ticket, on_primary
+from chatmemory.models import DatabaseNow, Ticket, Visitor, on_primary
 
 TICKET_SECONDS = 30
 """The lifetime of a ticket."""
@@ -72,14 +73,16 @@ def _store_ticket(ticket: str, *, owner: str, key: str | None, credential: str |
 
 
 @retried(is_repeatable=True)
-def use_ticket(*, ticket: str, network: str = "") -> Login:
+def use_ticket(*, ticket: str, network: str = "", origin: str = "") -> Login:
     """Consume a ticket; return the login of the person it was issued to.
 
-    `network` is that of the client, for limits on visitors: see `network_of`.
+    `network` is that of the client, for limits on visitors: see `network_of`. A visitor of an embed
+    must come from one of its origins.
 
     If the connection to the database is lost meanwhile, the ticket may be lost too. Raises
     MemoryUnavailable; and Unauthenticated if the ticket is unknown, used or expired, if the login
-    that issued it has ended, or if the user is inactive or has another password.
+    that issued it has ended, if the user is inactive or has another password, or for a visitor of
+    an embed that does not have this origin.
     """
     found = Ticket.objects.filter(digest=_digest(ticket), expires_at__gt=DatabaseNow())
     row = found.first()
@@ -92,7 +95,8 @@ def use_ticket(*, ticket: str, network: str = "") -> Login:
         raise Unauthenticated
     key, credential = json.loads(_encrypted(ticket, bytes.fromhex(row.login)))
     for login in _logins_of(row.owner, key, credential, network):
-        if _digest(login.proof) == row.proof and is_valid(login):
+        is_placed = not login.embed or embeds.has_origin(login.embed, origin)
+        if is_placed and _digest(login.proof) == row.proof and is_valid(login):
             return login
     raise Unauthenticated
 
@@ -102,7 +106,9 @@ def _logins_of(
 ) -> Iterator[Login]:
     digest, pk = visitor_of(owner), owner_of(owner)
     if digest is not None:
-        yield Login(actor=Actor.known_visitor(digest), proof="", network=network)
+        actor = Actor.known_visitor(digest)
+        for visitor in Visitor.objects.filter(digest=digest):
+            yield Login(actor=actor, proof="", network=network, embed=visitor.embed)
     for user in on_primary(get_user_model()).filter(pk__in=[pk] if pk is not None else []):
         yield Login.of(user, key, credential)
 

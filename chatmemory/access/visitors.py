@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from django.conf import settings as django_settings
 from django.http.request import HttpRequest, split_domain_port, validate_host
 
-from chatmemory.access import rates
+from chatmemory.access import embeds, rates
 from chatmemory.access.actors import Actor
 from chatmemory.access.logins import Login, check_reach
 from chatmemory.conf import settings
@@ -24,7 +24,7 @@ from chatmemory.database.faults import write_connection
 from chatmemory.database.locks import lock_visitor, locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
-from chatmemory.errors import NotFound, Unauthenticated
+from chatmemory.errors import Forbidden, NotFound, Unauthenticated
 from chatmemory.models import DatabaseNow, DatabaseToday, Visitor, database_now
 
 COOKIE = "__Host-chatmemory"
@@ -36,6 +36,9 @@ LOCAL_COOKIE = "chatmemory-visitor"
 
 LOCAL_HOSTS = [".localhost", "127.0.0.1", "[::1]"]
 """Django allows these hosts while DEBUG is on and ALLOWED_HOSTS is empty."""
+
+MAX_SHOWN_CHARS = 200
+"""Of an origin in an error."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 
@@ -51,59 +54,71 @@ class NewVisitor:
     """When it ends without another request."""
 
 
-def create_visitor(*, network: str = "") -> NewVisitor:
+def create_visitor(*, network: str = "", embed: str = "", origin: str = "") -> NewVisitor:
     """Create a visitor. `network` is that of the client, for limits per network.
 
+    A visitor of an embed must come from one of its origins, now and at each later use.
     Raises Unauthenticated without ALLOW_ANONYMOUS, Forbidden, RateLimited, MemoryUnavailable.
     """
     if not settings.ALLOW_ANONYMOUS:
         raise Unauthenticated
+    if embed and not embeds.has_origin(embed, origin):
+        raise Forbidden(f"EMBEDS has no {embed!r} with the origin {origin[:MAX_SHOWN_CHARS]!r}.")
     token = secrets.token_urlsafe(32)
     actor = Actor.visitor(token)
     check_reach(actor)
-    rates.check_new_visitor(network)
-    return NewVisitor(token=token, actor=actor, ends_at=_store(actor.id))
+    rates.check_new_visitor(network, embed)
+    return NewVisitor(token=token, actor=actor, ends_at=_store(actor.id, embed))
 
 
 @retried(is_repeatable=True)
-def _store(digest: str) -> datetime:
-    days = min(settings.VISITOR_DAYS, settings.VISITOR_MAX_DAYS)
+def _store(digest: str, embed: str) -> datetime:
+    days = min(_days(embed), settings.VISITOR_MAX_DAYS)
     with locked_transaction():
         # Not `create`: a retry after a lost connection may find the row committed.
         Visitor.objects.get_or_create(
-            digest=digest, defaults={"ends_at": DatabaseNow() + timedelta(days=days)}
+            digest=digest,
+            defaults={"embed": embed, "ends_at": DatabaseNow() + timedelta(days=days)},
         )
     return Visitor.objects.get(digest=digest).ends_at
 
 
-def authenticate_visitor(*, token: str, network: str = "") -> Login:
+def _days(embed: str) -> int:
+    return settings.EMBED_DAYS if embed else settings.VISITOR_DAYS
+
+
+def authenticate_visitor(*, token: str, network: str = "", origin: str = "") -> Login:
     """Return the login of a credential, and move its end once a day.
 
-    Raises Unauthenticated for an unknown, ended or adopted one, MemoryUnavailable.
+    Raises Unauthenticated for an unknown, ended or adopted one, or if it belongs to an embed that
+    does not have this origin; MemoryUnavailable.
     """
     if not settings.ALLOW_ANONYMOUS or not _TOKEN.fullmatch(token):
         raise Unauthenticated
     actor = Actor.visitor(token)
-    _use(actor.id)
-    return Login(actor=actor, proof="", network=network)
+    embed = _use(actor.id, origin)
+    return Login(actor=actor, proof="", network=network, embed=embed)
 
 
 @retried(is_repeatable=True)
-def _use(digest: str) -> None:
+def _use(digest: str, origin: str) -> str:
+    """Return the embed of a current visitor, and move the end."""
     found = Visitor.objects.current().filter(digest=digest).annotate(today=DatabaseToday())
-    for pk, created_at, seen_day, today in found.values_list(
-        "pk", "created_at", "seen_day", "today"
+    for pk, embed, created_at, seen_day, today in found.values_list(
+        "pk", "embed", "created_at", "seen_day", "today"
     ):
+        if embed and not embeds.has_origin(embed, origin):
+            break
         if seen_day < today:
-            _slide(pk, created_at)
-        return
+            _slide(pk, embed, created_at)
+        return str(embed)
     raise Unauthenticated
 
 
-def _slide(pk: int, created_at: datetime) -> None:
+def _slide(pk: int, embed: str, created_at: datetime) -> None:
     now = database_now(write_connection())
     last = created_at + timedelta(days=settings.VISITOR_MAX_DAYS)
-    ends_at = min(now + timedelta(days=settings.VISITOR_DAYS), last)
+    ends_at = min(now + timedelta(days=_days(embed)), last)
     # Only a current one: an adoption or an erasure may have ended it since.
     Visitor.objects.current().filter(pk=pk).update(seen_day=now.date(), ends_at=ends_at)
 

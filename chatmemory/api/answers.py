@@ -266,6 +266,9 @@ class Visitor(TypedDict):
     """the visitor's name, which is no secret"""
     ends_at: Time
     """when the visitor ends without another request"""
+    token: str | None
+    """the secret of a new visitor of an embed, for `Authorization: Visitor <token>`; null on this
+    site, where a cookie contains it"""
 
 
 class AdoptableSession(TypedDict):

@@ -10,6 +10,8 @@ from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser
 from django.db import transaction
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 from django.utils.decorators import method_decorator
 from django.utils.module_loading import import_string
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
@@ -32,6 +34,7 @@ from rest_framework.views import APIView
 from chatmemory import services
 from chatmemory.access import logins, rates, visitors
 from chatmemory.access.networks import network_of
+from chatmemory.api import cors
 from chatmemory.api.errors import PreconditionFailed, error_response
 from chatmemory.api.parsers import StrictJSONParser
 from chatmemory.api.requests import read
@@ -62,6 +65,25 @@ class SessionLogin(SessionAuthentication):
         return "Session"
 
 
+class EmbedLogin(BaseAuthentication):
+    """The secret of a visitor in the header `Authorization: Visitor …`, on the page of an embed.
+
+    No CSRF token: a browser does not add this header by itself.
+    """
+
+    def authenticate(self, request: Request) -> tuple[AnonymousUser, Login] | None:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "visitor":
+            return None
+        origin = request.headers.get("Origin", "")
+        network = network_of_request(request)
+        login = services.authenticate_visitor(token=token.strip(), network=network, origin=origin)
+        return AnonymousUser(), login
+
+    def authenticate_header(self, request: Request) -> str:
+        return "Visitor"
+
+
 class VisitorLogin(BaseAuthentication):
     """The cookie of a visitor, with the CSRF token in the header."""
 
@@ -72,9 +94,6 @@ class VisitorLogin(BaseAuthentication):
         SessionLogin().enforce_csrf(request)
         login = services.authenticate_visitor(token=token, network=network_of_request(request))
         return AnonymousUser(), login
-
-    def authenticate_header(self, request: Request) -> str:
-        return "Visitor"
 
 
 def network_of_request(request: Request) -> str:
@@ -132,12 +151,17 @@ class PublicView(APIView):
     metadata_class = None
     http_method_names: tuple[str, ...] = ("get", "head", "patch", "post", "put", "delete")
 
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        # Before the login, since a browser asks this without one.
+        return cors.preflight(request) or super().dispatch(request, *args, **kwargs)
+
     def get_exception_handler(self) -> Callable[[Exception, Any], Response]:
         return error_response
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         response = super().finalize_response(request, response, *args, **kwargs)
         response.headers.setdefault("Cache-Control", "no-store")
+        cors.open_to_embeds(request, response)
         return response
 
     def get_authenticate_header(self, request: Request) -> str:
@@ -181,7 +205,8 @@ class View(PublicView):
 
     def get_authenticators(self) -> list[BaseAuthentication]:
         # A visitor last: who signs in is no visitor any more.
-        return [*account_logins(), *([VisitorLogin()] if settings.ALLOW_ANONYMOUS else ())]
+        of_visitors = [EmbedLogin(), VisitorLogin()] if settings.ALLOW_ANONYMOUS else []
+        return [*account_logins(), *of_visitors]
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
@@ -210,7 +235,8 @@ class View(PublicView):
         """The login of a visitor; None for a user."""
         # By the class, since the host's classes may return anything.
         auth: object = self.request.auth
-        is_visitor = isinstance(self.request.successful_authenticator, VisitorLogin)
+        authenticator = self.request.successful_authenticator
+        is_visitor = isinstance(authenticator, EmbedLogin | VisitorLogin)
         return auth if is_visitor and isinstance(auth, Login) else None
 
     def query(self, shape: Shape[T]) -> T:

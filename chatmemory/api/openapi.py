@@ -208,6 +208,21 @@ class VisitorLoginScheme(SessionLoginScheme):  # type: ignore[no-untyped-call]  
         return [{**cookie, "description": "a visitor, without an account"}, csrf]
 
 
+class EmbedLoginScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # its package
+    """The secret of a visitor of an embed."""
+
+    target_class = "chatmemory.api.base.EmbedLogin"
+    name = "chatmemoryEmbed"
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> Schema:
+        return {
+            "type": "apiKey",
+            "in": "header",
+            "name": "Authorization",
+            "description": "`Visitor <secret>`: a visitor on the page of an embed",
+        }
+
+
 def _path_parameters(path: str) -> list[Schema]:
     return [
         {

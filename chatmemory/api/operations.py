@@ -157,7 +157,7 @@ WAITING: Mapping[str, object] = {
 }
 ANSWERED = {**WAITING, "status": "complete", "seq": 1, "messages": [REPLY]}
 
-VISITOR: Mapping[str, object] = {"visitor": "3fa4b2c1" * 8, "ends_at": MOMENT}
+VISITOR: Mapping[str, object] = {"visitor": "3fa4b2c1" * 8, "ends_at": MOMENT, "token": None}
 
 NO_SESSION: Errors = (NotFound,)
 
@@ -390,7 +390,8 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("VisitorList", "POST"): Operation(
         name="create_visitor",
         summary="Become a visitor, without an account: 201 if new, 200 if the cookie is valid",
-        body=requests.NOTHING,
+        body=requests.NEW_VISITOR,
+        example={"embed": ""},
         answers={200: (answers.Visitor, VISITOR), 201: (answers.Visitor, VISITOR)},
         errors=(*OF_PERSONS, Conflict),
         is_public=True,

@@ -42,6 +42,12 @@ def _check_digest(value: object, name: str) -> str:
     return value
 
 
+def _check_embed(value: object, name: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch("[A-Za-z0-9_-]{0,64}", value):
+        raise BadInput(f"{name} must be up to 64 characters of A-Z a-z 0-9 - _", field=name)
+    return value
+
+
 def _check_wait(value: object, name: str) -> float:
     if not isinstance(value, bool | int | float) or value < 0:
         raise BadInput(f"{name} must be true or at least 0 seconds.", field=name)
@@ -78,6 +84,7 @@ EXPORT_FORM = _query_choice(
     description="the form of the file, by default `json`",
 )
 KEY = Rule(check=_check_key, schema={"type": "string", "pattern": "^[A-Za-z0-9_.:@-]{1,200}$"})
+EMBED = Rule(check=_check_embed, schema={"type": "string", "pattern": "^[A-Za-z0-9_-]{0,64}$"})
 DIGEST = Rule(check=_check_digest, schema={"type": "string", "pattern": "^[0-9a-f]{64}$"})
 WAIT = Rule(
     check=_check_wait,
@@ -186,6 +193,14 @@ class SendMessage(UserMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewVisitor:
+    """Creates a visitor, of this site or of an embed."""
+
+    embed: Annotated[str, EMBED] = ""
+    """the public key of the embed on whose page the visitor is; empty on this site"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Adopt:
     """Moves the sessions of a visitor to the user."""
 
@@ -229,6 +244,7 @@ STOP_TURN = Shape(StopTurn)
 EXPORT_QUERY = Shape(ExportQuery)
 ERASE_OWN_DATA = Shape(EraseOwnData)
 NOTHING = Shape(Nothing)
+NEW_VISITOR = Shape(NewVisitor)
 
 
 def read(shape: Shape[T], data: object) -> T:

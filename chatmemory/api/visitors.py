@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.contrib.auth import get_user_model
 from rest_framework.authentication import BaseAuthentication
@@ -20,7 +20,7 @@ from chatmemory.api.base import (
     network_of_request,
 )
 from chatmemory.api.own_data import receipt
-from chatmemory.api.requests import ADOPT, NOTHING
+from chatmemory.api.requests import ADOPT, NEW_VISITOR
 from chatmemory.conf import settings
 from chatmemory.errors import Conflict, Forbidden, NotFound, Unauthenticated
 from chatmemory.models import Visitor
@@ -39,26 +39,40 @@ class VisitorList(PublicView):
         return account_logins()
 
     def post(self, request: Request) -> Response:
-        """Return the visitor of the cookie, or create one and set the cookie: 201."""
-        self.body(NOTHING)
+        """Return the visitor of the cookie, or create one and set the cookie: 201.
+
+        A visitor of an embed is always a new one, and the answer contains the secret.
+        """
+        embed = self.body(NEW_VISITOR).embed
         if isinstance(request.user, get_user_model()):
             raise Conflict("You are signed in, so you are no visitor.")
         if not settings.ALLOW_ANONYMOUS:
             raise Unauthenticated
-        SessionLogin().enforce_csrf(request)
-        known = _visitor_of(request)
+        if not embed:
+            SessionLogin().enforce_csrf(request)
+        known = None if embed else _visitor_of(request)
         if known is not None:
             rates.check_writes(known)
             ends_at = Visitor.objects.values_list("ends_at", flat=True).get(digest=known.id)
-            return Response({"visitor": known.id, "ends_at": ends_at.isoformat()})
+            return Response(fields(known, ends_at))
         is_local = visitors.is_development(request.get_host(), is_secure=request.is_secure())
         if not request.is_secure() and not is_local:
             raise Forbidden(NEEDS_HTTPS)  # a browser would drop the cookie, and create others
-        new = services.create_visitor(network=network_of_request(request))
-        fields = {"visitor": new.actor.id, "ends_at": new.ends_at.isoformat()}
-        response = Response(fields, 201)
+        new = services.create_visitor(
+            network=network_of_request(request),
+            embed=embed,
+            origin=request.headers.get("Origin", ""),
+        )
+        if embed:
+            return Response(fields(new.actor, new.ends_at, new.token), 201)
+        response = Response(fields(new.actor, new.ends_at), 201)
         set_cookie(response, new.token, is_local=is_local)
         return response
+
+
+def fields(visitor: Actor, ends_at: datetime, token: str | None = None) -> dict[str, object]:
+    """Return the answer about a visitor."""
+    return {"visitor": visitor.id, "ends_at": ends_at.isoformat(), "token": token}
 
 
 def _visitor_of(request: Request) -> Actor | None:

@@ -40,6 +40,8 @@ NUMBERS = {
     "QUEUE_DEPTH": (1, False),
     "VISITOR_DAYS": (1, False),
     "VISITOR_MAX_DAYS": (1, False),
+    "EMBED_DAYS": (1, False),
+    "EMBED_VISITORS_PER_MINUTE": (1, True),
     "VISITORS_PER_HOUR": (1, True),
     "VISITORS_PER_MINUTE": (1, True),
     "VISITOR_SENDS_PER_MINUTE": (1, True),
@@ -51,6 +53,7 @@ MAXIMA = {
     "UNDO_DAYS": MAX_AGE_SECONDS // (24 * 60 * 60),
     "VISITOR_DAYS": 400,
     "VISITOR_MAX_DAYS": 400,
+    "EMBED_DAYS": 400,
 }
 """The maximum of a setting from which dates are computed."""
 
@@ -317,7 +320,7 @@ def _check_origins() -> list[checks.CheckMessage]:
         if given is None and may_be_none:
             continue
         origins = given if isinstance(given, list | tuple) else [given]
-        wrong = [origin for origin in origins if not _is_origin(origin)]
+        wrong = [origin for origin in origins if not is_origin(origin)]
         if not wrong and origins is given:
             continue
         message = f"CHATMEMORY[{name!r}] must be a list of scheme://host[:port]."
@@ -326,7 +329,8 @@ def _check_origins() -> list[checks.CheckMessage]:
     return found
 
 
-def _is_origin(origin: object) -> bool:
+def is_origin(origin: object) -> bool:
+    """Return whether this is a scheme, host and optional port."""
     if not isinstance(origin, str):
         return False
     parts = urlsplit(origin)

@@ -268,13 +268,16 @@ class RestClient:
         # Not repeated: the second receipt would not contain what the first call deleted.
         return await self._write("POST", "own-data/erase/", {"confirm": confirm}, can_repeat=False)
 
-    async def create_visitor(self) -> Frame:
+    async def create_visitor(self, embed: str = "") -> Frame:
         """Return the visitor of this client's cookie, by default a new one.
 
         Later calls are those of the visitor, and the socket of `connect(url, ticket=rest.ticket)`.
+        With an `embed`, return a new visitor with a `token`; `headers` of this client need the
+        `Origin` of the embed, those of another client also `Authorization: Visitor <token>`.
         """
-        self._http.add_cookies({})
-        return await self._write("POST", "visitors/", {})
+        if not embed:
+            self._http.add_cookies({})
+        return await self._write("POST", "visitors/", {"embed": embed})
 
     async def list_adoptable(self) -> Frame:
         """Return the sessions of this client's visitor, before the user takes them over."""

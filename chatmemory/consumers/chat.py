@@ -105,7 +105,8 @@ class ChatConsumer(AsyncConsumer):
     ) -> None:
         await receive()  # websocket.connect
         await require_test_data()
-        if not is_allowed_origin(scope, may_be_missing=ticket_of(scope) is not None):
+        has_ticket = ticket_of(scope) is not None
+        if not is_allowed_origin(scope, may_be_missing=has_ticket, may_be_embed=has_ticket):
             await send({"type": "websocket.close"})
             return
         subprotocol = "chatmemory.v1" if "chatmemory.v1" in scope.get("subprotocols", ()) else None

@@ -16,6 +16,7 @@ from chatmemory.access import logins
 from chatmemory.access.networks import network_of
 from chatmemory.access.visitors import token_in
 from chatmemory.conf import settings
+from chatmemory.consumers.origins import is_allowed_origin, origin_of
 from chatmemory.database.pool import in_pool
 from chatmemory.errors import Unauthenticated
 from chatmemory.services import Login
@@ -40,7 +41,11 @@ async def login_of(scope: Mapping[str, Any]) -> Login:
     """
     ticket = ticket_of(scope)
     if ticket is not None:
-        return await services.ause_ticket(ticket=ticket, network=_network(scope))
+        network, origin = _network(scope), origin_of(scope)
+        login = await services.ause_ticket(ticket=ticket, network=network, origin=origin)
+        if not login.embed and not is_allowed_origin(scope, may_be_missing=True):
+            raise Unauthenticated  # the handshake lets the page of each embed in
+        return login
     try:
         return await _login_of_account(scope)
     except Unauthenticated:

@@ -69,6 +69,7 @@ def test_a_visitor_is_created_with_a_cookie_that_scripts_and_other_hosts_cannot_
     assert answer.json() == {
         "visitor": visitor.digest,
         "ends_at": visitor.ends_at.isoformat(),
+        "token": None,
     }
     assert cookie.value not in answer.content.decode()
 

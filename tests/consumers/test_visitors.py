@@ -15,6 +15,7 @@ from chatmemory.consumers.connections import connections
 from chatmemory.database.after_commit import announce_visitor_ended
 from chatmemory.live.hub import hub
 from chatmemory.models import DatabaseNow, Session, Visitor
+from chatmemory.services import Actor
 from tests import responders_for_tests
 from tests.factories import make_messages, make_session, make_user, make_visitor
 from tests.servers import Tab, connected, eventually, live_process, sign_in, use_responder
@@ -34,8 +35,9 @@ def guest(process, settings):
     cache.clear()
 
 
-def tab_of(token, key="talk", *, name=COOKIE, cookies="", **more):
-    return Tab(None, key, headers={"cookie": f"{cookies}{name}={token}"}, **more)
+def tab_of(token, key="talk", *, name=COOKIE, cookies="", origin="http://testserver"):
+    headers = {"cookie": f"{cookies}{name}={token}", "origin": origin}
+    return Tab(None, key, headers=headers)
 
 
 async def refused(tab):
@@ -91,12 +93,7 @@ async def test_an_ended_visitor_is_refused(guest):
 
 
 async def test_a_foreign_page_opens_no_socket_with_the_cookie(guest):
-    tab = tab_of(guest.token)
-    tab.scope["headers"] = [
-        (name, b"https://evil.example" if name == b"origin" else value)
-        for name, value in tab.scope["headers"]
-    ]
-    async with tab:
+    async with tab_of(guest.token, origin="https://evil.example") as tab:
         assert not tab.is_accepted
 
 
@@ -116,6 +113,59 @@ async def test_a_ticket_opens_a_socket_of_the_visitor(guest):
     async with connected(tab := Tab(None, protocols=protocols, headers={"origin": None})):
         assert (await tab.send("what?"))["type"] == "ok"
         await tab.idle(4)
+
+
+SHOP = "https://shop.example"
+OTHER = "https://other.example"
+
+
+@pytest.fixture
+def embeds(guest, settings):
+    settings.CHATMEMORY |= {"EMBEDS": {"shop": [SHOP], "other": [OTHER]}}
+
+
+async def page_of(actor, origin):
+    """Return a tab on a page of this origin, with a ticket."""
+    ticket = await services.aissue_ticket(by=actor)
+    protocols = ["chatmemory.v1", f"ticket.{ticket}"]
+    return Tab(None, KEY, protocols=protocols, headers={"origin": origin})
+
+
+async def test_a_visitor_of_an_embed_opens_a_socket_on_its_pages_alone(embeds):
+    shopper = await db(make_visitor)(embed="shop")
+    async with await page_of(shopper.actor, SHOP) as tab:
+        await tab.hello(create=True)
+    for origin in (OTHER, "http://testserver", None):
+        assert await refused(await page_of(shopper.actor, origin)) == ("unauthenticated", 4401)
+    async with await page_of(shopper.actor, "https://evil.example") as tab:
+        assert not tab.is_accepted
+
+
+async def test_the_pages_of_embeds_open_no_socket_of_this_site(embeds, guest):
+    """Neither with the ticket of a user or visitor of this site, nor with a cookie."""
+    user = await db(make_user)()
+    for actor in (Actor.user(user), guest.actor):
+        assert await refused(await page_of(actor, SHOP)) == ("unauthenticated", 4401)
+    async with tab_of(guest.token, origin=SHOP) as tab:
+        assert not tab.is_accepted
+
+
+async def test_the_page_of_an_embed_uses_no_other_host(embeds):
+    shopper = await db(make_visitor)(embed="shop")
+    page = await page_of(shopper.actor, SHOP)
+    page.scope["headers"] = [(b"host", b"evil.example"), (b"origin", SHOP.encode())]
+    async with page:
+        assert not page.is_accepted
+
+
+async def test_the_sweep_closes_the_sockets_of_removed_embeds(embeds, settings):
+    shopper = await db(make_visitor)(embed="shop")
+    async with await page_of(shopper.actor, SHOP) as tab:
+        await tab.hello(create=True)
+        settings.CHATMEMORY |= {"EMBEDS": {"other": [OTHER]}}
+        await hub.sweep._sweep_logins()
+        _, code = await tab.closed()
+    assert code == 4401
 
 
 async def test_each_frame_of_an_ended_visitor_is_refused(guest):

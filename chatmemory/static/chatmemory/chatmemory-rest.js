@@ -15,7 +15,7 @@ import {ApiError, Http, pathOf} from "./client/rest.js";
 
 export {ApiError};
 
-/** @import {Adopt, Adoptable, Adopted, CallOptions, EraseOwnData, ExportQuery, Feedback, HealthState, MessageForm, MessagePage, MessageQuery, NewFeedback, OpenSession, OwnErasure, Purged, RemovedPage, RemovedQuery, RemovedSession, RestMessage, RestOptions, SendMessage, Sent, Session, SessionPage, SessionQuery, StopTurn, Stopped, Ticket, Turn, TurnPage, UpdateSession, VersionPage, Visitor} from "./rest-types.d.ts" */
+/** @import {Adopt, Adoptable, Adopted, CallOptions, EraseOwnData, ExportQuery, Feedback, HealthState, MessageForm, MessagePage, MessageQuery, NewFeedback, NewVisitor, OpenSession, OwnErasure, Purged, RemovedPage, RemovedQuery, RemovedSession, RestMessage, RestOptions, SendMessage, Sent, Session, SessionPage, SessionQuery, StopTurn, Stopped, Ticket, Turn, TurnPage, UpdateSession, VersionPage, Visitor} from "./rest-types.d.ts" */
 
 const PAGE_SIZE = 100; // the most entries that the server returns in a page
 
@@ -373,13 +373,15 @@ export class RestClient {
   }
 
   /**
-   * The visitor of this browser, who has no account; by default a new one, with a cookie.
+   * The visitor of this browser, who has no account; by default a new one, with a cookie. With an
+   * `embed`, always a new one, with the `token` for `Authorization: Visitor …`.
    *
+   * @param {NewVisitor} body
    * @param {CallOptions} options
    * @returns {Promise<Visitor>}
    */
-  createVisitor(options = {}) {
-    return this.#write("POST", "visitors/", {}, options);
+  createVisitor(body = {}, options = {}) {
+    return this.#write("POST", "visitors/", body, options);
   }
 
   /**

@@ -206,6 +206,8 @@ export interface Ticket {
 export interface Visitor {
   visitor: string;
   ends_at: string;
+  /** of a new visitor of an embed, for `Authorization: Visitor`; else null */
+  token: string | null;
 }
 
 export interface AdoptableSession {
@@ -218,6 +220,11 @@ export interface AdoptableSession {
 export interface Adoptable {
   visitor: string | null;
   sessions: AdoptableSession[];
+}
+
+export interface NewVisitor {
+  /** the public key of the embed; by default a visitor of this site */
+  embed?: string;
 }
 
 export interface Adopt {
