@@ -25,7 +25,7 @@ FILES = Path(chatmemory.__file__).parent / "static" / "chatmemory"
 PAGE = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="/chat.css">
 <script type="module" src="/chat.js"></script>
 <body class="cm-page cm-chatting">
-<chat-memory url="/ws/chat/k/" create></chat-memory>"""
+<chat-memory light autofocus url="/ws/chat/k/" create></chat-memory>"""
 
 
 class ScriptedServer:

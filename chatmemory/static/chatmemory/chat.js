@@ -1,10 +1,9 @@
 // <chat-memory url="/ws/chat/KEY/">: an element to read and write a session.
 //
-// Optional attributes: `page`, the address of the session's page, from which rendered Markdown and
-// long messages are loaded (without it replies remain plain text); `person`, the user, so that the
-// unsent messages of two users are stored separately; `create`, to create a new session; `details`,
-// to show what an operator has to fix. Rows that are already in the element are kept.
+// It is drawn in a shadow root with its own stylesheet, and changes nothing outside. Its attributes,
+// events and methods are in docs/widget.md. Rows that are already in the element are kept.
 
+import {applyStyle} from "./chat/style.js";
 import {ChatView} from "./chat/view.js";
 import {words} from "./chat-words.js";
 
@@ -16,12 +15,27 @@ export class ChatMemory extends HTMLElement {
 
   // Called again when the element is moved in the document.
   connectedCallback() {
-    this.#view ??= new ChatView(this);
-    this.#view.client.connect();
+    this.#view ??= this.#build();
+    this.#view.start();
   }
 
   disconnectedCallback() {
-    this.#view?.client.close();
+    this.#view?.stop();
+  }
+
+  #build() {
+    if (this.hasAttribute("light")) {
+      const view = new ChatView(this, this);
+      view.show();
+      return view;
+    }
+    const root = document.createElement("div");
+    root.className = "cm-page cm-widget";
+    root.hidden = true;
+    this.attachShadow({mode: "open"}).append(root);
+    const view = new ChatView(this, root);
+    applyStyle(root).then(() => view.show());
+    return view;
   }
 
   /** The `ChatMemoryClient`, once the element is in the document. */
@@ -32,9 +46,10 @@ export class ChatMemory extends HTMLElement {
 
 customElements.define("chat-memory", ChatMemory);
 
-// The page around the element shows the session's title in the nodes with this attribute.
-document.addEventListener("chat-memory-title", (event) => {
-  const title = /** @type {CustomEvent<string>} */ (event).detail;
+// A page whose main content is the element shows the session's title: the attribute `page-title`.
+document.addEventListener("chatmemory:title", (event) => {
+  if (!(event.target instanceof ChatMemory && event.target.hasAttribute("page-title"))) return;
+  const {title} = /** @type {CustomEvent<{title: string}>} */ (event).detail;
   for (const node of document.querySelectorAll("[data-cm-title]")) {
     if (node.textContent !== title) node.textContent = title;
   }

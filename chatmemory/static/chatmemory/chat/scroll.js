@@ -8,6 +8,7 @@ export class ScrollPosition {
   isPinned = true; // the newest message is in view, and remains there when the log grows
 
   #parts;
+  #observer = new ResizeObserver(() => this.isPinned && this.toNewest());
 
   /**
    * @param {Pick<Parts, "log" | "rows" | "newer">} parts
@@ -25,7 +26,15 @@ export class ScrollPosition {
       },
       {passive: true},
     );
-    new ResizeObserver(() => this.isPinned && this.toNewest()).observe(log);
+  }
+
+  /** Follow changes of the log's size until `stop`. */
+  start() {
+    this.#observer.observe(this.#parts.log);
+  }
+
+  stop() {
+    this.#observer.disconnect();
   }
 
   /** Detect whether the newest message is in view. */

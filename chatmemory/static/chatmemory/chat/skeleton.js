@@ -28,32 +28,34 @@ template.innerHTML = `
 /** @typedef {ReturnType<typeof buildSkeleton>} Parts */
 
 /**
- * Fill the element, and keep the messages and the suggestions that are already in it.
+ * Fill the root, and keep the messages and the suggestions that are already in the element.
  *
  * @param {HTMLElement} element
+ * @param {HTMLElement} root the element itself, or a node in its shadow root
  */
-export function buildSkeleton(element) {
+export function buildSkeleton(element, root) {
   const rows = element.querySelector(".cm-rows") ?? document.createElement("div");
   rows.className = "cm-rows";
   rows.querySelector(".cm-earlier")?.remove();
   const suggestions = element.querySelector(".cm-suggestions");
-  element.replaceChildren(template.content.cloneNode(true));
-  const banner = find(element, ".cm-banner", HTMLElement);
+  element.replaceChildren();
+  root.replaceChildren(template.content.cloneNode(true));
+  const banner = find(root, ".cm-banner", HTMLElement);
   const parts = {
     rows,
     banner,
     bannerText: find(banner, "span", HTMLElement),
     bannerButton: find(banner, "button", HTMLButtonElement),
-    log: find(element, ".cm-log", HTMLElement),
-    older: find(element, ".cm-older", HTMLButtonElement),
-    empty: find(element, ".cm-empty", HTMLElement),
-    tail: find(element, ".cm-tail", HTMLElement),
-    newer: find(element, ".cm-newer", HTMLButtonElement),
-    form: find(element, ".cm-composer", HTMLFormElement),
-    text: find(element, "textarea", HTMLTextAreaElement),
-    stop: find(element, ".cm-stop", HTMLButtonElement),
-    send: find(element, ".cm-send", HTMLButtonElement),
-    hint: find(element, ".cm-hint", HTMLElement),
+    log: find(root, ".cm-log", HTMLElement),
+    older: find(root, ".cm-older", HTMLButtonElement),
+    empty: find(root, ".cm-empty", HTMLElement),
+    tail: find(root, ".cm-tail", HTMLElement),
+    newer: find(root, ".cm-newer", HTMLButtonElement),
+    form: find(root, ".cm-composer", HTMLFormElement),
+    text: find(root, "textarea", HTMLTextAreaElement),
+    stop: find(root, ".cm-stop", HTMLButtonElement),
+    send: find(root, ".cm-send", HTMLButtonElement),
+    hint: find(root, ".cm-hint", HTMLElement),
   };
   parts.tail.before(rows);
   if (suggestions instanceof HTMLElement) {

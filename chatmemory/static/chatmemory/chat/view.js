@@ -22,6 +22,7 @@ export class ChatView {
   client;
 
   #element;
+  #root;
   #parts;
   #composer;
   #editor;
@@ -32,13 +33,21 @@ export class ChatView {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   #textTimer;
   #textDrawnAt = -Infinity;
+  #title = "";
   /** @type {Map<number, number>} user message → the first row of the older version shown instead */
   #chosen = new Map();
 
-  /** @param {HTMLElement} element */
-  constructor(element) {
+  /** @type {AbortController | undefined} of the listeners outside the element */
+  #listening;
+
+  /**
+   * @param {HTMLElement} element
+   * @param {HTMLElement} root the element itself, or a node in its shadow root
+   */
+  constructor(element, root) {
     this.#element = element;
-    this.#parts = buildSkeleton(element);
+    this.#root = root;
+    this.#parts = buildSkeleton(element, root);
     const url = element.getAttribute("url") ?? "";
     const page = element.getAttribute("page");
     this.client = new ChatMemoryClient(url, {
@@ -67,10 +76,31 @@ export class ChatView {
       if (node instanceof HTMLElement) this.#nodes.adopt(node);
     }
     this.#listenToClient();
-    this.#listenToPage();
-    this.#scroll.toNewest();
-    this.#composer.focusUnlessTouch();
+    this.#listenToParts();
     this.#draw();
+  }
+
+  /** Connect, and follow the page until `stop`. */
+  start() {
+    this.#listenToPage();
+    this.#scroll.start();
+    this.#scroll.toNewest();
+    this.client.connect();
+  }
+
+  /** Release all that would keep the removed element alive. */
+  stop() {
+    this.#listening?.abort();
+    this.#scroll.stop();
+    clearTimeout(this.#textTimer);
+    this.#textTimer = undefined;
+    this.client.close();
+  }
+
+  /** Focus the text box if the page asks for it; the element is visible now. */
+  show() {
+    this.#scroll.toNewest();
+    if (this.#element.hasAttribute("autofocus")) this.#composer.focusUnlessTouch();
   }
 
   /** @param {string | null} page */
@@ -110,7 +140,7 @@ export class ChatView {
     client.addEventListener("synced", () => this.#markdown.load());
   }
 
-  #listenToPage() {
+  #listenToParts() {
     const {stop, older, empty, bannerButton} = this.#parts;
     stop.addEventListener("click", () => {
       this.client.stop();
@@ -121,11 +151,16 @@ export class ChatView {
       button.addEventListener("click", () => this.#suggest(button.textContent ?? ""));
     }
     bannerButton.addEventListener("click", () => this.#onBannerButton());
+  }
+
+  #listenToPage() {
+    this.#listening = new AbortController();
+    const {signal} = this.#listening;
     const wake = () => this.client.state === "waiting" && this.client.connect();
-    addEventListener("online", wake);
-    addEventListener("offline", () => this.#draw());
-    addEventListener("pageshow", wake);
-    document.addEventListener("visibilitychange", () => document.hidden || wake());
+    addEventListener("online", wake, {signal});
+    addEventListener("offline", () => this.#draw(), {signal});
+    addEventListener("pageshow", wake, {signal});
+    document.addEventListener("visibilitychange", () => document.hidden || wake(), {signal});
   }
 
   #isLive() {
@@ -210,7 +245,7 @@ export class ChatView {
     bannerButton.hidden = !action;
     banner.hidden = !text;
     banner.classList.toggle("cm-ended", state === "ended");
-    this.#element.dataset.state = state;
+    this.#element.dataset.state = this.#root.dataset.state = state;
   }
 
   #drawStop() {
@@ -227,10 +262,11 @@ export class ChatView {
     const {rows, session, title} = this.client;
     if (!session) return;
     const first = rows.get(session.first_seq);
-    const shown = title || (first?.role === "user" ? firstWords(first.text) : "");
-    if (!shown) return;
-    const init = {bubbles: true, detail: visible(shown)};
-    this.#element.dispatchEvent(new CustomEvent("chat-memory-title", init));
+    const shown = visible(title || (first?.role === "user" ? firstWords(first.text) : ""));
+    if (!shown || shown === this.#title) return;
+    this.#title = shown;
+    const init = {bubbles: true, composed: true, detail: {title: shown}};
+    this.#element.dispatchEvent(new CustomEvent("chatmemory:title", init));
   }
 
   /** @param {string} text */
