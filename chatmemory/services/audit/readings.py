@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from django.db.models import Exists, OuterRef, QuerySet
 
@@ -69,11 +70,14 @@ def merged(ranges: list[list[int]]) -> list[list[int]]:
 
 
 def _add(session: Session, by: Actor, page: list[list[int]]) -> None:
+    readings = _readings(session, by)
+    known = readings.first()
+    # Without a lock: a page that is opened again, which is the usual case, writes nothing.
+    if known is not None and known.is_recent and _with(known, page) == known.ranges:
+        return
     with locked_transaction():
-        is_recent = Exists(_recent().filter(pk=OuterRef("entry_pk")))
         # The row of the reading is the lock: concurrent pages of one operator must not lose ranges.
-        readings = Reading.objects.select_for_update().filter(**_key(session, by))
-        reading = readings.annotate(is_recent=is_recent).first()
+        reading = readings.select_for_update().first()
         if reading is not None and not reading.is_recent:
             _close(reading)
             reading = None
@@ -82,9 +86,19 @@ def _add(session: Session, by: Actor, page: list[list[int]]) -> None:
             entry = record(session, "read", by, "", from_seq=from_seq, to_seq=to_seq)
             Reading.objects.create(**_key(session, by), entry_pk=entry.pk, ranges=page)
             return
-        ranges = merged([*reading.ranges, *page])
+        ranges = _with(reading, page)
         if ranges != reading.ranges:
             Reading.objects.filter(pk=reading.pk).update(ranges=ranges)
+
+
+def _readings(session: Session, by: Actor) -> QuerySet[Any, Any]:
+    """Select the reading of an operator, with `is_recent`."""
+    is_recent = Exists(_recent().filter(pk=OuterRef("entry_pk")))
+    return Reading.objects.filter(**_key(session, by)).annotate(is_recent=is_recent)
+
+
+def _with(reading: Reading, page: list[list[int]]) -> list[list[int]]:
+    return merged([*reading.ranges, *page])
 
 
 def _key(session: Session, by: Actor) -> dict[str, int | str]:

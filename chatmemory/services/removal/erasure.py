@@ -190,15 +190,15 @@ def stored_sessions_of(person: str) -> SessionQuerySet:
 @retried(is_repeatable=True)
 def preview_erasure(*, by: Actor, scope: str | None = None) -> Erased:
     """Count what an erasure would delete now. Raises BadInput, MemoryUnavailable."""
-    person = person_for(by, scope)
-    found = stored_sessions_of(person)
+    found = stored_sessions_of(person_for(by, scope))
+    keys = list(found.order_by("pk").values_list("pk", "key", "held_at"))
+    held = {pk: key for pk, key, held_at in keys if held_at is not None}
     free = found.filter(held_at__isnull=True)
-    held = found.filter(held_at__isnull=False).order_by("pk").values_list("pk", "key")
     return Erased(
-        sessions=free.count(),
+        sessions=len(keys) - len(held),
         messages=Message.stored.filter(session__in=free).count(),
         turns=Turn.objects.filter(session__in=free).count(),
-        held=dict(held),
+        held=held,
     )
 
 
