@@ -5,6 +5,8 @@
 /** @typedef {Record<string, string>} Texts */
 
 export const words = {
+  chat: "Chat",
+  close: "Close",
   /** @type {Texts} by role */
   authors: {user: "You", assistant: "Assistant", tool: "Tool", system: "Instructions"},
   log: "Conversation",

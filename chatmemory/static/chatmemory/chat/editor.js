@@ -66,8 +66,10 @@ export class Editor {
     };
     form.addEventListener("submit", submit);
     form.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && !event.isComposing) leave();
-      else if (event.target === box && isSendKey(event)) submit(event);
+      if (event.key === "Escape" && !event.isComposing) {
+        event.preventDefault(); // the panel of a widget stays open
+        leave();
+      } else if (event.target === box && isSendKey(event)) submit(event);
     });
     box.addEventListener("input", update);
     cancel.addEventListener("click", leave);

@@ -1,33 +1,52 @@
-// The stylesheet of a shadow root: chat.css, which all elements of a page share.
+// The stylesheets of a shadow root, which all widgets of a page share.
 
-/** @type {Promise<CSSStyleSheet> | undefined} */
+const NAMES = ["widget.css", "chat.css"];
+const DEFAULT_SIZE = 16; // of browsers, for an element that was removed meanwhile
+
+/** @type {Promise<CSSStyleSheet[]> | undefined} */
 let loading;
 
 /**
- * Load the stylesheet, and show the root with it. Inline styles would need another policy.
+ * Load the stylesheets, and show the content of a shadow root with them. Inline styles would need
+ * another policy.
  *
- * @param {HTMLElement} root the hidden root below a shadow root
+ * @param {ShadowRoot} shadow
  */
-export async function applyStyle(root) {
-  root.style.font = "medium sans-serif"; // the size that the user has chosen in the browser
-  loading ??= load(Number.parseFloat(getComputedStyle(root).fontSize));
+export async function applyStyle(shadow) {
+  const parts = [...shadow.children].filter((part) => part instanceof HTMLElement);
+  for (const part of parts) part.hidden = true;
+  loading ??= load(chosenSize(parts[0]));
   try {
-    const sheet = await loading;
-    /** @type {ShadowRoot} */ (root.getRootNode()).adoptedStyleSheets = [sheet];
+    shadow.adoptedStyleSheets = await loading;
   } catch (error) {
     loading = undefined;
-    console.error("chatmemory: chat.css can't be loaded, so the chat has no style.", error);
+    console.error("chatmemory: a stylesheet can't be loaded, so the chat has no style.", error);
   }
-  root.style.font = "";
-  root.hidden = false;
+  for (const part of parts) part.hidden = false;
+}
+
+/**
+ * The size of text that the user has chosen in the browser, in pixels.
+ *
+ * @param {HTMLElement} node
+ */
+function chosenSize(node) {
+  node.style.font = "medium sans-serif";
+  const size = Number.parseFloat(getComputedStyle(node).fontSize) || DEFAULT_SIZE;
+  node.style.font = "";
+  return size;
 }
 
 /** @param {number} rem */
-async function load(rem) {
-  const response = await fetch(new URL("../chat.css", import.meta.url));
-  if (!response.ok) throw new Error(`${response.url}: ${response.status}`);
-  const text = await response.text();
-  const sheet = new CSSStyleSheet();
-  // The page may have another size of its root element, for example 62.5 %.
-  return sheet.replace(text.replace(/([\d.]+)rem\b/g, (_, size) => `${size * rem}px`));
+function load(rem) {
+  return Promise.all(
+    NAMES.map(async (name) => {
+      const response = await fetch(new URL(`../${name}`, import.meta.url));
+      if (!response.ok) throw new Error(`${response.url}: ${response.status}`);
+      const text = await response.text();
+      // The page may have another size of its root element, for example 62.5 %.
+      const fixed = text.replace(/([\d.]+)rem\b/g, (_, size) => `${size * rem}px`);
+      return new CSSStyleSheet().replace(fixed);
+    }),
+  );
 }

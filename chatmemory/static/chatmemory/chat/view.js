@@ -34,6 +34,8 @@ export class ChatView {
   #textTimer;
   #textDrawnAt = -Infinity;
   #title = "";
+  /** @type {number | null} the newest message that was announced; null before the first sync */
+  #newest = null;
   /** @type {Map<number, number>} user message → the first row of the older version shown instead */
   #chosen = new Map();
 
@@ -82,6 +84,7 @@ export class ChatView {
 
   /** Connect, and follow the page until `stop`. */
   start() {
+    if (this.#listening) return;
     this.#listenToPage();
     this.#scroll.start();
     this.#scroll.toNewest();
@@ -91,16 +94,15 @@ export class ChatView {
   /** Release all that would keep the removed element alive. */
   stop() {
     this.#listening?.abort();
+    this.#listening = undefined;
     this.#scroll.stop();
     clearTimeout(this.#textTimer);
     this.#textTimer = undefined;
     this.client.close();
   }
 
-  /** Focus the text box if the page asks for it; the element is visible now. */
-  show() {
-    this.#scroll.toNewest();
-    if (this.#element.hasAttribute("autofocus")) this.#composer.focusUnlessTouch();
+  focus() {
+    this.#composer.focusUnlessTouch();
   }
 
   /** @param {string | null} page */
@@ -126,7 +128,11 @@ export class ChatView {
 
   #listenToClient() {
     const {client} = this;
-    client.addEventListener("change", () => this.#draw());
+    client.addEventListener("state", () => this.#announce("state", {state: client.state}));
+    client.addEventListener("change", () => {
+      this.#draw();
+      if (this.#isLive()) this.#announceMessages();
+    });
     for (const kind of ["text", "block"]) {
       client.addEventListener(kind, (event) => {
         const {key} = /** @type {CustomEvent} */ (event).detail;
@@ -136,8 +142,12 @@ export class ChatView {
     client.addEventListener("reset", () => {
       this.#markdown.clear();
       this.#nodes.forgetRows();
+      this.#newest = null;
     });
-    client.addEventListener("synced", () => this.#markdown.load());
+    client.addEventListener("synced", () => {
+      this.#markdown.load();
+      this.#announceMessages();
+    });
   }
 
   #listenToParts() {
@@ -265,8 +275,29 @@ export class ChatView {
     const shown = visible(title || (first?.role === "user" ? firstWords(first.text) : ""));
     if (!shown || shown === this.#title) return;
     this.#title = shown;
-    const init = {bubbles: true, composed: true, detail: {title: shown}};
-    this.#element.dispatchEvent(new CustomEvent("chatmemory:title", init));
+    this.#announce("title", {title: shown});
+  }
+
+  // The messages that were stored since the first sync.
+  #announceMessages() {
+    const last = this.client.session?.last_seq ?? 0;
+    const known = this.#newest ?? last;
+    this.#newest = last;
+    for (let seq = known + 1; seq <= last; seq += 1) {
+      const row = this.client.rows.get(seq);
+      if (row) this.#announce("message", {seq, role: row.role, status: row.status, text: row.text});
+    }
+  }
+
+  /**
+   * Dispatch an event for the page around the element.
+   *
+   * @param {string} name
+   * @param {object} detail
+   */
+  #announce(name, detail) {
+    const init = {bubbles: true, composed: true, detail};
+    this.#element.dispatchEvent(new CustomEvent(`chatmemory:${name}`, init));
   }
 
   /** @param {string} text */
