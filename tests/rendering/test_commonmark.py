@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 
-from chatmemory.rendering.markdown import MarkdownStream, markdown
+from chatmemory.rendering.markdown import markdown
 from tests.rendering.events import events
+from tests.rendering.pieces import streamed
 from tests.rendering.specification import examples
 
 DIFFERENT = {
@@ -42,17 +43,6 @@ def test_each_example_becomes_the_html_of_the_specification_or_is_listed():
         if events(markdown(example.text)) != events(example.html, with_breaks=True)
     }
     assert different == set().union(*DIFFERENT.values())
-
-
-def streamed(text: str, pieces: random.Random) -> str:
-    """Return the blocks of a text that arrives in pieces of random lengths."""
-    stream = MarkdownStream()
-    blocks = []
-    while text:
-        length = pieces.randint(1, 8)
-        blocks += stream.feed(text[:length])
-        text = text[length:]
-    return "".join(blocks + stream.close())
 
 
 def test_each_example_in_random_pieces_becomes_the_stored_html_unless_it_defines_later():

@@ -8,10 +8,25 @@ mail address needs a domain that exists.
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from chatmemory.rendering.markdown import markdown
 from tests.rendering.events import events
+from tests.rendering.pieces import streamed
+from tests.rendering.specification import extension_examples
+
+DIFFERENT = {
+    "Alignment is a class, since a strict policy ignores styles.": {199},
+    "The box of a task is a character, with classes around it.": {279, 280},
+    "An address ends before a parenthesis that none opens, also within it.": {625},
+    "The end of an address that looks like a character reference belongs to it.": {626},
+    "Only addresses in http, https and mailto are links.": {628},
+    "A mail address needs a domain that exists.": {629, 630, 631},
+    "Raw HTML is text.": {653},
+}
+"""Examples of GitHub's specification whose HTML differs, by reason."""
 
 
 def table(head: str, *rows: str) -> str:
@@ -123,3 +138,21 @@ def test_an_extension_of_github(name):
 @pytest.mark.parametrize("text", ["main.py", "example.org", "//example.org", "a.b.c"])
 def test_a_text_that_may_be_no_address_is_no_link(text):
     assert markdown(text) == f"<p>{text}</p>\n"
+
+
+def test_each_example_of_github_becomes_its_html_or_is_listed():
+    found = extension_examples()
+    assert len(found) == 24
+    different = {
+        example.number
+        for example in found
+        if events(markdown(example.text)) != events(example.html, with_breaks=True)
+    }
+    assert different == set().union(*DIFFERENT.values())
+
+
+def test_each_example_of_github_in_random_pieces_becomes_the_stored_html():
+    pieces = random.Random(7)  # noqa: S311  # not for security
+    for example in extension_examples():
+        for _ in range(3):
+            assert streamed(example.text, pieces) == markdown(example.text)
