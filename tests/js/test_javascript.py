@@ -206,7 +206,7 @@ def test_the_page_does_not_load_the_rest_client():
 
 
 def modules_of(entry: Path) -> set[Path]:
-    """Return a module and all modules that it imports."""
+    """Return a module and all modules that it imports, also those that it imports later."""
     found: set[Path] = set()
     pending = [entry]
     while pending:
@@ -216,7 +216,8 @@ def modules_of(entry: Path) -> set[Path]:
         found.add(path)
         script = path.read_text(encoding="utf-8")
         names = re.findall(r'^(?:import|\}).* from "([^"]+)";', script, re.MULTILINE)
-        pending += [path.parent / name for name in names]
+        later = re.findall(r'await import\("([^"]+)"\)', script)
+        pending += [path.parent / name for name in (*names, *later)]
     return found
 
 
