@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
-from playwright.sync_api import ConsoleMessage, Page, Route, expect
+from playwright.sync_api import ConsoleMessage, Locator, Page, Route, expect
 
 from tests.admin.screens import axe
 from tests.browsers import Chat
-from tests.pages.test_chat_js import FILES, SITE, ScriptedServer, launch, replied, row
+from tests.pages.test_chat_js import FILES, SITE, ScriptedServer, launch, replied, row, running
 
 __all__ = ["launch"]
 
@@ -171,3 +174,168 @@ def test_without_a_stylesheet_the_chat_is_shown_and_the_console_names_it(launch,
         script.welcome(row(1, "still readable"))
         Chat(page).expect_rows("still readable")
         assert any("stylesheet can't be loaded" in line for line in lines)
+
+
+HOSTILE_CSS = """
+html { font: italic 62.5%/3 serif; color-scheme: dark; text-transform: uppercase }
+body { margin: 0; height: 4000px; letter-spacing: 3px; text-align: right; cursor: wait }
+* { all: unset; box-sizing: content-box }
+*, *::before, *::after { color: red; background: yellow; border: 3px solid green; margin: 7px }
+button, textarea, [hidden], [class*="cm-"] { display: none }
+article, h2, p, pre, table, svg { display: none !important; visibility: hidden !important }
+[popover], [role] { position: static !important; z-index: -1 !important }
+#box { display: flow-root; width: 600px; height: 5000px; border: 0; margin: 0; padding: 0; }
+main { display: block }
+"""
+PLAIN_CSS = "body { margin: 0 } #box { width: 600px; height: 5000px }"
+HOSTILE_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>A host</title>
+<link rel="stylesheet" href="/host.css"><script type="module" src="/chat.js"></script>
+<main id="box"><input id="name" autofocus></main><dialog></dialog>"""
+ADD = """({key, scheme}) => {
+    const made = document.createElement("chat-memory");
+    made.setAttribute("url", `/ws/chat/${key}/`);
+    made.setAttribute("color-scheme", scheme);
+    made.style.margin = made.style.border = "0";
+    (document.querySelector(":modal") ?? document.querySelector("main")).append(made);
+}"""
+INNER_STYLES = """() => {
+    const root = document.querySelector("chat-memory").shadowRoot;
+    return [...root.querySelectorAll("*")].flatMap((node) => {
+        const style = getComputedStyle(node);
+        const name = `${node.localName}.${node.getAttribute("class")}`;
+        return [...style].map((key) => `${name} ${key}: ${style.getPropertyValue(key)}`);
+    });
+}"""
+STATE = """() => [document.title, scrollY, document.activeElement.id, location.hash,
+    document.documentElement.getAttributeNames().join(), history.length]"""
+RICH = (
+    '<p>See<a href="#m1-fn1" id="m1-fnref1" class="footnote-ref">1</a>.</p>'
+    '<pre><code class="language-python"><span class="hl-keyword">pass</span></code></pre>'
+    '<div class="table-scroll" tabindex="0"><table><tr><th>a<td>b</table></div>'
+    '<ol class="footnotes"><li id="m1-fn1">A note.</li></ol>'
+)
+
+
+def add_widget(page: Page, script: ScriptedServer, scheme: str = "light") -> Locator:
+    """Add a widget to the open dialog or to the page, and let it show a streamed reply."""
+    number = page.locator("chat-memory").count()
+    page.evaluate(ADD, {"key": f"k{number}", "scheme": scheme})
+    step = {"turn": "t", "step": 0}
+    script.welcome(row(1, "hi", turn="t"), running=running("t"))
+    script.emit("snapshot", **step, text="See")
+    script.emit("block", **step, start=0, end=3, html=RICH, last=True)
+    widget = page.locator("chat-memory").nth(number)
+    expect(widget.locator(".footnotes")).to_be_visible()
+    script.emit("message", **row(2, "See", **step, role="assistant"))
+    script.session(last_seq=2, revision=1)
+    expect(widget.get_by_role("button", name="Answer again")).to_be_visible()
+    expect(widget.locator("[data-state=live]")).to_be_attached()
+    return widget
+
+
+def test_no_style_of_a_hostile_page_reaches_the_widget_and_its_state_stays(host):
+    script = serve(host, HOSTILE_PAGE, PLAIN_CSS)
+    add_widget(host, script)
+    plain = host.evaluate(INNER_STYLES)
+    script = serve(host, HOSTILE_PAGE, HOSTILE_CSS)
+    host.locator("#name").focus()
+    host.evaluate("scrollTo(0, 300)")
+    state, styles = host.evaluate(STATE), host.evaluate(STYLES)
+    widget = add_widget(host, script)
+    assert host.evaluate(STATE) == state == ["A host", 300, "name", "", "lang", state[-1]]
+    assert host.evaluate(STYLES) == styles
+    found = host.evaluate(INNER_STYLES)
+    assert [new for old, new in zip(plain, found, strict=True) if old != new] == []
+
+    second = add_widget(host, script, "dark")
+    host.evaluate("document.querySelector('dialog').showModal()")
+    third = add_widget(host, script)
+    backgrounds = [
+        one.locator(".cm-widget").evaluate("node => getComputedStyle(node).backgroundColor")
+        for one in (widget, second, third)
+    ]
+    assert backgrounds == ["rgb(255, 255, 255)", "rgb(20, 22, 26)", "rgb(255, 255, 255)"]
+    third.get_by_role("textbox").fill("in the dialog")
+    third.get_by_role("button", name="Send").click()
+    assert script.wait_for("send")["text"] == "in the dialog"
+    third.get_by_role("link", name="1").click()
+    assert host.evaluate(STATE)[3:] == state[3:]  # no address of the page, and no history
+    assert third.evaluate("node => node.shadowRoot.activeElement.id") == "m1-fn1"
+    expect(widget.locator(".cm-row")).to_have_count(2)
+    check_access(host)
+
+
+def wait_until(page: Page, condition: str) -> None:
+    """Wait for a condition; Playwright's own function needs `unsafe-eval`."""
+    until = time.monotonic() + 10
+    while not page.evaluate(condition):
+        assert time.monotonic() < until, condition
+        page.wait_for_timeout(20)
+
+
+COUNT = """() => {
+    window.listeners = 0;
+    window.sockets = [];
+    window.timers = new Set();
+    window.observers = new Set();
+    for (const target of [window, document]) {
+        const {addEventListener: add, removeEventListener: remove} = target;
+        target.addEventListener = function (name, listener, options) {
+            listeners += 1;
+            options?.signal?.addEventListener("abort", () => { listeners -= 1; });
+            return add.call(this, name, listener, options);
+        };
+        target.removeEventListener = function (...about) {
+            listeners -= 1;
+            return remove.apply(this, about);
+        };
+    }
+    const {setTimeout: start, clearTimeout: stop} = window;
+    window.setTimeout = (act, ...rest) => {
+        const timer = start(() => { timers.delete(timer); act(); }, ...rest);
+        timers.add(timer);
+        return timer;
+    };
+    window.clearTimeout = (timer) => { timers.delete(timer); stop(timer); };
+    const {WebSocket: Socket, ResizeObserver: Observer} = window;
+    window.WebSocket = class extends Socket {
+        constructor(...about) { super(...about); sockets.push(this); }
+    };
+    window.ResizeObserver = class extends Observer {
+        observe(...about) { observers.add(this); super.observe(...about); }
+        disconnect() { observers.delete(this); super.disconnect(); }
+    };
+    window.open = () => sockets.filter(({readyState}) => readyState <= WebSocket.OPEN).length;
+    window.counts = () => [listeners, open(), timers.size, observers.size];
+}"""
+
+
+def test_removed_widgets_leave_nothing_behind_and_one_put_back_continues(host):
+    script = serve(host, HOSTILE_PAGE, PLAIN_CSS)
+    host.evaluate(COUNT)
+    for _ in range(3):
+        add_widget(host, script)
+    listeners, sockets, timers, observers = host.evaluate("counts()")
+    assert (sockets, observers) == (3, 3)
+    assert listeners >= 3
+    assert timers >= 3  # of silence
+    host.evaluate("window.kept = document.querySelector('chat-memory')")
+    host.evaluate(
+        "window.gone = [...document.querySelectorAll('chat-memory')].map("
+        "(node) => new WeakRef(node))"
+    )
+    host.evaluate("document.querySelector('main').replaceChildren()")
+    wait_until(host, "counts().every((count) => count === 0)")
+
+    host.evaluate("document.querySelector('main').append(kept)")
+    assert script.wait_for("hello")["cursor"] == "c1"
+    script.session(last_seq=2, revision=1)
+    script.emit("synced", cursor="c2")
+    Chat(host).expect_live()
+    Chat(host).expect_rows("hi", re.compile("^See1"))
+    assert host.evaluate("counts().map(Boolean)") == [True] * 4
+    assert host.evaluate("[open(), observers.size, listeners]") == [1, 1, listeners // 3]
+    host.evaluate("kept.remove(); kept = null; sockets.length = 0")
+    wait_until(host, "counts().every((count) => count === 0)")
+    host.context.new_cdp_session(host).send("HeapProfiler.collectGarbage")
+    assert host.evaluate("gone.map((reference) => Boolean(reference.deref()))") == [False] * 3

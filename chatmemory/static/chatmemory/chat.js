@@ -76,10 +76,10 @@ export class ChatMemory extends HTMLElement {
 
   // Connect; with a panel, when it is opened for the first time: most pages are left without a word.
   #update() {
-    if (!this.isConnected) return;
+    if (!this.#isReady || !this.isConnected) return;
     if (this.#isButton) {
       const isOpen = this.hasAttribute("open");
-      if (!this.#isReady || !this.#panel?.toggle(isOpen)) return;
+      if (!this.#panel?.toggle(isOpen)) return;
       const init = {bubbles: true, composed: true, detail: {open: isOpen}};
       this.dispatchEvent(new CustomEvent("chatmemory:toggle", init));
       if (!isOpen) return;

@@ -184,6 +184,7 @@ export class ChatView {
     const draw = () => {
       if (this.#isDrawn) return;
       this.#isDrawn = true;
+      if (!this.#element.isConnected) return; // it would forget all rows; `start` draws again
       this.#scroll.keep(() => this.#drawNow());
     };
     requestAnimationFrame(draw);

@@ -22,6 +22,25 @@ export async function wrap(element, root, actions) {
     widget.append(root);
     shadow.append(widget);
   }
+  shadow.addEventListener("click", (event) => followFootnote(shadow, event));
   await applyStyle(shadow);
   return panel;
+}
+
+/**
+ * Follow a link within a message. The browser would search its target in the host page, and change the
+ * address of that page.
+ *
+ * @param {ShadowRoot} shadow
+ * @param {Event} event
+ */
+function followFootnote(shadow, event) {
+  const link = event.target instanceof Element && event.target.closest('a[href^="#"]');
+  if (!link) return;
+  event.preventDefault();
+  const node = shadow.getElementById(link.getAttribute("href")?.slice(1) ?? "");
+  if (!node) return;
+  node.tabIndex = -1;
+  node.focus({preventScroll: true});
+  node.scrollIntoView({block: "nearest"});
 }
