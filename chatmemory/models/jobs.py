@@ -66,7 +66,7 @@ class Job(models.Model):
     actor_id = models.CharField(max_length=150)
     actor_label = models.CharField(_("operator"), max_length=200)
     permissions = models.CharField(max_length=200)
-    """The codenames that the operator needs, separated by spaces; empty for no check."""
+    """The codenames that the operator needs, separated by spaces."""
     reason = models.CharField(_("reason"), max_length=500)
     params = models.JSONField(default=dict)
     """The arguments of the action, as JSON."""

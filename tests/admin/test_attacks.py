@@ -5,18 +5,22 @@ from __future__ import annotations
 import base64
 import csv
 import io
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.admin import site as main_site
+from django.contrib.auth.models import User
+from django.utils import timezone
 
 from chatmemory import services
-from chatmemory.models import AuditEntry, DailyTurns, Session
+from chatmemory.models import AuditEntry, DailyTurns, Job, Session, Turn
 from chatmemory.services import Actor
 from chatmemory.services.jobs.claims import claim_job
 from chatmemory.services.jobs.create import Order, create_job, undo_job
 from chatmemory.services.jobs.run import run_slice
-from tests.admin.visits import LIST, job_url, operator, talk_of
+from chatmemory.services.turns.recovery import recover_overdue_turn
+from tests.admin.visits import ACTING, LIST, act_url, job_url, operator, talk_of
 from tests.factories import make_session, make_user
 from tests.scoped_admin import site as scoped_site
 
@@ -223,6 +227,98 @@ def test_an_undo_does_not_end_a_later_hold_or_archiving(action, opposite, column
     assert getattr(session, column) is not None
     shown = operator("view_session", "view_audit", name="eva").get(job_url(undo))
     assert "Changed again since that job." in shown.content.decode()
+
+
+@pytest.mark.parametrize("are_at_once", [False, True], ids=["in turn", "at once"])
+def test_two_confirmations_of_a_preview_undo_one_removal(are_at_once):
+    """As by a double-click, or by two operators."""
+    session = talk_of(None, *"abcdef")
+    for keep in (4, 2):
+        services.trim_session(**where(session), keep_last=keep, reason="")
+    client = operator(*ACTING)
+    given = previewed(client, act_url("restore", session))
+    if are_at_once:
+        job = create_job(
+            action="restore",
+            sessions=Session.objects.all(),
+            order=Order(by=OTHER, reason="x"),
+            params={"seen_at": int(given["seen_at"])},
+        )
+    client.post(act_url("restore", session), given)
+    if are_at_once:
+        run_slice(claim_job(owner="tests", job_pk=job.pk))
+    else:
+        client.post(act_url("restore", session), given)
+    session.refresh_from_db()
+    assert session.first_seq == 3
+    assert [job.skipped for job in Job.objects.order_by("done")] == [{"changed": 1}, {}]
+
+
+def test_a_restore_does_not_undo_a_removal_that_the_preview_did_not_show():
+    session = talk_of(None, *"abcdef")
+    services.trim_session(**where(session), keep_last=4, reason="")
+    client = operator(*ACTING)
+    given = previewed(client, act_url("restore", session))
+    services.trim_session(**where(session), keep_last=2, reason="")
+    entry = AuditEntry.objects.earliest("pk").pk
+    for address in (act_url("restore", session), f"{act_url('restore', session)}&entry={entry}"):
+        client.post(address, given)
+    assert [job.skipped for job in Job.objects.all()] == [{"changed": 1}] * 2
+    session.refresh_from_db()
+    assert session.first_seq == 5
+
+
+def test_a_second_confirmation_does_not_stop_the_next_reply():
+    session = talk_of(None)
+    client = operator(*ACTING)
+    services.admit_turn(**where(session), client_id="c1", content="?", owner="tests")
+    given = previewed(client, act_url("stop", session))
+    client.post(act_url("stop", session), given)
+    Turn.objects.update(lease_until=timezone.now() - timedelta(minutes=1))
+    assert recover_overdue_turn(session.pk)
+    services.admit_turn(**where(session), client_id="c2", content="?", owner="tests")
+    client.post(act_url("stop", session), given)
+    stopped = Turn.objects.filter(stop_requested_at__isnull=False)
+    assert [turn.client_id for turn in stopped] == ["c1"]
+    assert Job.objects.latest("pk").skipped == {"changed": 1}
+
+
+def previewed(client, address):
+    """Return what the form of a page sends."""
+    page = client.get(address)
+    fields = re.findall(r'name="(seen_at|count)" value="([0-9]+)"', page.content.decode())
+    return {"reason": "x", **dict(fields)}
+
+
+def where(session):
+    return {"session_key": session.key, "scope": session.scope, "by": OTHER}
+
+
+def test_a_session_that_is_deleted_before_the_confirmation_is_no_error(monkeypatch):
+    kept, deleted = make_session("kept"), make_session("deleted")
+
+    def create_late(**given):
+        deleted.delete()
+        return create_job(**given)
+
+    monkeypatch.setattr("chatmemory.admin.jobs.act.create_job", create_late)
+    answer = operator(*ACTING).post(act_url("hold", kept, deleted), {"reason": "x", "count": 2})
+    assert answer["Location"] == job_url(Job.objects.get())
+
+
+def test_a_job_that_fails_in_the_request_shows_why(monkeypatch):
+    session = talk_of(None)
+    client = operator(*ACTING)
+
+    def execute_late(claim):
+        User.objects.update(is_staff=False)
+        run_slice(claim)
+        User.objects.update(is_staff=True)  # so that the page can be read
+
+    monkeypatch.setattr("chatmemory.admin.jobs.act.execute", execute_late)
+    answer = client.post(act_url("hold", session), {"reason": "x", "count": 1}, follow=True)
+    assert answer.redirect_chain == [(job_url(Job.objects.get()), 302)]
+    assert "The operator may not do this any more." in answer.content.decode()
 
 
 def test_the_audit_as_csv_contains_no_entry_that_the_host_excludes(monkeypatch):

@@ -107,8 +107,11 @@ class ActPage(ConfirmPage):
     def params(self, form: ActForm) -> dict[str, Any]:
         """Return the arguments of the action; a restore can name the audit entry to undo."""
         entry = self.request.GET.get("entry", "")
-        is_named = self.action == "restore" and entry.isascii() and entry.isdecimal()
-        return {"entry": int(entry[:18])} if is_named else form.params()
+        is_named = (
+            self.action == "restore" and entry.isascii() and entry.isdecimal() and len(entry) < 19
+        )
+        named = {"entry": int(entry)} if is_named else {}
+        return {**form.params(), **named}
 
     def show(self, form: ActForm, selection: Selection, summary: Summary) -> HttpResponse:
         is_previewed = "value" in form.fields or "tag" in form.fields
@@ -129,11 +132,11 @@ class ActPage(ConfirmPage):
         self.log(job, selection)
         execute(claim_of(job))
         job.refresh_from_db()
-        if job.total > 1 or job.is_active:
+        # A session may be deleted meanwhile, so the job can have fewer than the selection.
+        if len(selection.listed) > 1 or job.status != Job.Status.COMPLETE:
             return redirect(self.model_admin.url_of("job_change", job.pk))
         report(self.request, job, self.model_admin.url_of("job_change", job.pk))
-        [session] = selection.listed
-        return redirect(self.model_admin.url_of("session_change", session.pk))
+        return redirect(self.model_admin.url_of("session_change", selection.listed[0].pk))
 
     def log(self, job: Job, selection: Selection) -> None:
         """Add entries to Django's admin log: for each listed session, or for the job.

@@ -43,6 +43,18 @@ class ActForm(forms.Form):
         return {}
 
 
+class SeenForm(ActForm):
+    """Also keeps when the preview was made: `seen_at`, see `services/jobs/actions.py`."""
+
+    seen_at = forms.IntegerField(
+        required=False, min_value=0, max_value=2**53, widget=forms.HiddenInput
+    )
+
+    def params(self) -> dict[str, Any]:
+        seen_at = self.cleaned_data.get("seen_at")
+        return {} if seen_at is None else {"seen_at": seen_at}
+
+
 class TrimForm(ActForm):
     """Also asks what to keep."""
 
@@ -110,6 +122,8 @@ FORMS: dict[str, type[ActForm]] = {
     "trim": TrimForm,
     "tag": TagForm,
     "untag": TagForm,
+    "restore": SeenForm,
+    "stop": SeenForm,
     "export": ExportForm,
 }
 """The forms of actions with arguments."""

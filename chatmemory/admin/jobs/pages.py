@@ -81,7 +81,9 @@ class JobPage(OneJobPage):
             "reason": visible(job.reason),
             "done_text": done_text(job),
             "skipped": [(code, reason_of(code), n) for code, n in sorted(job.skipped.items())],
-            "params": ", ".join(f"{name}: {visible(str(v))}" for name, v in job.params.items()),
+            "params": ", ".join(
+                f"{name}: {visible(str(v))}" for name, v in job.params.items() if name != "seen_at"
+            ),
             "rows": rows[:PER_PAGE],
             "next": rows[PER_PAGE - 1].item.session_pk if len(rows) > PER_PAGE else None,
             "outcome": request.GET.get("outcome", ""),

@@ -13,9 +13,10 @@ from django.utils.translation import ngettext
 from chatmemory.admin.jobs.selection import Selection
 from chatmemory.admin.jobs.words import reason_of
 from chatmemory.admin.text import visible
+from chatmemory.database.faults import write_connection
 from chatmemory.errors import BadInput
-from chatmemory.models import Session
-from chatmemory.services.jobs.actions import ACTIONS
+from chatmemory.models import Session, database_now
+from chatmemory.services.jobs.actions import ACTIONS, milliseconds_of
 from chatmemory.services.jobs.preview import ActionPreview, preview_sessions, preview_total
 
 TYPED_SESSIONS = 10
@@ -82,6 +83,8 @@ class Summary:
     """The number of the other sessions, by reason."""
     action: str
     is_listed: bool
+    seen_at: int
+    """The database's time before the preview, in milliseconds."""
     is_more: bool = False
 
     @property
@@ -115,6 +118,7 @@ class Summary:
 
 def summarize(action: str, selection: Selection, params: Mapping[str, Any]) -> Summary:
     """Return what an action would do now; without details if the params are incomplete."""
+    seen_at = milliseconds_of(database_now(write_connection()))
     previews = _previews(action, selection, params)
     rows = [Row(session=session, preview=previews.get(session.pk)) for session in selection.listed]
     if not selection.is_listed and previews:
@@ -126,6 +130,7 @@ def summarize(action: str, selection: Selection, params: Mapping[str, Any]) -> S
             is_more=total.is_more,
             rows=rows,
             action=action,
+            seen_at=seen_at,
             is_listed=False,
         )
     changed = [row.preview for row in rows if row.preview and not row.preview.exempt]
@@ -135,6 +140,7 @@ def summarize(action: str, selection: Selection, params: Mapping[str, Any]) -> S
         exempt=_by_reason(Counter(row.preview.exempt for row in rows if row.preview)),
         rows=rows,
         action=action,
+        seen_at=seen_at,
         is_listed=selection.is_listed,
     )
 

@@ -20,9 +20,9 @@ from chatmemory.services.turns.stops import stop_running_turn
 UNCHANGED = "unchanged"
 """The outcome of an item whose session already was as the action would leave it."""
 CHANGED = "changed"
-"""The outcome of an item whose session has another address or epoch than at the confirmation."""
+"""The outcome of an item whose session is no longer as it was at the confirmation."""
 CHANGED_SINCE = "changed_since"
-"""The outcome of an undo of a hold or an archiving that a later one replaced, or its opposite."""
+"""The outcome of an undo of an act on a hold, archiving or tag that a later act followed."""
 REMOVED_SINCE = "removed_since"
 """The outcome of an undo of a removal that a later removal followed."""
 
@@ -126,9 +126,26 @@ def _purge(target: Target) -> AuditEntry:
     return hide.purge_session(session_pk=target.session.pk, **target.call)
 
 
+def _check_seen(target: Target, changed_at: datetime | None) -> None:
+    """Raise Skipped if the operator's preview was older than this change.
+
+    The second of two confirmations would otherwise undo one more removal, or stop the next reply.
+    """
+    seen_at = target.params.get("seen_at")
+    if seen_at is not None and changed_at is not None and milliseconds_of(changed_at) > seen_at:
+        raise Skipped(CHANGED)
+
+
+def milliseconds_of(moment: datetime) -> int:
+    """Return a time in milliseconds, as the parameter `seen_at` has it."""
+    return int(moment.timestamp() * 1000)
+
+
 def _removal_of(target: Target) -> AuditEntry | None:
     """Return the removal to undo: the chosen one, or the last one. Raises Skipped."""
-    removals = restore.effective_removals(target.session.pk)
+    acts = list(restore.removal_acts(target.session.pk))
+    _check_seen(target, acts[-1].created_at if acts else None)
+    removals = restore.not_undone(acts)
     if (chosen := target.params.get("entry")) is not None:
         return next((found for found in removals if found.pk == chosen), None)
     last = removals[-1] if removals else None
@@ -160,8 +177,8 @@ def _check_newest(target: Target, *actions: str) -> None:
     if target.entry_pk is None:
         return
     acts = AuditEntry.objects.filter(session_pk=target.session.pk, action__in=actions)
-    newest = acts.order_by("-pk").values_list("pk", flat=True).first()
-    if newest != target.entry_pk:
+    later = acts.filter(pk__gt=target.entry_pk)
+    if any(act.counts.get("tag") == target.params.get("tag") for act in later):
         raise Skipped(CHANGED_SINCE)
 
 
@@ -192,14 +209,18 @@ def _check_tag(params: Mapping[str, Any]) -> None:
 
 
 def _tag(target: Target) -> AuditEntry | None:
+    _check_newest(target, "tag", "untag")
     return tag_session(session_pk=target.session.pk, tag=target.params["tag"], **target.call)
 
 
 def _untag(target: Target) -> AuditEntry | None:
+    _check_newest(target, "tag", "untag")
     return untag_session(session_pk=target.session.pk, tag=target.params["tag"], **target.call)
 
 
 def _stop(target: Target) -> AuditEntry | None:
+    turn = target.session.turns.filter(client_id=target.session.running or "").first()
+    _check_seen(target, (turn.started_at or turn.created_at) if turn else None)
     stopped = stop_running_turn(session_key=target.session.key, scope=target.scope, by=target.by)
     if stopped is None:
         return None

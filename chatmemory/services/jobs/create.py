@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import BigIntegerField, F, OuterRef, QuerySet, Subquery, Value
+from django.db.models import BigIntegerField, F, OuterRef, QuerySet, Subquery, Sum, Value
 from django.db.models.functions import Cast
 
 from chatmemory.access.actors import Actor
@@ -17,7 +17,7 @@ from chatmemory.database.faults import write_connection
 from chatmemory.database.locks import locked_transaction
 from chatmemory.database.retries import retried
 from chatmemory.errors import Conflict, NotFound
-from chatmemory.models import DatabaseNow, Job, JobItem, Session, database_now
+from chatmemory.models import DatabaseNow, Job, JobItem, JobQuerySet, Session, database_now
 from chatmemory.services.audit.entries import MAX_ACTOR_CHARS, MAX_REASON_CHARS, check_reason
 from chatmemory.services.jobs.actions import ACTIONS
 from chatmemory.services.jobs.claims import lease_end
@@ -33,7 +33,7 @@ class Order:
     by: Actor
     reason: str
     permissions: Collection[str] = ()
-    """The codenames to check again before each slice of work; empty for a command."""
+    """The codenames to check again before each slice of work, besides the operator's account."""
     owner: str = ""
     """The process that executes the job first; empty for any."""
 
@@ -69,22 +69,33 @@ def undo_job(*, job: Job, sessions: QuerySet[Session], order: Order) -> Job:
         job = Job.objects.get(pk=job.pk)
         if not is_undoable(job):
             raise Conflict("This job cannot be undone.")
+        undone = JobItem.objects.filter(job__in=_undos(job)).values("session_pk")
         action = ACTIONS[job.action].undo
         params = job.params if action in ("tag", "untag") else {}
         done = job.items.filter(outcome=JobItem.DONE, entry_pk__isnull=False)
+        done = done.exclude(session_pk__in=undone)
         entry = done.filter(session_pk=OuterRef("pk")).values("entry_pk")
         undo = _new_job(action, order, params, undo_of=job)
         return _fill(undo, sessions.filter(pk__in=done.values("session_pk")), Subquery(entry))
 
 
 def is_undoable(job: Job) -> bool:
-    """Return whether a job has changed something that a new job could undo."""
+    """Return whether a job has changed a session for which no other job undoes it.
+
+    An undo can be for a part of the sessions, if its operator may act only on these.
+    """
     if job.is_active or not job.done or job.ended_at is None or not ACTIONS[job.action].undo:
         return False
     if job.ended_at + timedelta(days=settings.UNDO_DAYS) < database_now(write_connection()):
         return False
+    undone: int = _undos(job).aggregate(number=Sum("total", default=0))["number"]
+    return undone < job.done
+
+
+def _undos(job: Job) -> JobQuerySet:
+    """Select the jobs that undo this one, except those that ended early."""
     ended_early = (Job.Status.CANCELLED, Job.Status.FAILED)
-    return not job.undone_by.exclude(status__in=ended_early).exists()
+    return Job.objects.filter(undo_of=job).exclude(status__in=ended_early)
 
 
 def _new_job(

@@ -53,7 +53,7 @@ def perform(
     session = target.session
     try:
         found = Session.objects.filter(pk=session.pk).first() if prepare else None
-        if prepare is not None and found is not None:
+        if prepare is not None and found is not None and _identity(found) == _identity(session):
             target = replace(target, params=prepare(replace(target, session=found)))
         with locked_transaction():
             locked = lock_pk(session.pk)

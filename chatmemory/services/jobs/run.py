@@ -20,7 +20,7 @@ from chatmemory.errors import ChatMemoryError, Forbidden
 from chatmemory.logs import log_error
 from chatmemory.models import AuditEntry, DatabaseNow, Job, JobItem, Session, on_primary
 from chatmemory.services.audit.entries import record_refusal
-from chatmemory.services.jobs.actions import UNCHANGED, Skipped, Target
+from chatmemory.services.jobs.actions import UNCHANGED, Skipped, Target, permission_of
 from chatmemory.services.jobs.claims import JobClaim, claim_job, lease_end, release_job
 from chatmemory.services.jobs.perform import perform
 
@@ -139,14 +139,13 @@ def _is_permitted(run: _Executed) -> bool:
 
 
 def _missing_permission(job: Job) -> str | None:
-    codenames = job.permissions.split()
-    if not codenames:
+    if job.actor_kind != "operator":
         return None
     # Read again: a user object keeps its permissions.
     user = on_primary(get_user_model()).filter(pk=job.actor_id).first()
     if user is None or not user.is_active or not getattr(user, "is_staff", False):
-        return codenames[0]
-    names = (name for name in codenames if not user.has_perm(f"chatmemory.{name}"))
+        return permission_of(job.action)
+    names = (n for n in job.permissions.split() if not user.has_perm(f"chatmemory.{n}"))
     return next(names, None)
 
 

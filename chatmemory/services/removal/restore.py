@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Exists, F, OuterRef, Subquery
+from django.db.models import Exists, F, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 
 from chatmemory.access.actors import Actor, owner_of, scope_for
@@ -206,8 +206,13 @@ def _may_undo(by: Actor, removal: AuditEntry) -> bool:
 
 def effective_removals(session_pk: int) -> list[AuditEntry]:
     """Return the removals from a session that no restore has undone, oldest first."""
+    return not_undone(removal_acts(session_pk))
+
+
+def removal_acts(session_pk: int) -> QuerySet[AuditEntry]:
+    """Select the removals from a session and their restores, oldest first."""
     acts = AuditEntry.objects.filter(session_pk=session_pk, action__in=(*REMOVALS, "restore"))
-    return not_undone(acts.order_by("pk"))
+    return acts.order_by("pk")
 
 
 def not_undone(acts: Iterable[AuditEntry]) -> list[AuditEntry]:

@@ -19,7 +19,7 @@ from chatmemory.models import AuditEntry, Job, JobItem, Session, SessionQuerySet
 from chatmemory.services import Actor
 from chatmemory.services.jobs.create import Order, create_job
 
-BY = Actor("operator", "1", "console-measure")
+BY = Actor("command", "1", "console-measure")
 WRITERS = 2
 WRITER_PAUSE_SECONDS = 0.05
 ALONE_SECONDS = 20

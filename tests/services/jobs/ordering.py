@@ -13,7 +13,7 @@ from chatmemory.services.jobs.create import create_job, undo_job
 from chatmemory.services.jobs.run import run_slice
 from tests.factories import BY, make_messages, make_session
 
-OLGA = Actor("operator", "7", "olga")
+OLGA = Actor("command", "7", "olga")
 ORDER = Order(by=OLGA, reason="spam")
 
 

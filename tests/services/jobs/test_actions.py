@@ -44,7 +44,7 @@ def test_an_action_is_recorded_for_each_session_and_undone(action):
     assert states() != before
     entries = AuditEntry.objects.order_by("pk")
     assert {(e.action, e.actor_kind, e.actor_label, e.reason) for e in entries} == {
-        (action, "operator", "olga", "spam")
+        (action, "command", "olga", "spam")
     }
     items = JobItem.objects.filter(job=job).order_by("session_pk")
     assert [i.entry_pk for i in items] == [e.pk for e in entries]
@@ -200,6 +200,17 @@ def test_a_restore_purges_that_session_in_a_transaction_of_its_own(monkeypatch):
     assert not Session.objects.filter(removed_at__isnull=True).exists()
 
 
+def test_a_restore_that_is_skipped_purges_no_session_at_its_address():
+    make_talks(1)
+    purge = act("purge")
+    job = undo(purge)
+    Session.objects.update(epoch=9)
+    expired = make_session("talk-0", expires_at=LONG_AGO)
+    assert finish(job).skipped == {"changed": 1}
+    expired.refresh_from_db()
+    assert expired.removed_at is None
+
+
 def test_a_restore_whose_key_is_used_is_skipped():
     make_talks(1)
     job = act("purge")
@@ -215,6 +226,20 @@ def test_an_undo_restores_no_later_removal():
     assert (undone.done, undone.skipped) == (1, {"removed_since": 1})
     floors = Session.objects.order_by("pk").values_list("first_seq", flat=True)
     assert list(floors) == [5, 1]
+
+
+def test_an_undo_does_not_remove_a_tag_that_was_added_again():
+    make_talks(2)
+    job = act("tag", tag="a")
+    first = Session.objects.filter(key="talk-0")
+    act("untag", first, tag="a")
+    act("tag", first, tag="a")
+    act("tag", tag="b")  # another tag does not matter
+    undone = finish(undo(job))
+    assert (undone.done, undone.skipped) == (1, {"changed_since": 1})
+    assert list(SessionTag.objects.filter(tag="a").values_list("session__key", flat=True)) == [
+        "talk-0"
+    ]
 
 
 def test_an_undo_leaves_what_the_job_did_not_change():

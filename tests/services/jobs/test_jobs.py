@@ -278,6 +278,18 @@ def test_a_job_fails_when_its_operator_loses_the_permission(change):
     assert (refusal.actor_label, refusal.reason) == ("olga", "purge_history")
 
 
+@pytest.mark.parametrize("is_active", [True, False])
+def test_an_operator_without_stored_permissions_needs_an_active_account(is_active):
+    """As under a host that grants the permission in `has_…_permission`."""
+    make_talks(1)
+    job = order("purge", order=operator_order())
+    User.objects.update(is_active=is_active)
+    finish(job)
+    assert (job.status, job.done) == (("complete", 1) if is_active else ("failed", 0))
+    refused = AuditEntry.objects.filter(action="refused").values_list("reason", flat=True)
+    assert list(refused) == ([] if is_active else ["purge_history"])
+
+
 def test_a_job_of_a_permitted_operator_is_completed():
     make_talks(2)
     assert finish(order("purge", order=operator_order("view_session", "purge_history"))).done == 2
@@ -310,6 +322,16 @@ def test_an_undo_that_was_cancelled_can_be_repeated():
     job = act("hold")
     assert cancel_job(job_pk=undo(job).pk)
     assert finish(undo(job)).done == 1
+
+
+def test_the_rest_of_a_job_can_be_undone_by_another_operator():
+    """If the first one may act only on a part of the sessions."""
+    make_talks(3)
+    job = act("hold")
+    assert undo_job(job=job, sessions=Session.objects.filter(key="talk-1"), order=ORDER).total == 1
+    assert undo(job).total == 2
+    with pytest.raises(Conflict):
+        undo(job)
 
 
 @pytest.mark.parametrize("action", ["restore", "stop", "end"])
