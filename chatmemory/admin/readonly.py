@@ -26,6 +26,8 @@ from chatmemory.services.audit import entries
 
 MAX_DECIDED = 200
 """Rows about which a host decides one by one, in one request."""
+LIST_FILTERS = "_changelist_filters"
+"""The filters of the list from which the operator came; Django adds them to the links."""
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from html import unescape
+from urllib.parse import urlencode
 
 import pytest
 from django.contrib.admin import site
@@ -123,10 +125,43 @@ def test_the_results_are_shown_with_a_link_to_the_undo(admin, talk):
     assert Session.objects.get().first_seq == 3
 
 
+def cancel_url(page):
+    """Return where Cancel leads."""
+    [found] = re.findall(
+        r'<a class="closelink[^>]* href="([^"]*)">Cancel</a>', page.content.decode()
+    )
+    return unescape(found)
+
+
+def test_cancel_leads_back_to_the_session_or_the_filtered_list(admin, talk):
+    other = talk_of(make_user("eve"), key="other")
+    filters = "owner_is=ann&tag=x+y"
+    came = {"_changelist_filters": filters}
+    session_page = f"{LIST}{talk.pk}/change/"
+    filtered_page = f"{session_page}?{urlencode(came)}"
+
+    page = admin.get(act_url("purge", talk))
+    assert cancel_url(page) == session_page
+    assert f'<a href="{session_page}">talk</a>' in page.content.decode()
+    from_session = admin.get(session_page, came).context["actions"]
+    [url] = [action.url for action in from_session if action.name == "archive"]
+    assert cancel_url(admin.get(url)) == filtered_page
+    assert confirm(admin, url)["Location"] == filtered_page
+
+    chosen = {"action": "purge", "_selected_action": [talk.pk, other.pk]}
+    url = admin.post(f"{LIST}?scope_kind=user", chosen)["Location"]
+    assert cancel_url(admin.get(url)) == f"{LIST}?scope_kind=user"
+    assert cancel_url(admin.get(act_url("purge", talk, other))) == LIST
+    url = admin.post(f"{LIST}?scope_kind=user", {**chosen, "select_across": "1"})["Location"]
+    assert cancel_url(admin.get(url)) == f"{LIST}?scope_kind=user"
+
+
 def test_a_removal_is_undone_by_a_job(admin, talk):
     confirm(admin, act_url("purge", talk))
     job = Job.objects.get()
-    assert "Undo…" in shown(admin.get(job_url(job)))
+    page = admin.get(job_url(job))
+    assert "Undo…" in shown(page)
+    assert f'<a href="{JOBS}">Jobs</a>' in page.content.decode()
     page = admin.get(job_url(job, "undo/"))
     assert "Messages removed: 4" in shown(page)
     assert "This field is required" in shown(admin.post(job_url(job, "undo/"), {}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.admin.models import CHANGE, LogEntry
@@ -24,7 +25,8 @@ from chatmemory.admin.jobs.selection import (
 )
 from chatmemory.admin.jobs.summary import Summary, summarize
 from chatmemory.admin.jobs.words import EXPLANATIONS, TITLES
-from chatmemory.admin.readonly import operator
+from chatmemory.admin.privacy import name_of
+from chatmemory.admin.readonly import LIST_FILTERS, operator
 from chatmemory.errors import ChatMemoryError
 from chatmemory.models import Job, Session
 from chatmemory.services.jobs.actions import ACTIONS
@@ -52,13 +54,26 @@ class ConfirmPage(JobsPage):
         """Return the selected sessions. Raises Http404, DecidesBySession."""
         return select(self.model_admin, self.request, "view", self.permission)
 
+    def origin(self, selection: Selection) -> str:
+        """Return the URL of the page from which the operator came: of the session, or the list."""
+        if selection.only is None:
+            url, query = self.model_admin.url_of("session_changelist"), selection.filters
+        else:
+            url = self.model_admin.url_of("session_change", selection.only.pk)
+            query = selection.filters and urlencode({LIST_FILTERS: selection.filters})
+        return f"{url}?{query}" if query else url
+
     def form(self, data: Any = None, typed: str = "") -> ActForm:
         return FORMS.get(self.action, ActForm)(data, typed=typed)
 
     def render(self, form: ActForm, selection: Selection, **context: Any) -> HttpResponse:
         """Return the page that asks for confirmation."""
+        origin = self.origin(selection)
         context = {
             **self.page(TITLES[self.action]),
+            "origin": origin,
+            "page_url": origin if selection.only else "",
+            "name": name_of(self.request, selection.only) if selection.only else "",
             "explanation": EXPLANATIONS[self.action],
             "form": fields_of(form),
             "errors": form.errors,
@@ -136,7 +151,7 @@ class ActPage(ConfirmPage):
         if len(selection.listed) > 1 or job.status != Job.Status.COMPLETE:
             return redirect(self.model_admin.url_of("job_change", job.pk))
         report(self.request, job, self.model_admin.url_of("job_change", job.pk))
-        return redirect(self.model_admin.url_of("session_change", selection.listed[0].pk))
+        return redirect(self.origin(selection))
 
     def log(self, job: Job, selection: Selection) -> None:
         """Add entries to Django's admin log: for each listed session, or for the job.

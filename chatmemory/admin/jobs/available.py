@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from django.http import HttpRequest
 
 from chatmemory.admin.jobs.words import TITLES, reason_of
-from chatmemory.admin.readonly import ReadOnlyAdmin
+from chatmemory.admin.readonly import LIST_FILTERS, ReadOnlyAdmin
 from chatmemory.models import Session
 from chatmemory.services.jobs.actions import permission_of
 from chatmemory.services.jobs.preview import exempt_codes
@@ -45,7 +45,9 @@ def available_actions(
     useful = ALTERNATIVES.keys() - useless
     # The action that changes nothing, if the other one would: never both, and never neither.
     hidden = (ALTERNATIVES.keys() & useless) | {ALTERNATIVES[name] for name in useful} & useless
-    query = urlencode({"session": session.pk})
+    filters = request.GET.get(LIST_FILTERS)
+    kept = {LIST_FILTERS: filters} if filters else {}
+    query = urlencode({"session": session.pk, **kept})
     return [
         Offer(
             action=name,

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.exceptions import SuspiciousOperation
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest
+from django.http import Http404, HttpRequest, QueryDict
 
 from chatmemory.admin.keyset import list_without_rows
 from chatmemory.admin.privacy import title_of
-from chatmemory.admin.readonly import ReadOnlyAdmin
+from chatmemory.admin.readonly import LIST_FILTERS, ReadOnlyAdmin
 from chatmemory.models import Session
 
 MAX_LISTED = 100
@@ -41,6 +41,13 @@ class Selection:
     """The first `MAX_LISTED`."""
     is_listed: bool
     """Whether these are all."""
+    filters: str
+    """The filters of the list from which the operator came, as a query string."""
+
+    @property
+    def only(self) -> Session | None:
+        """The selected session, if it is one."""
+        return self.listed[0] if len(self.listed) == 1 else None
 
 
 def select(model_admin: ReadOnlyAdmin, request: HttpRequest, *names: str) -> Selection:
@@ -49,7 +56,8 @@ def select(model_admin: ReadOnlyAdmin, request: HttpRequest, *names: str) -> Sel
     Raises Http404 if there are none, DecidesBySession.
     """
     is_all = request.GET.get(ALL) == "1"
-    sessions = filtered(model_admin, request) if is_all else named(model_admin, request)
+    filters = _filters(request) if is_all else QueryDict(request.GET.get(LIST_FILTERS, ""))
+    sessions = filtered(model_admin, request, filters) if is_all else named(model_admin, request)
     limit = MAX_LISTED + 1 if is_all else MAX_NAMED
     shown = sessions.select_related("owner").defer("instructions", "metadata")
     found = list(shown[:limit])
@@ -61,12 +69,18 @@ def select(model_admin: ReadOnlyAdmin, request: HttpRequest, *names: str) -> Sel
     if is_all and len(found) > MAX_LISTED:
         if model_admin.decides_by_row(*names):
             raise DecidesBySession
-        return Selection(sessions=sessions, listed=permitted[:MAX_LISTED], is_listed=False)
+        return Selection(
+            sessions=sessions,
+            listed=permitted[:MAX_LISTED],
+            is_listed=False,
+            filters=filters.urlencode(),
+        )
     pks = [session.pk for session in permitted]
     return Selection(
         sessions=model_admin.get_queryset(request).filter(pk__in=pks),
         listed=permitted[:MAX_LISTED],
         is_listed=len(pks) <= MAX_LISTED,
+        filters=filters.urlencode(),
     )
 
 
@@ -77,11 +91,18 @@ def named(model_admin: ReadOnlyAdmin, request: HttpRequest) -> QuerySet[Session]
     return model_admin.get_queryset(request).filter(pk__in=pks[:MAX_NAMED]).order_by("pk")
 
 
-def filtered(model_admin: ReadOnlyAdmin, request: HttpRequest) -> QuerySet[Session]:
-    """Return all sessions that the list shows for the filters of the address. Raises Http404."""
+def _filters(request: HttpRequest) -> QueryDict:
+    """Return the filters of the list in the address."""
     filters = request.GET.copy()
     for name in _OTHERS:
         filters.pop(name, None)
+    return filters
+
+
+def filtered(
+    model_admin: ReadOnlyAdmin, request: HttpRequest, filters: QueryDict
+) -> QuerySet[Session]:
+    """Return all sessions that the list shows for these filters. Raises Http404."""
     listing = copy(request)
     listing.GET = filters  # type: ignore[assignment]  # the list reads its filters from here
     try:

@@ -23,7 +23,7 @@ from chatmemory.admin.jobs.words import TITLES
 from chatmemory.admin.people.acts import EraseView, ExportView
 from chatmemory.admin.people.pages import PeopleView, PersonView
 from chatmemory.admin.privacy import title_of
-from chatmemory.admin.readonly import ReadOnlyAdmin
+from chatmemory.admin.readonly import LIST_FILTERS, ReadOnlyAdmin
 from chatmemory.admin.sessions.columns import SessionColumns
 from chatmemory.admin.sessions.conversation.neighbors import NextView, PreviousView
 from chatmemory.admin.sessions.conversation.notes import NotesView
@@ -112,7 +112,8 @@ class SessionAdmin(SessionColumns, SessionPermissions, ReadOnlyAdmin):
             filters["all"] = "1"
             return redirect(f"{self.url_of('session_act', name)}?{filters.urlencode()}")
         pks = sessions.values_list("pk", flat=True)[:MAX_NAMED]
-        query = urlencode([("session", pk) for pk in pks])
+        kept = [(LIST_FILTERS, request.GET.urlencode())] if request.GET else []
+        query = urlencode([*(("session", pk) for pk in pks), *kept])
         return redirect(f"{self.url_of('session_act', name)}?{query}")
 
     def available_actions(self, request: HttpRequest, session: Session) -> list[Offer]:

@@ -14,13 +14,10 @@ from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 
 from chatmemory.admin.privacy import Content, content_of, name_of
-from chatmemory.admin.readonly import operator
+from chatmemory.admin.readonly import LIST_FILTERS, operator
 from chatmemory.admin.sessions.pages import SessionPage
 from chatmemory.models import Session
 from chatmemory.services.audit import readings
-
-LIST_FILTERS = "_changelist_filters"
-"""The filters of the list from which the operator came; Django adds them to the links."""
 
 KEPT = (LIST_FILTERS, "source", "removed")
 """Parameters that the links between the pages of a session keep."""

@@ -14,8 +14,8 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory.admin.keyset import beyond, column_of, list_without_rows, reversed_order
-from chatmemory.admin.readonly import ReadOnlyAdmin
-from chatmemory.admin.sessions.conversation.base import LIST_FILTERS, ConversationPage
+from chatmemory.admin.readonly import LIST_FILTERS, ReadOnlyAdmin
+from chatmemory.admin.sessions.conversation.base import ConversationPage
 from chatmemory.models import Session
 
 

@@ -11,7 +11,8 @@ from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 
 from chatmemory.admin.privacy import Content, conceal, content_of, name_of
-from chatmemory.admin.sessions.conversation.base import LIST_FILTERS, ConversationPage
+from chatmemory.admin.readonly import LIST_FILTERS
+from chatmemory.admin.sessions.conversation.base import ConversationPage
 from chatmemory.admin.sessions.conversation.facts import Facts
 from chatmemory.admin.sessions.conversation.history import History
 from chatmemory.admin.sessions.conversation.links import action_links
