@@ -120,11 +120,14 @@ def test_a_session_that_is_not_stored_there_is_refused(file, named):
 
 
 @pytest.mark.django_db
-def test_a_session_that_is_being_erased_gets_no_note(file):
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_the_notes_of_a_session_that_is_being_erased_do_not_change(file, dry_run):
     talk = make_session()
     services.purge_session(**TALK, reason="")
     record(talk, "erase", BY, "")
-    assert run("chatmemory_note", "add", "--session", talk.pk, text_file=file, **WHO) == (1, "")
+    for action in (["add", "--text-file", file], ["delete", "--note=1"]):
+        command = ["chatmemory_note", *action, "--session", talk.pk]
+        assert run(*command, dry_run=dry_run, **WHO) == (1, "")
 
 
 @pytest.mark.django_db

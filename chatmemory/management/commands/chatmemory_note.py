@@ -19,6 +19,7 @@ from chatmemory.management.reporting import ReportingCommand
 from chatmemory.management.selecting import MAX_PK, add_session_arguments, select_session
 from chatmemory.models import AuditEntry, Session, SessionNote
 from chatmemory.services import Actor
+from chatmemory.services.audit.entries import check_unerased
 from chatmemory.services.jobs.actions import UNCHANGED
 from chatmemory.services.jobs.perform import DONE
 from chatmemory.services.notes import check_note, is_new_note
@@ -86,6 +87,7 @@ class Command(ReportingCommand):
         check_note(text)
         session = select_session(options)
         if options["dry_run"]:
+            durably(partial(check_unerased, session), is_repeatable=True)
             is_new = durably(partial(is_new_note, session, text, by), is_repeatable=True)
             self._report("add", session, DONE if is_new else UNCHANGED, None, dry_run=True)
             return
@@ -96,6 +98,7 @@ class Command(ReportingCommand):
         session = select_session(options)
         note_pk = options["note"]
         if options["dry_run"]:
+            durably(partial(check_unerased, session), is_repeatable=True)
             found = session.notes.filter(pk=note_pk)
             is_stored = durably(found.exists, is_repeatable=True)
             self._report("delete", session, DONE if is_stored else UNCHANGED, None, dry_run=True)

@@ -134,6 +134,11 @@ def lock_unerased(
     if session_pk is None:
         return lock_session(session_key, by, scope)
     session = lock_stored_session(session_pk, by, scope)
-    if session.removed_at is not None and is_erased(session_pk):
-        raise NotFound
+    check_unerased(session)
     return session
+
+
+def check_unerased(session: Session) -> None:
+    """Refuse a session that is being erased. Raises NotFound."""
+    if session.removed_at is not None and is_erased(session.pk):
+        raise NotFound
