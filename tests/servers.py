@@ -545,10 +545,21 @@ def is_listening(port: int) -> bool:
         return False
 
 
-def wait_for(condition: Callable[[], bool], failure: str, log: Path | None = None) -> None:
-    """Wait until the condition holds; fail with the text `failure` after the deadline."""
-    until = time.monotonic() + DEADLINE
+def wait_for(
+    condition: Callable[[], bool],
+    failure: str,
+    log: Path | None = None,
+    progress: Callable[[], object] = lambda: None,
+) -> None:
+    """Wait until the condition holds; fail with the text `failure` after the deadline.
+
+    The deadline starts again whenever `progress` returns another value, so that work of many
+    steps does not depend on the speed of the machine.
+    """
+    until, reached = time.monotonic() + DEADLINE, progress()
     while not condition():
+        if (now := progress()) != reached:
+            until, reached = time.monotonic() + DEADLINE, now
         if time.monotonic() > until:
             pytest.fail(f"{failure}: {log.read_text()[-2_000:] if log else ''}")
         time.sleep(0.01)

@@ -34,8 +34,13 @@ def done_count():
 
 def ended(job):
     """Wait until the job has ended, and return it."""
-    wait_for(lambda: not Job.objects.get(pk=job.pk).is_active, "the job does not end")
+    has_ended = Job.objects.exclude(status__in=Job.ACTIVE_STATUSES).filter(pk=job.pk).exists
+    wait_for(has_ended, "the job does not end", progress=done_count)
     return Job.objects.get(pk=job.pk)
+
+
+def wait_until_done(count):
+    wait_for(lambda: done_count() >= count, "the job makes no progress", progress=done_count)
 
 
 def test_a_serving_process_executes_a_job_as_soon_as_it_is_committed(live):
@@ -116,7 +121,7 @@ def test_a_killed_job_is_continued_without_repeating_an_item(start_runner):
     killed = 0
     for part in (MANY // 5, MANY // 2):
         process = start_runner()
-        wait_for(lambda part=part: done_count() >= part, "the job makes no progress")
+        wait_until_done(part)
         process.send_signal(signal.SIGKILL)
         process.wait()
         killed += Job.objects.get().is_active
@@ -134,7 +139,7 @@ def test_a_paused_process_and_its_successor_act_once_on_each_item(start_runner):
     make_sessions(MANY)
     job = order("clear")
     paused = start_runner()
-    wait_for(lambda: done_count() >= MANY // 5, "the job makes no progress")
+    wait_until_done(MANY // 5)
     paused.send_signal(signal.SIGSTOP)
     fence = Job.objects.get().fence
     start_runner()
