@@ -122,7 +122,7 @@ def page(launch: Callable[[str], Browser], chromium: str) -> Iterator[Page]:
     """A tab of a site that serves only the static files."""
     with launch(chromium).new_context() as context:
         context.set_default_timeout(10_000)
-        context.route(f"{SITE}/**", _serve)
+        context.route(f"{SITE}/**", serve)
         page = context.new_page()
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -130,7 +130,7 @@ def page(launch: Callable[[str], Browser], chromium: str) -> Iterator[Page]:
         assert errors == []
 
 
-def _serve(route: Route) -> None:
+def serve(route: Route) -> None:
     name = route.request.url.removeprefix(f"{SITE}/")
     if name:
         route.fulfill(path=FILES / name)

@@ -72,11 +72,11 @@ def serve(page: Page, html: str, css: str, *, skip: str | None = None) -> Script
     return script
 
 
-def check_access(page: Page) -> None:
-    """Check the page by all rules of axe-core."""
+def check_access(page: Page, within: str = "html") -> None:
+    """Check what the selector finds by all rules of axe-core."""
     if not page.evaluate("typeof axe === 'object'"):
         page.evaluate(axe())
-    found = page.evaluate("axe.run().then(({violations}) => violations)")
+    found = page.evaluate("within => axe.run(within).then(found => found.violations)", within)
     assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []
 
 

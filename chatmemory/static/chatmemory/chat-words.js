@@ -30,9 +30,16 @@ export const words = {
   length: (/** @type {number} */ length, /** @type {number} */ limit) =>
     `${length.toLocaleString()} of ${limit.toLocaleString()} characters`,
   wrapCode: "Wrap",
-  copyCode: "Copy",
-  codeCopied: "Copied",
-  codeNotCopied: "Not copied",
+  copy: "Copy",
+  copied: "Copied",
+  notCopied: "Not copied",
+  good: "Good reply",
+  bad: "Bad reply",
+  whyGood: "What was good? (optional)",
+  whyBad: "What was wrong? (optional)",
+  notRated: "Your rating was not saved. Try again.",
+  showAll: "Show all",
+  showLess: "Show less",
   showWhole: "Show the whole message",
   redacted: "This message was removed by an operator.",
   quarantined: "This message can't be read.",
@@ -62,6 +69,7 @@ export const words = {
   olderVersion: "This is an older version.",
   newest: "Show the newest version",
   answerAgain: "Answer again",
+  tryAgain: "Try again",
   change: "Edit message",
   /** @type {Texts} by the state of an outbox entry, or by its error code */
   outbox: {

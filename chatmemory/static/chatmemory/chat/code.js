@@ -1,10 +1,9 @@
 // The head of a code block: its language, and buttons to wrap and copy it.
 
 import {words} from "../chat-words.js";
+import {copyButton} from "./clipboard.js";
 import {button} from "./nodes.js";
 import {visible} from "./text.js";
-
-const COPIED_MS = 2_000;
 
 /**
  * Add a head to each code block.
@@ -32,24 +31,10 @@ function head(block) {
     wrap.setAttribute("aria-pressed", String(block.classList.toggle("cm-wrapped")));
   });
   wrap.setAttribute("aria-pressed", "false");
-  const copy = button(words.copyCode, async () => {
-    copy.textContent = (await copyText(block)) ? words.codeCopied : words.codeNotCopied;
-    setTimeout(() => {
-      copy.textContent = words.copyCode;
-    }, COPIED_MS);
-  });
+  const copy = copyButton(
+    () => block.textContent ?? "",
+    () => block,
+  );
   node.append(language, wrap, copy);
   return node;
-}
-
-/** @param {HTMLElement} block */
-async function copyText(block) {
-  try {
-    await navigator.clipboard.writeText(block.textContent ?? "");
-    return true;
-  } catch {
-    // Forbidden, or the page was not loaded over HTTPS. At least the code is selected.
-    getSelection()?.selectAllChildren(block);
-    return document.execCommand("copy");
-  }
 }

@@ -4,8 +4,11 @@
 import {words} from "../chat-words.js";
 import {beginsTurn, streamKey} from "../chatmemory-client.js";
 import {MAX_REPLACED, MAX_SHOWN_CHARS} from "../constants.js";
+import {copyButton} from "./clipboard.js";
 import {addCodeHeads} from "./code.js";
-import {article, button, find, link, setNote, setText, setTools, textBox} from "./nodes.js";
+import {ratingTools} from "./feedback.js";
+import {foldIfLong} from "./fold.js";
+import {article, button, find, link, setNote, setText, setTools, textBox, timeOf} from "./nodes.js";
 import {Reply} from "./reply.js";
 import {activityText, choicesOf, hasMarkup, isQuestion, visible} from "./text.js";
 
@@ -69,6 +72,7 @@ export class MessageNodes {
     const seq = Number(node.dataset.seq);
     this.#nodes.set(`row:${seq}`, node);
     addCodeHeads(textBox(node));
+    if (node.matches(".cm-user")) foldIfLong(node);
     const isWhole = !node.querySelector(".cm-note a");
     const isPlain = node.matches(".cm-assistant:not([data-html])");
     if (isPlain && isWhole && hasMarkup(textBox(node).textContent ?? ""))
@@ -87,23 +91,54 @@ export class MessageNodes {
 
   /**
    * @param {PathItem} item
-   * @param {{isLast: boolean, isIdle: boolean}} place
+   * @param {{isLast: boolean, isIdle: boolean, endsTurn: boolean}} place
    */
-  drawRow({row, version, isOld}, {isLast, isIdle}) {
+  drawRow({row, version, isOld}, {isLast, isIdle, endsTurn}) {
     const node = this.#rowNode(row);
     node.classList.toggle("cm-old", isOld);
     const isOpen = !isOld && isIdle;
     setQuestion(node, isOpen && isLast && isQuestion(row) ? row.asks : null, this.#actions.answer);
     const {canEdit, canAnswerAgain} = this.#permissions(row, isLast);
     const {edit, answerAgain} = this.#actions;
+    const again = row.status === "failed" ? words.tryAgain : words.answerAgain;
     setTools(node, [
+      ...this.#textTools(row, node),
       ...(isOpen && canEdit ? [button(words.edit, () => edit(row, node), "cm-change")] : []),
+      ...(endsTurn ? this.#ratingTools(row, node) : []),
       ...(version ? this.#versionTools(version) : []),
-      ...(isOpen && canAnswerAgain
-        ? [button(words.answerAgain, () => answerAgain(row.seq), "cm-again")]
-        : []),
+      ...(isOpen && canAnswerAgain ? [button(again, () => answerAgain(row.seq), "cm-again")] : []),
+      timeOf(row.created_at, this.#client.html ?? ""),
     ]);
+    node.classList.toggle("cm-newest", isLast);
     return node;
+  }
+
+  /**
+   * A button that copies the source of the message, unless only a part of it is here.
+   *
+   * @param {MessageFrame} row
+   * @param {HTMLElement} node
+   */
+  #textTools({seq, text, cut, role}, node) {
+    if (!text || cut || role === "tool") return [];
+    return [
+      copyButton(
+        () => this.#client.rows.get(seq)?.text ?? "",
+        () => textBox(node),
+        "cm-copy",
+      ),
+    ];
+  }
+
+  /**
+   * @param {MessageFrame} row
+   * @param {HTMLElement} node
+   */
+  #ratingTools(row, node) {
+    const {turn, role, text} = row;
+    const isRunning = this.#client.session?.running?.turn === turn;
+    if (!turn || !text || role !== "assistant" || isRunning) return [];
+    return ratingTools(this.#client, {...row, turn}, node);
   }
 
   /** @param {MessageFrame} row */
@@ -149,6 +184,7 @@ export class MessageNodes {
     if (!isKept) {
       this.#replies.delete(node);
       setText(node, shown);
+      if (row.role === "user") foldIfLong(node);
     } else if (reply?.isWhole) node.dataset.html = "";
     const page = this.#page;
     const isCut = row.cut || text.length > MAX_SHOWN_CHARS;
@@ -316,6 +352,7 @@ export class MessageNodes {
     return this.#node(`out:${id}`, () => {
       const node = article("user");
       setText(node, text.slice(0, MAX_SHOWN_CHARS));
+      foldIfLong(node);
       return node;
     });
   }

@@ -106,6 +106,42 @@ export function button(text, onClick, className = "") {
 }
 
 /**
+ * A time as the user writes it: in their zone and language, without the date if it is today.
+ *
+ * @param {string} moment
+ * @param {string} language "" for that of the browser
+ */
+export function timeOf(moment, language) {
+  const date = new Date(moment);
+  const node = document.createElement("time");
+  if (Number.isNaN(date.valueOf())) return node;
+  const isToday = date.toDateString() === new Date().toDateString();
+  const tag = language || undefined;
+  node.dateTime = moment;
+  node.title = date.toLocaleString(tag, {dateStyle: "full", timeStyle: "medium"});
+  node.textContent = date.toLocaleString(tag, {
+    ...(!isToday && {dateStyle: "medium"}),
+    timeStyle: "short",
+  });
+  return node;
+}
+
+/**
+ * A button that shows only an icon.
+ *
+ * @param {string} label
+ * @param {string} path of the icon, in a square of 24
+ * @param {string} className
+ */
+export function iconButton(label, path, className) {
+  const node = button("", () => {}, `cm-icon ${className}`);
+  node.setAttribute("aria-label", label);
+  node.title = label;
+  node.innerHTML = `<svg viewBox="0 0 24 24" width="17" height="17" aria-hidden="true"><path d="${path}" fill="none" stroke="currentColor" stroke-width="1.8" stroke-linejoin="round"/></svg>`;
+  return node;
+}
+
+/**
  * Show these controls below a message.
  *
  * @param {Element} node
@@ -113,22 +149,39 @@ export function button(text, onClick, className = "") {
  */
 export function setTools(node, tools) {
   let bar = node.querySelector(":scope > .cm-tools");
-  const shown = tools.map((tool) => `${tool.textContent}${isDisabled(tool) ? "-" : ""}`).join("\n");
-  const known = bar instanceof HTMLElement ? bar.dataset.shown : "";
-  if (known === shown) return; // a replaced button would lose the focus
   if (!bar) {
     bar = document.createElement("div");
     bar.className = "cm-tools";
     bar.setAttribute("aria-live", "off");
     node.append(bar);
   }
-  /** @type {HTMLElement} */ (bar).dataset.shown = shown;
-  bar.replaceChildren(...tools);
+  const known = [...bar.children];
+  const isSame = known.length === tools.length && tools.every((tool, i) => isAlike(tool, known[i]));
+  if (!isSame) {
+    bar.replaceChildren(...tools);
+    return;
+  }
+  // A replaced button would lose the focus.
+  for (const [index, tool] of tools.entries()) {
+    for (const name of STATES) {
+      const value = tool.getAttribute(name);
+      if (value === null) known[index].removeAttribute(name);
+      else known[index].setAttribute(name, value);
+    }
+  }
 }
 
-/** @param {HTMLElement} node */
-function isDisabled(node) {
-  return node instanceof HTMLButtonElement && node.disabled;
+const STATES = ["aria-pressed", "disabled"];
+
+/**
+ * Whether two controls differ only in their states.
+ *
+ * @param {Element} tool
+ * @param {Element} known
+ */
+function isAlike(tool, known) {
+  if (tool.className !== known.className) return false;
+  return tool instanceof HTMLButtonElement || tool.textContent === known.textContent;
 }
 
 /**

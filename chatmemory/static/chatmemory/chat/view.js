@@ -5,7 +5,6 @@ import {ChatMemoryClient} from "../chatmemory-client.js";
 import {CLOSE_NOT_FOUND, CLOSE_TOO_MANY_CONNECTIONS} from "../constants.js";
 import {bannerOf} from "./banner.js";
 import {Composer} from "./composer.js";
-import {Editor} from "./editor.js";
 import {MarkdownLoader} from "./markdown.js";
 import {MessageNodes} from "./messages.js";
 import {arrange} from "./nodes.js";
@@ -13,7 +12,7 @@ import {ScrollPosition} from "./scroll.js";
 import {buildSkeleton, setLabel} from "./skeleton.js";
 import {firstWords, isQuestion, visible} from "./text.js";
 
-/** @import {OutboxEntry, VersionPlace} from "../types.d.ts" */
+/** @import {MessageFrame, OutboxEntry, VersionPlace} from "../types.d.ts" */
 
 const MAX_DRAW_DELAY_MS = 250; // a hidden page has no animation frames
 const TEXT_MS = 75; // pause between two drawings of streamed text
@@ -25,7 +24,8 @@ export class ChatView {
   #root;
   #parts;
   #composer;
-  #editor;
+  /** @type {import("./editor.js").Editor | null} loaded for the first edit */
+  #editor = null;
   #markdown;
   #nodes;
   #scroll;
@@ -59,11 +59,6 @@ export class ChatView {
     });
     this.#scroll = new ScrollPosition(this.#parts, () => this.#isLive() && this.#loadOlder());
     this.#composer = new Composer(this.#parts, this.client, (text) => this.#send(text));
-    this.#editor = new Editor(
-      this.client,
-      (seq, text) => this.#replace(() => this.client.edit(seq, text)),
-      (text) => this.#composer.restore(text),
-    );
     this.#markdown = new MarkdownLoader(
       page,
       () => this.#isLive(),
@@ -111,7 +106,7 @@ export class ChatView {
       this.client,
       page,
       {
-        edit: (row, node) => this.#editor.open(row, node),
+        edit: (row, node) => this.#edit(row, node),
         answerAgain: (seq) => this.#replace(() => this.client.regenerate(seq)),
         answer: (choice) => this.#replace(() => this.client.send(choice)),
         showVersion: (place, number, name) => this.#showVersion(place, number, name),
@@ -120,7 +115,7 @@ export class ChatView {
         editUnsent: (entry) => this.#editUnsent(entry),
       },
       {
-        onReplace: (node) => this.#editor.abandonAt(node),
+        onReplace: (node) => this.#editor?.abandonAt(node),
         onMarkdown: (seq) => this.#markdown.want(seq),
       },
     );
@@ -214,7 +209,7 @@ export class ChatView {
     }
     arrange(tail, this.#nodes.drawPending());
     this.#nodes.prune();
-    this.#editor.abandonIfHidden();
+    this.#editor?.abandonIfHidden();
     empty.hidden = isRemoved || !isKnown || rows.childElementCount + tail.childElementCount > 0;
     this.#drawBanner();
     this.#drawStop();
@@ -230,7 +225,10 @@ export class ChatView {
     const path = this.client.path(this.#chosen);
     const last = path.at(-1);
     const isIdle = this.#isIdle();
-    const shown = path.map((item) => this.#nodes.drawRow(item, {isLast: item === last, isIdle}));
+    const shown = path.map((item, index) => {
+      const endsTurn = path[index + 1]?.row.turn !== item.row.turn;
+      return this.#nodes.drawRow(item, {isLast: item === last, isIdle, endsTurn});
+    });
     const isOld = Boolean(last?.isOld);
     arrange(rows, [...shown, ...(isOld ? [this.#nodes.drawOldNotice()] : this.#nodes.drawRun())]);
     tail.hidden = isOld;
@@ -301,6 +299,20 @@ export class ChatView {
     this.#element.dispatchEvent(new CustomEvent(`chatmemory:${name}`, init));
   }
 
+  /**
+   * @param {MessageFrame} row
+   * @param {HTMLElement} node
+   */
+  async #edit(row, node) {
+    const {Editor} = await import("./editor.js");
+    this.#editor ??= new Editor(
+      this.client,
+      (seq, text) => this.#replace(() => this.client.edit(seq, text)),
+      (text) => this.#composer.restore(text),
+    );
+    if (node.isConnected) this.#editor.open(row, node);
+  }
+
   /** @param {string} text */
   #send(text) {
     this.client.send(text);
@@ -367,7 +379,8 @@ export class ChatView {
     const bar = this.#nodes.row(from)?.querySelector(".cm-tools");
     bar?.scrollIntoView({block: "nearest"}); // not below the notice
     const button =
-      bar?.querySelector(`.${buttonClass}:enabled`) ?? bar?.querySelector("button:enabled");
+      bar?.querySelector(`.${buttonClass}:enabled`) ??
+      bar?.querySelector(":is(.cm-previous, .cm-following):enabled");
     if (button instanceof HTMLElement) button.focus({preventScroll: true});
   }
 
