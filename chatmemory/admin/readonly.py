@@ -20,6 +20,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
 from chatmemory.admin.keyset import KeysetChangeList
+from chatmemory.admin.text import number_of
 from chatmemory.models import Session
 from chatmemory.services import Actor
 from chatmemory.services.audit import entries
@@ -124,7 +125,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         for action in chosen - self.get_actions(request).keys():
             self.refuse(request, self.permission_for_action(action))
         for pk in request.POST.getlist(ACTION_CHECKBOX_NAME):
-            if not (pk.isascii() and pk.isdecimal() and len(pk) < 19):
+            if number_of(pk) is None:
                 raise BadRequest("A selected row has no possible primary key.")
 
     def permission_for_action(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Text of users, prepared for display to operators."""
+"""Text of users, prepared for display to operators, and the numbers that operators type."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ _INVISIBLE = {
     for point in chain(range(0x3000), range(0xFE00, 0x10000), range(0xE0000, 0xE0080))
     if unicodedata.category(chr(point)) in ("Cc", "Cf") and chr(point) not in "\t\n\r" + JOINERS
 }
+
+
+def number_of(text: str) -> int | None:
+    """Return a whole number that each database can store; None if the text is no such number."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
 def visible(text: str) -> str:

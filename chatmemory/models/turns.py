@@ -294,4 +294,6 @@ class Turn(models.Model):
     @property
     def asked_text(self) -> str:
         """The text of a user message that has no row yet."""
+        if not self.asked:  # as of a running turn; the codec would report it as damaged
+            return ""
         return codec.text_of(codec.decode("user", "", self.asked).get("content"))

@@ -113,13 +113,19 @@ def test_a_forged_position_of_a_text_is_the_first_page(monkeypatch, value):
 
 def test_wrong_values_are_no_errors_of_the_server():
     session = talk_of(None)
-    client = operator("view_session", "view_audit", "note_session")
+    client = operator(
+        "view_session", "view_audit", "note_session", "view_transcript", "redact_message"
+    )
     job = finished("archive", session)
     assert client.get(job_url(job), {"outcome": "\0"}).status_code == 200
     assert client.get(f"{AUDIT}csv/", {"unknown": "1"}).status_code == 404
     for number in ("9" * 5_000, "9" * 25, "²", "٣"):
         answer = client.post(f"{LIST}{session.pk}/notes/", {"delete": number})
         assert answer.status_code == 200
+        redaction = f"{LIST}{session.pk}/messages/1/redact/"
+        for name in ("older", "also", "turns"):
+            answer = client.post(redaction, {"text": "hi", name: number})
+            assert answer.status_code == 200
 
 
 def finished(action, *sessions):
@@ -266,6 +272,22 @@ def test_a_restore_does_not_undo_a_removal_that_the_preview_did_not_show():
     assert [job.skipped for job in Job.objects.all()] == [{"changed": 1}] * 2
     session.refresh_from_db()
     assert session.first_seq == 5
+
+
+def test_a_session_that_is_cleared_before_the_confirmation_is_not_cleared_again(monkeypatch):
+    """A second, empty removal would prevent the undo of the first."""
+    session = talk_of(None)
+    client = operator(*ACTING)
+    given = previewed(client, act_url("clear", session))
+
+    def create_late(**given):
+        finished("clear", session)
+        return create_job(**given)
+
+    monkeypatch.setattr("chatmemory.admin.jobs.act.create_job", create_late)
+    client.post(act_url("clear", session), given)
+    assert Job.objects.latest("pk").skipped == {"changed": 1}
+    assert AuditEntry.objects.filter(action="clear").count() == 1
 
 
 def test_a_second_confirmation_does_not_stop_the_next_reply():

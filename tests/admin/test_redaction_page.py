@@ -127,7 +127,7 @@ def test_a_long_session_is_searched_in_steps_that_keep_the_matches(privacy, leak
     assert "Search older messages" not in shown(second)
 
 
-def test_the_unstored_text_of_turns_is_found_and_redacted(privacy, leak):
+def test_the_unstored_text_of_turns_is_found_and_redacted(privacy, leak, caplog):
     claim = services.admit_turn(**where(leak), client_id="r", content="go", owner="me").claim
     start_turn(claim=claim)
     save_partial(claim=claim, text=f"Using {KEY}", step=1)
@@ -138,6 +138,8 @@ def test_the_unstored_text_of_turns_is_found_and_redacted(privacy, leak):
     page = privacy.post(at("redact", leak, 1), {"text": KEY, "find": "1"})
     expected = {("also", 2): True, ("turns", run.pk): True, ("turns", queued.pk): True}
     assert matches(page) == expected
+    privacy.get(at("redact_turn", leak, run.pk))
+    assert "cannot be decoded" not in caplog.text  # its question is a message, so it has no text
     given = {"text": KEY, "reason": "key", "count": 4, "also": 2, "turns": [run.pk, queued.pk]}
     privacy.post(at("redact", leak, 1), given)
     assert redacted() == [1, 2]

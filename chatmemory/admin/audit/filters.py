@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory.access.actors import all_scopes_of, check_person
 from chatmemory.admin.choices import ChoiceFilter, FromFilter, TextFilter, UntilFilter
+from chatmemory.admin.text import number_of
 from chatmemory.errors import BadInput
 from chatmemory.models import Session
 from chatmemory.services.audit.keys import key_hashes
@@ -78,8 +79,8 @@ class SessionFilter(TextFilter):
     input_mode = "numeric"
 
     def condition(self, text: str) -> Q | None:
-        is_number = text.isascii() and text.isdecimal() and len(text) < 19
-        return Q(session_pk=int(text)) if is_number else None
+        pk = number_of(text)
+        return None if pk is None else Q(session_pk=pk)
 
 
 class PersonFilter(TextFilter):

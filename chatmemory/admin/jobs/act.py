@@ -27,6 +27,7 @@ from chatmemory.admin.jobs.summary import Summary, summarize
 from chatmemory.admin.jobs.words import EXPLANATIONS, TITLES
 from chatmemory.admin.privacy import name_of
 from chatmemory.admin.readonly import LIST_FILTERS, operator
+from chatmemory.admin.text import number_of
 from chatmemory.errors import ChatMemoryError
 from chatmemory.models import Job, Session
 from chatmemory.services.jobs.actions import ACTIONS
@@ -121,12 +122,9 @@ class ActPage(ConfirmPage):
 
     def params(self, form: ActForm) -> dict[str, Any]:
         """Return the arguments of the action; a restore can name the audit entry to undo."""
-        entry = self.request.GET.get("entry", "")
-        is_named = (
-            self.action == "restore" and entry.isascii() and entry.isdecimal() and len(entry) < 19
-        )
-        named = {"entry": int(entry)} if is_named else {}
-        return {**form.params(), **named}
+        entry = number_of(self.request.GET.get("entry", ""))
+        is_named = self.action == "restore" and entry is not None
+        return {**form.params(), **({"entry": entry} if is_named else {})}
 
     def show(self, form: ActForm, selection: Selection, summary: Summary) -> HttpResponse:
         is_previewed = "value" in form.fields or "tag" in form.fields

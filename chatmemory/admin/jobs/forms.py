@@ -11,6 +11,7 @@ from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory import transfer
+from chatmemory.admin.text import number_of
 from chatmemory.models import MAX_TAG_CHARS
 
 KEEP_LAST = 50
@@ -82,7 +83,7 @@ class TrimForm(ActForm):
     def clean(self) -> dict[str, Any]:
         limit, value = self.cleaned_data.get("limit"), self.cleaned_data.get("value")
         if limit and value is not None:
-            read = _read_time if limit == "before" else _read_number
+            read = _read_time if limit == "before" else number_of
             if (found := read(value)) is None:
                 error = _("Enter a date.") if limit == "before" else _("Enter a whole number.")
                 self.add_error("value", error)
@@ -122,16 +123,12 @@ FORMS: dict[str, type[ActForm]] = {
     "trim": TrimForm,
     "tag": TagForm,
     "untag": TagForm,
+    "clear": SeenForm,
     "restore": SeenForm,
     "stop": SeenForm,
     "export": ExportForm,
 }
 """The forms of actions with arguments."""
-
-
-def _read_number(text: str) -> int | None:
-    is_number = text.isascii() and text.isdecimal() and len(text) < 19
-    return int(text) if is_number else None
 
 
 def _read_time(text: str) -> str | None:

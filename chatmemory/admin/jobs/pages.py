@@ -18,7 +18,7 @@ from chatmemory.admin.jobs.results import done_text
 from chatmemory.admin.jobs.selection import DecidesBySession, permitted
 from chatmemory.admin.jobs.words import EXPLANATIONS, TITLES, reason_of
 from chatmemory.admin.privacy import title_of
-from chatmemory.admin.text import visible
+from chatmemory.admin.text import number_of, visible
 from chatmemory.errors import ChatMemoryError
 from chatmemory.models import Job, JobItem, Session
 from chatmemory.services.jobs.actions import ACTIONS
@@ -103,9 +103,8 @@ class JobPage(OneJobPage):
             # PostgreSQL refuses a parameter with a null character.
             is_code = outcome.isprintable()
             items = items.filter(outcome=outcome) if is_code else items.none()
-        after = self.request.GET.get("after", "")
-        if after.isascii() and after.isdecimal() and len(after) < 19:
-            items = items.filter(session_pk__gt=int(after))
+        if (after := number_of(self.request.GET.get("after", ""))) is not None:
+            items = items.filter(session_pk__gt=after)
         found = list(items[: PER_PAGE + 1])
         sessions = self.model_admin.get_queryset(self.request).defer("instructions", "metadata")
         by_pk = sessions.in_bulk([item.session_pk for item in found])

@@ -16,6 +16,7 @@ from django.http import Http404, HttpRequest, QueryDict
 from chatmemory.admin.keyset import list_without_rows
 from chatmemory.admin.privacy import title_of
 from chatmemory.admin.readonly import LIST_FILTERS, ReadOnlyAdmin
+from chatmemory.admin.text import number_of
 from chatmemory.models import Session
 
 MAX_LISTED = 100
@@ -87,7 +88,7 @@ def select(model_admin: ReadOnlyAdmin, request: HttpRequest, *names: str) -> Sel
 def named(model_admin: ReadOnlyAdmin, request: HttpRequest) -> QuerySet[Session]:
     """Return the sessions that `?session=` names, by primary key."""
     values = request.GET.getlist("session")
-    pks = [int(pk) for pk in values if pk.isascii() and pk.isdecimal() and len(pk) < 19]
+    pks = [pk for pk in map(number_of, values) if pk is not None]
     return model_admin.get_queryset(request).filter(pk__in=pks[:MAX_NAMED]).order_by("pk")
 
 

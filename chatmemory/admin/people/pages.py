@@ -18,6 +18,7 @@ from chatmemory.admin.people.finding import Person, find_people, is_person, visi
 from chatmemory.admin.privacy import name_of
 from chatmemory.admin.readonly import ReadOnlyAdmin, operator
 from chatmemory.admin.states import state_of
+from chatmemory.admin.text import number_of
 from chatmemory.models import Session, SessionQuerySet
 from chatmemory.services import ErasureRecord
 from chatmemory.services.removal.erasure import stored_sessions_of
@@ -118,9 +119,8 @@ class PersonView(PersonPage):
 
     def get(self, request: HttpRequest) -> HttpResponse:
         sessions = self.sessions()
-        before = request.GET.get("before", "")
-        if before.isascii() and before.isdecimal() and len(before) < 19:
-            sessions = sessions.filter(pk__lt=int(before))
+        if (before := number_of(request.GET.get("before", ""))) is not None:
+            sessions = sessions.filter(pk__lt=before)
         page = list(sessions.defer("instructions", "metadata")[: PAGE_ROWS + 1])
         shown = [one for one in page[:PAGE_ROWS] if self.permits("view", one)]
         return self.render(

@@ -36,6 +36,7 @@ from chatmemory.admin.sessions.permissions import SessionPermissions
 from chatmemory.admin.sessions.revealing import RevealView
 from chatmemory.admin.sessions.search import MAX_SEARCH_CHARS, conditions, matching
 from chatmemory.admin.sessions.tags import TagsView
+from chatmemory.admin.text import number_of
 from chatmemory.models import Session, SessionQuerySet
 from chatmemory.services.jobs.actions import permission_of
 
@@ -124,10 +125,8 @@ class SessionAdmin(SessionColumns, SessionPermissions, ReadOnlyAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Show the conversation."""
-        pk = unquote(object_id)
-        is_pk = pk.isascii() and pk.isdecimal() and len(pk) < 19
         view: Any = ConversationView.as_view(model_admin=self)
-        page: HttpResponse = view(request, pk=int(pk) if is_pk else 0)
+        page: HttpResponse = view(request, pk=number_of(unquote(object_id)) or 0)
         return page
 
     def get_urls(self) -> list[URLPattern]:

@@ -13,6 +13,7 @@ from chatmemory.access.actors import all_scopes_of, user_scope
 from chatmemory.admin.people.finding import is_person, search_users
 from chatmemory.admin.privacy import are_titles_readable
 from chatmemory.admin.readonly import ReadOnlyAdmin
+from chatmemory.admin.text import number_of
 from chatmemory.models import Session
 
 MAX_SEARCH_CHARS = 256
@@ -28,8 +29,8 @@ def conditions(model_admin: ReadOnlyAdmin, request: HttpRequest, term: str) -> I
     yield Q(key__startswith=term)
     if are_titles_readable():
         yield Q(title__istartswith=term)
-    if term.isascii() and term.isdecimal() and len(term) < 19:
-        yield Q(pk=int(term))
+    if (pk := number_of(term)) is not None:
+        yield Q(pk=pk)
     if is_person(term):
         yield Q(scope__in=all_scopes_of(term))
         yield Q(removed_scope=term)

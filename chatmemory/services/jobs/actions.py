@@ -119,6 +119,9 @@ def _trim(target: Target) -> AuditEntry | None:
 
 
 def _clear(target: Target) -> AuditEntry:
+    if "seen_at" in target.params:
+        last = restore.removal_acts(target.session.pk).last()
+        _check_seen(target, last.created_at if last else None)
     return hide.clear_session(session_pk=target.session.pk, **target.call)
 
 
@@ -129,7 +132,8 @@ def _purge(target: Target) -> AuditEntry:
 def _check_seen(target: Target, changed_at: datetime | None) -> None:
     """Raise Skipped if the operator's preview was older than this change.
 
-    The second of two confirmations would otherwise undo one more removal, or stop the next reply.
+    The second of two confirmations would otherwise undo one more removal, stop the next reply, or
+    clear again.
     """
     seen_at = target.params.get("seen_at")
     if seen_at is not None and changed_at is not None and milliseconds_of(changed_at) > seen_at:

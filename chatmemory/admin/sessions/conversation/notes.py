@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy
 from chatmemory import services
 from chatmemory.admin.readonly import operator
 from chatmemory.admin.sessions.conversation.base import ConversationPage
-from chatmemory.admin.text import visible
+from chatmemory.admin.text import number_of, visible
 from chatmemory.errors import ChatMemoryError
 from chatmemory.models import MAX_NOTE_CHARS, Session
 
@@ -65,9 +65,7 @@ class NotesView(ConversationPage):
     def post(self, request: HttpRequest, pk: int) -> HttpResponse:
         session = self.session
         form = NoteForm(request.POST)
-        given = request.POST.get("delete", "")
-        is_number = given.isascii() and given.isdecimal() and len(given) < 19
-        note_pk = int(given) if is_number else None
+        note_pk = number_of(request.POST.get("delete", ""))
         if note_pk is None and not form.is_valid():
             return self._refused(session, form)
         try:

@@ -9,6 +9,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
+from chatmemory.admin.text import number_of
 from chatmemory.models import Message, Session
 
 PAGE_ROWS = 50
@@ -52,9 +53,7 @@ class Span:
 
 def number(request: HttpRequest, name: str) -> int | None:
     """Return a seq from the query; None if it is missing or invalid."""
-    value = request.GET.get(name, "")
-    is_number = value.isascii() and value.isdecimal() and len(value) < 19
-    return int(value) if is_number else None
+    return number_of(request.GET.get(name, ""))
 
 
 def moment(text: str) -> datetime | None:

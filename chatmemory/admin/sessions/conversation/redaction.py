@@ -29,7 +29,7 @@ from chatmemory.admin.sessions.conversation.search import (
     find_text,
     snippet_of,
 )
-from chatmemory.admin.text import truncate, visible
+from chatmemory.admin.text import number_of, truncate, visible
 from chatmemory.errors import ChatMemoryError
 from chatmemory.models import Message, Session, Turn, TurnQuerySet
 from chatmemory.services.audit.entries import is_erased
@@ -130,16 +130,16 @@ class RedactionView(ConversationPage):
         return [each for each in found if each != subject]
 
     def _numbers(self, name: str) -> list[int]:
-        values = self.request.POST.getlist(name)[:MAX_CHOSEN]
-        return [int(value) for value in values if value.isascii() and value.isdecimal()]
+        values = map(number_of, self.request.POST.getlist(name)[:MAX_CHOSEN])
+        return [value for value in values if value is not None]
 
     def _find(self, session: Session, form: RedactionForm) -> Found | None:
         """Search the next part of the session for the text; None without a text."""
         text = form.cleaned_data.get("text", "")
         if not text:
             return None
-        before = self.request.POST.get("older", "")
-        high = int(before) - 1 if before.isascii() and before.isdecimal() else session.last_seq
+        before = number_of(self.request.POST.get("older", ""))
+        high = session.last_seq if before is None else before - 1
         return find_text(session, text, Span(low=session.stored_from, high=high))
 
     def _redact(
