@@ -106,7 +106,7 @@ export function button(text, onClick, className = "") {
 }
 
 /**
- * A time as the user writes it: in their zone and language, without the date if it is today.
+ * A time in the zone and language of the user, without the date if it is today.
  *
  * @param {string} moment
  * @param {string} language "" for that of the browser
