@@ -21,7 +21,13 @@ from chatmemory.logs import log_error
 from chatmemory.models import AuditEntry, DatabaseNow, Job, JobItem, Session, on_primary
 from chatmemory.services.audit.entries import record_refusal
 from chatmemory.services.jobs.actions import UNCHANGED, Skipped, Target, permission_of
-from chatmemory.services.jobs.claims import JobClaim, claim_job, lease_end, release_job
+from chatmemory.services.jobs.claims import (
+    JobClaim,
+    claim_job,
+    lease_end,
+    release_job,
+    update_claimed,
+)
 from chatmemory.services.jobs.perform import perform
 
 # Note [Jobs]
@@ -36,6 +42,8 @@ from chatmemory.services.jobs.perform import perform
 #   continues, rolls back an action on an item that another process has completed.
 # - The counts of the job are sums over the marked items. They are written with `position`, up to
 #   which items are counted, in one statement under the fence. So no item is counted again.
+# - A process never waits for a lock without a limit: one that is paused inside a transaction would
+#   stop the jobs of all processes. What it has locked is left until the next lease.
 # - The executor releases the job after each slice. Then the job with the fewest sessions is next.
 # Measured in docs/decisions/0021-jobs.md.
 
@@ -110,7 +118,9 @@ def cancel_job(*, job_pk: int) -> bool:
     What it has done stays done. Raises MemoryUnavailable.
     """
     job = Job.objects.active().filter(pk=job_pk)
-    if not job.update(cancel_requested_at=DatabaseNow()):
+    with locked_transaction():
+        is_active = job.update(cancel_requested_at=DatabaseNow())
+    if not is_active:
         return False
     # No process may execute it now: then it ends here.
     if (claim := claim_job(owner="", job_pk=job_pk)) and (run := _find(claim)):
@@ -206,21 +216,17 @@ def _mark_done(item: JobItem, entry: AuditEntry | None) -> None:
 
 @retried(is_repeatable=True)
 def _mark(item: JobItem, outcome: str) -> None:
-    JobItem.objects.filter(pk=item.pk, outcome="").update(**JobItem.end_columns(outcome))
+    with locked_transaction():
+        JobItem.objects.filter(pk=item.pk, outcome="").update(**JobItem.end_columns(outcome))
 
 
 def _save(run: _Executed, position: int) -> bool:
     """Count the items up to a position and renew the lease; False if the claim is lost."""
     counts = _counted(run, position)
-    if not _update(run, position=position, lease_until=lease_end(), **counts):
+    if not update_claimed(run.claim, position=position, lease_until=lease_end(), **counts):
         return False
     durably(run.job.refresh_from_db, is_repeatable=True)
     return True
-
-
-@retried(is_repeatable=True)
-def _update(run: _Executed, **columns: object) -> int:
-    return run.claim.jobs().update(**columns)
 
 
 @retried(is_repeatable=True)
