@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from typing import Any
 
+from django.db.models import F
 from django.http import HttpRequest
 
 from chatmemory import codec
@@ -14,6 +16,7 @@ from chatmemory.admin.readonly import ReadOnlyAdmin, operator
 from chatmemory.admin.text import visible
 from chatmemory.conf import settings
 from chatmemory.models import Message, Session, Turn
+from chatmemory.rendering.text import first_words
 from chatmemory.services.audit import readings
 
 REVEAL_SECONDS = 900
@@ -49,9 +52,39 @@ def title_of(request: HttpRequest, session: Session) -> str:
     return visible(_content(request, session).apply(session.title))
 
 
-def name_of(request: HttpRequest, session: Session) -> str:
-    """Return the title as the operator sees it, or the key."""
-    return title_of(request, session) or visible(session.key)
+def name_of(model_admin: ReadOnlyAdmin, request: HttpRequest, session: Session) -> str:
+    """Return what all pages call a session; see `names_of`."""
+    return names_of(model_admin, request, [session])[session.pk]
+
+
+def names_of(
+    model_admin: ReadOnlyAdmin, request: HttpRequest, sessions: Sequence[Session]
+) -> dict[int, str]:
+    """Return what all pages call each session, in at most one statement.
+
+    The title or the first words, as far as the operator may read them; otherwise the key.
+    """
+    titles = {session.pk: title_of(request, session) for session in sessions}
+    readable = {
+        session.pk: content
+        for session in sessions
+        if not session.title
+        and (content := content_of(model_admin, request, session)) is not Content.HIDDEN
+    }
+    first = _first_words(readable)
+    return {
+        session.pk: titles[session.pk] or first.get(session.pk) or visible(session.key)
+        for session in sessions
+    }
+
+
+def _first_words(readable: Mapping[int, Content]) -> dict[int, str]:
+    """Return the beginning of the oldest visible message of each session."""
+    if not readable:
+        return {}
+    rows: Any = Message.stored.filter(session__in=readable.keys(), seq=F("session__first_seq"))
+    texts = rows.values_list("session_id", "text")
+    return {pk: visible(readable[pk].apply(first_words(text))) for pk, text in texts}
 
 
 def _content(request: HttpRequest, session: Session) -> Content:

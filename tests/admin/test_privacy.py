@@ -10,12 +10,13 @@ from django.test import Client
 
 from chatmemory import services
 from chatmemory.admin import privacy
-from chatmemory.models import AuditEntry, Session
+from chatmemory.models import AuditEntry, Job, Session
 from tests.factories import BY, make_messages, make_session, make_user
 
 pytestmark = pytest.mark.django_db
 
 SECRET = "classified"
+ACT = "/admin/chatmemory/session/act/"
 READ = ("view_session", "view_transcript", "tag_session", "redact_message", "archive_session")
 
 
@@ -75,8 +76,25 @@ def test_normal_shows_texts_to_readers(talk):
     assert len(shown(operator(*READ), talk)) == len(pages(talk))
 
 
+def test_a_session_without_a_title_is_called_by_its_first_words_on_each_page(talk):
+    Session.objects.update(title="")
+    client = operator(*READ)
+    client.post(f"{ACT}archive/?session={talk.pk}", {"reason": "spam", "count": 1})
+    named = {*pages(talk), f"/admin/chatmemory/session/jobs/{Job.objects.get().pk}/"}
+    named -= {page for page in named if "history" in page}  # Django's own page
+    for page in named:
+        assert f"{SECRET} 1" in client.get(page).content.decode(), page
+    client = operator("view_session", "tag_session", "archive_session")
+    for page in named - {page for page in named if "/messages/" in page or "/search/" in page}:
+        answer = client.get(page)
+        if "/jobs/" not in page:  # a job is its operator's
+            assert (answer.status_code, SECRET in answer.content.decode()) == (200, False), page
+
+
+@pytest.mark.parametrize("title", ["", f"{SECRET} title"])
 @pytest.mark.parametrize("mode", ["masked", "off"])
-def test_no_page_shows_a_text(talk, settings, mode):
+def test_no_page_shows_a_text(talk, settings, mode, title):
+    Session.objects.update(title=title)
     settings.CHATMEMORY = {"TRANSCRIPTS": mode}
     client = operator(*READ, "view_unmasked")
     assert shown(client, talk) == set()

@@ -25,7 +25,6 @@ from chatmemory.admin.jobs.selection import (
 )
 from chatmemory.admin.jobs.summary import Summary, summarize
 from chatmemory.admin.jobs.words import EXPLANATIONS, TITLES
-from chatmemory.admin.privacy import name_of
 from chatmemory.admin.readonly import LIST_FILTERS, operator
 from chatmemory.admin.text import number_of
 from chatmemory.errors import ChatMemoryError
@@ -74,7 +73,7 @@ class ConfirmPage(JobsPage):
             **self.page(TITLES[self.action]),
             "origin": origin,
             "page_url": origin if selection.only else "",
-            "name": name_of(self.request, selection.only) if selection.only else "",
+            "name": selection.only.title if selection.only else "",
             "explanation": EXPLANATIONS[self.action],
             "form": fields_of(form),
             "errors": form.errors,

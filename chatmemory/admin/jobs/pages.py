@@ -17,7 +17,7 @@ from chatmemory.admin.jobs.forms import ActForm
 from chatmemory.admin.jobs.results import done_text
 from chatmemory.admin.jobs.selection import DecidesBySession, permitted
 from chatmemory.admin.jobs.words import EXPLANATIONS, TITLES, reason_of
-from chatmemory.admin.privacy import title_of
+from chatmemory.admin.privacy import names_of
 from chatmemory.admin.text import number_of, visible
 from chatmemory.errors import ChatMemoryError
 from chatmemory.models import Job, JobItem, Session
@@ -36,10 +36,7 @@ class ItemRow:
 
     item: JobItem
     session: Session | None
-
-    @property
-    def name(self) -> str:
-        return visible(self.session.title or self.session.key) if self.session else ""
+    name: str
 
     @property
     def outcome(self) -> str:
@@ -113,9 +110,15 @@ class JobPage(OneJobPage):
             for pk, session in by_pk.items()
             if self.model_admin.permits(self.request, "view", obj=session)
         }
-        for session in permitted.values():
-            session.title = title_of(self.request, session)
-        return [ItemRow(item=item, session=permitted.get(item.session_pk)) for item in found]
+        names = names_of(self.model_admin, self.request, [*permitted.values()])
+        return [
+            ItemRow(
+                item=item,
+                session=permitted.get(item.session_pk),
+                name=names.get(item.session_pk, ""),
+            )
+            for item in found
+        ]
 
 
 class CancelPage(OneJobPage):

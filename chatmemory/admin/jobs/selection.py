@@ -14,7 +14,7 @@ from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, QueryDict
 
 from chatmemory.admin.keyset import list_without_rows
-from chatmemory.admin.privacy import title_of
+from chatmemory.admin.privacy import names_of
 from chatmemory.admin.readonly import LIST_FILTERS, ReadOnlyAdmin
 from chatmemory.admin.text import number_of
 from chatmemory.models import Session
@@ -65,21 +65,23 @@ def select(model_admin: ReadOnlyAdmin, request: HttpRequest, *names: str) -> Sel
     permitted = [s for s in found if model_admin.permits(request, *names, obj=s)]
     if not permitted:
         raise Http404
-    for session in permitted:
-        session.title = title_of(request, session)
+    listed = permitted[:MAX_LISTED]
+    called = names_of(model_admin, request, listed)
+    for session in listed:
+        session.title = called[session.pk]
     if is_all and len(found) > MAX_LISTED:
         if model_admin.decides_by_row(*names):
             raise DecidesBySession
         return Selection(
             sessions=sessions,
-            listed=permitted[:MAX_LISTED],
+            listed=listed,
             is_listed=False,
             filters=filters.urlencode(),
         )
     pks = [session.pk for session in permitted]
     return Selection(
         sessions=model_admin.get_queryset(request).filter(pk__in=pks),
-        listed=permitted[:MAX_LISTED],
+        listed=listed,
         is_listed=len(pks) <= MAX_LISTED,
         filters=filters.urlencode(),
     )

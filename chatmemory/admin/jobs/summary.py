@@ -12,7 +12,6 @@ from django.utils.translation import ngettext
 
 from chatmemory.admin.jobs.selection import Selection
 from chatmemory.admin.jobs.words import reason_of
-from chatmemory.admin.text import visible
 from chatmemory.database.faults import write_connection
 from chatmemory.errors import BadInput
 from chatmemory.models import Session, database_now
@@ -34,7 +33,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        return visible(self.session.title or self.session.key)
+        return self.session.title
 
     @property
     def is_exempt(self) -> bool:

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory import services, transfer
 from chatmemory.admin.people.pages import PersonPage, person_url
-from chatmemory.admin.privacy import name_of
+from chatmemory.admin.privacy import names_of
 from chatmemory.admin.readonly import operator
 from chatmemory.errors import ChatMemoryError
 from chatmemory.models import Session
@@ -135,8 +135,9 @@ class EraseView(PersonAct):
 
     def show(self, form: forms.Form, **context: object) -> HttpResponse:
         preview = self.preview()
-        held = Session.objects.filter(pk__in=preview.held).order_by("pk")
-        rows = [(session, name_of(self.request, session)) for session in held]
+        held = [*Session.objects.filter(pk__in=preview.held).order_by("pk")]
+        names = names_of(self.model_admin, self.request, held)
+        rows = [(session, names[session.pk]) for session in held]
         is_whole = self.is_whole()
         return super().show(
             form, preview=preview, held=rows, problem="" if is_whole else NOT_WHOLE, **context

@@ -15,7 +15,7 @@ from django.views import View
 from chatmemory import services
 from chatmemory.access.actors import all_scopes_of
 from chatmemory.admin.people.finding import Person, find_people, is_person, visible_person
-from chatmemory.admin.privacy import name_of
+from chatmemory.admin.privacy import names_of
 from chatmemory.admin.readonly import ReadOnlyAdmin, operator
 from chatmemory.admin.states import state_of
 from chatmemory.admin.text import number_of
@@ -123,11 +123,12 @@ class PersonView(PersonPage):
             sessions = sessions.filter(pk__lt=before)
         page = list(sessions.defer("instructions", "metadata")[: PAGE_ROWS + 1])
         shown = [one for one in page[:PAGE_ROWS] if self.permits("view", one)]
+        names = names_of(self.model_admin, request, shown)
         return self.render(
             "person.html",
             person=self.person,
             stored=services.count_stored_data(sessions=self.sessions()),
-            rows=[(one, name_of(request, one), state_of(one)) for one in shown],
+            rows=[(one, names[one.pk], state_of(one)) for one in shown],
             older=page[PAGE_ROWS - 1].pk if len(page) > PAGE_ROWS else None,
             record=self._erasures(),
             may_export=self.permits("export_history"),

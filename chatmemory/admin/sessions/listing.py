@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db.models import F, OuterRef, Subquery
+from django.db.models import OuterRef, Subquery
 from django.http import HttpRequest
 
 from chatmemory.admin.keyset import KeysetChangeList
-from chatmemory.admin.privacy import Content, content_of, title_of
+from chatmemory.admin.privacy import names_of, title_of
 from chatmemory.admin.states import State, state_of
 from chatmemory.admin.text import visible
-from chatmemory.models import Message, Session, SessionTag, Turn
-from chatmemory.rendering.text import first_words
+from chatmemory.models import Session, SessionTag, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +23,7 @@ class Listed:
     """What the list shows of a session beside its own columns."""
 
     name: str
-    """The title or the first words, as far as the operator may read them; else the key."""
+    """See `names_of`."""
     state: State
     since: datetime | None
     """Since when the session is in that state; None if that is unknown."""
@@ -46,20 +45,14 @@ class SessionChangeList(KeysetChangeList):
         """Set `listed` of each session."""
         pks = [session.pk for session in sessions]
         turns, tags = _turns(pks), _tags(pks)
-        readable = {
-            session.pk: content_of(self.model_admin, request, session)
-            for session in sessions
-            if not session.title
-        }
-        first = _first_texts([pk for pk, how in readable.items() if how is not Content.HIDDEN])
+        names = names_of(self.model_admin, request, sessions)
         for session in sessions:
             # Django names each row in the labels of the list.
             session.title = title_of(request, session)
             last, live = turns.get(session.pk, (None, None))
             state = state_of(session, last.status if last else "")
-            words = readable.get(session.pk, Content.HIDDEN).apply(first.get(session.pk, ""))
             listed = Listed(
-                name=session.title or visible(words) or visible(session.key),
+                name=names[session.pk],
                 state=state,
                 since=_since(session, state, last, live),
                 model=last.model if last else "",
@@ -117,9 +110,3 @@ def _tags(pks: Collection[int]) -> defaultdict[int, list[str]]:
     for pk, tag in rows.values_list("session_id", "tag"):
         found[pk].append(visible(tag))
     return found
-
-
-def _first_texts(pks: Collection[int]) -> dict[int, str]:
-    """Return the beginning of the oldest visible message of each session."""
-    rows: Any = Message.stored.filter(session__in=pks, seq=F("session__first_seq"))
-    return {pk: first_words(text) for pk, text in rows.values_list("session_id", "text")}

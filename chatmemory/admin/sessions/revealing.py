@@ -70,7 +70,7 @@ class RevealView(SessionPage):
             "opts": Session._meta,
             "title": _("Reveal"),
             "session": session,
-            "name": name_of(self.request, session),
+            "name": name_of(self.model_admin, self.request, session),
             "minutes": REVEAL_SECONDS // 60,
             "form": AdminForm(form, [(None, {"fields": ["reason"]})], {}),  # type: ignore[arg-type]  # takes any form
             "errors": form.errors,

@@ -85,7 +85,7 @@ class TagsView(SessionPage):
             "opts": Session._meta,
             "title": _("Tags"),
             "session": session,
-            "name": name_of(self.request, session),
+            "name": name_of(self.model_admin, self.request, session),
             "tags": [visible(tag) for tag in sorted(tags_of(session))],
             "form": AdminForm(form, [(None, {"fields": ["tag", "reason"]})], {}),  # type: ignore[arg-type]  # takes any form
             "errors": form.errors,

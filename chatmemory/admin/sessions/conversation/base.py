@@ -56,6 +56,11 @@ class ConversationPage(SessionPage):
             raise Http404
         return session
 
+    @cached_property
+    def name(self) -> str:
+        """What the pages call the session."""
+        return name_of(self.model_admin, self.request, self.session)
+
     def page_url(self, pk: int, fragment: str = "", **query: object) -> str:
         """Return the URL of a session's page, with the parameters to keep."""
         return self.url("session_change", pk, fragment=fragment, **query)
@@ -79,7 +84,7 @@ class ConversationPage(SessionPage):
             **self.model_admin.admin_site.each_context(self.request),
             "opts": Session._meta,
             "session": session,
-            "name": name_of(self.request, session),
+            "name": self.name,
             "page_url": self.page_url(session.pk),
             **context,
         }

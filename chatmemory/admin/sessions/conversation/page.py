@@ -10,7 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 
-from chatmemory.admin.privacy import Content, conceal, content_of, name_of
+from chatmemory.admin.privacy import Content, conceal, content_of
 from chatmemory.admin.readonly import LIST_FILTERS
 from chatmemory.admin.sessions.conversation.base import ConversationPage
 from chatmemory.admin.sessions.conversation.facts import Facts
@@ -80,7 +80,7 @@ class ConversationView(ConversationPage):
         return self.render(
             "conversation.html",
             session,
-            title=name_of(self.request, session),
+            title=self.name,
             facts=facts.groups(turns),
             actions=action_links(self.model_admin, self.request, session),
             gaps=history.gaps(),
