@@ -47,7 +47,8 @@ def verify_and_seal(
         sealed = services.seal_audit(former_keys=former_keys)
         lines.append(f"Sealed now: {sealed:,}")
         state = services.audit_state()
-        logger.info("audit head %s", state.head or "none")
+        if state.head:
+            logger.info("audit head %s", state.head)
     lines.append(f"head {state.head}" if state.head else "No entry is sealed.")
     command.report(
         "\n".join(lines), findings=found, sealed=sealed, unsealed=state.unsealed, head=state.head

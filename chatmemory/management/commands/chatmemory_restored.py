@@ -71,4 +71,7 @@ def _problems(done: services.RecoveredSessions) -> Iterator[str]:
     if erasures.held:
         noun = "session" if len(erasures.held) == 1 else "sessions"
         pks = ", ".join(map(str, erasures.held))
-        yield f"Kept because of a hold: {noun} {pks} of erased persons."
+        yield (
+            f"Kept because of a hold: {noun} {pks} of erased persons. "
+            "After the release, erase these persons again with chatmemory_erase."
+        )

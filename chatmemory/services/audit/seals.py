@@ -223,7 +223,8 @@ _WRONG_MACS = {
     ),
     Proof.UNKNOWN_KEY: (
         "unknown_key",
-        "{} inserted under an unknown key. Add the key to AUDIT_KEY_FALLBACKS.",
+        "{} inserted under an unknown key. "
+        "Add the former key to AUDIT_KEY_FALLBACKS; without AUDIT_KEY it was SECRET_KEY.",
     ),
 }
 """The code and the sentence of the finding for each kind of wrong MAC."""

@@ -317,6 +317,9 @@ def test_the_command_prints_the_counts(settings):
 def test_the_command_logs_the_head(caplog):
     make_session()
     append("a")
+    with caplog.at_level("INFO", "chatmemory.audit"):
+        run_command()
+    assert "audit head" not in caplog.text, "nothing is sealed yet"
     trim(0)
     with caplog.at_level("INFO", "chatmemory.audit"):
         run_command()
