@@ -7,14 +7,13 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
-from django.utils.timesince import timesince
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory.access.actors import person_of
 from chatmemory.admin.people.finding import is_person, person
 from chatmemory.admin.sessions.listing import listed
 from chatmemory.admin.states import State
-from chatmemory.admin.text import visible
+from chatmemory.admin.text import duration, visible
 from chatmemory.models import Session
 
 
@@ -57,7 +56,9 @@ class SessionColumns:
             return html
         at = date_format(timezone.localtime(found.since), "DATETIME_FORMAT")
         age = format_html(
-            '<span class="chatmemory-key" title="{}">{}</span>', at, timesince(found.since)
+            '<span class="chatmemory-key" title="{}">{}</span>',
+            at,
+            duration(timezone.now() - found.since),
         )
         return html + age
 

@@ -66,7 +66,9 @@ class RedactionForm(forms.Form):
     )
     count = forms.IntegerField(
         label=gettext_lazy("Texts to redact"),
-        help_text=gettext_lazy("Type the number of selected texts to confirm."),
+        help_text=gettext_lazy(
+            "Type the number of texts to confirm: this one and the selected ones."
+        ),
     )
 
 
