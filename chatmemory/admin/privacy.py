@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -52,13 +52,25 @@ def title_of(request: HttpRequest, session: Session) -> str:
     return visible(_content(request, session).apply(session.title))
 
 
-def name_of(model_admin: ReadOnlyAdmin, request: HttpRequest, session: Session) -> str:
-    """Return what all pages call a session; see `names_of`."""
-    return names_of(model_admin, request, [session])[session.pk]
+def name_of(
+    model_admin: ReadOnlyAdmin,
+    request: HttpRequest,
+    session: Session,
+    first_text: str | None = None,
+) -> str:
+    """Return what all pages call a session; see `names_of`.
+
+    `first_text` is its oldest visible message, if the caller has read it.
+    """
+    texts = None if first_text is None else {session.pk: first_text}
+    return names_of(model_admin, request, [session], texts)[session.pk]
 
 
 def names_of(
-    model_admin: ReadOnlyAdmin, request: HttpRequest, sessions: Sequence[Session]
+    model_admin: ReadOnlyAdmin,
+    request: HttpRequest,
+    sessions: Sequence[Session],
+    first_texts: Mapping[int, str] | None = None,
 ) -> dict[int, str]:
     """Return what all pages call each session, in at most one statement.
 
@@ -71,20 +83,23 @@ def names_of(
         if not session.title
         and (content := content_of(model_admin, request, session)) is not Content.HIDDEN
     }
-    first = _first_words(readable)
+    texts = _first_texts(readable.keys()) if first_texts is None else first_texts
+    words = {
+        pk: visible(content.apply(first_words(texts.get(pk, ""))))
+        for pk, content in readable.items()
+    }
     return {
-        session.pk: titles[session.pk] or first.get(session.pk) or visible(session.key)
+        session.pk: titles[session.pk] or words.get(session.pk) or visible(session.key)
         for session in sessions
     }
 
 
-def _first_words(readable: Mapping[int, Content]) -> dict[int, str]:
-    """Return the beginning of the oldest visible message of each session."""
-    if not readable:
+def _first_texts(pks: Collection[int]) -> Mapping[int, str]:
+    """Return the oldest visible message of each session that has one."""
+    if not pks:
         return {}
-    rows: Any = Message.stored.filter(session__in=readable.keys(), seq=F("session__first_seq"))
-    texts = rows.values_list("session_id", "text")
-    return {pk: visible(readable[pk].apply(first_words(text))) for pk, text in texts}
+    rows: Any = Message.stored.filter(session__in=pks, seq=F("session__first_seq"))
+    return dict(rows.values_list("session_id", "text"))
 
 
 def _content(request: HttpRequest, session: Session) -> Content:

@@ -43,6 +43,9 @@ class Fact:
     """The audit entry that explains the value."""
 
 
+_NOTHING = (None, 0, 0, None, "", False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Related:
     """What other tables store about a session, read in one statement."""
@@ -52,6 +55,8 @@ class Related:
     bad: int
     oldest_at: datetime | None
     """The time of the oldest visible message."""
+    first_text: str
+    """Its text; empty if there is none."""
     has_notes: bool
 
     @classmethod
@@ -63,12 +68,19 @@ class Related:
             _count(feedback, Feedback.Value.GOOD),
             _count(feedback, Feedback.Value.BAD),
             Subquery(oldest.values("created_at")[:1]),
+            Subquery(oldest.values("text")[:1]),
             Exists(SessionNote.objects.filter(session=session.pk)),
         )
         found = list(rows)
-        _tag, good, bad, oldest_at, has_notes = found[0] if found else (None, 0, 0, None, False)
-        tags = sorted(row[0] for row in found if row[0] is not None)
-        return cls(tags=tags, good=good, bad=bad, oldest_at=oldest_at, has_notes=has_notes)
+        _tag, good, bad, oldest_at, text, has_notes = found[0] if found else _NOTHING
+        return cls(
+            tags=sorted(row[0] for row in found if row[0] is not None),
+            good=good,
+            bad=bad,
+            oldest_at=oldest_at,
+            first_text=text or "",
+            has_notes=has_notes,
+        )
 
 
 def _count(feedback: Any, value: Feedback.Value) -> Coalesce:

@@ -10,7 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 
-from chatmemory.admin.privacy import Content, conceal, content_of
+from chatmemory.admin.privacy import Content, conceal, content_of, name_of
 from chatmemory.admin.readonly import LIST_FILTERS
 from chatmemory.admin.sessions.conversation.base import ConversationPage
 from chatmemory.admin.sessions.conversation.facts import Facts
@@ -76,6 +76,8 @@ class ConversationView(ConversationPage):
         self, session: Session, history: History, turns: Turns, **context: object
     ) -> HttpResponse:
         facts = Facts(self.model_admin, self.request, session, history)
+        first_text = facts.related.first_text
+        self.name = name_of(self.model_admin, self.request, session, first_text)
         may_note = self.may("note_session", session)
         return self.render(
             "conversation.html",
