@@ -11,14 +11,14 @@ from chatmemory.services import Export
 from chatmemory.transfer.exporting import FORMS, aread_pieces, write_export
 
 
-def download(export: Export, request: HttpRequest) -> StreamingHttpResponse:
-    """Return an export as a file."""
+def download(export: Export, request: HttpRequest, *, of: str = "") -> StreamingHttpResponse:
+    """Return an export as a file; `of` is the scope of a person, for its name."""
     form = FORMS[export.form]
     return file_response(
         request,
         write_export(export),
         content_type=form.content_type,
-        filename=f"chats.{form.suffix}",
+        filename=f"chats{'-' if of else ''}{of.replace(':', '-')}.{form.suffix}",
     )
 
 

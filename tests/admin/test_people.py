@@ -82,6 +82,8 @@ def test_without_view_user_only_owners_of_visible_sessions_are_found(ann):
     talk_of(ann, "a")
     assert found(client, "an") == [services.user_scope(ann)]
     assert found(client, "ann.miller@example.com") == []
+    page = client.get(PEOPLE, {"q": "ann.miller@example.com"}).content.decode()
+    assert "You do not have permission to view users" in page
 
 
 def test_the_page_shows_what_is_stored(admin, ann):
@@ -202,7 +204,7 @@ def test_an_export_is_audited_and_downloaded(admin, ann):
     answer = admin.post(url("person_export", scope), given)
     text = b"".join(answer.streaming_content).decode()
     assert "where is it?" in text
-    assert answer["Content-Disposition"] == 'attachment; filename="chats.csv"'
+    assert answer["Content-Disposition"] == f'attachment; filename="chats-user-{ann.pk}.csv"'
     entry = AuditEntry.objects.get(action="export")
     assert (entry.reason, entry.counts["messages"]) == ("GDPR, article 15", 2)
     for wrong in ({"form": "exe", "reason": "x"}, {"form": "csv", "reason": ""}):

@@ -120,7 +120,7 @@ class ExportView(PersonAct):
 
     def act(self, given: dict[str, Any]) -> HttpResponseBase:
         export = services.begin_export(by=operator(self.request), scope=self.scope, **given)
-        return transfer.download(export, self.request)
+        return transfer.download(export, self.request, of=self.scope)
 
 
 class EraseView(PersonAct):

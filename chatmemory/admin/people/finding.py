@@ -105,6 +105,11 @@ def _listed_users(
     return user_admin, user_admin.get_queryset(request)
 
 
+def searches_users(model_admin: ReadOnlyAdmin, request: HttpRequest) -> bool:
+    """Return whether the operator may view users, so that all of them are searched."""
+    return _listed_users(model_admin, request) is not None
+
+
 def search_users(model_admin: ReadOnlyAdmin, request: HttpRequest, term: str) -> QuerySet[Any]:
     """Search as the list of users does; without that list, by the start of the username."""
     model = get_user_model()

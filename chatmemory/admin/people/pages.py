@@ -14,7 +14,13 @@ from django.views import View
 
 from chatmemory import services
 from chatmemory.access.actors import all_scopes_of
-from chatmemory.admin.people.finding import Person, find_people, is_person, visible_person
+from chatmemory.admin.people.finding import (
+    Person,
+    find_people,
+    is_person,
+    searches_users,
+    visible_person,
+)
 from chatmemory.admin.privacy import names_of
 from chatmemory.admin.readonly import ReadOnlyAdmin, operator
 from chatmemory.admin.states import state_of
@@ -62,6 +68,7 @@ class PeopleView(PeoplePage):
         return self.render(
             "people.html",
             term=term,
+            searches_users=searches_users(self.model_admin, request),
             people=[(one, person_url(self.model_admin, one.scope)) for one in found],
             erasures=self._erasures_of_key(term)
             if term.isprintable() and term and not found
