@@ -219,8 +219,9 @@ async def test_an_adoption_closes_the_sockets_of_the_visitor(guest):
     ann = services.Actor.user(await db(make_user)())
     async with connected(tab := tab_of(guest.token)):
         keys = await services.aadopt_visitor(by=ann, visitor=guest.actor)
-        bye, code = await tab.closed()
-    assert (bye["reason"], code, keys) == ("unauthenticated", 4401, {"talk": "talk"})
+        _, code = await tab.closed()
+    assert keys == {"talk": "talk"}
+    assert code in (4401, 4404)  # the visitor's end, or the session's move, is noticed first
 
 
 async def test_an_erasure_closes_the_sockets_of_the_visitor(guest):
