@@ -72,6 +72,7 @@ RESPONDER = os.environ.get("RESPONDER", DEMO_BOT)
 CHATMEMORY = {
     "RESPONDER": RESPONDER,
     "SUGGESTIONS": SUGGESTIONS if RESPONDER == DEMO_BOT else [],
+    "ALLOW_ANONYMOUS": True,  # the visitors of the shop
     "AUDIT_KEY": os.environ.get("AUDIT_KEY", ""),
     "ERASURE_LIST": os.environ.get("ERASURE_LIST") or None,
 }

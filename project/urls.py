@@ -12,9 +12,11 @@ from chatmemory.api.unknown import Unknown
 from chatmemory.pages.views import with_policy
 
 home = TemplateView.as_view(template_name="home.html")
+shop = TemplateView.as_view(template_name="shop.html")
 
 urlpatterns = [
     path("", with_policy(home), name="home"),
+    path("shop/", with_policy(shop), name="shop"),
     path("accounts/login/", with_policy(LoginView.as_view()), name="login"),
     path("accounts/", include("django.contrib.auth.urls")),
     path("chat/", include("chatmemory.urls")),

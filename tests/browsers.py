@@ -16,6 +16,8 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--no-first-run",
+    # The page of another site, which a test serves, may reach a server on this machine.
+    "--disable-features=LocalNetworkAccessChecks",
     # Only loopback is reached, and no other name is looked up: that can take seconds.
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost , EXCLUDE 127.0.0.1",
 )

@@ -18,6 +18,7 @@ import pytest
 import redis
 from asgiref.sync import async_to_sync
 from channels.layers import channel_layers
+from django.conf import settings
 from django.core.cache import caches
 from django.core.management.color import no_style
 from django.db import OperationalError, connection, connections
@@ -87,8 +88,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _settings() -> Iterator[None]:
-    # Only tests that request Redis, and the servers that tests start, use it.
+    # Only tests that request Redis, and the servers that tests start, use it. Only the shop of the
+    # demo and the tests of visitors allow visitors.
     with override_settings(
+        CHATMEMORY={**settings.CHATMEMORY, "ALLOW_ANONYMOUS": False},
         PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"],
         CACHES=environment.caches(""),
         CHANNEL_LAYERS=environment.channel_layers(""),

@@ -196,16 +196,23 @@ class SessionLoginScheme(OpenApiAuthenticationExtension):  # type: ignore[no-unt
         ]
 
 
-class VisitorLoginScheme(SessionLoginScheme):  # type: ignore[no-untyped-call]  # its package
-    """A visitor's cookie; what writes needs the CSRF token too."""
+class VisitorLoginScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # its package
+    """A visitor's cookie; what writes needs the CSRF token too, which is defined above."""
 
     target_class = "chatmemory.api.base.VisitorLogin"
-    name = ["chatmemoryVisitor", "chatmemoryCsrf"]  # noqa: RUF012  # the type of its base
+    name = "chatmemoryVisitor"
 
-    def get_security_definition(self, auto_schema: AutoSchema) -> list[Schema]:
-        cookie: Schema = {"type": "apiKey", "in": "cookie", "name": visitors.COOKIE}
-        _, csrf = super().get_security_definition(auto_schema)
-        return [{**cookie, "description": "a visitor, without an account"}, csrf]
+    def get_security_requirement(self, auto_schema: AutoSchema) -> dict[str, list[Any]]:
+        _, csrf = SessionLoginScheme.name
+        return {self.name: [], csrf: []} if auto_schema.method in WRITES else {self.name: []}
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> Schema:
+        return {
+            "type": "apiKey",
+            "in": "cookie",
+            "name": visitors.COOKIE,
+            "description": "a visitor, without an account",
+        }
 
 
 class EmbedLoginScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # its package

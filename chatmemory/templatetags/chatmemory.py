@@ -1,10 +1,15 @@
-"""`{% load chatmemory %}{% chatmemory_widget session_key=… %}` puts the chat into a page."""
+"""`{% load chatmemory %}{% chatmemory_widget %}` puts the chat into a page."""
 
 from __future__ import annotations
 
 from django import template
-from django.conf import settings
+from django.conf import settings as django_settings
+from django.contrib.auth import get_user_model
+from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import ImproperlyConfigured
 from django.forms.utils import flatatt
+from django.http import HttpRequest
+from django.middleware.csrf import get_token
 from django.template import Context
 from django.templatetags.static import static
 from django.urls import NoReverseMatch, reverse
@@ -12,29 +17,34 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from chatmemory import codec
+from chatmemory.access import visitors
+from chatmemory.conf import settings
 from chatmemory.pages.views import SOCKET_PATH
 
 register = template.Library()
 
+NO_REQUEST = (
+    "chatmemory_widget needs the request in the template's context: render the template with it, "
+    "and add django.template.context_processors.request."
+)
+
 
 @register.simple_tag(takes_context=True)
-def chatmemory_widget(context: Context, *, session_key: object, **attributes: object) -> SafeString:
-    """Return the script and the element for a session of the page's user.
+def chatmemory_widget(
+    context: Context, *, session_key: object = None, **attributes: object
+) -> SafeString:
+    """Return the script and the element, for the user or the visitor of the request.
 
-    The attributes are those of docs/widget.md, with underscores: `mode="button"`. Without the chat
-    pages, stored replies remain plain text. Raises NotFound for a key that no URL can contain.
+    Without a key, the person continues the last chat of this browser. The attributes are those of
+    docs/widget.md, with underscores: `color_scheme="dark"`. Raises NotFound for a key that no URL
+    can contain, ImproperlyConfigured without a request.
     """
-    key = codec.key_of_address(str(session_key))
-    user = getattr(context.get("request"), "user", None)
+    request = context.get("request")
+    if request is None:
+        raise ImproperlyConfigured(NO_REQUEST)
+    key = None if session_key is None else codec.key_of_address(str(session_key))
     given = {name.replace("_", "-"): value for name, value in attributes.items()}
-    element = {
-        "url": f"{SOCKET_PATH}{key}/",
-        "page": _page_of(key),
-        "person": getattr(user, "pk", None),
-        "create": codec.is_new_key(key),
-        "details": settings.DEBUG or bool(getattr(user, "is_staff", False)),
-        **given,
-    }
+    element = {**_session(key), **_person(request, key), **given}
     return format_html(
         '<script type="module" src="{}"></script>\n<chat-memory{}></chat-memory>',
         static("chatmemory/chat.js"),
@@ -42,9 +52,39 @@ def chatmemory_widget(context: Context, *, session_key: object, **attributes: ob
     )
 
 
-def _page_of(key: str) -> str | None:
-    """Return the address of the session's page, if the chat pages are mounted."""
+def _session(key: str | None) -> dict[str, object]:
+    """Return the attributes that name the session; without a key, the browser chooses it."""
+    if key is None:
+        return {"sockets": SOCKET_PATH}
+    return {"url": f"{SOCKET_PATH}{key}/", "create": codec.is_new_key(key)}
+
+
+def _person(request: HttpRequest, key: str | None) -> dict[str, object]:
+    """Return the attributes that name the person, and what a person may load."""
+    user = getattr(request, "user", None)
+    api = (_address("chatmemory_api:sessions") or "").removesuffix("sessions/") or None
+    found: dict[str, object] = {
+        "api": api,
+        "details": django_settings.DEBUG or bool(getattr(user, "is_staff", False)),
+    }
+    if isinstance(user, get_user_model()):
+        adopts = settings.ALLOW_ANONYMOUS and settings.VISITOR_ADOPT == "ask" and api is not None
+        if adopts and visitors.token_of(request) is not None:
+            found |= {"adopt": True, "csrf": get_token(request)}
+        page = None if key is None else _address("chatmemory:session", key)
+        return {**found, "person": user.pk, "page": page, "login": _login(request)}
+    if settings.ALLOW_ANONYMOUS and api is not None:
+        return {**found, "csrf": get_token(request)}
+    return {**found, "api": None, "login": _login(request)}
+
+
+def _login(request: HttpRequest) -> str:
+    return redirect_to_login(request.get_full_path()).url
+
+
+def _address(name: str, *args: str) -> str | None:
+    """Return the address of a view, if the host has included it."""
     try:
-        return reverse("chatmemory:session", args=[key])
+        return reverse(name, args=args)
     except NoReverseMatch:
         return None

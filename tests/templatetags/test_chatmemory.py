@@ -1,62 +1,103 @@
 from __future__ import annotations
 
+import re
+from html import unescape
+
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
-from django.http import HttpRequest
+from django.core.exceptions import ImproperlyConfigured
 from django.template import Context, Template
+from django.test import RequestFactory
 
+from chatmemory.access.visitors import COOKIE
 from chatmemory.errors import NotFound
 
 KEY = "0b6f3b0c-9d2f-4c39-8d0c-6f3a0c2b1e4d"
 SCRIPT = '<script type="module" src="/static/chatmemory/chat.js"></script>\n'
+LOGIN = "/accounts/login/?next=/shop/%3Fpage%3D2"
 urlpatterns: list[object] = []
 
 
-def drawn(tag, **context):
+def drawn(tag="", *, user=None, cookies=None, **context):
+    """Return the attributes of the element, for a user who is signed in or an anonymous one."""
+    request = RequestFactory().get("/shop/?page=2")
+    request.COOKIES.update(cookies or {})
+    request.user = user or AnonymousUser()
     template = Template("{% load chatmemory %}{% chatmemory_widget " + tag + " %}")
-    return template.render(Context({"key": KEY, **context}))
+    text = template.render(Context({"key": KEY, "request": request, **context}))
+    assert text.startswith(f"{SCRIPT}<chat-memory ")
+    assert text.endswith("></chat-memory>")
+    found = re.findall(r' ([a-z-]+)(?:="([^"]*)")?', text.removeprefix(SCRIPT))
+    return {name: unescape(value) for name, value in found}
 
 
-def request_of(user):
-    request = HttpRequest()
-    request.user = user
-    return request
+def test_the_tag_names_session_page_and_person():
+    assert drawn("session_key=key", user=User(pk=7)) == {
+        "url": f"/ws/chat/{KEY}/",
+        "create": "",
+        "page": f"/chat/{KEY}/",
+        "api": "/api/",
+        "person": "7",
+        "login": LOGIN,
+    }
+    found = drawn("session_key='own.key'", user=User(pk=7, is_staff=True))
+    assert "create" not in found
+    assert found["details"] == ""
 
 
-def test_the_tag_loads_the_script_and_names_session_page_and_person():
-    request = request_of(User(pk=7))
-    assert drawn("session_key=key", request=request) == (
-        f'{SCRIPT}<chat-memory page="/chat/{KEY}/" person="7" url="/ws/chat/{KEY}/" create>'
-        "</chat-memory>"
-    )
-    request = request_of(User(pk=7, is_staff=True))
-    assert drawn("session_key='own.key'", request=request) == (
-        f'{SCRIPT}<chat-memory page="/chat/own.key/" person="7" url="/ws/chat/own.key/" details>'
-        "</chat-memory>"
-    )
+def test_without_a_key_the_browser_chooses_the_session():
+    found = drawn(user=User(pk=7))
+    assert found == {"sockets": "/ws/chat/", "api": "/api/", "person": "7", "login": LOGIN}
+
+
+def test_a_visitor_gets_a_csrf_token_and_others_are_sent_to_the_login(settings):
+    assert drawn() == {"sockets": "/ws/chat/", "login": LOGIN}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "ALLOW_ANONYMOUS": True}
+    found = drawn("session_key=key")
+    assert len(found.pop("csrf")) == 64
+    assert found == {"url": f"/ws/chat/{KEY}/", "create": "", "api": "/api/"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "cookies", "asks"),
+    [
+        ({}, {COOKIE: "secret"}, True),
+        ({}, {}, False),
+        ({"VISITOR_ADOPT": "auto"}, {COOKIE: "secret"}, False),
+        ({"ALLOW_ANONYMOUS": False}, {COOKIE: "secret"}, False),
+    ],
+)
+def test_who_was_a_visitor_is_asked_after_the_login(settings, changes, cookies, asks):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "ALLOW_ANONYMOUS": True, **changes}
+    found = drawn(user=User(pk=7), cookies=cookies)
+    assert ("adopt" in found, "csrf" in found) == (asks, asks)
 
 
 def test_attributes_are_escaped_and_can_be_omitted():
-    tag = 'mode="button" label=label color_scheme="dark" open=True create=no page=none'
-    found = drawn(
-        f"session_key=key {tag}",
-        label='"><b>',
-        no=False,
-        none=None,
-        request=request_of(AnonymousUser()),
-    )
-    assert found == (
-        f'{SCRIPT}<chat-memory color-scheme="dark" label="&quot;&gt;&lt;b&gt;" mode="button" '
-        f'url="/ws/chat/{KEY}/" open></chat-memory>'
-    )
+    tag = 'mode="button" label=label color_scheme="dark" open=True person=no page=none'
+    label = '"><b>'
+    found = drawn(f"session_key=key {tag}", user=User(pk=7), label=label, no=False, none=None)
+    assert found["label"] == label
+    assert (found["color-scheme"], found["open"]) == ("dark", "")
+    assert not {"person", "page"} & set(found)
 
 
 @pytest.mark.urls(__name__)
-def test_without_the_chat_pages_the_element_has_no_page():
-    assert "page=" not in drawn("session_key=key")
+@pytest.mark.parametrize("user", [None, User(pk=7)])
+def test_without_pages_and_api_nothing_is_loaded_from_them(settings, user):
+    settings.LOGIN_URL = "/in/"
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "ALLOW_ANONYMOUS": True}
+    found = drawn("session_key=key", user=user, cookies={COOKIE: "secret"})
+    assert not {"page", "api", "csrf", "adopt"} & set(found)
+    assert found["login"].startswith("/in/")
 
 
 @pytest.mark.parametrize("key", ["", "a/b", "é", "a b"])
 def test_an_impossible_key_is_refused(key):
     with pytest.raises(NotFound):
         drawn("session_key=bad", bad=key)
+
+
+def test_a_context_without_request_is_refused():
+    with pytest.raises(ImproperlyConfigured, match=r"context_processors\.request"):
+        drawn(request=None)

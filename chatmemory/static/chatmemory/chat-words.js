@@ -5,7 +5,6 @@
 /** @typedef {Record<string, string>} Texts */
 
 export const words = {
-  chat: "Chat",
   close: "Close",
   /** @type {Texts} by role */
   authors: {user: "You", assistant: "Assistant", tool: "Tool", system: "Instructions"},

@@ -5,29 +5,32 @@ import {MAX_RENDERED} from "../constants.js";
 
 /** @typedef {{seq: number, revision: number, html: string}} Rendered */
 
+/** @typedef {{messages: Rendered[], upto: number}} Page its messages, up to the number `upto` */
+/** @typedef {(after: number, before: number) => Promise<Page | null>} Load null if refused */
+
 export class MarkdownLoader {
   /** @type {Set<number>} */
   #wanted = new Set();
   #isLoading = false;
   #generation = 0; // counts calls of `clear`
-  #page;
+  #source;
   #isLive;
   #onLoad;
 
   /**
-   * @param {string | null} page address of the session's page; without it nothing is loaded
+   * @param {Load | null} load without it replies remain plain text
    * @param {() => boolean} isLive whether the server can be reached
    * @param {(messages: Rendered[]) => void} onLoad
    */
-  constructor(page, isLive, onLoad) {
-    this.#page = page;
+  constructor(load, isLive, onLoad) {
+    this.#source = load;
     this.#isLive = isLive;
     this.#onLoad = onLoad;
   }
 
   /** @param {number} seq */
   want(seq) {
-    this.#wanted.add(seq);
+    if (this.#source) this.#wanted.add(seq);
   }
 
   /** Forget all messages; after a reset their numbers may belong to others. */
@@ -41,7 +44,7 @@ export class MarkdownLoader {
     if (this.#isLoading) return;
     this.#isLoading = true;
     try {
-      while (this.#page && this.#wanted.size && this.#isLive()) {
+      while (this.#wanted.size && this.#isLive()) {
         if (!(await this.#loadNewest())) return;
       }
     } catch {
@@ -56,13 +59,22 @@ export class MarkdownLoader {
     const generation = this.#generation;
     const newest = Math.max(...this.#wanted);
     const oldest = Math.max(Math.min(...this.#wanted), newest - MAX_RENDERED + 1);
-    const response = await fetch(`${this.#page}html/?after=${oldest - 1}&before=${newest + 1}`);
-    if (!response.ok || response.redirected) return false; // for example to the sign-in page
-    const {messages, upto} = await response.json();
+    const loaded = await this.#source?.(oldest - 1, newest + 1);
+    if (!loaded) return false;
+    const {messages, upto} = loaded;
     if (generation !== this.#generation) return false;
     this.#onLoad(messages);
     // The server renders as many as its time permits, up to the number `upto`.
     for (const seq of this.#wanted) if (seq >= oldest && seq <= upto) this.#wanted.delete(seq);
     return upto >= oldest;
   }
+}
+
+/** @type {(page: string) => Load} */
+export function pageLoader(page) {
+  return async (after, before) => {
+    const response = await fetch(`${page}html/?after=${after}&before=${before}`);
+    // A redirect is one to the sign-in page, for example.
+    return response.ok && !response.redirected ? response.json() : null;
+  };
 }

@@ -190,7 +190,7 @@ export class MessageNodes {
     const isCut = row.cut || text.length > MAX_SHOWN_CHARS;
     setNote(node, noteOf(row), isCut && page ? [link(`${page}${row.seq}/`, words.showWhole)] : []);
     const isWhole = isKept && reply?.isWhole;
-    if (page && row.role === "assistant" && !isCut && !isWhole && hasMarkup(text)) {
+    if (row.role === "assistant" && !isCut && !isWhole && hasMarkup(text)) {
       this.#hooks.onMarkdown(row.seq);
     }
   }

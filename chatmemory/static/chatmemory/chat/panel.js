@@ -2,6 +2,7 @@
 // can cover or clip it.
 
 import {words} from "../chat-words.js";
+import {widgetWords} from "../widget-words.js";
 import {find} from "./nodes.js";
 import {setLabel} from "./skeleton.js";
 
@@ -29,7 +30,7 @@ export class Panel {
     const parts = /** @type {DocumentFragment} */ (template.content.cloneNode(true));
     this.#opener = find(parts, ".cm-opener", HTMLButtonElement);
     this.#node = find(parts, ".cm-panel", HTMLElement);
-    const label = element.getAttribute("label") || words.chat;
+    const label = element.getAttribute("label") || widgetWords.chat;
     find(this.#opener, "span", HTMLElement).textContent = label;
     find(this.#node, "h2", HTMLElement).textContent = label;
     this.#node.setAttribute("aria-label", label);

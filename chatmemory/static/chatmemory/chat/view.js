@@ -5,7 +5,7 @@ import {ChatMemoryClient} from "../chatmemory-client.js";
 import {CLOSE_NOT_FOUND, CLOSE_TOO_MANY_CONNECTIONS} from "../constants.js";
 import {bannerOf} from "./banner.js";
 import {Composer} from "./composer.js";
-import {MarkdownLoader} from "./markdown.js";
+import {MarkdownLoader, pageLoader} from "./markdown.js";
 import {MessageNodes} from "./messages.js";
 import {arrange} from "./nodes.js";
 import {ScrollPosition} from "./scroll.js";
@@ -13,6 +13,7 @@ import {buildSkeleton, setLabel} from "./skeleton.js";
 import {firstWords, isQuestion, visible} from "./text.js";
 
 /** @import {MessageFrame, OutboxEntry, VersionPlace} from "../types.d.ts" */
+/** @import {Access} from "./access.js" */
 
 const MAX_DRAW_DELAY_MS = 250; // a hidden page has no animation frames
 const TEXT_MS = 75; // pause between two drawings of streamed text
@@ -22,6 +23,7 @@ export class ChatView {
 
   #element;
   #root;
+  #access;
   #parts;
   #composer;
   /** @type {import("./editor.js").Editor | null} loaded for the first edit */
@@ -45,22 +47,25 @@ export class ChatView {
   /**
    * @param {HTMLElement} element
    * @param {HTMLElement} root the element itself, or a node in its shadow root
+   * @param {Access | null} access of a widget
    */
-  constructor(element, root) {
+  constructor(element, root, access = null) {
     this.#element = element;
     this.#root = root;
+    this.#access = access;
     this.#parts = buildSkeleton(element, root);
-    const url = element.getAttribute("url") ?? "";
+    const url = access?.url ?? element.getAttribute("url") ?? "";
     const page = element.getAttribute("page");
     this.client = new ChatMemoryClient(url, {
       create: element.hasAttribute("create"),
       html: element.closest("[lang]")?.getAttribute("lang") ?? "",
       storageKey: `chatmemory:${element.getAttribute("person") ?? ""}:${url}`,
+      ...access?.options,
     });
     this.#scroll = new ScrollPosition(this.#parts, () => this.#isLive() && this.#loadOlder());
     this.#composer = new Composer(this.#parts, this.client, (text) => this.#send(text));
     this.#markdown = new MarkdownLoader(
-      page,
+      access?.loadHtml ?? (page ? pageLoader(page) : null),
       () => this.#isLive(),
       (messages) => {
         this.#scroll.keep(() => {
@@ -83,7 +88,9 @@ export class ChatView {
     this.#listenToPage();
     this.#scroll.start();
     this.#scroll.toNewest();
-    this.client.connect();
+    if (this.#access) this.#access.start(this.client);
+    else this.client.connect();
+    this.#draw();
   }
 
   /** Release all that would keep the removed element alive. */
@@ -93,6 +100,7 @@ export class ChatView {
     this.#scroll.stop();
     clearTimeout(this.#textTimer);
     this.#textTimer = undefined;
+    this.#access?.stop();
     this.client.close();
   }
 
@@ -210,7 +218,9 @@ export class ChatView {
     arrange(tail, this.#nodes.drawPending());
     this.#nodes.prune();
     this.#editor?.abandonIfHidden();
-    empty.hidden = isRemoved || !isKnown || rows.childElementCount + tail.childElementCount > 0;
+    const isNew = client.state === "idle" && this.#access?.isStarted === false;
+    empty.hidden =
+      isRemoved || !(isKnown || isNew) || rows.childElementCount + tail.childElementCount > 0;
     this.#drawBanner();
     this.#drawStop();
     this.#composer.update();
@@ -247,13 +257,14 @@ export class ChatView {
     const {banner, bannerText, bannerButton} = this.#parts;
     const {state} = this.client;
     const hasDetails = this.#element.hasAttribute("details");
-    const {text, action = ""} = bannerOf(this.client, {isOnline: navigator.onLine, hasDetails});
+    const {text, action = ""} =
+      this.#access?.problem ?? bannerOf(this.client, {isOnline: navigator.onLine, hasDetails});
     // A screen reader announces the text again whenever it is set.
     if (bannerText.textContent !== text) bannerText.textContent = text;
     bannerButton.textContent = action;
     bannerButton.hidden = !action;
     banner.hidden = !text;
-    banner.classList.toggle("cm-ended", state === "ended");
+    banner.classList.toggle("cm-ended", state === "ended" || this.#access?.problem != null);
     this.#element.dataset.state = this.#root.dataset.state = state;
   }
 
@@ -408,7 +419,10 @@ export class ChatView {
   // Dismiss the notice, reconnect instead of another tab, or reload the page. A reload redirects to
   // the sign-in page if necessary.
   #onBannerButton() {
-    if (this.#isLive()) {
+    if (this.#access?.problem) {
+      this.#access.problem.act();
+      this.#draw();
+    } else if (this.#isLive()) {
       this.client.lost = 0;
       this.#draw();
     } else if (this.client.ending?.code === CLOSE_TOO_MANY_CONNECTIONS) {

@@ -1,0 +1,10 @@
+// Keys of new sessions.
+
+// A version-4 UUID (RFC 9562, 5.4). Not `crypto.randomUUID`, which exists only on pages over HTTPS.
+export function randomKey() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  bytes[6] = (bytes[6] & 0x0f) | 0x40;
+  bytes[8] = (bytes[8] & 0x3f) | 0x80;
+  const hex = [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  return hex.replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
+}

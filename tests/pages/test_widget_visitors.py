@@ -1,0 +1,233 @@
+"""Visitors in the widget: in the demo's shop and on another site, on a real server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.db import connection
+from django.test import Client
+from playwright.sync_api import Page, Route, expect
+
+import chatmemory
+from chatmemory import services
+from chatmemory.access.visitors import LOCAL_COOKIE
+from chatmemory.models import Session, Visitor
+from chatmemory.services import Actor
+from tests.browsers import Chat, launched
+from tests.conftest import database_environment
+from tests.factories import make_user
+from tests.pages.test_widget import check_access
+from tests.servers import Server
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+STATIC = Path(chatmemory.__file__).parent / "static" / "chatmemory"
+SITE = "http://localhost:8123"
+OTHER_SITE = "http://localhost:8124"
+EMBED_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Another shop</title>
+<script type="module" src="/static/chat.js"></script><h1>Another shop</h1>
+<chat-memory sockets="{0}/ws/chat/" api="{0}/api/" embed="shop" mode="button" label="Ask us">
+</chat-memory>"""
+MARKDOWN = "It is **free** from 50."
+REPLY = "It is free from 50."
+
+
+@pytest.fixture(scope="module")
+def shop_server(
+    django_db_setup: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    server = Server(
+        database_environment(),
+        tmp_path_factory.mktemp("servers") / "log",
+        LEASE=3,
+        ALLOW_ANONYMOUS=True,
+        EMBEDS={"shop": [SITE]},
+    )
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def page(transactional_db: None, shop_server: Server, chromium: str) -> Iterator[Page]:
+    """A tab of a browser without cookies, which violates no policy; the server runs."""
+    shop_server.start()
+    with launched(chromium) as browser, browser.new_context() as context:
+        context.set_default_timeout(10_000)
+        page = context.new_page()
+        lines: list[str] = []
+        page.on("console", lambda line: lines.append(line.text))
+        page.on("pageerror", lambda error: lines.append(f"Error: {error}"))
+        yield page
+        assert [line for line in lines if re.search("^Error:|Content Security", line)] == []
+
+
+def elsewhere(query):
+    """Run a query in another thread: Playwright's event loop occupies this one."""
+
+    def run():
+        try:
+            return query()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()
+
+
+def visitors():
+    return elsewhere(lambda: Visitor.objects.count())
+
+
+def owners():
+    """Return the scopes of the sessions that are not purged."""
+    found = Session.objects.filter(removed_at=None).values_list("scope", flat=True)
+    return elsewhere(lambda: sorted(found))
+
+
+def open_panel(page: Page) -> Chat:
+    page.get_by_role("button", name="Ask us", exact=True).click()
+    chat = Chat(page)
+    expect(chat.box).to_be_focused()
+    return chat
+
+
+def sign_in(page: Page, address: str) -> str:
+    """Sign a new user in; return the scope."""
+
+    def login() -> tuple[str, str]:
+        client, user = Client(), make_user("ann")
+        client.force_login(user)
+        return client.cookies[settings.SESSION_COOKIE_NAME].value, f"user:{user.pk}"
+
+    key, scope = elsewhere(login)
+    name = settings.SESSION_COOKIE_NAME
+    page.context.add_cookies([{"name": name, "value": key, "url": address}])
+    return str(scope)
+
+
+def test_a_visitor_of_the_shop_chats_returns_and_takes_the_chat_along(page, shop_server):
+    shop = f"{shop_server.address}/shop/"
+    page.goto(shop)
+    chat = open_panel(page)
+    expect(page.get_by_text("What would you like to talk about?")).to_be_visible()
+    assert (visitors(), owners()) == (0, [])  # a page view stores nothing
+
+    page.route("**/api/visitors/", lambda route: route.fulfill(status=503))
+    chat.send(MARKDOWN)
+    expect(chat.banner).to_contain_text("Your message is kept.")
+    page.unroute("**/api/visitors/")
+    chat.banner.get_by_role("button", name="Try again").click()
+    chat.expect_rows(MARKDOWN, REPLY)
+    expect(page.locator(".cm-rich strong")).to_have_text("free")
+    cookie = next(one for one in page.context.cookies() if one["name"] == LOCAL_COOKIE)
+    assert cookie["httpOnly"]
+    assert visitors() == 1
+
+    page.reload()
+    chat = open_panel(page)
+    chat.expect_rows(MARKDOWN, REPLY)
+    expect(page.locator(".cm-rich strong")).to_have_text("free")  # the page loads the stored HTML
+    (scope,) = owners()
+    assert scope.startswith("visitor:")
+
+    user = sign_in(page, shop_server.address)
+    page.reload()
+    open_panel(page)
+    question = page.get_by_role("region", name="Move your earlier chats to your account?")
+    expect(question.get_by_role("listitem")).to_have_text(MARKDOWN)
+    check_access(page)
+    assert owners() == [scope]  # the login alone moves nothing
+    question.get_by_role("button", name="Not now").click()
+    expect(question).to_have_count(0)
+    page.evaluate("sessionStorage.clear()")  # as in another tab, later
+    page.reload()
+    chat = open_panel(page)
+    question.get_by_role("button", name="Move").click()
+    chat.expect_rows(MARKDOWN, REPLY)
+    expect(question).to_have_count(0)
+    expect(chat.box).to_be_focused()
+    assert owners() == [user]
+    assert not [one for one in page.context.cookies() if one["name"] == LOCAL_COOKIE]
+    chat.send("As a user.")
+    chat.expect_rows(MARKDOWN, REPLY, "As a user.", "As a user.")
+
+
+def test_after_the_end_of_a_visitor_a_new_one_starts(page, shop_server):
+    page.goto(f"{shop_server.address}/shop/")
+    chat = open_panel(page)
+    chat.send("one")
+    chat.expect_rows("one", "one")
+    elsewhere(lambda: Visitor.objects.all().delete())
+    page.reload()
+    page.get_by_role("button", name="Ask us", exact=True).click()
+    page.keyboard.type("tw")
+    expect(page.get_by_text("What would you like to talk about?")).to_be_visible()
+    expect(chat.banner).to_be_hidden()
+    assert visitors() == 0
+    page.keyboard.type("o")  # neither the text nor the focus is lost
+    page.keyboard.press("Enter")
+    chat.expect_rows("two", "two")
+    assert visitors() == 1
+    elsewhere(purge_newest)
+    expect(chat.banner).to_contain_text("This chat was removed.")
+    chat.banner.get_by_role("button", name="New chat").click()
+    expect(chat.rows).to_have_count(0)
+    page.reload()
+    chat = open_panel(page)
+    expect(page.get_by_text("What would you like to talk about?")).to_be_visible()
+    assert len(owners()) == 1  # still that of the deleted visitor
+    chat.send("three")
+    chat.expect_rows("three", "three")
+    assert (visitors(), len(owners())) == (1, 2)
+
+
+def purge_newest():
+    key, scope = Session.objects.order_by("pk").values_list("key", "scope").last()
+    by = Actor.server("a task")
+    services.purge_session(session_key=key, scope=scope, by=by, reason="a test")
+
+
+def test_a_visitor_chats_on_another_site_without_a_cookie(page, shop_server):
+    cookies: list[str | None] = []
+    lines: list[str] = []
+    page.on("console", lambda line: lines.append(line.text))
+    page.on("request", lambda request: cookies.append(request.all_headers().get("cookie")))
+    serve_embed(page, shop_server)
+    page.goto(SITE)
+    chat = open_panel(page)
+    assert visitors() == 0
+    chat.send(MARKDOWN)
+    chat.expect_rows(MARKDOWN, REPLY)
+    page.reload()
+    chat = open_panel(page)
+    chat.expect_rows(MARKDOWN, REPLY)
+    expect(page.locator(".cm-rich strong")).to_have_text("free")
+    assert visitors() == 1
+    assert set(cookies) == {None}
+    assert page.context.cookies() == []
+
+    page.goto(OTHER_SITE)  # it uses the same public key
+    chat = open_panel(page)
+    chat.send("no")
+    expect(chat.banner).to_contain_text("The chat can't be started now. Your message is kept.")
+    assert any(f'EMBEDS"] must list {OTHER_SITE} for "shop"' in line for line in lines)
+    assert visitors() == 1
+
+
+def serve_embed(page: Page, server: Server) -> None:
+    """Serve a page with the widget, and the static files, on two other sites."""
+
+    def answer(route: Route) -> None:
+        name = route.request.url.partition("/static/")[2]
+        if name:
+            route.fulfill(path=STATIC / name)
+        else:
+            body = EMBED_PAGE.format(server.address)
+            route.fulfill(body=body, content_type="text/html; charset=utf-8")
+
+    page.route(re.compile("^http://localhost:812"), answer)
