@@ -155,7 +155,11 @@ def test_a_button_opens_and_closes_the_chat(host):
 
 def test_an_open_panel_takes_no_focus_and_fills_a_phone(host):
     host.set_viewport_size({"width": 390, "height": 700})
-    script = serve(host, HOST_PAGE.replace("create>", 'create mode="button" open>'), HOST_CSS)
+    script = serve(
+        host,
+        HOST_PAGE.replace("create>", 'create mode="button" open login="#the-login">'),
+        HOST_CSS,
+    )
     script.welcome()
     panel = host.get_by_role("dialog", name="Chat")
     assert panel.bounding_box() == {"x": 0, "y": 0, "width": 390, "height": 700}
@@ -165,6 +169,9 @@ def test_an_open_panel_takes_no_focus_and_fills_a_phone(host):
     assert host.evaluate("document.activeElement.localName") == "body"
     host.evaluate("document.querySelector('chat-memory').open()")
     expect(Chat(host).box).to_be_focused()
+    script.emit("bye", code=4401, reason="logout", reconnect=False, after_ms=None)
+    Chat(host).banner.get_by_role("button", name="Sign in").click()
+    expect(host).to_have_url(re.compile("#the-login$"))
 
 
 def test_without_a_stylesheet_the_chat_is_shown_and_the_console_names_it(launch, chromium):

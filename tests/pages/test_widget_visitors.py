@@ -192,6 +192,42 @@ def purge_newest():
     services.purge_session(session_key=key, scope=scope, by=by, reason="a test")
 
 
+def test_a_visitor_who_is_refused_is_not_replaced_and_an_old_page_is_reloaded(page, shop_server):
+    page.goto(f"{shop_server.address}/shop/")
+    chat = open_panel(page)
+    page.route("**/api/visitors/", without_cookies)
+    chat.send("one")
+    expect(chat.banner).to_contain_text("This site can't open the chat.")
+    page.unroute("**/api/visitors/")
+    assert visitors() == 1
+    page.reload()
+    chat = open_panel(page)
+    chat.expect_rows("one", "one")  # the unsent message creates another visitor
+    assert visitors() == 2
+
+    page.evaluate("localStorage.clear(); sessionStorage.clear()")
+    page.reload()
+    chat = open_panel(page)
+    sign_in(page, shop_server.address)  # in another tab
+    chat.send("two")
+    expect(chat.banner).to_contain_text("This page is out of date.")
+    assert len(owners()) == 1
+    with page.expect_navigation():
+        chat.banner.get_by_role("button", name="Reload").click()
+    chat = open_panel(page)
+    chat.send("three")
+    chat.expect_rows("three", "three")
+    assert visitors() == 2
+
+
+def without_cookies(route: Route) -> None:
+    response = route.fetch(max_redirects=0)
+    headers = {name: text for name, text in response.headers.items() if name != "set-cookie"}
+    page = route.request.frame.page
+    page.context.clear_cookies(name=LOCAL_COOKIE)  # the request of Playwright has stored it
+    route.fulfill(response=response, headers=headers)
+
+
 def test_a_visitor_chats_on_another_site_without_a_cookie(page, shop_server):
     cookies: list[str | None] = []
     lines: list[str] = []
