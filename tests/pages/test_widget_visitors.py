@@ -185,6 +185,13 @@ def test_after_the_end_of_a_visitor_a_new_one_starts(page, shop_server):
     chat.expect_rows("three", "three")
     assert (visitors(), len(owners())) == (1, 2)
 
+    page.goto("about:blank")
+    elsewhere(purge_newest)
+    page.goto(f"{shop_server.address}/shop/")
+    chat = open_panel(page)
+    expect(page.get_by_text("What would you like to talk about?")).to_be_visible()
+    assert len(owners()) == 1  # a view of a purged chat opens no other
+
 
 def purge_newest():
     key, scope = Session.objects.order_by("pk").values_list("key", "scope").last()
