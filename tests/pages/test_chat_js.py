@@ -216,6 +216,17 @@ def test_messages_that_the_server_lost_are_replaced_and_counted(scripted, lost, 
     chat.expect_rows("one", "another")
 
 
+def test_a_session_that_was_removed_while_there_was_no_socket_is_not_shown(scripted):
+    script, chat = scripted
+    script.welcome(*replied("a secret", "known"))
+    chat.expect_rows("a secret", "known")
+    script.sockets[-1].close(code=1001)
+    script.wait_for("hello")
+    script.sockets[-1].close(code=4404)
+    expect(chat.banner).to_contain_text("This chat was removed.")
+    chat.expect_rows()
+
+
 def test_a_changed_row_that_is_not_loaded_makes_no_gap(scripted):
     script, chat = scripted
     script.welcome(row(9, "nine"), row(10, "ten"), first_seq=3)

@@ -24,7 +24,7 @@ import {
   turnStart,
   versionsOf,
 } from "./client/versions.js";
-import {MAX_FETCH, PROTOCOL_VERSION} from "./constants.js";
+import {CLOSE_NOT_FOUND, MAX_FETCH, PROTOCOL_VERSION} from "./constants.js";
 
 export {beginsTurn, streamKey};
 
@@ -405,6 +405,7 @@ export class ChatMemoryClient extends EventTarget {
     this.#isSynced = false;
     this.#requests.rejectAll();
     this.#transcript.activity = [];
+    if (code === CLOSE_NOT_FOUND) this.#transcript.clear(); // removed while there was no socket
     this.#outbox.onDisconnect(code);
   }
 
