@@ -405,7 +405,7 @@ export class ChatMemoryClient extends EventTarget {
     this.#isSynced = false;
     this.#requests.rejectAll();
     this.#transcript.activity = [];
-    if (code === CLOSE_NOT_FOUND) this.#transcript.clear(); // removed while there was no socket
+    if (code === CLOSE_NOT_FOUND) this.#transcript.clear(); // removed meanwhile
     this.#outbox.onDisconnect(code);
   }
 

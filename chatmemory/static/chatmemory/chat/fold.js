@@ -1,4 +1,4 @@
-// Folds long messages of the user, so that the reply stays in view.
+// Folds long messages of the user.
 
 import {words} from "../chat-words.js";
 import {button, textBox} from "./nodes.js";
