@@ -148,7 +148,10 @@ class ModelError(ChatMemoryError):
 
 
 class ModelUnavailable(ModelError):
-    """The model is unavailable."""
+    """The model is unavailable.
+
+    Without a connection, and for HTTP status 502, 503 or 529 (overloaded) of a provider.
+    """
 
     code = "model_unavailable"
 
@@ -166,7 +169,7 @@ class ModelRateLimited(ModelError):
 class ModelAccessDenied(ModelError):
     """The model provider denied access. An operator must check the API key and quota.
 
-    For HTTP status 401 or 403 of a provider, and for an exhausted quota.
+    For HTTP status 401, 402 or 403 of a provider, and for an exhausted quota.
     """
 
     code = "model_access_denied"
@@ -185,6 +188,15 @@ class ContextTooLong(ModelError):
     """The input exceeds the model's token limit."""
 
     code = "context_too_long"
+
+
+class Blocked(ModelError):
+    """A content filter blocked the message or the reply.
+
+    Of the provider, as an error or as the end of a reply; or the model refused to answer.
+    """
+
+    code = "blocked"
 
 
 class NoCheckpointer(ModelError):

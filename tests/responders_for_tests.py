@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 
 from langchain_core.messages import AIMessage, HumanMessage
 
@@ -105,6 +105,14 @@ async def failing(messages: Messages, session: Session) -> AsyncGenerator[str, N
     """Raise an error in the middle."""
     yield "So far, "
     raise RuntimeError("secret words")
+
+
+async def filtered(
+    messages: Messages, session: Session
+) -> AsyncGenerator[Mapping[str, object], None]:
+    """Reply as a model whose provider ends the reply with a filter."""
+    metadata = {"finish_reason": "content_filter"}
+    yield {"role": "assistant", "content": "So far, ", "response_metadata": metadata}
 
 
 class Blocked(ModelError):

@@ -32,13 +32,13 @@ def check_responder() -> list[checks.CheckMessage]:
     try:
         found = import_string(name)
     except ImportError as error:
-        return [_responder_error(name, _import_hint(name, error))]
+        return [_responder_error(name, import_hint(name, error, what="the responder"))]
     except Exception as error:  # the module is the host's code
         # Only a warning: `migrate` must run where the module's services or keys are missing.
         return [
             checks.Warning(
                 f"CHATMEMORY['RESPONDER'] is {name!r}, whose import raises "
-                f"{type(error).__name__}: {error}",
+                f"{type(error).__name__}: {error}.",
                 hint="Correct the module, or set what it needs. Until then all replies fail.",
                 id="chatmemory.W021",
             )
@@ -59,11 +59,14 @@ def _responder_error(
 
 def _check_model(name: str) -> list[checks.CheckMessage]:
     """Check that LangChain supports a model string's provider, and its package is installed."""
+    provider, _, model = name.partition(":")
+    if "." in provider:
+        hint = f"A dotted path has no colon: {provider}.{model}"
+        return [_responder_error(name, hint)]
     providers = provider_packages()
     if providers is None:
         hint = "Model strings need LangChain: pip install 'django-chatmemory[models]'."
         return [_responder_error(name, hint)]
-    provider, _, model = name.partition(":")
     if not model:
         return [_responder_error(name, "The name of the model is missing; use provider:model.")]
     package = providers.get(provider)
@@ -115,13 +118,14 @@ def _did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {similar[0]}?" if similar else ""
 
 
-def _import_hint(path: str, error: ImportError) -> str:
+def import_hint(path: str, error: ImportError, *, what: str) -> str:
+    """Return why a dotted path cannot be imported, with the nearest name that exists."""
     module_path, _, name = path.rpartition(".")
     module = sys.modules.get(module_path)
     if isinstance(error, ModuleNotFoundError) or module is None:
         return f"{error}.{_similar_module(module_path, error)}"
     if hasattr(module, "__path__") and find_spec(path):
-        return f"{path} is a module; name the responder in it."
+        return f"{path} is a module; name {what} in it."
     return f"{error}.{_did_you_mean(name, vars(module))}"
 
 
@@ -129,7 +133,7 @@ def _similar_module(path: str, error: ImportError) -> str:
     """Return the suggestion for a module of this path that does not exist."""
     missing = error.name or ""
     if not f"{path}.".startswith(f"{missing}."):
-        return ""  # an import in the module fails
+        return f" It is imported by {path}: install its package, or correct that import."
     package, _, name = missing.rpartition(".")
     folders = getattr(sys.modules.get(package), "__path__", None) if package else None
     if package and folders is None:

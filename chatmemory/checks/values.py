@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ from django.core import checks
 from django.utils.functional import Promise
 from django.utils.module_loading import import_string
 
-from chatmemory.checks.responders import check_responder
+from chatmemory.checks.responders import check_responder, import_hint
 from chatmemory.conf import Duration, OptionalDuration, Setting, Settings, settings
 from chatmemory.services.removal.retention_rules import MAX_AGE_SECONDS, retention_rules
 from chatmemory.services.turns.admission import BUSY_POLICIES
@@ -68,6 +69,7 @@ FUNCTIONS = {
     "SOCKET_AUTH": None,
     "VALID_LOGINS": None,
     "REACH": None,
+    "TITLE": None,
 }
 """Settings that are a dotted path to a function, with the value that means no function."""
 
@@ -209,6 +211,7 @@ def _check_functions() -> list[checks.CheckMessage]:
     return [
         checks.Error(
             f"CHATMEMORY[{name!r}]: {path!r} cannot be imported or is not callable.",
+            hint=_function_hint(path),
             id="chatmemory.E004",
         )
         for name, default in FUNCTIONS.items()
@@ -255,6 +258,18 @@ def _check_erasure_list() -> list[checks.CheckMessage]:
         "path of a function."
     )
     return [checks.Error(message, id="chatmemory.E004")]
+
+
+def _function_hint(path: object) -> str:
+    """Return how to correct the path of a function that cannot be imported or called."""
+    if isinstance(path, str) and not path.startswith("."):
+        try:
+            found = import_string(path)
+        except ImportError as error:
+            return import_hint(path, error, what="the function")
+        if isinstance(found, ModuleType):
+            return f"{path} is a module; name the function in it."
+    return "Use the dotted path of a function."
 
 
 def _is_function(path: object) -> bool:

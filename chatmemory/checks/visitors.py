@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from django.apps import AppConfig
@@ -35,14 +35,12 @@ def _check_embeds() -> list[checks.CheckMessage]:
         message = "CHATMEMORY['EMBEDS'] must map each public key to a list of origins."
         return [checks.Error(message, id="chatmemory.E022")]
     # `dict` alone: a mapping of the host may query a database for each key.
-    wrong = (
-        [key for key, value in given.items() if not _is_embed(key, value)]
-        if isinstance(given, dict)
-        else []
-    )
-    if wrong:
+    if isinstance(given, dict) and (wrong := [*_invalid_parts(given)]):
         message = "CHATMEMORY['EMBEDS'] must map keys to lists of scheme://host[:port]."
-        hint = f"Invalid: {', '.join(map(repr, wrong))}. A key has 1 to 64 of A-Z a-z 0-9 - _"
+        hint = (
+            f"Invalid: {', '.join(map(repr, wrong))}. A key has 1 to 64 of A-Z a-z 0-9 - _; an "
+            "origin has no path, and no slash at its end."
+        )
         return [checks.Error(message, hint=hint, id="chatmemory.E022")]
     if given and not settings.ALLOW_ANONYMOUS:
         message = "CHATMEMORY['EMBEDS'] has no effect without ALLOW_ANONYMOUS."
@@ -50,9 +48,14 @@ def _check_embeds() -> list[checks.CheckMessage]:
     return []
 
 
-def _is_embed(key: object, origins: object) -> bool:
-    is_key = isinstance(key, str) and re.fullmatch("[A-Za-z0-9_-]{1,64}", key) is not None
-    return is_key and isinstance(origins, list | tuple) and all(map(is_origin, origins))
+def _invalid_parts(embeds: Mapping[object, object]) -> Iterator[object]:
+    for key, origins in embeds.items():
+        if not isinstance(key, str) or not re.fullmatch("[A-Za-z0-9_-]{1,64}", key):
+            yield key
+        if not isinstance(origins, list | tuple):
+            yield origins
+        else:
+            yield from (origin for origin in origins if not is_origin(origin))
 
 
 def _check_proxies() -> list[checks.CheckMessage]:

@@ -15,6 +15,9 @@ PAUSE_SECONDS = 0.02
 _CAPITALIZED = r"[A-ZÀ-ÖØ-Þ][\w'-]*"
 _PARTICLES = r"(?:(?:al|bin|da|de|del|den|der|di|dos|la|le|ten|van|von) ){0,2}"
 _NAME = rf"({_CAPITALIZED}(?: {_PARTICLES}{_CAPITALIZED}){{0,2}})"
+_WORD = r"(?!(?:and|but|in|my|not|of|the|to)\b)[\w'-]+"
+_LOWERCASE_NAME = rf"({_WORD}(?: {_WORD}){{0,2}}(?=\s*[.,;!?]|\s*$| (?:and|but)\b)|{_WORD})"
+"""A full name only if nothing else follows it: people also write "my name is anna by the way"."""
 _DAY = r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day"
 _MONTH = r"(?:Jan|Febr)uary|March|April|May|June|July|August|(?:Septem|Octo|Novem|Decem)ber"
 _DATE = (
@@ -23,7 +26,7 @@ _DATE = (
 )
 _FACT_PATTERNS = {
     "name": rf"\b(?:I'm|I am|[Cc]all me|(?<!'s )[Nn]ame(?:'s| is)) {_NAME}"
-    rf"|\b[Mm]y name(?:'s| is) (?:{_NAME}|(\w+))",
+    rf"|\b[Mm]y name(?:'s| is) (?:{_NAME}|{_LOWERCASE_NAME})",
     "order number": r"\b[Oo]rder(?: number| no\.?| id)?(?: is|:)?[ #]+"
     r"(?=[-\w]{3})([-\w]{0,30}?\d[-\w]{0,30})",
     "city": rf"(?:\b(?:[Ll]ive|[Bb]ased|[Oo]ffice|[Mm]oved?|am)|I'm) (?:in|to|from) {_NAME}"
@@ -33,7 +36,8 @@ _FACT_PATTERNS = {
     "date": _DATE,
 }
 _OTHER_FACT = re.compile(
-    r"\b[Mm]y ([a-z][a-z -]{1,30}?)(?:'s name)? (?:is called|is named|is|are) ([^.,;!?\n]{1,80})"
+    r"\b[Mm]y (?!name\b)([a-z][a-z -]{1,30}?)(?:'s name)?"
+    r" (?:is|are)(?: called| named)? ([^.,;!?\n]{1,80})"
 )
 _SYNONYMS = {
     "order": "order number",
@@ -52,8 +56,9 @@ _SYNONYMS = {
 }
 _QUOTED = re.compile(r"what (?:did|have) i (?:say|said|tell you|told you|mention)\w* about (.+)")
 _ASKED = re.compile(
-    r"\b(?:what(?:'s| is| was| are)|do you (?:still )?(?:know|remember)|(?:tell|remind) me(?: of)?"
-    r"|repeat|who(?:'s| is))(?: the name of)? (?=my\b)"
+    r"\b(?:what(?:'s| is| was| are| do i call)|how(?:'s| is| are)(?= my [a-z -]{1,30} called\b)"
+    r"|do you (?:still )?(?:know|remember)|(?:tell|remind) me(?: of)?|repeat|who(?:'s| is))"
+    r"(?: the name of)? (?=my\b)"
 )
 _MINE = re.compile(
     r"\bmy ([a-z][a-z -]{0,30}?)(?:'s name)?"

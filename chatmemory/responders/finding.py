@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence, Set
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import cache
 from typing import Any
@@ -13,42 +13,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from chatmemory.conf import settings
-from chatmemory.errors import (
-    ContextTooLong,
-    ModelAccessDenied,
-    ModelError,
-    ModelNotFound,
-    ModelRateLimited,
-    ModelTimeout,
-    ModelUnavailable,
-)
+from chatmemory.errors import Blocked, ModelError
 from chatmemory.models import Session
 from chatmemory.responders import demo
+from chatmemory.responders.failures import is_blocked, kind_of
 from chatmemory.responders.generators import from_generator
 from chatmemory.responders.values import Finished, Request, Responder, Step
-
-# By name, because each provider has its own classes, and importing them imports its package.
-_CLASSES: Sequence[tuple[type[ModelError], Set[str]]] = (
-    (ModelTimeout, {"ModelTimeoutError", "APITimeoutError", "TimeoutError", "TimeoutException"}),
-    (
-        ModelUnavailable,
-        {"ModelConnectionError", "APIConnectionError", "ConnectionError", "TransportError"},
-    ),
-    (ContextTooLong, {"ContextOverflowError", "context_length_exceeded"}),
-    (
-        ModelAccessDenied,
-        {
-            "ModelAuthenticationError",
-            "ModelPermissionDeniedError",
-            "insufficient_quota",
-            "status 401",
-            "status 403",
-        },
-    ),
-    (ModelRateLimited, {"ModelRateLimitError", "status 429"}),
-    (ModelNotFound, {"ModelNotFoundError", "status 404"}),
-)
-"""Our error classes by the class name, code or status of a provider's error; the first wins."""
 
 
 def find() -> Responder:
@@ -147,25 +117,13 @@ def _complete(responder: Responder) -> Responder:
         except ModelError:
             raise
         except Exception as error:
-            names = set(_names(error))
-            known = next((kind for kind, given in _CLASSES if names & given), None)
-            if known is None:
+            kind = kind_of(error)
+            if kind is None:
                 raise
-            raise known from error
+            raise kind from error
+        if is_blocked(last):
+            raise Blocked
         if last.get("role") != "assistant" or last.get("tool_calls"):
             yield Finished({"role": "assistant", "content": ""})
 
     return respond
-
-
-def _names(error: BaseException) -> Iterator[str]:
-    """Yield class names, codes and statuses of an error and its causes."""
-    cause: BaseException | None = error
-    while cause is not None:
-        names = [cls.__name__ for cls in type(cause).__mro__]
-        yield from names
-        yield str(getattr(cause, "code", ""))
-        # Only of provider clients: the request of a tool can also fail with status 401.
-        if "APIStatusError" in names:
-            yield f"status {getattr(cause, 'status_code', '')}"
-        cause = cause.__cause__

@@ -13,12 +13,9 @@ from typing import Any, get_args, get_origin
 from langchain_core.messages import AIMessage, AIMessageChunk, ToolMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from chatmemory.codec import text_of
+from chatmemory.codec import REASONING_TYPES, text_of
 from chatmemory.langchain import to_langchain, to_plain
 from chatmemory.responders.values import Finished, Progress, Request, Responder, Step, Text
-
-REASONING_TYPES = frozenset({"reasoning", "thinking", "redacted_thinking"})
-"""Types of content blocks that contain reasoning."""
 
 
 def from_runnable(runnable: Runnable[Any, Any]) -> Responder:

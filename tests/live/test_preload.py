@@ -80,6 +80,28 @@ def test_a_server_imports_the_responder_before_it_listens(tmp_path, program):
 
 @pytest.mark.long
 @pytest.mark.regression
+def test_the_runner_creates_the_model_before_it_runs_turns():
+    process = subprocess.Popen(
+        [sys.executable, "manage.py", "chatmemory_runner"],
+        env={**database_environment(), "OPENAI_API_KEY": "", "RESPONDER": "openai:gpt-5"},
+        cwd=settings.BASE_DIR,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        lines = [process.stdout.readline()]
+        while not lines[-1].startswith("Running turns as "):
+            assert process.poll() is None, lines
+            lines.append(process.stdout.readline())
+        assert "All replies will fail" in "".join(lines)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.long
+@pytest.mark.regression
 def test_a_server_with_a_misspelled_responder_starts_and_logs_the_fault(tmp_path):
     server = Server(database_environment(), tmp_path / "log", RESPONDER="tests.speaker.anser")
     try:

@@ -30,7 +30,7 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from chatmemory import services
+from chatmemory import errors, services
 from chatmemory.codec import Asks
 from chatmemory.errors import (
     ContextTooLong,
@@ -623,6 +623,20 @@ async def blocked(messages: object, session: Session) -> AsyncIterator[str]:
     raise Blocked from TimeoutError()
 
 
+async def filtered(messages: object, session: Session) -> AsyncIterator[dict[str, object]]:
+    metadata = {"finish_reason": "content_filter"}
+    yield {"role": "assistant", "content": "So far", "response_metadata": metadata}
+
+
+async def test_a_reply_that_a_filter_ended_fails_after_its_message(settings):
+    responder = f"{__name__}.filtered"
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "RESPONDER": responder}
+    async with aclosing(finding.find()(request())) as items:
+        assert (await anext(items)).message["content"] == "So far"
+        with pytest.raises(errors.Blocked):
+            await anext(items)
+
+
 class HTTPStatusError(Exception):
     """Like the class of httpx."""
 
@@ -770,6 +784,14 @@ def last_reply(*texts: str) -> str:
         ("my name is anna", "who am i?", "anna"),
         ("My dog is called Rex.", "What\u2019s my dog called?", "Rex"),
         ("my dog's name is Rex.", "what is the name of my dog?", "Rex"),
+        ("my dog is called rex", "how is my dog called?", "rex"),
+        ("My dog is named Rex", "What do I call my dog?", "Rex"),
+        ("my cat's name is Tom", "what is the name of my cat?", "Tom"),
+        ("my cats are called Tom and Tim", "what are my cats called?", "Tom and Tim"),
+        ("my name is anna weber", "what's my name?", "anna weber"),
+        ("hi, my name is anna weber and i am new here", "what's my name?", "anna weber"),
+        ("my name is will", "what's my name?", "will"),
+        ("my name is anna by the way", "what's my name?", "anna"),
         ("My name is Mira. My dog's name is Rex.", "What's my name?", "Mira"),
         ("My dog\u2019s name is Rex.", "What's my dog's name?", "Rex"),
     ],
@@ -784,6 +806,11 @@ def test_the_demo_model_admits_what_it_does_not_know():
     assert last_reply("My name is Mira.", "what's my dog called?") == unknown.format("dog")
     assert "don't know" in last_reply("My name is Mira.", "What did I say about elephants?")
     assert "don't know" in last_reply("Is the train late?")
+    assert "don't know" in last_reply("My order is #A-77.", "How is my order?")
+
+
+def test_the_demo_model_does_not_learn_what_is_not_a_name():
+    assert "don't know" in last_reply("my name is not anna", "What's my name?")
 
 
 def test_the_demo_model_answers_all_questions_with_the_newest_values():
@@ -805,7 +832,13 @@ def test_the_demo_model_quotes_the_sentence_unchanged():
 
 
 def test_the_demo_model_accepts_long_messages():
-    for text in ("my " * 10_000, "a" * 32_000, "order " + "A" * 31_000, "." * 32_000):
+    for text in (
+        "my " * 10_000,
+        "a" * 32_000,
+        "order " + "A" * 31_000,
+        "." * 32_000,
+        "how is my " * 3_200,
+    ):
         start = time.monotonic()
         demo.reply([{"role": "user", "content": text}])
         assert time.monotonic() - start < 5
