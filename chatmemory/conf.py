@@ -78,6 +78,12 @@ class Settings:
     `openai:gpt-5`, or a dotted path to a Runnable, to a factory `f(session)` that returns one, or
     to an async generator function `f(messages, session)`."""
 
+    TITLE = Setting[str | None](None)
+    """Names new sessions: the dotted path of a function, sync or async, from the messages (those
+    that a responder gets, and its reply) and the session to a title. It is called after a complete
+    turn, one of the first three, while the session has no title; None never. It has 30 s, and its
+    failure is only logged: docs/hooks.md."""
+
     SUGGESTIONS = Setting[Sequence[str]](())
     """Messages that the page of a new chat offers as buttons, such as "Where is my order?"; each at
     most 200 characters. They may be translated (`gettext_lazy`)."""

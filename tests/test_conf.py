@@ -9,8 +9,9 @@ from django.test import override_settings
 
 from chatmemory.conf import Duration, Setting, Settings, settings
 
-DEFAULTS = {
+DEFAULTS: dict[str, object] = {
     "RESPONDER": "demo",
+    "TITLE": None,
     "SUGGESTIONS": (),
     "WINDOW_TOKENS": 8_000,
     "WINDOW_MESSAGES": None,

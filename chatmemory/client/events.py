@@ -103,6 +103,21 @@ class Message:
         """The question that the next message answers, if the message asks one."""
         return self.fields.get("asks")
 
+    @property
+    def calls(self) -> list[Frame]:
+        """Its tool calls, each with `id`, `name`, `args` as JSON, and `cut`."""
+        return list(self.fields.get("calls") or [])
+
+    @property
+    def result(self) -> Frame | None:
+        """Of a tool: the id of the `call` that its text answers, and whether it `failed`."""
+        return self.fields.get("result")
+
+    @property
+    def reasoning(self) -> str:
+        """The model's reasoning, which can be truncated; empty if there is none."""
+        return str((self.fields.get("reasoning") or {}).get("text", ""))
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:

@@ -38,7 +38,7 @@ from chatmemory.consumers.database_wait import DatabaseWait
 from chatmemory.consumers.feed import Feed
 from chatmemory.consumers.limits import SocketLimits
 from chatmemory.consumers.logins import login_of, ticket_of
-from chatmemory.consumers.origins import is_allowed_origin
+from chatmemory.consumers.origins import ais_allowed_origin, is_allowed_origin
 from chatmemory.consumers.output import Output
 from chatmemory.consumers.source import FrameSource
 from chatmemory.database.pool import require_test_data
@@ -105,8 +105,11 @@ class ChatConsumer(AsyncConsumer):
     ) -> None:
         await receive()  # websocket.connect
         await require_test_data()
-        has_ticket = ticket_of(scope) is not None
-        if not is_allowed_origin(scope, may_be_missing=has_ticket, may_be_embed=has_ticket):
+        if ticket_of(scope) is None:
+            is_allowed = is_allowed_origin(scope)
+        else:
+            is_allowed = await ais_allowed_origin(scope, may_be_missing=True, may_be_embed=True)
+        if not is_allowed:
             await send({"type": "websocket.close"})
             return
         subprotocol = "chatmemory.v1" if "chatmemory.v1" in scope.get("subprotocols", ()) else None

@@ -12,6 +12,7 @@ from django.http.request import split_domain_port, validate_host
 from chatmemory.access.embeds import address_of, is_origin_of_any
 from chatmemory.access.visitors import LOCAL_HOSTS
 from chatmemory.conf import settings
+from chatmemory.database.pool import in_pool
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,10 @@ def origin_problem(
     if origin is not None and origin == address_of(own):
         return None
     return f"the origin {given} is not this server's, {_shown(own)}; add it to ALLOWED_ORIGINS"
+
+
+# In the pool: EMBEDS may be a mapping of the host, which queries a database.
+ais_allowed_origin = in_pool(is_allowed_origin)
 
 
 def _shown(value: str) -> str:

@@ -83,6 +83,8 @@ class Run:
     save_task: asyncio.Task[None] | None = None
     is_fence_lost: bool = False
     """Whether a save found that another process ended the turn. See Note [Fence]."""
+    is_complete: bool = False
+    """Whether the end is stored, and the reply is complete."""
     has_next_turn: bool = False
     """Whether the end is stored and another turn of the session waits."""
     task: asyncio.Task[None] | None = None
@@ -232,6 +234,7 @@ def store_end(run: Run, status: str, error: str) -> bool:
             return False
     if ended is None:
         logger.info("turn %s was ended by another process", run.claim.client_id)
+    run.is_complete = ended is not None and status == COMPLETE
     run.has_next_turn = ended is not None and ended.waiting > 0
     return True
 

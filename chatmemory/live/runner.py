@@ -44,6 +44,7 @@ from chatmemory.live.run import (
     needs_row,
 )
 from chatmemory.live.texts import LiveText
+from chatmemory.live.titles import give_title
 from chatmemory.logs import log_error
 from chatmemory.models import Message
 from chatmemory.responders import Finished, Progress, Request, Text
@@ -405,6 +406,14 @@ class Runner:
         # With `DB_THREADS` 0 the runner's thread does not see the rows of the test.
         if settings.DB_THREADS and self._thread.is_started and has_turn_limit(run.claim.scope):
             self._submit_and_probe(self._launch_waiting(run.claim.scope))
+        if run.is_complete and settings.TITLE is not None:
+            self._give_title(run.claim)
+
+    def _give_title(self, claim: Claim) -> None:
+        # A drain does not wait for it: the session's next turn tries again, in another process.
+        has_rows = settings.DB_THREADS or self._test_loop is not None  # see `_test_loop`
+        if has_rows and not self._is_draining:
+            self._submit(_log_errors(give_title(claim)))
 
     async def _launch_waiting(self, scope: str) -> None:
         """Launch turns of the user's other sessions that waited for TURNS_PER_USER."""

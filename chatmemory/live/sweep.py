@@ -116,8 +116,10 @@ class Sweep:
 
     async def _sweep_heads(self) -> float:
         """Hint at the sessions that changed, drop old mirrors, and request missing texts."""
-        heads = await _aheads(self._sockets.session_pks())
-        for session_pk in self._sockets.session_pks():
+        asked = self._sockets.session_pks()
+        heads = await _aheads(asked)
+        # Not those that were joined meanwhile: without a head they would count as removed.
+        for session_pk in {*asked}.intersection(self._sockets.session_pks()):
             head = heads.get(session_pk)
             if session_pk not in self._heads or self._heads[session_pk] != head:
                 self._heads[session_pk] = head

@@ -96,6 +96,24 @@ class Asks(TypedDict):
     value: NotRequired[object]
 
 
+class ToolCall(TypedDict):
+    id: str
+    name: str
+    args: str
+    cut: bool
+
+
+class ToolResult(TypedDict):
+    call: str
+    name: str
+    failed: bool
+
+
+class Reasoning(TypedDict):
+    text: str
+    cut: bool
+
+
 class Event(TypedDict):
     """progress: its `kind`, the `name` of the tool and its `state`; not stored"""
 
@@ -173,7 +191,7 @@ class Message(TypedDict):
     text: str
     """its text"""
     content: list[object] | None
-    """its blocks, if it is more than plain text; without arguments of tool calls"""
+    """its blocks, if it is more than plain text"""
     cut: bool
     """whether the text is truncated; REST returns the stored text"""
     error: Annotated[str, text_rule(maxLength=32)]
@@ -192,6 +210,15 @@ class Message(TypedDict):
     """on the last reply of a turn: the person's feedback, 1 (good) or -1 (bad)"""
     created_at: Time
     """when it was stored"""
+    calls: NotRequired[list[ToolCall]]
+    """the first 100 tool calls of the assistant: `id`, `name`, and the arguments `args` as JSON,
+    `cut` if they are truncated: to 8000 characters together, but not in the REST answer for one
+    message"""
+    result: NotRequired[ToolResult]
+    """of a tool: the `id` of the `call` that its text answers, the `name` of the tool, empty if it
+    is unknown, and whether it `failed`"""
+    reasoning: NotRequired[Reasoning]
+    """the reasoning of the model, `cut` as the arguments of calls are"""
 
 
 class Reset(TypedDict):

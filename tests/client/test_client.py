@@ -748,3 +748,12 @@ def test_the_client_imports_no_django():
         check=True,
     )
     assert not {"django", "channels"} & {name.partition(".")[0] for name in process.stdout.split()}
+
+
+def test_a_message_has_its_steps():
+    call = {"id": "c1", "name": "weather", "args": "{}", "cut": False}
+    reply = Message({"calls": [call], "reasoning": {"text": "Hm.", "cut": False}})
+    assert (reply.calls, reply.result, reply.reasoning) == ([call], None, "Hm.")
+    result = {"call": "c1", "name": "weather", "failed": False}
+    assert Message({"result": result}).result == result
+    assert (Message({}).calls, Message({}).reasoning) == ([], "")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chatmemory import protocol, services
+from chatmemory import codec, protocol, services
 from chatmemory.consumers.rows import RowFrames, row_frames
 from chatmemory.live.texts import Place
 from chatmemory.models import StoredMessage
@@ -50,6 +50,19 @@ def encoded(monkeypatch) -> list[int]:
 
     monkeypatch.setattr(protocol, "dump_message", counted)
     return seqs
+
+
+def test_a_frame_with_the_most_steps_is_small():
+    call = {
+        "id": "\U0001f600" * 200,
+        "name": "\U0001f600" * 200,
+        "args": {"text": "\U0001f600" * 9_000},
+    }
+    message = {"role": "assistant", "content": "", "tool_calls": [call] * 1_000}
+    reasoning = {"additional_kwargs": {"reasoning_content": "\U0001f600" * 9_000}}
+    row = codec.encode({**message, **reasoning}, lenient=True)
+    frame = protocol.dump_message(replace(ROW, role=row.role, text="", body=row.body).public())
+    assert len(frame.encode()) < protocol.MAX_FRAME_OUT / 3
 
 
 def test_an_equal_row_is_encoded_once(encoded):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 
 import pytest
 from asgiref.sync import sync_to_async as db
 from django.conf import settings as django_settings
+from django.contrib.auth.models import User
 from django.core.cache import cache
 
 from chatmemory import services
@@ -166,6 +168,50 @@ async def test_the_sweep_closes_the_sockets_of_removed_embeds(embeds, settings):
         await hub.sweep._sweep_logins()
         _, code = await tab.closed()
     assert code == 4401
+
+
+async def test_the_sweep_and_each_frame_end_the_sockets_of_a_removed_origin(embeds, settings):
+    """The other origins of the embed stay."""
+    second = "https://www.shop.example"
+    settings.CHATMEMORY |= {"EMBEDS": {"shop": [SHOP, second]}}
+    shopper, other = await db(make_visitor)(embed="shop"), await db(make_visitor)(embed="shop")
+    pages = [await page_of(by.actor, at) for by, at in ((shopper, SHOP), (other, second))]
+    async with pages[0] as removed, pages[1] as kept, await page_of(shopper.actor, SHOP) as used:
+        for tab in (removed, kept, used):
+            await tab.hello(create=True)
+        settings.CHATMEMORY |= {"EMBEDS": {"shop": [second]}}
+        assert (await used.send("hi"))["code"] == "unauthenticated"
+        await hub.sweep._sweep_logins()
+        for tab in (removed, used):
+            assert (await tab.closed())[1] == 4401
+        assert (await kept.send("hi"))["type"] == "ok"
+        await kept.idle(2)
+
+
+class StoredEmbeds(Mapping):
+    """The embeds of a host, in a table: the name of each user is an origin of `shop`."""
+
+    def __getitem__(self, key):
+        return list(User.objects.values_list("username", flat=True))
+
+    def __iter__(self):
+        return iter(["shop"] if User.objects.exists() else [])
+
+    def __len__(self):
+        return User.objects.exists()
+
+
+async def test_the_embeds_may_be_in_the_hosts_database(guest, settings):
+    settings.CHATMEMORY |= {"EMBEDS": StoredEmbeds()}
+    await db(make_user)(SHOP)
+    shopper = await db(make_visitor)(embed="shop")
+    async with await page_of(shopper.actor, SHOP) as tab:
+        await tab.hello(create=True)
+        assert (await tab.send("hi"))["type"] == "ok"
+        await tab.idle(2)
+        await User.objects.all().adelete()
+        await hub.sweep._sweep_logins()
+        assert (await tab.closed())[1] == 4401
 
 
 async def test_each_frame_of_an_ended_visitor_is_refused(guest):

@@ -10,9 +10,12 @@ from django.db.models import F
 
 from chatmemory import services
 from chatmemory.live import layer as layer_module
+from chatmemory.live import sweep as sweep_module
 from chatmemory.live.hub import Hub
 from chatmemory.live.layer import RUNNERS, Layer, group_of
-from chatmemory.live.texts import Place, pack
+from chatmemory.live.sockets import Sockets
+from chatmemory.live.sweep import Sweep
+from chatmemory.live.texts import Place, Texts, pack
 from chatmemory.models import Session
 from chatmemory.responders import Progress
 from tests.factories import TALK, make_session
@@ -105,6 +108,22 @@ def test_a_socket_that_left_gets_no_hints_and_the_last_socket_leaves_the_group(h
     here.leave(7, second)
     wait_for(lambda: not wire.groups[group_of(7)], "the group is not left")
     assert not here._sockets.session_pks()
+
+
+async def test_a_session_that_is_joined_during_a_sweep_and_then_removed_is_noticed(monkeypatch):
+    sockets, socket = Sockets(), FakeSocket()
+
+    async def join_meanwhile(pks):
+        if not pks:
+            sockets.add(7, socket)
+        return {}
+
+    monkeypatch.setattr(sweep_module, "_aheads", join_meanwhile)
+    sweep = Sweep(sockets, Texts(), *[lambda *_: None] * 3)
+    await sweep._sweep_heads()
+    socket.hints = 0
+    await sweep._sweep_heads()
+    assert socket.hints == 1
 
 
 def test_a_socket_that_joins_while_the_last_one_leaves_is_not_lost(hubs, wire):

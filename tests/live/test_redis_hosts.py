@@ -16,7 +16,7 @@ from tests.layers import FakeSocket
 from tests.servers import wait_for
 from tests.torture.world import Redis
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SESSIONS = range(1, 41)
 EPOCH = 1

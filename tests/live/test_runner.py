@@ -134,6 +134,13 @@ def test_a_responder_that_fails_leaves_a_row_with_the_partial_text(ann, settings
     assert "secret" not in str(list(Turn.objects.values()) + list(Message.objects.values()))
 
 
+def test_a_reply_that_a_filter_ended_fails_and_keeps_its_text(ann, settings):
+    use_responder(settings, "filtered")
+    begin(ann)
+    assert (ended().status, turn().error) == ("failed", "blocked")
+    assert rows()[-1] == ("assistant", "So far, ", "failed")
+
+
 @pytest.mark.parametrize(
     ("name", "code", "level", "trace"),
     [
