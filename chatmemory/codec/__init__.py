@@ -18,6 +18,7 @@ from chatmemory.codec.checks import (
     check_key,
     check_storable,
     check_text,
+    is_blank,
     is_new_key,
     key_of_address,
     label,
@@ -26,9 +27,10 @@ from chatmemory.codec.checks import (
     turn_of_address,
     unknown_field,
 )
-from chatmemory.codec.cleaning import check_value, cleaned, text_of
+from chatmemory.codec.cleaning import REASONING_TYPES, check_value, cleaned, text_of
 from chatmemory.codec.json import MAX_SAFE_INTEGER, dump_json, parse_json
 from chatmemory.codec.messages import MAX_CALLS, ROLES, Row, count_tokens, decode, encode, redacted
+from chatmemory.codec.steps import MAX_STEP_CHARS, Steps, steps_of
 from chatmemory.codec.usage import parse_usage, token_count
 
 __all__ = [
@@ -36,11 +38,14 @@ __all__ = [
     "HIDDEN",
     "MAX_CALLS",
     "MAX_SAFE_INTEGER",
+    "MAX_STEP_CHARS",
     "NOT_IN_KEYS",
+    "REASONING_TYPES",
     "ROLES",
     "UNKNOWN_OUTCOME",
     "Asks",
     "Row",
+    "Steps",
     "answered_call",
     "call_ids",
     "calls_of",
@@ -54,6 +59,7 @@ __all__ = [
     "decode",
     "dump_json",
     "encode",
+    "is_blank",
     "is_new_key",
     "key_of_address",
     "label",
@@ -61,6 +67,7 @@ __all__ = [
     "parse_json",
     "parse_usage",
     "redacted",
+    "steps_of",
     "storable",
     "text_of",
     "token_count",

@@ -54,9 +54,14 @@ def check_text(text: object, *, field: str = "text", max_chars: int | None = Non
         raise BadInput(message, code="too_large", field=field, limit=limit)
     if found := CONTROL.search(text):
         raise bad_text(found, field)
-    if all(map(_is_invisible, text)):
+    if is_blank(text):
         raise BadInput(f"{field} is empty.", code="empty", field=field)
     return text
+
+
+def is_blank(text: str) -> bool:
+    """Whether no character of the text is visible."""
+    return all(map(_is_invisible, text))
 
 
 def check_storable(text: str, field: str) -> str:

@@ -22,10 +22,10 @@ _FILE_URL = re.compile(r"[\0-\x20]*file:", re.IGNORECASE)
 _IMAGE_URL = re.compile(r"https?://|data:image/", re.IGNORECASE)
 
 _IMAGE_BLOCKS = frozenset({"image", "image_url"})
-_TEXT_BLOCKS = frozenset(
-    {"text", "reasoning", "thinking", "redacted_thinking"}
-    | {"tool_call", "invalid_tool_call", "tool_use"}
-)
+REASONING_TYPES = frozenset({"reasoning", "thinking", "redacted_thinking", "reasoning_content"})
+"""Types of content blocks that contain a model's reasoning."""
+
+_TEXT_BLOCKS = REASONING_TYPES | {"text", "tool_call", "invalid_tool_call", "tool_use"}
 
 
 def text_of(content: object) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from urllib.parse import SplitResult, urlsplit
 
+from django.utils.translation import gettext
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
 from markdown_it.renderer import RendererHTML
@@ -130,5 +131,5 @@ def _render_image(
     if is_allowed_image(str(token.attrGet("src")), env["image_origins"]):
         token.attrs |= {"alt": text, "loading": "lazy", "referrerpolicy": "no-referrer"}
         return renderer.renderToken(tokens, index, options, env)
-    description = f"image: {escapeHtml(text)}" if text.strip() else "image"
-    return f'<span class="blocked-image">[{description}]</span>'
+    description = gettext("image: %(text)s") % {"text": text} if text.strip() else gettext("image")
+    return f'<span class="blocked-image">[{escapeHtml(description)}]</span>'

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
 from chatmemory.rendering.markdown import MarkdownStream, markdown
-from tests.browsers import launched
 from tests.payloads import ELSEWHERE, PAYLOADS
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -40,9 +39,8 @@ class Visit:
 
 
 @pytest.fixture
-def visit(chromium: str) -> Iterator[Visit]:
-    with launched(chromium) as browser:
-        yield Visit(browser.new_page())
+def visit(launch: Callable[[str], Browser], chromium: str) -> Visit:
+    return Visit(launch(chromium).new_page())
 
 
 def streamed(text: str) -> str:
