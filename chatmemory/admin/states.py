@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from django.db.models import TextChoices
+from collections.abc import Collection, Mapping
+
+from django.db.models import OuterRef, Subquery, TextChoices
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory.models import Session
+from chatmemory.models import Session, Turn
 
 
 class State(TextChoices):
@@ -23,10 +25,11 @@ class State(TextChoices):
     IDLE = "idle", _("idle")
 
 
-def state_of(session: Session, last_status: str = "") -> State:
-    """Return the first state that applies; `last_status` is that of its last turn."""
+def state_of(session: Session, last: Turn | None = None) -> State:
+    """Return the first state that applies; `last` is the session's last turn that ended."""
     has_ended = session.ends_at is not None and session.ends_at <= timezone.now()
     is_kept = session.held_at or session.running or session.waiting
+    last_status = last.status if last else ""
     conditions = {
         State.PURGED: session.removed_at is not None,
         State.EXPIRED: has_ended and not is_kept,
@@ -39,3 +42,26 @@ def state_of(session: Session, last_status: str = "") -> State:
         State.IDLE: True,
     }
     return next(state for state, applies in conditions.items() if applies)
+
+
+def last_turns(pks: Collection[int]) -> Mapping[int, tuple[Turn | None, Turn | None]]:
+    """Return the last turn that ended, and the running or first waiting one, by session."""
+    own = Turn.objects.filter(session_id=OuterRef("pk"))
+    last = own.filter(user_seq__isnull=False).order_by("-user_seq").values("pk")[:1]
+    sessions = Session.objects.filter(pk__in=pks).order_by().annotate(last=Subquery(last))
+    columns = ("session_id", "status", "model", "started_at", "created_at", "ended_at", "user_seq")
+    columns_of = Turn.objects.order_by().only(*columns)
+    # A UNION: for one condition with OR, PostgreSQL reads all turns.
+    read = columns_of.filter(pk__in=sessions.values("last")).union(
+        columns_of.filter(session__in=pks, status__in=Turn.ACTIVE_STATUSES)
+    )
+    found: dict[int, tuple[Turn | None, Turn | None]] = {}
+    for turn in sorted(read, key=lambda turn: (turn.status, -turn.pk)):
+        ended, live = found.get(turn.session_id, (None, None))
+        # By status, a running turn comes before a waiting one.
+        if turn.status in Turn.ACTIVE_STATUSES:
+            live = turn if live is None or live.status == turn.status else live
+        else:
+            ended = turn
+        found[turn.session_id] = (ended, live)
+    return found

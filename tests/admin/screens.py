@@ -8,6 +8,7 @@ from pathlib import Path
 from django.conf import settings
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Route
 
+from tests.browsers import TIMEOUT_MS
 from tests.conftest import missing
 
 AXE = Path(__file__).parents[1] / "js/node_modules/axe-core/axe.min.js"
@@ -108,7 +109,7 @@ class Screens:
 
     def _context(self, browser: Browser, cookie: str) -> BrowserContext:
         context = browser.new_context(base_url=self.address, viewport=WIDE)  # type: ignore[arg-type]  # a TypedDict
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(TIMEOUT_MS)
         name = settings.SESSION_COOKIE_NAME
         context.add_cookies([{"name": name, "value": cookie, "url": self.address}])
         context.add_init_script(PREPARE)

@@ -406,15 +406,32 @@ def test_a_row_of_5_mb_is_truncated(admin):
     assert at("message", talk, 2) in page.content.decode()
 
 
+def test_truncated_steps_are_marked(admin):
+    talk = talk_of(make_user("ann"))
+    calls = [
+        {"name": name, "args": {"text": letter * count}, "id": letter}
+        for name, letter, count in (("short", "a", 10), ("long", "b", 9_000), ("last", "c", 10))
+    ]
+    thought = {"type": "thinking", "thinking": "d" * 9_000}
+    call = {"role": "assistant", "content": [thought], "tool_calls": calls}
+    services.append_messages(session_key="talk", messages=[call], by=BY, scope=talk.scope)
+    page = shown(admin.get(at("change", talk)))
+    assert "a&quot; }" in page
+    for cut in ("bbb…", "Tool call last …", "ddd…"):
+        assert cut in page
+
+
 def test_tool_calls_and_errors_are_shown(admin):
     talk = talk_of(make_user("ann"))
     called = {"name": "weather", "args": {"city": "<Lisbon>"}, "id": "t1"}
-    call = {"role": "assistant", "content": "", "tool_calls": [called]}
+    thought = {"type": "thinking", "thinking": "Where is <Lisbon>?"}
+    call = {"role": "assistant", "content": [thought], "tool_calls": [called]}
     result = {"role": "tool", "content": "sunny", "tool_call_id": "t1"}
     services.append_messages(session_key="talk", messages=[call, result], by=BY, scope=talk.scope)
     Message.objects.filter(seq=2).update(status="failed", error="model_timeout", redacted=True)
     Message.objects.filter(seq=4).update(body="{broken")
     page = shown(admin.get(at("change", talk)))
+    assert "Reasoning Where is &lt;Lisbon&gt;?" in page
     assert "Tool call weather { &quot;city&quot;: &quot;&lt;Lisbon&gt;&quot; }" in page
     for note in (
         "sunny",

@@ -125,6 +125,11 @@ def test_a_turn_shows_its_status_times_usage_and_feedback(reader, talk):
     page = shown(reader.get(at("change", talk)))
     line = "Turn: failed · model_error · in 3.0 s · first text after 0.7 s · waited 4.0 s · gpt-x"
     assert f"{line} · 12 tokens in · 34 tokens out" in page
+    assert "State failed" in page
+    services.append_messages(
+        **where(talk), client_id="more", messages=make_messages(*["more"] * 120)
+    )
+    assert "State failed" in shown(reader.get(at("change", talk)))  # also without its row
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from django.conf import settings as django_settings
 from playwright.sync_api import expect
 
 from tests.admin.test_admin import at, operator, talk_of
-from tests.browsers import launched
+from tests.browsers import TIMEOUT_MS
 from tests.factories import make_user
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
@@ -20,7 +20,7 @@ LONG = f"A **bold** word\n\n```\n{'x' * 500}\n```\n\n{TABLE}"
 
 
 @pytest.fixture
-def opened(chromium, live_server):
+def opened(launch, chromium, live_server):
     """Return a function that opens a page as an operator, and the problems of all pages."""
     rights = ("view_session", "view_transcript", "redact_message", "note_session")
     cookie = operator(*rights).cookies[django_settings.SESSION_COOKIE_NAME].value
@@ -40,22 +40,22 @@ def opened(chromium, live_server):
             response=response, headers={**response.headers, "content-security-policy": POLICY}
         )
 
-    with launched(chromium) as browser:
+    browser = launch(chromium)
 
-        def open_page(path, **options):
-            context = browser.new_context(base_url=live_server.url, **options)
-            context.set_default_timeout(20_000)
-            name = django_settings.SESSION_COOKIE_NAME
-            context.add_cookies([{"name": name, "value": cookie, "url": live_server.url}])
-            context.route("**/*", add_policy)
-            page = context.new_page()
-            page.on("pageerror", lambda error: problems.append(str(error)))
-            page.on("console", on_console)
-            page.on("response", on_response)
-            page.goto(path)
-            return page
+    def open_page(path, **options):
+        context = browser.new_context(base_url=live_server.url, **options)
+        context.set_default_timeout(TIMEOUT_MS)
+        name = django_settings.SESSION_COOKIE_NAME
+        context.add_cookies([{"name": name, "value": cookie, "url": live_server.url}])
+        context.route("**/*", add_policy)
+        page = context.new_page()
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", on_console)
+        page.on("response", on_response)
+        page.goto(path)
+        return page
 
-        yield open_page
+    yield open_page
     assert problems == []
 
 

@@ -24,7 +24,6 @@ from chatmemory.services.jobs.actions import ACTIONS
 from chatmemory.services.turns.progress import start_turn
 from tests.admin.screens import Screens
 from tests.admin.visits import talk_of
-from tests.browsers import launched
 from tests.factories import BY, make_session, make_user
 from tests.servers import start_job_runner, wait_for
 
@@ -130,14 +129,13 @@ def root():
 
 
 @pytest.fixture
-def desk(chromium, live_server, root):
+def desk(launch, chromium, live_server, root):
     """The tab of a superuser, without problems at the end."""
     client = Client()
     client.force_login(root)
     cookie = client.cookies[django_settings.SESSION_COOKIE_NAME].value
-    with launched(chromium) as browser:
-        desk = Desk(browser, live_server.url, cookie)
-        yield desk
+    desk = Desk(launch(chromium), live_server.url, cookie)
+    yield desk
     assert desk.problems == []
 
 

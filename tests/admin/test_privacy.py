@@ -11,7 +11,7 @@ from django.test import Client
 from chatmemory import services
 from chatmemory.admin import privacy
 from chatmemory.models import AuditEntry, Job, Session
-from tests.factories import BY, make_messages, make_session, make_user
+from tests.factories import BY, make_messages, make_session, make_user, make_visitor
 
 pytestmark = pytest.mark.django_db
 
@@ -40,6 +40,10 @@ def talk():
     )
     where = {"session_key": session.key, "scope": session.scope, "by": BY}
     services.append_messages(messages=make_messages(f"{SECRET} 1", f"{SECRET} 2"), **where)
+    thought = {"type": "thinking", "thinking": SECRET}
+    call = {"id": "c1", "name": "find", "args": {"word": SECRET}}
+    calling = {"role": "assistant", "content": [thought], "tool_calls": [call]}
+    services.append_messages(messages=[calling], **where)
     return session
 
 
@@ -111,6 +115,19 @@ def test_a_reveal_needs_a_reason_and_is_recorded(talk, settings):
     entry = AuditEntry.objects.get(action="reveal")
     assert (entry.session_pk, entry.reason) == (talk.pk, "complaint 12")
     assert f"/admin/chatmemory/session/{talk.pk}/change/" in shown(client, talk)
+
+
+def test_a_reveal_of_a_visitors_session_is_recorded(settings):
+    settings.CHATMEMORY = {"TRANSCRIPTS": "masked", "ALLOW_ANONYMOUS": True}
+    guest = make_visitor().actor
+    here = {"session_key": "a", "by": guest}
+    services.append_messages(**here, messages=make_messages(f"{SECRET} 1"), create=True)
+    session = services.get_session(**here)
+    client = operator(*READ, "view_unmasked")
+    assert shown(client, session) == set()
+    reveal(client, session, reason="complaint 12")
+    assert AuditEntry.objects.get(action="reveal").session_pk == session.pk
+    assert shown(client, session)
 
 
 def test_a_reveal_is_of_one_session_one_operator_and_a_while(talk, settings, monkeypatch):

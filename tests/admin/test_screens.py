@@ -8,7 +8,6 @@ import pytest
 
 from tests.admin.scene import MASKED, NO_PAGES, PAGES, all_pages, make_scene, routes
 from tests.admin.screens import NARROW, WIDE, Screens
-from tests.browsers import launched
 
 
 def test_each_address_is_a_page_or_has_a_reason_to_be_none():
@@ -54,14 +53,13 @@ def check(screens, *, is_audited):
 @pytest.mark.long
 @pytest.mark.django_db(transaction=True)
 def test_each_page_fits_and_is_accessible_under_a_strict_policy(
-    chromium, live_server, scene, settings
+    launch, chromium, live_server, scene, settings
 ):
-    with launched(chromium) as browser:
-        screens = Screens(browser, live_server.url, scene.cookie)
-        for pages, mode in ((all_pages(), "normal"), (MASKED, "masked")):
-            settings.CHATMEMORY = {**settings.CHATMEMORY, "TRANSCRIPTS": mode}
-            for one in pages:
-                screens.open(one.name, scene.address(one.path))
-                screens.check_offers(one.offers)
-                check(screens, is_audited=one.is_audited)
+    screens = Screens(launch(chromium), live_server.url, scene.cookie)
+    for pages, mode in ((all_pages(), "normal"), (MASKED, "masked")):
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "TRANSCRIPTS": mode}
+        for one in pages:
+            screens.open(one.name, scene.address(one.path))
+            screens.check_offers(one.offers)
+            check(screens, is_audited=one.is_audited)
     assert screens.problems == []

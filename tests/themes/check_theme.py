@@ -7,7 +7,6 @@ from django.conf import settings as django_settings
 
 from tests.admin.scene import MASKED, all_pages, make_scene
 from tests.admin.screens import NARROW, POLICY, WIDE, Screens
-from tests.browsers import launched
 
 pytestmark = [pytest.mark.browser, pytest.mark.long, pytest.mark.django_db(transaction=True)]
 
@@ -38,15 +37,15 @@ def check(screens, page):
     screens.page.set_viewport_size(WIDE)
 
 
-def test_each_page_offers_readable_buttons(chromium, live_server, settings):
+def test_each_page_offers_readable_buttons(launch, chromium, live_server, settings):
     scene = make_scene()
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with launched(chromium) as browser:
-        policy = POLICY if THEME == "django" else ""
-        screens = Screens(browser, live_server.url, scene.cookie, policy)
-        for pages, mode in ((all_pages(), "normal"), (MASKED, "masked")):
-            settings.CHATMEMORY = {**settings.CHATMEMORY, "TRANSCRIPTS": mode}
-            for page in pages:
-                screens.open(page.name, scene.address(page.path))
-                check(screens, page)
+    browser = launch(chromium)
+    policy = POLICY if THEME == "django" else ""
+    screens = Screens(browser, live_server.url, scene.cookie, policy)
+    for pages, mode in ((all_pages(), "normal"), (MASKED, "masked")):
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "TRANSCRIPTS": mode}
+        for page in pages:
+            screens.open(page.name, scene.address(page.path))
+            check(screens, page)
     assert screens.problems == []

@@ -18,6 +18,7 @@ from chatmemory.admin.jobs.results import done_text
 from chatmemory.admin.jobs.selection import DecidesBySession, permitted
 from chatmemory.admin.jobs.words import EXPLANATIONS, TITLES, reason_of
 from chatmemory.admin.privacy import names_of
+from chatmemory.admin.readonly import operator
 from chatmemory.admin.text import number_of, visible
 from chatmemory.errors import ChatMemoryError
 from chatmemory.models import Job, JobItem, Session
@@ -129,7 +130,7 @@ class CancelPage(OneJobPage):
     def post(self, request: HttpRequest, pk: int) -> HttpResponse:
         job = self.find(pk)
         self.model_admin.require(request, ACTIONS[job.action].permission)
-        if cancel_job(job_pk=job.pk):
+        if cancel_job(job_pk=job.pk, by=operator(request)):
             messages.success(request, _("The job stops. What it has done stays done."))
         else:
             messages.warning(request, _("The job has ended already."))

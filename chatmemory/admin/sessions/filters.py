@@ -121,10 +121,7 @@ class ErrorFilter(ChoiceFilter):
     def conditions(self) -> dict[str, tuple[Label, Q]]:  # type: ignore[override]  # new querysets
         kinds: list[type[ModelError]] = [ModelError, *ModelError.__subclasses__()]
         failed = {"status": Turn.Status.FAILED, "ended_at__gte": _ago(RECENT_DAYS)}
-        return {
-            code: (code, _of_turns(error=code, **failed))
-            for code in [*(kind.code for kind in kinds), "blocked"]
-        }
+        return {kind.code: (kind.code, _of_turns(error=kind.code, **failed)) for kind in kinds}
 
 
 class FeedbackFilter(ChoiceFilter):

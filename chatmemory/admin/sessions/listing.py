@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db.models import OuterRef, Subquery
 from django.http import HttpRequest
 
 from chatmemory.admin.keyset import KeysetChangeList
 from chatmemory.admin.privacy import names_of, title_of
-from chatmemory.admin.states import State, state_of
+from chatmemory.admin.states import State, last_turns, state_of
 from chatmemory.admin.text import visible
 from chatmemory.models import Session, SessionTag, Turn
 
@@ -44,13 +43,13 @@ class SessionChangeList(KeysetChangeList):
     def add_listed(self, request: HttpRequest, sessions: list[Session]) -> None:
         """Set `listed` of each session."""
         pks = [session.pk for session in sessions]
-        turns, tags = _turns(pks), _tags(pks)
+        turns, tags = last_turns(pks), _tags(pks)
         names = names_of(self.model_admin, request, sessions)
         for session in sessions:
             # Django names each row in the labels of the list.
             session.title = title_of(request, session)
             last, live = turns.get(session.pk, (None, None))
-            state = state_of(session, last.status if last else "")
+            state = state_of(session, last)
             listed = Listed(
                 name=names[session.pk],
                 state=state,
@@ -64,29 +63,6 @@ class SessionChangeList(KeysetChangeList):
 def listed(session: Session) -> Listed:
     """Return what the list shows of a session that `SessionChangeList` read."""
     found: Listed = session.__dict__["listed"]
-    return found
-
-
-def _turns(pks: Collection[int]) -> Mapping[int, tuple[Turn | None, Turn | None]]:
-    """Return the last started turn and the running or first waiting one of each session."""
-    own = Turn.objects.filter(session_id=OuterRef("pk"))
-    last = own.filter(user_seq__isnull=False).order_by("-user_seq").values("pk")[:1]
-    sessions = Session.objects.filter(pk__in=pks).order_by().annotate(last=Subquery(last))
-    columns = ("session_id", "status", "model", "started_at", "created_at", "ended_at", "user_seq")
-    columns_of = Turn.objects.order_by().only(*columns)
-    # A UNION: for one condition with OR, PostgreSQL reads all turns.
-    read = columns_of.filter(pk__in=sessions.values("last")).union(
-        columns_of.filter(session__in=pks, status__in=Turn.ACTIVE_STATUSES)
-    )
-    found: dict[int, tuple[Turn | None, Turn | None]] = {}
-    for turn in sorted(read, key=lambda turn: (turn.status, -turn.pk)):
-        ended, live = found.get(turn.session_id, (None, None))
-        # By status, a running turn comes before a waiting one.
-        if turn.status in Turn.ACTIVE_STATUSES:
-            live = turn if live is None or live.status == turn.status else live
-        else:
-            ended = turn
-        found[turn.session_id] = (ended, live)
     return found
 
 

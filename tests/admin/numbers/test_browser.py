@@ -9,7 +9,6 @@ from django.conf import settings
 from django.test import Client
 
 from chatmemory.models import DailyTurns
-from tests.browsers import launched
 from tests.factories import make_user
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
@@ -33,7 +32,7 @@ def send_policy(route):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 390])
-def test_pages_fit_and_violate_no_policy(chromium, live_server, login, scheme, width):
+def test_pages_fit_and_violate_no_policy(launch, chromium, live_server, login, scheme, width):
     for status in ("complete", "failed"):
         DailyTurns.objects.create(
             day=datetime.now(UTC).date(),
@@ -47,24 +46,24 @@ def test_pages_fit_and_violate_no_policy(chromium, live_server, login, scheme, w
             duration={"4871": 3},
         )
     problems = []
-    with launched(chromium) as browser:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        name = settings.SESSION_COOKIE_NAME
-        context.add_cookies([{"name": name, "value": login, "url": live_server.url}])
-        page = context.new_page()
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda line: line.type == "error" and problems.append(line.text))
-        page.route("**/admin/chatmemory/**", send_policy)
-        page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
-        for address in ("dailyturns/?days=7", "maintenance/"):
-            page.goto(f"{live_server.url}/admin/chatmemory/{address}")
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-        page.go_back()
-        shapes = page.locator("svg.chatmemory-plot rect")
-        assert shapes.count() == 2
-        colors = shapes.evaluate_all("found => found.map(one => getComputedStyle(one).fill)")
-        assert len(set(colors)) == 2
-        assert "rgb(0, 0, 0)" not in colors
-        page.get_by_text("As a table").first.click()
-        page.get_by_role("region", name="Messages stored").wait_for()
+    browser = launch(chromium)
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    name = settings.SESSION_COOKIE_NAME
+    context.add_cookies([{"name": name, "value": login, "url": live_server.url}])
+    page = context.new_page()
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda line: line.type == "error" and problems.append(line.text))
+    page.route("**/admin/chatmemory/**", send_policy)
+    page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
+    for address in ("dailyturns/?days=7", "maintenance/"):
+        page.goto(f"{live_server.url}/admin/chatmemory/{address}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.go_back()
+    shapes = page.locator("svg.chatmemory-plot rect")
+    assert shapes.count() == 2
+    colors = shapes.evaluate_all("found => found.map(one => getComputedStyle(one).fill)")
+    assert len(set(colors)) == 2
+    assert "rgb(0, 0, 0)" not in colors
+    page.get_by_text("As a table").first.click()
+    page.get_by_role("region", name="Messages stored").wait_for()
     assert problems == []

@@ -112,7 +112,7 @@ class Facts:
 
     def _states(self, turns: Turns) -> Iterator[Fact]:
         session = self._session
-        state = state_of(session)
+        state = state_of(session, turns.last)
         yield Fact(
             label=_("State"), value=_with_age(str(state.label), _since(session, state, turns))
         )
@@ -226,6 +226,8 @@ def _since(session: Session, state: State, turns: Turns) -> datetime | None:
         State.ARCHIVED: session.archived_at,
         State.RUNNING: (running.started_at or running.created_at) if running else None,
         State.WAITING: min((turn.created_at for turn in queued), default=None),
+        State.FAILED: turns.last.ended_at if turns.last else None,
+        State.INTERRUPTED: turns.last.ended_at if turns.last else None,
         State.IDLE: session.last_message_at,
     }
     return times.get(state)

@@ -17,6 +17,7 @@ from chatmemory.admin.sessions.conversation.history import Act
 from chatmemory.admin.sessions.conversation.turns import TurnLine, Turns
 from chatmemory.admin.text import truncate, visible
 from chatmemory.models import Feedback, Message, Session, Turn
+from chatmemory.rendering.json import formatted_args
 from chatmemory.rendering.markdown import markdown
 from chatmemory.rendering.rows import RowRenderer, is_markdown
 from chatmemory.rendering.text import has_markup
@@ -48,6 +49,7 @@ class TranscriptRow:
     """The text as rendered Markdown; None if it is shown as written."""
     is_cut: bool
     calls: list[Call]
+    reasoning: str
     raw: str
     """The stored JSON; empty for a message that has only a role and a text."""
     notes: list[str]
@@ -129,6 +131,7 @@ class Transcript:
         """`is_last`: whether it is the last message of its turn on the page."""
         plain = message.plain()
         text, is_cut = truncate(message.text, self.max_chars)
+        steps = codec.steps_of(plain)
         return TranscriptRow(
             seq=message.seq,
             role=message.role,
@@ -136,7 +139,8 @@ class Transcript:
             text=text,
             html=self._html(message),
             is_cut=is_cut,
-            calls=_calls(plain),
+            calls=_calls(steps),
+            reasoning=_reasoning(steps),
             raw=_raw(message, self.max_raw_chars),
             notes=_notes(message, plain),
             model=visible(message.model),
@@ -203,15 +207,22 @@ def _role_name(role: str) -> str:
     return str(dict(Message.Role.choices).get(role, role))
 
 
-def _calls(plain: dict[str, object]) -> list[Call]:
-    """Return each tool call of a message with its arguments, truncated."""
-    return [
-        Call(
-            name=truncate(str(call.get("name")), 200)[0],
-            args=truncate(_indented(call.get("args")), MAX_CALL_CHARS)[0],
-        )
-        for call in codec.calls_of(plain)
-    ]
+def _calls(steps: codec.Steps) -> list[Call]:
+    """Return each tool call of a message with its arguments, truncated with a mark."""
+    calls = []
+    for call in steps.calls:
+        args, is_cut = truncate(formatted_args(call.args, is_cut=call.cut), MAX_CALL_CHARS)
+        calls.append(Call(name=visible(call.name), args=_marked(args, is_cut or call.cut)))
+    return calls
+
+
+def _reasoning(steps: codec.Steps) -> str:
+    found = steps.reasoning
+    return _marked(visible(found.text), found.cut) if found else ""
+
+
+def _marked(text: str, is_cut: bool) -> str:
+    return f"{text}…" if is_cut else text
 
 
 def _raw(message: Message, max_chars: int) -> str:
@@ -219,11 +230,7 @@ def _raw(message: Message, max_chars: int) -> str:
         return ""
     if len(message.body) > max_chars:
         return truncate(message.body, max_chars)[0] + "…"
-    return visible(_indented(message.plain()))
-
-
-def _indented(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2)
+    return visible(json.dumps(message.plain(), ensure_ascii=False, indent=2))
 
 
 def _notes(message: Message, plain: dict[str, object]) -> list[str]:

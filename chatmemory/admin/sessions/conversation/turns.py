@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from django.db.models import Subquery
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
@@ -39,6 +40,9 @@ class Turns:
         turns.sort(key=lambda turn: (turn.place, turn.pk))
         self.all = turns
         self.by_seq = {turn.user_seq: turn for turn in turns if turn.user_seq is not None}
+        ended = [turn for turn in self.by_seq.values() if turn.ended_at is not None]
+        self.last = max(ended, key=lambda turn: turn.user_seq or 0, default=None)
+        """The session's last turn that ended."""
         self.running = next((turn for turn in turns if turn.client_id == session.running), None)
         rowless = [turn for turn in turns if turn.user_seq is None and turn.asked][:MAX_UNSTORED]
         self.queued = [turn for turn in rowless if turn.status == Turn.Status.WAITING]
@@ -71,14 +75,14 @@ def _read(session: Session, rows: Sequence[Message], has_rowless: bool) -> list[
     numbers = {row.turn for row in rows if row.turn is not None}
     # A UNION, so that each part uses its own index in a session with many turns.
     parts: list[TurnQuerySet] = [turns.filter(user_seq__in=numbers)] if numbers else []
+    ended = session.turns.filter(user_seq__isnull=False, ended_at__isnull=False)
+    parts.append(turns.filter(pk=Subquery(ended.order_by("-user_seq").values("pk")[:1])))
     if rows and session.superseded_to >= rows[0].seq:
         parts.append(turns.superseding(rows[0].seq, rows[-1].seq))
     if session.running is not None:
         parts.append(turns.filter(client_id=session.running))
     if has_rowless:
         parts.append(turns.filter(user_seq__isnull=True).exclude(asked=""))
-    if not parts:
-        return []
     return list(parts[0].union(*parts[1:], all=True) if parts[1:] else parts[0])
 
 
