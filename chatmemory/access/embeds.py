@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from chatmemory.conf import settings
@@ -11,18 +12,18 @@ PORTS = {"http": 80, "https": 443}
 
 def has_origin(embed: str, origin: str) -> bool:
     """Whether this is one of the embed's origins; False for an unknown embed."""
-    address = address_of(origin)
-    return address is not None and address in map(address_of, settings.EMBEDS.get(embed, ()))
+    return _is_one_of(origin, settings.EMBEDS.get(embed, ()))
 
 
 def is_origin_of_any(origin: str) -> bool:
     """Whether any embed has this origin."""
-    return any(has_origin(embed, origin) for embed in settings.EMBEDS)
+    # Not by key: a host's mapping can define `values` as one query.
+    return any(_is_one_of(origin, origins) for origins in settings.EMBEDS.values())
 
 
-def exists(embed: str) -> bool:
-    """Whether the visitors of this embed may chat; those without one have the key ""."""
-    return not embed or embed in settings.EMBEDS
+def _is_one_of(origin: str, origins: Iterable[str]) -> bool:
+    address = address_of(origin)
+    return address is not None and address in map(address_of, origins)
 
 
 def address_of(origin: str) -> tuple[str, str, int] | None:

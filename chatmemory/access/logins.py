@@ -53,6 +53,8 @@ class Login:
     """The network of a visitor, for limits per network."""
     embed: str = ""
     """The key of the embed of a visitor; empty on the same site."""
+    origin: str = ""
+    """The origin of the page on which the visitor of an embed chats."""
 
     @classmethod
     def of(
@@ -60,6 +62,12 @@ class Login:
     ) -> Login:
         """Return a login with the user's current password hash."""
         return cls(actor=Actor.user(user), proof=proof_of(user), key=key, credential=credential)
+
+
+def visitor_login(actor: Actor, embed: str, *, network: str, origin: str) -> Login:
+    """Return the login of a visitor; the origin of the page counts only for an embed."""
+    place = origin if embed else ""
+    return Login(actor=actor, proof="", network=network, embed=embed, origin=place)
 
 
 def proof_of(user: AbstractBaseUser) -> str:
@@ -223,14 +231,20 @@ def _has_fixed_rows(model: type[Model]) -> bool:
 def current_logins(logins: Collection[Login]) -> set[Login]:
     """Return the logins whose account is active, with an unchanged password and Django session.
 
-    Those of visitors are current until the visitor ends or is adopted.
+    Those of visitors are current until the visitor ends or is adopted, or until EMBEDS loses the
+    embed or its origin.
     """
     proofs = proofs_of({login.actor.owner for login in logins})
     keys = existing_session_keys({login.key for login in logins if login.key is not None})
+    # Each place once: EMBEDS may be the host's mapping, which queries a database.
+    places = {(login.embed, login.origin) for login in logins if login.embed}
+    allowed_places = {("", ""), *(place for place in places if embeds.has_origin(*place))}
     return {
         login
         for login in logins
-        if proofs.get(login.actor.owner) == login.proof and (login.key is None or login.key in keys)
+        if proofs.get(login.actor.owner) == login.proof
+        and (login.key is None or login.key in keys)
+        and (login.embed, login.origin) in allowed_places
     }
 
 
@@ -247,6 +261,12 @@ def check_reach(by: Actor) -> None:
     """Check that `REACH` allows an actor to chat. Raises Forbidden."""
     if settings.REACH is not None and not import_string(settings.REACH)(by):
         raise Forbidden("You may not chat here.")
+
+
+def check_self_service(act: str) -> None:
+    """Check that people may do this with their own data by `SELF_SERVICE`. Raises Forbidden."""
+    if act not in settings.SELF_SERVICE:
+        raise Forbidden(f"Ask an operator to {act} your data.")
 
 
 def may_chat(scope: str) -> bool:
@@ -281,8 +301,7 @@ def _current_visitors(owners: Collection[str]) -> list[str]:
     digests = [digest for owner in owners if (digest := visitor_of(owner)) is not None]
     if not digests or not settings.ALLOW_ANONYMOUS:
         return []
-    current = Visitor.objects.current().filter(digest__in=digests)
-    return [visitor.scope for visitor in current if embeds.exists(visitor.embed)]
+    return [visitor.scope for visitor in Visitor.objects.current().filter(digest__in=digests)]
 
 
 def is_active(user: AbstractBaseUser) -> bool:

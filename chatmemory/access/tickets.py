@@ -14,9 +14,8 @@ from datetime import timedelta
 
 from django.contrib.auth import get_user_model
 
-from chatmemory.access import embeds
 from chatmemory.access.actors import Actor, is_person, owner_of, visitor_of
-from chatmemory.access.logins import Login, is_valid, proofs_of
+from chatmemory.access.logins import Login, is_valid, proofs_of, visitor_login
 from chatmemory.database.locks import delete_without_waiting, locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
@@ -94,21 +93,20 @@ def use_ticket(*, ticket: str, network: str = "", origin: str = "") -> Login:
     if not deleted:
         raise Unauthenticated
     key, credential = json.loads(_encrypted(ticket, bytes.fromhex(row.login)))
-    for login in _logins_of(row.owner, key, credential, network):
-        is_placed = not login.embed or embeds.has_origin(login.embed, origin)
-        if is_placed and _digest(login.proof) == row.proof and is_valid(login):
+    for login in _logins_of(row.owner, key, credential, network, origin):
+        if _digest(login.proof) == row.proof and is_valid(login):
             return login
     raise Unauthenticated
 
 
 def _logins_of(
-    owner: str, key: str | None, credential: str | None, network: str
+    owner: str, key: str | None, credential: str | None, network: str, origin: str
 ) -> Iterator[Login]:
     digest, pk = visitor_of(owner), owner_of(owner)
     if digest is not None:
         actor = Actor.known_visitor(digest)
         for visitor in Visitor.objects.filter(digest=digest):
-            yield Login(actor=actor, proof="", network=network, embed=visitor.embed)
+            yield visitor_login(actor, visitor.embed, network=network, origin=origin)
     for user in on_primary(get_user_model()).filter(pk__in=[pk] if pk is not None else []):
         yield Login.of(user, key, credential)
 

@@ -15,10 +15,11 @@ from datetime import datetime, timedelta
 
 from django.conf import settings as django_settings
 from django.http.request import HttpRequest, split_domain_port, validate_host
+from django.http.response import HttpResponseBase
 
 from chatmemory.access import embeds, rates
 from chatmemory.access.actors import Actor
-from chatmemory.access.logins import Login, check_reach
+from chatmemory.access.logins import Login, check_reach, visitor_login
 from chatmemory.conf import settings
 from chatmemory.database.faults import write_connection
 from chatmemory.database.locks import lock_visitor, locked_transaction
@@ -97,7 +98,7 @@ def authenticate_visitor(*, token: str, network: str = "", origin: str = "") -> 
         raise Unauthenticated
     actor = Actor.visitor(token)
     embed = _use(actor.id, origin)
-    return Login(actor=actor, proof="", network=network, embed=embed)
+    return visitor_login(actor, embed, network=network, origin=origin)
 
 
 @retried(is_repeatable=True)
@@ -149,6 +150,26 @@ def token_in(cookies: Mapping[str, str], *, host: str, is_secure: bool) -> str |
 def token_of(request: HttpRequest) -> str | None:
     """Return the credential in the cookies of a request, or None."""
     return token_in(request.COOKIES, host=request.get_host(), is_secure=request.is_secure())
+
+
+def set_cookie(response: HttpResponseBase, token: str, *, is_local: bool) -> None:
+    """Set the cookie of a visitor; on a development server, one that needs no HTTPS."""
+    response.set_cookie(
+        LOCAL_COOKIE if is_local else COOKIE,
+        token,
+        max_age=timedelta(days=settings.VISITOR_MAX_DAYS),
+        path="/",
+        secure=not is_local,
+        httponly=True,
+        samesite="Lax",
+    )
+
+
+def forget_cookie(response: HttpResponseBase) -> None:
+    """Delete the cookie of a visitor."""
+    # Browsers ignore the deletion of a cookie with the prefix `__Host-` if it is not Secure.
+    response.set_cookie(COOKIE, max_age=0, path="/", secure=True, samesite="Lax")
+    response.delete_cookie(LOCAL_COOKIE)
 
 
 def is_development(host: str, *, is_secure: bool) -> bool:

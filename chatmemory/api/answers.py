@@ -291,6 +291,9 @@ class Adoptable(TypedDict):
     """the visitor; null without one"""
     sessions: list[AdoptableSession]
     """the sessions, the last active first"""
+    done: bool
+    """whether the user has already taken over sessions of this visitor: the POST returns their
+    keys"""
 
 
 class Adopted(TypedDict):

@@ -45,8 +45,6 @@ from chatmemory.services import Actor, Login
 
 T = TypeVar("T")
 
-BY_OWNER = "requested by the owner"
-"""The reason of removals and exports in the audit."""
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 """The methods that write. A DELETE has no body; the body of the others is JSON."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -137,12 +138,21 @@ def _page_fields(head: Head, rows: Sequence[StoredMessage], *, html: bool) -> di
     }
 
 
-def _public(head: Head, rows: Sequence[StoredMessage], *, html: bool) -> list[dict[str, object]]:
+def _public(
+    head: Head,
+    rows: Sequence[StoredMessage],
+    *,
+    html: bool,
+    max_chars: int = codec.MAX_STEP_CHARS,
+) -> list[dict[str, object]]:
     """Return the fields of messages that their reader sees, on request with their HTML."""
+    found = [row.public(max_chars=max_chars) for row in rows]
     if not html:
-        return [row.public() for row in rows]
+        return found
     renderer = RowRenderer(head)
-    return [{**row.public(), "html": renderer.html_of(row)} for row in rows]
+    return [
+        {**fields, "html": renderer.html_of(row)} for row, fields in zip(rows, found, strict=True)
+    ]
 
 
 class MessageDetail(View):
@@ -158,7 +168,8 @@ class MessageDetail(View):
         found = [row for row in page.rows if row.seq == seq]
         if not found:
             raise NotFound(NO_MESSAGE)
-        return Response(_public(page.head, found, html=query.html)[0])
+        [fields] = _public(page.head, found, html=query.html, max_chars=sys.maxsize)
+        return Response(fields)
 
 
 class VersionList(View):

@@ -407,6 +407,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
                     "sessions": [
                         {"key": KEY, "title": "", "text": "How long?", "last_message_at": MOMENT}
                     ],
+                    "done": False,
                 },
             )
         },

@@ -8,17 +8,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from chatmemory import services, transfer
-from chatmemory.access import rates
-from chatmemory.api.base import BY_OWNER, View
+from chatmemory.access import logins, rates
+from chatmemory.api.base import View
 from chatmemory.api.requests import ERASE_OWN_DATA, EXPORT_QUERY
-from chatmemory.conf import settings
-from chatmemory.errors import BadInput, Forbidden
+from chatmemory.errors import BadInput
 from chatmemory.services import Erased
-
-
-def _check_allowed(act: str) -> None:
-    if act not in settings.SELF_SERVICE:
-        raise Forbidden(f"Ask an operator to {act} your data.")
+from chatmemory.services.audit.entries import BY_OWNER
 
 
 class MarkdownRenderer(JSONRenderer):
@@ -36,7 +31,7 @@ class ExportOwnData(View):
     check_read = staticmethod(rates.check_writes)  # it reads everything, and the audit grows
 
     def get(self, request: Request) -> StreamingHttpResponse:
-        _check_allowed("export")
+        logins.check_self_service("export")
         query = self.query(EXPORT_QUERY)
         export = services.begin_export(form=f"own-{query.form}", by=self.actor, reason=BY_OWNER)
         return transfer.download(export, request._request)  # noqa: SLF001  # Django's own request
@@ -47,7 +42,7 @@ class EraseOwnData(View):
 
     def post(self, request: Request) -> Response:
         """Erase, and return the receipt with the keys of the sessions on hold, which stay."""
-        _check_allowed("erase")
+        logins.check_self_service("erase")
         if self.body(ERASE_OWN_DATA).confirm != self.actor.label:
             raise BadInput(f"confirm must be {self.actor.label!a}.", field="confirm")
         return Response(receipt(services.erase_person(by=self.actor, reason=BY_OWNER)))

@@ -10,8 +10,7 @@ from rest_framework.response import Response
 
 from chatmemory import codec, services
 from chatmemory.api import conditional
-from chatmemory.api.base import BY_OWNER, View
-from chatmemory.api.paging import session_page
+from chatmemory.api.base import View
 from chatmemory.api.requests import (
     NOTHING,
     OPEN_SESSION,
@@ -20,8 +19,9 @@ from chatmemory.api.requests import (
     UPDATE_SESSION,
 )
 from chatmemory.errors import BadInput, NotFound
-from chatmemory.models import AuditEntry, Head, Session
+from chatmemory.models import AuditEntry, Head, Session, session_page
 from chatmemory.services import Removed
+from chatmemory.services.audit.entries import BY_OWNER
 from chatmemory.services.removal.restore import undo_until
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.contrib.auth import get_user_model
 from rest_framework.authentication import BaseAuthentication
@@ -12,7 +12,6 @@ from rest_framework.response import Response
 from chatmemory import services
 from chatmemory.access import rates, visitors
 from chatmemory.api.base import (
-    BY_OWNER,
     PublicView,
     SessionLogin,
     View,
@@ -26,6 +25,7 @@ from chatmemory.errors import Conflict, Forbidden, NotFound, Unauthenticated
 from chatmemory.models import Visitor
 from chatmemory.rendering.text import first_words
 from chatmemory.services import Actor
+from chatmemory.services.audit.entries import BY_OWNER
 
 NEEDS_HTTPS = "Visitors need HTTPS. If a proxy provides it, set Django's SECURE_PROXY_SSL_HEADER."
 
@@ -66,7 +66,7 @@ class VisitorList(PublicView):
         if embed:
             return Response(fields(new.actor, new.ends_at, new.token), 201)
         response = Response(fields(new.actor, new.ends_at), 201)
-        set_cookie(response, new.token, is_local=is_local)
+        visitors.set_cookie(response, new.token, is_local=is_local)
         return response
 
 
@@ -89,8 +89,11 @@ class Adoption(View):
 
     def get(self, request: Request) -> Response:
         """List them: on a shared computer they may be another person's."""
-        visitor = None if self.visitor is not None else _visitor_of(request)
-        sessions = [] if visitor is None else services.list_adoptable(visitor=visitor)
+        token = visitors.token_of(request._request)  # noqa: SLF001  # Django's own request
+        is_user = self.visitor is None
+        offer = services.offer_adoption(by=self.actor, token=token) if token and is_user else None
+        if offer is None:
+            return Response({"visitor": None, "sessions": [], "done": False})
         listed = [
             {
                 "key": session.key,
@@ -98,9 +101,10 @@ class Adoption(View):
                 "text": first_words(session.text, MAX_WORDS_CHARS),
                 "last_message_at": session.last_message_at and session.last_message_at.isoformat(),
             }
-            for session in sessions
+            for session in offer.sessions
         ]
-        return Response({"visitor": visitor and visitor.id, "sessions": listed})
+        found = {"visitor": offer.visitor.id, "sessions": listed, "done": offer.is_done}
+        return Response(found)
 
     def post(self, request: Request) -> Response:
         """Move them; the body names the visitor whose sessions the person has seen."""
@@ -114,7 +118,7 @@ class Adoption(View):
             raise NotFound("This browser has no such visitor. List the sessions again.")
         keys = services.adopt_visitor(by=self.actor, visitor=Actor.known_visitor(digest))
         response = Response({"keys": keys})
-        forget_cookie(response)
+        visitors.forget_cookie(response)
         return response
 
 
@@ -130,25 +134,5 @@ class OwnVisitor(View):
             raise NotFound("You are no visitor.")
         erased = services.erase_person(by=self.actor, reason=BY_OWNER)
         response = Response(receipt(erased))
-        forget_cookie(response)
+        visitors.forget_cookie(response)
         return response
-
-
-def forget_cookie(response: Response) -> None:
-    """Delete the cookie of a visitor."""
-    # Browsers ignore the deletion of a cookie with the prefix `__Host-` if it is not Secure.
-    response.set_cookie(visitors.COOKIE, max_age=0, path="/", secure=True, samesite="Lax")
-    response.delete_cookie(visitors.LOCAL_COOKIE)
-
-
-def set_cookie(response: Response, token: str, *, is_local: bool) -> None:
-    """Set the cookie of a visitor; on a development server, one that needs no HTTPS."""
-    response.set_cookie(
-        visitors.LOCAL_COOKIE if is_local else visitors.COOKIE,
-        token,
-        max_age=timedelta(days=settings.VISITOR_MAX_DAYS),
-        path="/",
-        secure=not is_local,
-        httponly=True,
-        samesite="Lax",
-    )

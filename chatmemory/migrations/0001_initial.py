@@ -178,6 +178,7 @@ class Migration(migrations.Migration):
                 ('actor_kind', models.CharField(max_length=16)),
                 ('actor_id', models.CharField(max_length=150)),
                 ('actor_label', models.CharField(max_length=200, verbose_name='operator')),
+                ('cancelled_by', models.CharField(db_default='', max_length=200, verbose_name='cancelled by')),
                 ('permissions', models.CharField(max_length=200)),
                 ('reason', models.CharField(max_length=500, verbose_name='reason')),
                 ('params', models.JSONField(default=dict)),

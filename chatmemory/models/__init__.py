@@ -19,6 +19,7 @@ from chatmemory.models.managers import on_primary
 from chatmemory.models.messages import Message, MessageQuerySet
 from chatmemory.models.notes import MAX_NOTE_CHARS, MAX_NOTES, SessionNote
 from chatmemory.models.numbers import DailyActivity, DailyTurns, Maintenance
+from chatmemory.models.paging import SessionPage, session_page
 from chatmemory.models.sessions import Session, SessionQuerySet, unexpired, unexpired_sql
 from chatmemory.models.tags import MAX_TAG_CHARS, SessionTag
 from chatmemory.models.tickets import Ticket
@@ -70,6 +71,7 @@ __all__ = [
     "Reading",
     "Session",
     "SessionNote",
+    "SessionPage",
     "SessionQuerySet",
     "SessionTag",
     "StartedTurn",
@@ -85,6 +87,7 @@ __all__ = [
     "mark_of",
     "on_primary",
     "page_of",
+    "session_page",
     "unexpired",
     "unexpired_sql",
 ]

@@ -65,6 +65,8 @@ class Job(models.Model):
     actor_kind = models.CharField(max_length=16)
     actor_id = models.CharField(max_length=150)
     actor_label = models.CharField(_("operator"), max_length=200)
+    cancelled_by = models.CharField(_("cancelled by"), max_length=200, db_default="")
+    """The label of the operator who cancelled the job first."""
     permissions = models.CharField(max_length=200)
     """The codenames that the operator needs, separated by spaces."""
     reason = models.CharField(_("reason"), max_length=500)

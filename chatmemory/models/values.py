@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from chatmemory import codec
+from chatmemory.codec import MAX_STEP_CHARS, Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,18 @@ class StoredMessage:
         """Whether it cannot be decoded, marked as quarantined or not. Its text can be shown."""
         return self.quarantined or "quarantined" in self.plain()
 
-    def public(self) -> dict[str, object]:
+    def steps(self, *, max_chars: int = MAX_STEP_CHARS) -> Steps:
+        """Return its tool calls, or the call that it answers, and its reasoning.
+
+        A redacted or unreadable message has no calls and no reasoning.
+        """
+        return self._steps(self.plain(), max_chars)
+
+    def _steps(self, plain: Mapping[str, object], max_chars: int) -> Steps:
+        steps = codec.steps_of(plain, max_chars=max_chars)
+        return Steps(result=steps.result) if self.redacted or self.quarantined else steps
+
+    def public(self, *, max_chars: int = MAX_STEP_CHARS) -> dict[str, object]:
         """Return the fields that readers of the session see, in frames and over REST."""
         plain = self.plain()
         content = plain.get("content")
@@ -74,6 +86,7 @@ class StoredMessage:
             "quarantined": self.quarantined or "quarantined" in plain,
             "feedback": self.feedback,
             "created_at": self.created_at.isoformat(),
+            **self._steps(plain, max_chars).public(),
         }
 
 

@@ -14,12 +14,13 @@ from django.db.models.functions import Coalesce, Substr
 
 from chatmemory.access.actors import Actor, owner_of
 from chatmemory.access.rates import MAX_VISITOR_SESSIONS
+from chatmemory.access.visitors import authenticate_visitor, digest_of
 from chatmemory.database.after_commit import announce_change, announce_visitor_ended
 from chatmemory.database.faults import Fault, fault_of
 from chatmemory.database.locks import lock_all, lock_visitor, locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
-from chatmemory.errors import Conflict, MemoryUnavailable, NotFound
+from chatmemory.errors import Conflict, MemoryUnavailable, NotFound, Unauthenticated
 from chatmemory.models import DatabaseNow, JobItem, Message, Session, Turn, Visitor
 from chatmemory.services.audit.entries import record, record_person
 
@@ -54,18 +55,43 @@ class Adoptable:
     last_message_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptionOffer:
+    """What a user can take over from the visitor of a browser."""
+
+    visitor: Actor
+    sessions: list[Adoptable]
+    """The sessions that an adoption would move, the last active first."""
+    is_done: bool
+    """Whether the user has already taken over sessions of this visitor."""
+
+
 class _KeyTaken(Exception):
     """A key was taken after it was found free."""
 
 
-@retried(is_repeatable=True)
-def list_adoptable(*, visitor: Actor) -> list[Adoptable]:
-    """Return the sessions that an adoption would move, the last active first.
+def offer_adoption(*, by: Actor, token: str) -> AdoptionOffer | None:
+    """Return what a user can take over from the visitor with this credential.
 
-    Raises NotFound for a visitor who has ended or was adopted, MemoryUnavailable.
+    None if the visitor is unknown, has ended, or was adopted by another user or without a session.
+    Raises MemoryUnavailable.
     """
-    if not Visitor.objects.current().filter(digest=visitor.id).exists():
-        raise NotFound
+    try:
+        visitor = authenticate_visitor(token=token).actor
+    except Unauthenticated:
+        visitor = Actor.known_visitor(digest_of(token))
+        is_done = durably(partial(_has_adopted, by, visitor), is_repeatable=True)
+        return AdoptionOffer(visitor=visitor, sessions=[], is_done=True) if is_done else None
+    return AdoptionOffer(visitor=visitor, sessions=_list_adoptable(visitor), is_done=False)
+
+
+def _has_adopted(by: Actor, visitor: Actor) -> bool:
+    adopted = Visitor.objects.filter(digest=visitor.id, adopted_by=by.owner)
+    return any(adopted.values_list("moved", flat=True))
+
+
+@retried(is_repeatable=True)
+def _list_adoptable(visitor: Actor) -> list[Adoptable]:
     sessions = list(Session.objects.active().filter(scope=visitor.owner).most_recent_first())
     texts = _first_texts([session.pk for session in sessions])
     return [
@@ -88,7 +114,7 @@ def _first_texts(session_pks: Collection[int]) -> dict[int, str]:
 def adopt_visitor(*, by: Actor, visitor: Actor, only_recent: bool = False) -> dict[str, str]:
     """Move a visitor's sessions to a user, and end the visitor. Return the new keys by old key.
 
-    The caller must have the visitor's credential: see `authenticate_visitor`. Turns that run or
+    The caller must have the visitor's credential: see `offer_adoption`. Turns that run or
     wait continue, purged sessions and those on hold move too. A key that the user already has
     becomes a new UUID. A repeated call by the same user returns the same keys. With `only_recent`
     nothing moves if a session had no message for an hour.
@@ -169,5 +195,5 @@ def _move(session: Session, moved: dict[str, str], by: Actor) -> None:
     announce_change(session.pk)
 
 
-alist_adoptable = in_pool(list_adoptable)
+aoffer_adoption = in_pool(offer_adoption)
 aadopt_visitor = in_pool(adopt_visitor)

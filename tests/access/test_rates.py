@@ -22,7 +22,7 @@ def test_a_call_is_accepted_after_the_returned_delay(monkeypatch, settings, chec
     limits = ("SENDS_PER_MINUTE", "READS_PER_MINUTE", "WRITES_PER_MINUTE")
     settings.CHATMEMORY = dict.fromkeys(limits, 1)
     clock = [29_000_000 * 60 + second]
-    monkeypatch.setattr("time.time", lambda: clock[0])
+    monkeypatch.setattr("chatmemory.access.rates.time.time", lambda: clock[0])
     cache.clear()
     check(ANN)
     with pytest.raises(RateLimited) as refused:

@@ -12,7 +12,7 @@ from django.db import connection
 from django.db.models import F
 
 from chatmemory import services
-from chatmemory.access import rates
+from chatmemory.access import rates, visitors
 from chatmemory.access.logins import allowed_logins, current_logins, is_valid
 from chatmemory.database.locks import lock_visitor, locked_transaction
 from chatmemory.errors import BadInput, Forbidden, RateLimited, Unauthenticated
@@ -50,7 +50,7 @@ def test_the_database_contains_only_the_digest():
         services.authenticate_visitor(token=new.actor.id)
 
 
-@pytest.mark.parametrize("token", ["", "a", "a" * 43, "\0" * 43, "ä" * 43, "a" * 10_000])
+@pytest.mark.parametrize("token", ["", "a", "a" * 43, "\0" * 43, "\ud800" * 43, "a" * 10**6])
 def test_a_value_that_the_server_did_not_make_identifies_no_one(token):
     make_visitor()
     with pytest.raises(Unauthenticated):
@@ -119,6 +119,25 @@ def test_a_request_moves_the_end_but_not_beyond_the_absolute_end(age, left):
     move_back(guest, age)
     services.authenticate_visitor(token=guest.token)
     assert days_left(guest) == left
+
+
+def test_the_absolute_end_may_be_earlier(settings):
+    settings.CHATMEMORY |= {"VISITOR_MAX_DAYS": 3}
+    assert days_left(services.create_visitor()) == 3
+
+
+def test_a_request_does_not_revive_a_visitor_who_ends_meanwhile(monkeypatch):
+    guest = make_visitor(days=3)
+    move_back(guest, 1)
+    slide = visitors._slide
+
+    def end_first(*args):
+        Visitor.objects.update(ends_at=DatabaseNow())
+        slide(*args)
+
+    monkeypatch.setattr(visitors, "_slide", end_first)
+    services.authenticate_visitor(token=guest.token)
+    assert days_left(guest) == 0
 
 
 def test_the_end_is_written_once_a_day(django_assert_num_queries):

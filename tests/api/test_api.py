@@ -143,6 +143,17 @@ def test_a_message_has_all_fields(api, talk):
     assert expected.items() <= shown.items()
 
 
+def test_arguments_of_tool_calls_are_truncated_in_a_page_and_whole_in_one_message(api, ann):
+    call = {"id": "c1", "name": "write", "args": {"text": "x" * 10_000}}
+    reply = {"role": "assistant", "content": "", "tool_calls": [call]}
+    services.open_session(session_key="talk", by=Actor.user(ann))
+    services.append_messages(session_key="talk", messages=[reply], by=Actor.user(ann))
+    [listed] = api.get(MESSAGES).json()["messages"][0]["calls"]
+    assert (len(listed["args"]), listed["cut"]) == (8_000, True)
+    [whole] = api.get(f"{MESSAGES}1/").json()["calls"]
+    assert (json.loads(whole["args"]), whole["cut"]) == (call["args"], False)
+
+
 @pytest.mark.parametrize("seq", ["3", "0", "1" + "0" * 30])
 def test_a_missing_message_is_not_found(api, talk, seq):
     assert problem(api.get(f"{MESSAGES}{seq}/")) == (404, "not_found", None)

@@ -18,7 +18,6 @@ from drf_spectacular.generators import SchemaGenerator
 
 from chatmemory.api.operations import OPERATIONS
 from chatmemory.api.urls import resources
-from tests.browsers import launched
 from tests.servers import DEADLINE, person_with_talk, start_servers
 
 ann = person_with_talk
@@ -153,20 +152,20 @@ def test_the_page_loads_nothing_from_other_hosts():
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_the_page_lists_the_operations_and_sends_a_request(ann, serve, chromium):
+def test_the_page_lists_the_operations_and_sends_a_request(ann, serve, launch, chromium):
     [server] = serve()
-    with launched(chromium) as browser:
-        context = browser.new_context()
-        foreign = []
-        context.on("request", lambda request: foreign.append(request.url))
-        page = context.new_page()
-        page.goto(f"{server.address}/api/docs/")
-        page.locator("#operations-chatmemory-chatmemory_get_health").click()
-        page.get_by_role("button", name="Try it out").click()
-        page.get_by_role("button", name="Execute").click()
-        page.locator(".live-responses-table .response-col_status", has_text="200").wait_for()
-        hosts = (server.address, "data:", "blob:")
-        assert [url for url in foreign if not url.startswith(hosts)] == []
+    browser = launch(chromium)
+    context = browser.new_context()
+    foreign = []
+    context.on("request", lambda request: foreign.append(request.url))
+    page = context.new_page()
+    page.goto(f"{server.address}/api/docs/")
+    page.locator("#operations-chatmemory-chatmemory_get_health").click()
+    page.get_by_role("button", name="Try it out").click()
+    page.get_by_role("button", name="Execute").click()
+    page.locator(".live-responses-table .response-col_status", has_text="200").wait_for()
+    hosts = (server.address, "data:", "blob:")
+    assert [url for url in foreign if not url.startswith(hosts)] == []
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ STATEMENTS = {
     "GET own-data/export/": 26,
     "POST own-data/erase/ {confirm}": 83,
     "POST visitors/ {}": 3,
-    "GET visitors/adoption/": 4,
+    "GET visitors/adoption/": 3,
     "POST visitors/adoption/ {visitor}": 13,
     "DELETE visitors/me/": 51,
     "POST tickets/ {}": 4,

@@ -83,9 +83,17 @@ def test_the_visitor_of_a_valid_cookie_is_returned_without_another_row():
     assert Visitor.objects.count() == 1
 
 
+def test_asking_for_the_visitor_of_a_cookie_is_limited(settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "WRITES_PER_MINUTE": 1}
+    browser = Browser(make_visitor().token)
+    statuses = [post(browser, VISITORS, {}).status_code for _ in range(2)]
+    assert statuses == [200, 429]
+
+
 def test_no_page_view_and_no_read_stores_a_visitor():
     browser = Browser()
-    for path in ("/", "/chat/", "/accounts/login/", "/api/sessions/", "/api/health/"):
+    paths = ("/", "/shop/", "/chat/", "/accounts/login/", "/api/sessions/", "/api/health/")
+    for path in paths:
         browser.get(path)
     assert not Visitor.objects.exists()
 
@@ -343,6 +351,8 @@ def test_own_data_of_a_visitor_is_erased_with_the_visitor(settings):
 # Adoption
 
 ADOPTION = "/api/visitors/adoption/"
+NOTHING: dict[str, object] = {"visitor": None, "sessions": [], "done": False}
+LOGIN = {"username": "ann", "password": "secret", "csrfmiddlewaretoken": CSRF}
 
 
 def signed_in(guest=None, name="ann", **options):
@@ -357,7 +367,7 @@ def test_the_user_sees_titles_and_first_messages_before_the_adoption():
     browser, ann = signed_in(guest)
     listed = browser.get(ADOPTION).json()
     [session] = listed.pop("sessions")
-    assert listed == {"visitor": guest.actor.id}
+    assert listed == {"visitor": guest.actor.id, "done": False}
     assert (session["key"], session["title"], session["text"]) == ("a", "", "hi")
     assert not services.sessions_of(ann).exists()
 
@@ -379,8 +389,11 @@ def test_a_confirmed_adoption_moves_the_sessions_and_ends_the_visitor():
     assert (answer.status_code, answer.json()) == (200, {"keys": {"a": "a", "b": "b"}})
     assert (answer.cookies[COOKIE].value, answer.cookies[COOKIE]["max-age"]) == ("", 0)
     assert services.sessions_of(ann).count() == 2
+    browser.cookies[COOKIE] = guest.token  # the first answer was lost
+    done = {"visitor": guest.actor.id, "sessions": [], "done": True}
+    assert browser.get(ADOPTION).json() == done
     del browser.cookies[COOKIE]
-    assert post(browser, ADOPTION, body).json() == answer.json()  # the first answer was lost
+    assert post(browser, ADOPTION, body).json() == answer.json()
     replayed = Browser(guest.token)
     assert replayed.get("/api/sessions/").status_code == 401
     assert post(replayed, VISITORS, {}).json()["visitor"] != guest.actor.id
@@ -404,6 +417,32 @@ def test_only_the_visitor_of_the_cookie_is_adopted():
     assert services.sessions_of(planted.actor).count() == 1
 
 
+def test_a_repeated_confirmation_adopts_no_other_visitor():
+    """The cookie may have changed since the user saw the list."""
+    guest, later = with_sessions("a"), with_sessions("b")
+    browser, ann = signed_in(guest)
+    body = {"visitor": guest.actor.id}
+    keys = post(browser, ADOPTION, body).json()
+    browser.cookies[COOKIE] = later.token
+    assert post(browser, ADOPTION, body).json() == keys == {"keys": {"a": "a"}}
+    assert services.sessions_of(later.actor).exists()
+    assert services.sessions_of(ann).count() == 1
+
+
+def test_an_email_that_a_visitor_states_connects_no_account(settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "VISITOR_ADOPT": "auto"}
+    guest = make_visitor().actor
+    email = "ann@example.com"
+    about = {"title": email, "metadata": {"email": email, "user": "ann"}}
+    services.open_session(session_key="a", by=guest, **about)
+    ann = Actor.user(make_user("ann", email=email))
+    browser = Browser()
+    assert browser.post("/accounts/login/", LOGIN).status_code == 302
+    assert browser.get(ADOPTION).json()["sessions"] == []
+    assert services.sessions_of(guest).exists()
+    assert not services.sessions_of(ann).exists()
+
+
 def test_another_user_does_not_get_the_adopted_sessions_or_their_keys():
     guest = with_sessions("a")
     body = {"visitor": guest.actor.id}
@@ -416,13 +455,13 @@ def test_another_user_does_not_get_the_adopted_sessions_or_their_keys():
 @pytest.mark.parametrize("guest", [None, "ended"])
 def test_without_a_visitor_nothing_is_listed(guest):
     browser, _ = signed_in(guest and make_visitor(days=-1))
-    assert browser.get(ADOPTION).json() == {"visitor": None, "sessions": []}
+    assert browser.get(ADOPTION).json() == NOTHING
 
 
 def test_a_visitor_cannot_adopt():
     guest = with_sessions("a")
     browser = Browser(guest.token)
-    assert browser.get(ADOPTION).json() == {"visitor": None, "sessions": []}
+    assert browser.get(ADOPTION).json() == NOTHING
     answer = post(browser, ADOPTION, {"visitor": guest.actor.id})
     assert problem(answer)[:2] == (409, "conflict")
 
@@ -430,8 +469,7 @@ def test_a_visitor_cannot_adopt():
 def sign_in_on_the_page(guest):
     browser = Browser(guest.token)
     ann = make_user("ann")
-    fields = {"username": "ann", "password": "secret", "csrfmiddlewaretoken": CSRF}
-    assert browser.post("/accounts/login/", fields).status_code == 302
+    assert browser.post("/accounts/login/", LOGIN).status_code == 302
     return Actor.user(ann)
 
 

@@ -13,6 +13,8 @@ from django.db.models import F
 
 from chatmemory import services
 from chatmemory.access import rates
+from chatmemory.access.visitors import digest_of
+from chatmemory.database.after_commit import visitor_ended
 from chatmemory.database.locks import lock_visitor, locked_transaction
 from chatmemory.errors import Conflict, MemoryUnavailable, NotFound, Unauthenticated
 from chatmemory.models import (
@@ -45,10 +47,14 @@ def ann():
 
 def guest_with(*keys):
     guest = make_visitor().actor
+    fill(guest, *keys)
+    return guest
+
+
+def fill(guest, *keys):
     for key in keys:
         talk = {"session_key": key, "by": guest}
         services.append_messages(**talk, messages=make_messages(f"in {key}", "yes"), create=True)
-    return guest
 
 
 def keys_of(by):
@@ -90,14 +96,23 @@ def test_another_user_is_refused(ann):
 
 @pytest.mark.parametrize("columns", [{"days": -1}, None], ids=["ended", "unknown"])
 def test_an_ended_or_unknown_visitor_is_not_adopted(ann, columns):
-    visitor = Actor.visitor("x") if columns is None else make_visitor(**columns).actor
-    for act in (services.list_adoptable, lambda *, visitor: adopt(ann, visitor)):
-        with pytest.raises(NotFound):
-            act(visitor=visitor)
+    token = "\ud800" if columns is None else make_visitor(**columns).token
+    visitor = Actor.known_visitor(digest_of(token))
+    assert services.offer_adoption(by=ann, token=token) is None
+    with pytest.raises(NotFound):
+        services.adopt_visitor(by=ann, visitor=visitor)
 
 
-def adopt(by, visitor):
-    return services.adopt_visitor(by=by, visitor=visitor)
+def test_the_offer_is_done_for_the_user_who_took_sessions_over(ann):
+    guest, empty = make_visitor(), make_visitor()
+    services.open_session(session_key="a", by=guest.actor)
+    for visitor in (guest, empty):
+        services.adopt_visitor(by=ann, visitor=visitor.actor)
+    offer = services.offer_adoption(by=ann, token=guest.token)
+    assert (offer.visitor, offer.sessions, offer.is_done) == (guest.actor, [], True)
+    assert services.offer_adoption(by=ann, token=empty.token) is None
+    bob = Actor.user(make_user("bob"))
+    assert services.offer_adoption(by=bob, token=guest.token) is None
 
 
 @pytest.mark.parametrize("by", [BY, Actor.visitor("x"), Actor("operator", "1", "x")])
@@ -184,6 +199,18 @@ def test_the_credential_is_refused_after_the_adoption(ann):
         services.open_session(session_key="late", by=guest.actor)
 
 
+def test_an_adoption_announces_the_end_of_the_visitor(ann, django_capture_on_commit_callbacks):
+    guest, ended = guest_with(), []
+
+    def note(scope, **_):
+        ended.append(scope)
+
+    visitor_ended.connect(note)
+    with django_capture_on_commit_callbacks(execute=True):
+        services.adopt_visitor(by=ann, visitor=guest)
+    assert ended == [guest.owner]
+
+
 def test_more_sessions_than_one_transaction_locks_are_refused(ann, monkeypatch):
     guest = guest_with("a", "b", "c")
     monkeypatch.setattr(adoption, "MAX_VISITOR_SESSIONS", 2)
@@ -203,13 +230,16 @@ def test_only_recent_sessions_move_without_a_question(ann, minutes, moved):
     assert services.adopt_visitor(by=ann, visitor=guest) == {"a": "a", "b": "b"}
 
 
-def test_the_list_shows_titles_and_first_messages(ann):
-    guest = guest_with("a", "b")
+def test_the_offer_shows_titles_and_first_messages(ann):
+    visitor = make_visitor()
+    guest = visitor.actor
+    fill(guest, "a", "b")
     services.update_session(session_key="b", by=guest, title="A kettle")
     services.trim_session(session_key="b", by=BY, scope=guest.owner, keep_last=2, reason="")
     guest_with("of another")
-    found = services.list_adoptable(visitor=guest)
-    assert [(each.key, each.title, each.text) for each in found] == [
+    offer = services.offer_adoption(by=ann, token=visitor.token)
+    assert not offer.is_done
+    assert [(each.key, each.title, each.text) for each in offer.sessions] == [
         ("b", "A kettle", "in b"),
         ("a", "", "in a"),
     ]

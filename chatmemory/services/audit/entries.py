@@ -18,6 +18,9 @@ from chatmemory.services.audit.macs import mac_of
 Count = int | str | list[int] | list[list[int]]
 """A value that describes the action: a number, a text, numbers or ranges."""
 
+BY_OWNER = "requested by the owner"
+"""The reason of what people do with their own sessions in an entry point."""
+
 MAX_REASON_CHARS = 500
 MAX_ACTOR_CHARS = 150
 DEDUPLICATED_FOR = timedelta(hours=1)

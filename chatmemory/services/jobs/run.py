@@ -112,15 +112,17 @@ def run_next(*, owner: str) -> bool:
 
 
 @retried(is_repeatable=True)
-def cancel_job(*, job_pk: int) -> bool:
+def cancel_job(*, job_pk: int, by: Actor) -> bool:
     """Request that a job stops before its next item; return False if it has ended.
 
-    What it has done stays done. Raises MemoryUnavailable.
+    What it has done stays done. The job records who cancelled it first.
+    Raises MemoryUnavailable.
     """
     job = Job.objects.active().filter(pk=job_pk)
+    first = {"cancel_requested_at": DatabaseNow(), "cancelled_by": by.label[:200]}
     with locked_transaction():
-        is_active = job.update(cancel_requested_at=DatabaseNow())
-    if not is_active:
+        job.filter(cancel_requested_at__isnull=True).update(**first)
+    if not job.exists():
         return False
     # No process may execute it now: then it ends here.
     if (claim := claim_job(owner="", job_pk=job_pk)) and (run := _find(claim)):

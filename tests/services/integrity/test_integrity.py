@@ -15,6 +15,7 @@ from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
 from chatmemory.access.actors import importing_scope
+from chatmemory.codec import dump_json
 from chatmemory.errors import Busy, MemoryUnavailable, NotFound
 from chatmemory.models import AuditEntry, Maintenance, Message, Session, Turn
 from chatmemory.services import (
@@ -665,6 +666,16 @@ def test_a_row_that_is_readable_again_loses_its_mark():
     fix()
     assert not rows(2).get().quarantined
     assert found() == []
+
+
+def test_no_reader_sees_steps_of_a_row_that_is_marked_as_unreadable():
+    talk()
+    call = {"id": "c1", "name": "pay", "args": {"card": "4929"}}
+    body = {"role": "assistant", "content": "b", "tool_calls": [call]}
+    rows(2).update(body=dump_json(body))
+    assert read_history(**TALK).rows[1].public()["calls"]
+    rows(2).update(quarantined=True)
+    assert "calls" not in read_history(**TALK).rows[1].public()
 
 
 def test_a_hidden_unreadable_row_is_marked_too():

@@ -207,11 +207,12 @@ def test_a_cancelled_job_keeps_what_it_has_done():
     claim = claim_job(owner="a")
     assert claim is not None
     run_slice(claim, seconds=0)
-    assert cancel_job(job_pk=job.pk)
+    assert cancel_job(job_pk=job.pk, by=BY)
     job.refresh_from_db()
     assert (job.status, job.done, job.total) == ("cancelled", 1, 3)
+    assert job.cancelled_by == BY.label
     assert outcomes(job) == ["done"]
-    assert not cancel_job(job_pk=job.pk)
+    assert not cancel_job(job_pk=job.pk, by=BY)
     assert claim_job(owner="a") is None
     assert finish(undo(job)).done == 1
 
@@ -224,7 +225,7 @@ def test_a_process_stops_at_a_cancellation(monkeypatch):
     save = run._save
 
     def cancel_first(executed, position):
-        assert cancel_job(job_pk=job.pk)
+        assert cancel_job(job_pk=job.pk, by=BY)
         assert Job.objects.get().status == "running"
         return save(executed, position)
 
@@ -244,7 +245,7 @@ def test_a_cancellation_counts_what_a_killed_process_has_done():
     first = executed.items().order_by("session_pk").first()
     run._perform(executed, first)  # and no `_save`
     expire_lease()
-    assert cancel_job(job_pk=job.pk)
+    assert cancel_job(job_pk=job.pk, by=BY)
     job.refresh_from_db()
     assert (job.status, job.done) == ("cancelled", 1)
 
@@ -320,7 +321,7 @@ def test_a_job_is_undone_once():
 def test_an_undo_that_was_cancelled_can_be_repeated():
     make_talks(1)
     job = act("hold")
-    assert cancel_job(job_pk=undo(job).pk)
+    assert cancel_job(job_pk=undo(job).pk, by=BY)
     assert finish(undo(job)).done == 1
 
 

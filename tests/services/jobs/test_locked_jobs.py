@@ -9,7 +9,7 @@ from chatmemory.errors import MemoryUnavailable
 from chatmemory.models import DatabaseNow, Job
 from chatmemory.services.jobs.claims import claim_job, release_job
 from chatmemory.services.jobs.run import cancel_job, run_next, run_slice
-from tests.factories import make_session
+from tests.factories import BY, make_session
 from tests.locking import locked
 from tests.services.jobs.ordering import finish, order
 
@@ -32,7 +32,7 @@ def test_a_locked_job_delays_no_other_job():
         other.refresh_from_db()
         assert other.status == "complete"
         with pytest.raises(MemoryUnavailable):
-            cancel_job(job_pk=stuck.pk)
+            cancel_job(job_pk=stuck.pk, by=BY)
     assert finish(stuck).done == 1
 
 

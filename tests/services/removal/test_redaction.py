@@ -76,6 +76,19 @@ def test_seq_role_time_and_call_ids_stay():
     assert Session.objects.get().last_seq == 4
 
 
+def test_no_reader_sees_steps_of_a_redacted_message():
+    make_session()
+    reasoning = {"additional_kwargs": {"reasoning_content": SECRET}}
+    append_messages(**TALK, messages=[RICH[0], {**RICH[1], **reasoning}, RICH[2]])
+    _, call, result = (row.public() for row in read_history(**TALK).rows)
+    assert (call["calls"][0]["name"], call["reasoning"]["text"]) == ("pay", SECRET)
+    for seq in (2, 3):
+        redact(seq)
+    _, call, result = (row.public() for row in read_history(**TALK).rows)
+    assert not call.keys() & {"calls", "reasoning"}
+    assert result["result"] == {"call": "call1", "name": "", "failed": False}
+
+
 def test_a_redaction_changes_the_revisions_of_row_and_session():
     make_session()
     append_messages(**TALK, messages=RICH)

@@ -464,10 +464,9 @@ def talker(db):
 def test_too_many_reads_in_a_minute_are_refused_only_to_that_person(talker, settings, address):
     set_limits(settings, READS_PER_MINUTE=3)
     browser, other = browser_of(talker), browser_of(sign_in())
-    answers = [browser.get(address) for _ in range(8)]
-    assert {answer.status_code for answer in answers} == {200, 429}
-    refused = next(answer for answer in answers if answer.status_code == 429)
-    assert 0 < int(refused["Retry-After"]) <= 60
+    answers = [browser.get(address) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert 0 < int(answers[-1]["Retry-After"]) <= 60
     assert other.get("/api/sessions/").status_code == 200
     assert post(browser).status_code == 202
 
@@ -476,12 +475,10 @@ def test_writes_are_neither_sends_nor_reads(talker, settings):
     set_limits(settings, READS_PER_MINUTE=1, SENDS_PER_MINUTE=1, WRITES_PER_MINUTE=2)
     browser, address = browser_of(talker), "/api/sessions/talk/"
     answers = [
-        browser.patch(address, {"title": title}, content_type="application/json")
-        for title in "abcdef"
+        browser.patch(address, {"title": title}, content_type="application/json") for title in "abc"
     ]
-    assert {answer.status_code for answer in answers} == {200, 429}
-    refused = next(answer for answer in answers if answer.status_code == 429)
-    assert 0 < int(refused["Retry-After"]) <= 60
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert 0 < int(answers[-1]["Retry-After"]) <= 60
     assert (browser.get(address).status_code, post(browser).status_code) == (200, 202)
 
 

@@ -10,7 +10,7 @@ from django.db.models import DateTimeField, Q, Value
 from django.db.models.functions import Cast
 
 from chatmemory.errors import BadInput
-from chatmemory.models import Session, SessionQuerySet
+from chatmemory.models.sessions import Session, SessionQuerySet
 
 UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
