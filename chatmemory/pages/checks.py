@@ -98,7 +98,10 @@ def check_login_url(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[c
     return [
         checks.Warning(
             f"LOGIN_URL {str(settings.LOGIN_URL)!r} is neither a view name nor a known URL.",
-            hint="The chat pages redirect there. Include django.contrib.auth.urls or set it.",
+            hint=(
+                "The chat pages redirect there. Set it to your login page, or add "
+                'path("accounts/", include("chatmemory.accounts")) to your URLs.'
+            ),
             id="chatmemory.W019",
         )
     ]

@@ -19,6 +19,8 @@ from django.utils.safestring import SafeString
 from chatmemory import codec
 from chatmemory.access import visitors
 from chatmemory.conf import settings
+from chatmemory.pages.adoption import has_declined
+from chatmemory.pages.catalog import catalog_url
 from chatmemory.pages.views import SOCKET_PATH
 
 register = template.Library()
@@ -46,10 +48,21 @@ def chatmemory_widget(
     given = {name.replace("_", "-"): value for name, value in attributes.items()}
     element = {**_session(key), **_person(request, key), **given}
     return format_html(
-        '<script type="module" src="{}"></script>\n<chat-memory{}></chat-memory>',
+        '{}<script type="module" src="{}"></script>\n<chat-memory{}></chat-memory>',
+        chatmemory_words(),
         static("chatmemory/chat.js"),
         flatatt({name: value for name, value in element.items() if value is not None}),
     )
+
+
+@register.simple_tag
+def chatmemory_words() -> SafeString:
+    """Return the script with the texts in the active language; nothing if they are English.
+
+    It is not deferred, so that it runs before each module, wherever the page has it.
+    """
+    address = catalog_url()
+    return format_html('<script src="{}"></script>\n', address) if address else SafeString()
 
 
 def _session(key: str | None) -> dict[str, object]:
@@ -68,8 +81,8 @@ def _person(request: HttpRequest, key: str | None) -> dict[str, object]:
         "details": django_settings.DEBUG or bool(getattr(user, "is_staff", False)),
     }
     if isinstance(user, get_user_model()):
-        adopts = settings.ALLOW_ANONYMOUS and settings.VISITOR_ADOPT == "ask" and api is not None
-        if adopts and visitors.token_of(request) is not None:
+        was_visitor = settings.ALLOW_ANONYMOUS and visitors.token_of(request) is not None
+        if was_visitor and api is not None and not has_declined(request):
             found |= {"adopt": True, "csrf": get_token(request)}
         page = None if key is None else _address("chatmemory:session", key)
         return {**found, "person": user.pk, "page": page, "login": _login(request)}

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import {afterEach, beforeEach, mock, test} from "node:test";
-import {liveClient, makeClient, row, settle, socket, sockets} from "./socket.js";
+import "../../chatmemory/static/chatmemory/client/refusal.js"; // the client imports it later
+import {liveClient, makeClient, row, settle, socket, sockets, TestStorage} from "./socket.js";
 
 beforeEach(() => mock.timers.enable({apis: ["setTimeout", "Date"]}));
 afterEach(() => {
@@ -25,8 +26,57 @@ test("an unknown frame is ignored", () => {
   assert.equal(client.rows.size, 1);
 });
 
+test("a session to create is connected by its first message, which is not lost before", () => {
+  const options = {create: true, storage: new TestStorage(), storageKey: "key"};
+  const client = makeClient(options);
+  client.connect();
+  assert.deepEqual([client.state, sockets.length], ["idle", 0]);
+  client.send("one");
+  assert.deepEqual([client.state, sockets.length], ["connecting", 1]);
+  client.close();
+  makeClient(options).connect(); // after a reload of the page
+  socket().welcome();
+  assert.equal(socket().last("send").text, "one");
+});
+
+test("a session to create is not connected before connect() or after close(), nor for a refused message", () => {
+  const storage = new TestStorage();
+  const failed = {client_id: "c1", text: "one", state: "failed", code: "too_large"};
+  storage.setItem("key", JSON.stringify([failed]));
+  const client = makeClient({create: true, storage, storageKey: "key"});
+  client.retry("c1");
+  assert.equal(sockets.length, 0);
+  storage.setItem("key", JSON.stringify([failed]));
+  const other = makeClient({create: true, storage, storageKey: "key"});
+  other.connect();
+  assert.equal(sockets.length, 0);
+  other.close();
+  other.retry("c1");
+  assert.equal(sockets.length, 0);
+  other.connect();
+  assert.equal(sockets.length, 1);
+});
+
+test("a session that the server refuses to create is not tried again before a retry", () => {
+  const client = makeClient({create: true});
+  client.connect();
+  for (const text of ["one", "two"]) client.send(text);
+  socket().accept();
+  socket().emit("error", {id: null, code: "too_many", message: "Delete one first."});
+  assert.deepEqual([client.state, sockets.length], ["idle", 1]);
+  const shown = client.outbox.map(({state, code, message}) => [state, code, message]);
+  assert.deepEqual(shown, Array(2).fill(["failed", "too_many", "Delete one first."]));
+  client.retry(client.outbox[0].client_id);
+  assert.equal(sockets.length, 2);
+  socket().welcome();
+  assert.equal(socket().last("send").text, "one");
+});
+
 test("a reconnect sends the cursor, and does not create a session", () => {
-  const client = liveClient({create: true});
+  const client = makeClient({create: true});
+  client.connect();
+  client.send("one");
+  socket().welcome();
   assert.equal(socket().last("hello").create, true);
   socket().drop(1011);
   assert.equal(client.state, "waiting");
@@ -184,9 +234,12 @@ test("a server that answers HTTP but refuses five websockets is final", async ()
   assert.deepEqual([client.state, client.ending?.code], ["ended", "refused"]);
 });
 
-test("a proxy whose server is down is retried", async () => {
+test("a proxy whose server is down is retried, and the console names the status", async () => {
+  const warned = mock.method(console, "warn", () => {});
   const client = await refuseFive(async () => ({status: 503}));
   assert.equal(client.state, "waiting");
+  assert.equal(warned.mock.callCount(), 1);
+  assert.match(warned.mock.calls[0]?.arguments[0], /is answered with status 503/);
 });
 
 test("a server that does not answer HTTP is retried", async () => {

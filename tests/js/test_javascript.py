@@ -21,7 +21,8 @@ from chatmemory import codec, protocol
 from chatmemory.client import chat as client
 from chatmemory.consumers import chat as consumer
 from chatmemory.errors import BadInput
-from chatmemory.pages import views
+from chatmemory.pages import steps, views
+from chatmemory.rendering import json as json_text
 from chatmemory.rendering import text
 from chatmemory.services.turns import versions
 from tests import frames
@@ -32,9 +33,9 @@ HERE = Path(__file__).parent
 SCHEMA = Path(chatmemory.__file__).parent / "protocol.schema.json"
 
 COMPARE = """
-import * as text from "./chat/text.js";
-const {functions, samples} = JSON.parse(await new Response(process.stdin).text());
-const results = functions.map((name) => samples.map((sample) => text[name](sample)));
+const {file, functions, samples} = JSON.parse(await new Response(process.stdin).text());
+const found = await import(file);
+const results = functions.map((name) => samples.map((sample) => found[name](sample)));
 process.stdout.write(JSON.stringify(results));
 """
 
@@ -66,7 +67,7 @@ def test_javascript_has_the_limits_and_close_codes_of_python():
         "SILENCE_SECONDS": client.SILENCE_SECONDS,
         "MAX_FETCH": protocol.MAX_FETCH,
         "MAX_REPLACED": versions.MAX_REPLACED_ROWS,
-        "MAX_SHOWN_CHARS": views.MAX_TEXT_CHARS,
+        "MAX_SHOWN_CHARS": steps.MAX_TEXT_CHARS,
         "MAX_RENDERED": views.RENDERED_ROWS,
         "FATAL_CLOSES": sorted(client.FATAL_CLOSES),
         "CLOSE_UNAUTHENTICATED": consumer.CLOSE_CODES["unauthenticated"],
@@ -112,13 +113,17 @@ def test_the_options_of_the_client_are_those_of_its_constructor_and_its_page():
     assert documented[1].split(", ") == options
 
 
-def compare(node: str, functions: list[str], samples: list[str]) -> list[list[Any]]:
-    """Return the results of functions of chat/text.js for these texts."""
+def compare(
+    node: str, functions: list[str], samples: list[str], *, file: str = "text"
+) -> list[list[Any]]:
+    """Return the results of functions of a file in chat/ for these texts."""
     command = [
         *(node, "--disable-warning=MODULE_TYPELESS_PACKAGE_JSON"),
         *("--input-type=module", "--eval", COMPARE),
     ]
-    given = json.dumps({"functions": functions, "samples": samples})
+    given = json.dumps(
+        {"file": (STATIC / f"chat/{file}.js").as_uri(), "functions": functions, "samples": samples}
+    )
     result = subprocess.run(  # noqa: S603  # the command is constant
         command, cwd=STATIC, input=given, capture_output=True, text=True, check=True
     )
@@ -178,7 +183,7 @@ def test_first_words_and_markup_are_equal_in_both_languages(node):
     assert markup == list(map(text.has_markup, texts))
 
 
-ENTRIES = ("admin", "chat", "job")
+ENTRIES = ("admin", "chat", "chats", "job", "scheme", "scheme-switch", "times")
 """The modules that no other one imports."""
 OTHERS = ["admin", "rest_framework", "drf_spectacular_sidecar"]
 """The folders of other apps, which have most of the files."""
@@ -194,7 +199,9 @@ def test_each_module_is_found_where_a_hashed_storage_collects_it(tmp_path, stora
     entries = [path for name in ENTRIES for path in folder.glob(f"{name}.????????????.js")]
     assert len(entries) == len(ENTRIES)
     loaded = {path for entry in entries for path in modules_of(entry)}
-    assert len(loaded) == len(list(STATIC.rglob("*.js")))
+    # Without the hashes: an entry can also be imported, then by its own name.
+    modules = {re.sub(r"\.[0-9a-f]{12}(?=\.js$)", "", str(path)) for path in loaded}
+    assert len(modules) == len(list(STATIC.rglob("*.js")))
     hashed = {path for path in loaded if re.search(r"\.[0-9a-f]{12}\.js$", path.name)}
     assert hashed == (loaded if storage != STORAGE else {entry.resolve() for entry in entries})
 
@@ -217,7 +224,8 @@ def modules_of(entry: Path, *, later: bool = True) -> set[Path]:
         script = path.read_text(encoding="utf-8")
         names = re.findall(r'^(?:import|\}).* from "([^"]+)";', script, re.MULTILINE)
         if later:
-            names += re.findall(r'await import\("([^"]+)"\)', script)
+            code = re.sub(r"/\*\*.*?\*/", "", script, flags=re.DOTALL)  # without the types
+            names += re.findall(r'\bimport\("([^"]+)"\)', code)
         pending += [path.parent / name for name in names]
     return found
 
@@ -225,3 +233,18 @@ def modules_of(entry: Path, *, later: bool = True) -> set[Path]:
 def test_the_finders_find_the_public_modules():
     for name in ("chat.js", "chat-words.js", "chatmemory-client.js", "chatmemory-rest.js"):
         assert finders.find(f"chatmemory/{name}"), name
+
+
+@pytest.mark.slow
+def test_json_is_indented_equally_in_both_languages(node):
+    samples = [
+        '{"a": [1, {}, [ ]], "b": {"c": "x: {y, \\"z\\"]"}, "d": null}',
+        "[1.50,\n-2e10,\t12345678901234567890]",
+        '{"cut": "in the mid',
+        '{"cut": "at a \\',
+        "]} , : [[",
+        "{}",
+        "",
+    ]
+    [indented] = compare(node, ["indented"], samples, file="json")
+    assert indented == list(map(json_text.indented, samples))

@@ -22,7 +22,6 @@ from chatmemory.services import Actor
 from chatmemory.services.health import state as health_state
 from chatmemory.services.health.probes import Probe
 from tests import responders_for_tests
-from tests.browsers import launched
 from tests.cutting import cutting
 from tests.factories import make_messages, make_session, make_user
 from tests.js.declared import STATIC, fields_of
@@ -359,21 +358,21 @@ USE_EXAMPLE = """async () => {
 @pytest.mark.browser
 @pytest.mark.slow
 def test_the_documented_example_works_in_a_page_with_the_cookies_of_its_user(
-    person, serve, chromium
+    person, serve, launch, chromium
 ):
     page_text = (ROOT / "docs/client-js.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```js\n(.*?)^```", page_text, re.MULTILINE | re.DOTALL)
     [example] = [block for block in blocks if "RestClient" in block]
     [server] = serve()
-    with launched(chromium) as browser:
-        context = browser.new_context()
-        name = django_settings.SESSION_COOKIE_NAME
-        context.add_cookies([{"name": name, "value": person.cookie, "url": server.address}])
-        page = context.new_page()
-        page.route(
-            "**/my-page.js",
-            lambda route: route.fulfill(body=example, content_type="text/javascript"),
-        )
-        page.goto(f"{server.address}/chat/")  # its form to sign out sets the CSRF cookie
-        texts = page.evaluate(USE_EXAMPLE)
+    browser = launch(chromium)
+    context = browser.new_context()
+    name = django_settings.SESSION_COOKIE_NAME
+    context.add_cookies([{"name": name, "value": person.cookie, "url": server.address}])
+    page = context.new_page()
+    page.route(
+        "**/my-page.js",
+        lambda route: route.fulfill(body=example, content_type="text/javascript"),
+    )
+    page.goto(f"{server.address}/chat/")  # its form to sign out sets the CSRF cookie
+    texts = page.evaluate(USE_EXAMPLE)
     assert texts == ["Where is it?", "mine", "mine", ["My order", "mine"]]

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
 import {bannerOf} from "../../chatmemory/static/chatmemory/chat/banner.js";
+import {choicesOf} from "../../chatmemory/static/chatmemory/chat/choices.js";
 import {
   activityText,
-  choicesOf,
   excessChars,
   firstWords,
   hasMarkup,

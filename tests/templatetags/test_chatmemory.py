@@ -8,6 +8,7 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import ImproperlyConfigured
 from django.template import Context, Template
 from django.test import RequestFactory
+from django.utils import translation
 
 from chatmemory.access.visitors import COOKIE
 from chatmemory.errors import NotFound
@@ -63,7 +64,7 @@ def test_a_visitor_gets_a_csrf_token_and_others_are_sent_to_the_login(settings):
     [
         ({}, {COOKIE: "secret"}, True),
         ({}, {}, False),
-        ({"VISITOR_ADOPT": "auto"}, {COOKIE: "secret"}, False),
+        ({"VISITOR_ADOPT": "auto"}, {COOKIE: "secret"}, True),
         ({"ALLOW_ANONYMOUS": False}, {COOKIE: "secret"}, False),
     ],
 )
@@ -90,6 +91,21 @@ def test_without_pages_and_api_nothing_is_loaded_from_them(settings, user):
     found = drawn("session_key=key", user=user, cookies={COOKIE: "secret"})
     assert not {"page", "api", "csrf", "adopt"} & set(found)
     assert found["login"].startswith("/in/")
+
+
+def test_the_tag_loads_the_texts_of_the_language_first():
+    request = RequestFactory().get("/shop/")
+    template = Template("{% load chatmemory %}{% chatmemory_widget %}")
+    with translation.override("de"):
+        text = template.render(Context({"request": request}))
+    assert re.match(r'<script src="/chat/~words/de\.js\?\w+"></script>\n' + re.escape(SCRIPT), text)
+
+
+@pytest.mark.urls(__name__)
+def test_without_pages_the_texts_are_english_in_any_language(settings):
+    settings.LOGIN_URL = "/in/"
+    with translation.override("de"):
+        assert drawn("session_key=key")
 
 
 @pytest.mark.parametrize("key", ["", "a/b", "é", "a b"])

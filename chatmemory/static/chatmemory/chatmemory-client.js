@@ -28,7 +28,7 @@ import {CLOSE_NOT_FOUND, MAX_FETCH, PROTOCOL_VERSION} from "./constants.js";
 
 export {beginsTurn, streamKey};
 
-/** @import {ClientOptions, Failure, IfBusy, Limits, OkFrame, RequestFrame, ServerFrame, SyncedFrame} from "./types.d.ts" */
+/** @import {ClientOptions, ErrorFrame, Failure, IfBusy, Limits, OkFrame, RequestFrame, ServerFrame, SyncedFrame} from "./types.d.ts" */
 
 export class ChatMemoryClient extends EventTarget {
   title = "";
@@ -46,6 +46,7 @@ export class ChatMemoryClient extends EventTarget {
   /** @type {string | null} of the last `synced` frame */
   #cursor = null;
   #isSynced = false;
+  #isWanted = false; // `connect` was called, and `close` not since
   /** @type {Promise<void> | null} */
   #fetching = null;
 
@@ -84,7 +85,7 @@ export class ChatMemoryClient extends EventTarget {
         turnCount: () => this.#transcript.turnCount,
         maxFrameBytes: () => this.limits.max_frame_bytes,
         request: (frame) => this.#request(frame),
-        onChange: () => this.#onChange(),
+        onChange: () => this.#onOutbox(),
       },
       storage,
       storageKey,
@@ -134,12 +135,17 @@ export class ChatMemoryClient extends EventTarget {
     return this.#transcript.hasOlder;
   }
 
+  /** Connect, and again after each loss; with `create`, when there is a first message. */
   connect() {
-    this.#connection.connect();
+    this.#isWanted = true;
+    if (!this.create || this.outbox.some(({state}) => state !== "failed")) {
+      this.#connection.connect();
+    }
   }
 
   /** Close the socket until the next `connect()`. The running turn continues on the server. */
   close() {
+    this.#isWanted = false;
     this.#connection.close();
   }
 
@@ -371,11 +377,19 @@ export class ChatMemoryClient extends EventTarget {
       case "ok":
       case "error":
         this.#requests.settle(frame);
+        if (this.create && frame.type === "error") this.#onRefusal(frame);
         return;
       default:
         return; // a newer server may send other types
     }
     this.#onChange();
+  }
+
+  // The server did not create the session.
+  /** @param {ErrorFrame} frame */
+  #onRefusal(frame) {
+    this.#outbox.refuseAll(frame); // first: others would connect again
+    this.#connection.close();
   }
 
   #onSession() {
@@ -407,6 +421,11 @@ export class ChatMemoryClient extends EventTarget {
     this.#transcript.activity = [];
     if (code === CLOSE_NOT_FOUND) this.#transcript.clear(); // removed meanwhile
     this.#outbox.onDisconnect(code);
+  }
+
+  #onOutbox() {
+    if (this.#isWanted && this.state === "idle") this.connect();
+    this.#onChange();
   }
 
   #onState() {

@@ -220,6 +220,8 @@ export interface AdoptableSession {
 export interface Adoptable {
   visitor: string | null;
   sessions: AdoptableSession[];
+  /** whether the user has already taken over sessions of this visitor */
+  done: boolean;
 }
 
 export interface NewVisitor {

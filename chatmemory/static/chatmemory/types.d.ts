@@ -45,6 +45,25 @@ export interface SessionFrame {
   waiting: WaitingTurn[];
 }
 
+export interface ToolCall {
+  id: string;
+  name: string;
+  /** JSON, unless it is cut or the model wrote no valid JSON. */
+  args: string;
+  cut: boolean;
+}
+
+export interface ToolResult {
+  call: string;
+  name: string;
+  failed: boolean;
+}
+
+export interface Reasoning {
+  text: string;
+  cut: boolean;
+}
+
 export interface MessageFrame {
   type: "message";
   seq: number;
@@ -65,6 +84,9 @@ export interface MessageFrame {
   quarantined: boolean;
   feedback: 1 | -1 | null;
   created_at: string;
+  calls?: ToolCall[];
+  result?: ToolResult;
+  reasoning?: Reasoning;
 }
 
 export interface ResetFrame {
@@ -296,7 +318,10 @@ export interface VersionPlace {
 export type TicketSource = () => string | Promise<string>;
 
 export interface ClientOptions {
-  /** Create the session if it does not exist; its key must be a version-4 UUID. */
+  /**
+   * Create the session if it does not exist; its key must be a version-4 UUID. The client connects
+   * with the first message, so that no session is stored without one.
+   */
   create?: boolean;
   /** Also receive streamed text as HTML, with labels in this language; "" for the server's. */
   html?: string | null;

@@ -1,15 +1,30 @@
 // The texts that only a widget has, beside those of chat-words.js. A page can change them before the
 // element is drawn.
 
+import {gettext as _, ngettext} from "./language.js";
+
 export const widgetWords = {
-  newChat: "New chat",
-  tryAgain: "Try again",
-  notStarted: "The chat can't be started now. Your message is kept.",
-  visitorEnded: "This chat has ended.",
-  adopt: "Move your earlier chats to your account?",
-  andMore: (/** @type {number} */ count) => `and ${count.toLocaleString()} more`,
-  move: "Move",
-  notNow: "Not now",
-  notMoved: "The chats can't be moved now. Try again in a moment.",
-  chat: "Chat",
+  newChat: _("New chat"),
+  tryAgain: _("Try again"),
+  notStarted: _("The chat can't be started now. Your message is kept."),
+  unknownChat: _("This chat does not exist."),
+  visitorEnded: _("This chat has ended."),
+  nextMessage: _("Your next message starts a new one."),
+  adopt: _("Move your earlier chats to your account?"),
+  andMore: (/** @type {number} */ count) =>
+    ngettext("and %(count)s more", "and %(count)s more", count),
+  move: _("Move"),
+  notNow: _("Not now"),
+  moved: _("Your earlier chats are in your account now."),
+  notMoved: _("The chats can't be moved now. Try again in a moment."),
+  chat: _("Chat"),
+  yourData: _("Your data"),
+  saveCopy: _("Save a copy"),
+  notSaved: _("No copy can be saved now. Try again in a moment."),
+  deleteChat: _("Delete my chat"),
+  askDelete: _("Delete all that you wrote here, with the replies? This can't be undone."),
+  confirmDelete: _("Delete"),
+  deleted: _("Your chat was deleted."),
+  partlyDeleted: _("Your chat was deleted, except what has to be kept for now."),
+  notDeleted: _("The chat can't be deleted now. Try again in a moment."),
 };

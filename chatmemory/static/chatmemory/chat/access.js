@@ -9,9 +9,11 @@ import {widgetWords} from "../widget-words.js";
 
 /** @import {Banner} from "./banner.js" */
 /** @import {ChatMemoryClient} from "../chatmemory-client.js" */
-/** @import {ClientOptions} from "../types.d.ts" */
+/** @import {ClientOptions, OutboxEntry} from "../types.d.ts" */
 /** @typedef {Banner & {act: () => void}} Problem */
 /** @typedef {{key?: string, token?: string}} Kept the token is the secret of a visitor on another site */
+
+const STORAGE_MS = 500;
 
 export class Access {
   url;
@@ -21,6 +23,7 @@ export class Access {
   problem = null;
 
   #key;
+  #isGiven; // the key is in the attribute `url`
   #embed;
   #person;
   #place;
@@ -29,6 +32,8 @@ export class Access {
   #login;
   #isNewVisitor = false;
   #hasShown = false; // messages of this session
+  #isOver = false; // the visitor has ended, or the session was removed
+  #endText = "";
   #onRestart;
   /** @type {AbortController | undefined} */
   #listening;
@@ -39,7 +44,7 @@ export class Access {
 
   /**
    * @param {HTMLElement} element
-   * @param {() => void} onRestart replaces the view by one of a new session
+   * @param {(note: string) => void} onRestart replaces the view by one of a new session
    */
   constructor(element, onRestart) {
     this.#onRestart = onRestart;
@@ -53,17 +58,23 @@ export class Access {
     this.#rest = api ? new RestClient(api, {headers, csrfToken: get("csrf") || undefined}) : null;
     this.#isVisitor = Boolean(api) && !this.#person;
     const [, given] = /([^/]+)\/?$/.exec(get("url")) ?? [];
+    this.#isGiven = given !== undefined;
     this.#key = given ?? this.#kept.key ?? randomKey();
     this.url = get("url") || `${this.#place}${this.#key}/`;
     this.isOpen = Boolean(given) && !this.#isVisitor; // the page knows person and session
     this.#login = get("login");
     this.loadHtml = api ? this.#loadHtml.bind(this) : null;
     this.options = {
-      storageKey: `chatmemory:${this.#person}:${this.#place}`,
+      storageKey: this.#storageKeyOf(this.#person),
       // Another site gets no cookie.
       ticket: this.#embed ? () => this.#issueTicket() : null,
       ...(!this.isOpen && {create: !this.isStarted}),
     };
+  }
+
+  /** Whether there is a visitor with data of their own. */
+  get hasVisitorData() {
+    return this.#isVisitor && this.isStarted && !this.#isOver;
   }
 
   /** Whether there is something to connect to: the first message was written. */
@@ -79,7 +90,7 @@ export class Access {
   start(client) {
     this.#listening = new AbortController();
     const {signal} = this.#listening;
-    client.addEventListener("change", () => this.#begin(client), {signal});
+    client.addEventListener("change", () => this.#onChange(client), {signal});
     client.addEventListener("state", () => this.#onState(client), {signal});
     if (this.isStarted) client.connect();
     else this.#begin(client);
@@ -90,11 +101,18 @@ export class Access {
   }
 
   /** @param {ChatMemoryClient} client */
+  #onChange(client) {
+    if (this.#isOver && hasUnsent(client)) this.#restart();
+    else this.#begin(client);
+  }
+
+  /** @param {ChatMemoryClient} client */
   async #begin(client) {
-    if (this.isStarted || this.#isBeginning || this.problem || !client.outbox.length) return;
+    if (this.isStarted || this.#isBeginning || this.problem || !hasUnsent(client)) return;
     this.#isBeginning = true;
     try {
-      if (this.#isVisitor && !this.#kept.token) await this.#createVisitor();
+      // One tab at a time, so that the first messages of two tabs create one visitor.
+      if (this.#isVisitor) await alone(this.#nameOf(""), () => this.#createVisitor());
       this.#kept.key = this.#key;
       write(this.#nameOf(this.#person), this.#kept);
       if (!this.#listening?.signal.aborted) client.connect();
@@ -112,8 +130,13 @@ export class Access {
   }
 
   async #createVisitor() {
+    this.#kept.token ??= read(this.#nameOf("")).token;
+    if (this.#kept.token) return;
     const {token} = await rest(this.#rest).createVisitor(this.#embed ? {embed: this.#embed} : {});
-    if (token) this.#kept.token = token;
+    if (token) {
+      this.#kept.token = token;
+      write(this.#nameOf(""), {token});
+    }
     this.#isNewVisitor = true;
   }
 
@@ -141,18 +164,68 @@ export class Access {
     if (client.state !== "ended") return;
     const code = client.ending?.code;
     const isVisitor = this.#isVisitor && code === CLOSE_UNAUTHENTICATED;
-    if (isVisitor && this.#isNewVisitor) {
+    if (isVisitor && this.#isNewVisitor && !this.#hasShown) {
       console.error("chatmemory: the new visitor is refused. The browser may block its cookie.");
       this.#report(client, {text: words.ended.refused, act: () => {}});
     } else if (this.#login && !isVisitor && code === CLOSE_UNAUTHENTICATED) {
       const act = () => location.assign(this.#login);
       this.#report(client, {text: words.ended[code], action: words.signIn, act});
+    } else if (code === CLOSE_NOT_FOUND && this.#isGiven && client.create) {
+      console.error(
+        `chatmemory: ${this.url} is no chat of this visitor. The key must be that of one, or a new UUID.`,
+      );
+      this.#forget({withVisitor: false});
+      this.#report(client, {text: widgetWords.unknownChat, act: () => {}});
     } else if (isVisitor || (code === CLOSE_NOT_FOUND && !this.isOpen)) {
-      write(this.#nameOf(this.#person), isVisitor ? {} : {token: this.#kept.token});
-      const text = isVisitor ? widgetWords.visitorEnded : words.ended[CLOSE_NOT_FOUND];
-      this.#report(client, {text, action: widgetWords.newChat, act: this.#onRestart});
-      if (!this.#hasShown) queueMicrotask(this.#onRestart); // the client is still in its event
+      this.#isOver = true;
+      this.#forget({withVisitor: isVisitor});
+      this.#endText = isVisitor ? widgetWords.visitorEnded : words.ended[CLOSE_NOT_FOUND];
+      if (!this.#hasShown || hasUnsent(client)) {
+        this.#restart();
+      } else {
+        const text = `${this.#endText} ${widgetWords.nextMessage}`;
+        this.#report(client, {text, action: widgetWords.newChat, act: () => this.#onRestart("")});
+      }
     }
+  }
+
+  #restart() {
+    const note = this.#hasShown ? this.#endText : "";
+    this.stop();
+    queueMicrotask(() => this.#onRestart(note)); // the client is still in its event
+  }
+
+  // Another tab may already have begun another chat, which stays.
+  /** @param {{withVisitor: boolean}} what */
+  #forget({withVisitor}) {
+    const name = this.#nameOf(this.#person);
+    const {key, token} = read(name);
+    if (withVisitor && this.#embed) {
+      if (token === this.#kept.token) write(name, {});
+    } else if (key === this.#key) {
+      write(name, {token});
+    }
+  }
+
+  /**
+   * Take the texts that were not sent in this session: what waited to be sent, and what was refused.
+   *
+   * @param {ChatMemoryClient} client
+   */
+  takeUnsent(client) {
+    const unsent = [];
+    const refused = [];
+    for (const entry of client.outbox) {
+      if (isUnsent(entry)) unsent.push(entry.text);
+      else if (entry.state === "failed") refused.push(entry.text);
+    }
+    takeStored(this.#storageKeyOf(this.#person));
+    return {unsent, refused};
+  }
+
+  /** Take the texts that were not sent in this tab before its visitor signed in. */
+  takeUnsentOfVisitor() {
+    return this.#person ? takeStored(this.#storageKeyOf("")).map(({text}) => text) : [];
   }
 
   /**
@@ -202,9 +275,37 @@ export class Access {
     if (key && keys[key]) write(this.#nameOf(this.#person), {key: keys[key]});
   }
 
+  /** A file with all that the visitor wrote, as a response. */
+  exportData() {
+    return rest(this.#rest).exportOwnData({as: "markdown"});
+  }
+
+  /** Delete the data of the visitor, and end the visitor; resolves to a note for the user. */
+  async erase() {
+    const note = await this.#eraseVisitor();
+    this.#forget({withVisitor: true});
+    return note;
+  }
+
+  async #eraseVisitor() {
+    try {
+      const {held} = await rest(this.#rest).eraseVisitor();
+      return held.length ? widgetWords.partlyDeleted : widgetWords.deleted;
+    } catch (error) {
+      if (isRefused(error)) return widgetWords.visitorEnded; // before
+      throw error;
+    }
+  }
+
   /** @param {string} person */
   #nameOf(person) {
     return `chatmemory:own:${person}:${this.#embed}:${this.#place}`;
+  }
+
+  // Of the messages that are not sent yet, in this tab.
+  /** @param {string} person */
+  #storageKeyOf(person) {
+    return `chatmemory:${person}:${this.#place}`;
   }
 
   /** @returns {HeadersInit} */
@@ -217,16 +318,65 @@ export class Access {
     try {
       return (await rest(this.#rest).issueTicket()).ticket;
     } catch (error) {
-      const isRefused = error instanceof ApiError && error.status === 401;
-      throw isRefused ? {code: CLOSE_UNAUTHENTICATED} : {};
+      throw isRefused(error) ? {code: CLOSE_UNAUTHENTICATED} : {};
     }
   }
+}
+
+/** @param {OutboxEntry} entry */
+function isUnsent({state, code}) {
+  // Refused because the visitor had ended, so the next visitor can send it.
+  return code === "unauthenticated" || (state !== "failed" && state !== "stored");
+}
+
+/** @param {ChatMemoryClient} client */
+function hasUnsent(client) {
+  return client.outbox.some(isUnsent);
+}
+
+/**
+ * Let one tab at a time act. Pages without HTTPS have no locks, and those without storage get none.
+ *
+ * @param {string} name
+ * @param {() => Promise<void>} act
+ */
+function alone(name, act) {
+  if (!navigator.locks) return act();
+  return new Promise((resolve) => {
+    const run = async () => {
+      const acting = act();
+      resolve(acting);
+      await Promise.allSettled([acting]);
+      // The processes of other tabs see what was stored a little later.
+      await new Promise((release) => setTimeout(release, STORAGE_MS));
+    };
+    navigator.locks.request(name, run).catch(run);
+  });
+}
+
+/** @param {unknown} error */
+function isRefused(error) {
+  return error instanceof ApiError && error.status === 401;
 }
 
 /** @param {RestClient | null} client */
 function rest(client) {
   if (client) return client;
   throw new TypeError('<chat-memory> needs the attribute "api".');
+}
+
+/**
+ * @param {string} name
+ * @returns {OutboxEntry[]}
+ */
+function takeStored(name) {
+  try {
+    const entries = JSON.parse(sessionStorage.getItem(name) ?? "[]");
+    sessionStorage.removeItem(name);
+    return entries;
+  } catch {
+    return [];
+  }
 }
 
 /**

@@ -3,8 +3,10 @@
 
 import {widgetWords} from "../widget-words.js";
 import {button} from "./nodes.js";
+import {setNoticeText, showNotice} from "./notice.js";
 import {visible} from "./text.js";
 
+/** @import {AdoptableSession} from "../rest-types.d.ts" */
 /** @import {Access} from "./access.js" */
 
 const MAX_LISTED = 5;
@@ -15,16 +17,41 @@ const DECLINED = "chatmemory:declined";
  *
  * @param {HTMLElement} root
  * @param {Access} access
- * @param {{adopted: () => void, declined: () => void}} then
+ * @param {{moved: () => void, answered: () => void}} then `moved` also if the server moved the chats
+ *   at the login, `answered` if the focused button disappears
  */
-export async function askAdoption(root, access, then) {
-  const {visitor, sessions} = await access.listAdoptable();
-  if (!visitor || !sessions.length || sessionStorage.getItem(DECLINED) === visitor) return;
-  const node = document.createElement("section");
-  node.className = "cm-adoption";
-  const question = document.createElement("p");
-  question.textContent = widgetWords.adopt;
-  node.setAttribute("aria-label", widgetWords.adopt);
+export async function askAdoption(root, access, {moved, answered}) {
+  const {visitor, sessions, done} = await access.listAdoptable();
+  if (!visitor) return;
+  if (done) {
+    await access.adopt(visitor); // for the new keys
+    moved();
+  }
+  if (!sessions.length || sessionStorage.getItem(DECLINED) === visitor) return;
+  const move = button(widgetWords.move, async () => {
+    move.disabled = true;
+    try {
+      await access.adopt(visitor);
+      moved();
+      answered();
+    } catch (error) {
+      console.error("chatmemory: the chats can't be moved.", error);
+      move.disabled = false;
+      move.focus();
+      setNoticeText(notice, widgetWords.notMoved);
+    }
+  });
+  move.className = "cm-button";
+  const decline = button(widgetWords.notNow, () => {
+    sessionStorage.setItem(DECLINED, visitor); // until the tab is closed
+    notice.remove();
+    answered();
+  });
+  const notice = showNotice(root, widgetWords.adopt, [...listOf(sessions), move, decline]);
+}
+
+/** @param {AdoptableSession[]} sessions */
+function listOf(sessions) {
   const list = document.createElement("ul");
   for (const {title, text} of sessions.slice(0, MAX_LISTED)) {
     const item = document.createElement("li");
@@ -32,26 +59,8 @@ export async function askAdoption(root, access, then) {
     item.textContent = visible(title || text || widgetWords.newChat);
     list.append(item);
   }
+  if (sessions.length <= MAX_LISTED) return [list];
   const more = document.createElement("p");
-  if (sessions.length > MAX_LISTED)
-    more.textContent = widgetWords.andMore(sessions.length - MAX_LISTED);
-  const move = button(widgetWords.move, async () => {
-    move.disabled = true;
-    try {
-      await access.adopt(visitor);
-      then.adopted();
-    } catch (error) {
-      console.error("chatmemory: the chats can't be moved.", error);
-      move.disabled = false;
-      question.textContent = widgetWords.notMoved;
-    }
-  });
-  move.className = "cm-button";
-  const decline = button(widgetWords.notNow, () => {
-    sessionStorage.setItem(DECLINED, visitor); // until the tab is closed
-    node.remove();
-    then.declined();
-  });
-  node.append(question, list, more, move, decline);
-  root.querySelector(".cm-banner")?.after(node);
+  more.textContent = widgetWords.andMore(sessions.length - MAX_LISTED);
+  return [list, more];
 }

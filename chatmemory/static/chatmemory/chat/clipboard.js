@@ -1,5 +1,3 @@
-// Copies text to the clipboard.
-
 import {words} from "../chat-words.js";
 import {button} from "./nodes.js";
 

@@ -6,14 +6,13 @@ import {button} from "./nodes.js";
 import {visible} from "./text.js";
 
 /**
- * Add a head to each code block.
- *
  * @param {ParentNode} root
  */
 export function addCodeHeads(root) {
   for (const block of root.querySelectorAll("pre")) {
     const frame = document.createElement("div");
     frame.className = "cm-code";
+    frame.dir = "ltr"; // also hides the labels from the `dir=auto` of the message
     block.replaceWith(frame);
     frame.append(head(block), block);
   }

@@ -11,16 +11,20 @@ const HINT_SHARE = 0.1; // of the limit: how close to it the length is shown
 export class Composer {
   #parts;
   #client;
+  #draftKey;
 
   /**
-   * @param {Pick<Parts, "form" | "text" | "send" | "hint">} parts
+   * @param {Pick<Parts, "form" | "log" | "text" | "send" | "hint" | "rows">} parts
    * @param {ChatMemoryClient} client
+   * @param {string} draftKey
    * @param {(text: string) => void} onSend
    */
-  constructor(parts, client, onSend) {
+  constructor(parts, client, draftKey, onSend) {
     this.#parts = parts;
     this.#client = client;
+    this.#draftKey = draftKey;
     const {form, text} = parts;
+    text.value = this.#draft;
     const send = () => {
       if (!isSendable(text.value, client)) return;
       onSend(text.value);
@@ -38,11 +42,32 @@ export class Composer {
       event.preventDefault();
       send();
     });
+    const listenToKeys = async () => (await import("./keyboard.js")).listenToKeys(parts, client);
+    text.addEventListener("focus", listenToKeys, {once: true});
+  }
+
+  // Kept until the tab is closed, so that two tabs have two drafts.
+  get #draft() {
+    try {
+      return sessionStorage.getItem(this.#draftKey) ?? "";
+    } catch {
+      return ""; // forbidden
+    }
+  }
+
+  set #draft(text) {
+    try {
+      if (text) sessionStorage.setItem(this.#draftKey, text);
+      else sessionStorage.removeItem(this.#draftKey);
+    } catch {
+      // Full or forbidden: the draft ends with the page.
+    }
   }
 
   /** Show the length of a text near the limit, and whether it can be sent. */
   update() {
     const {text, send, hint} = this.#parts;
+    this.#draft = text.value;
     const limit = maxChars(this.#client);
     const excess = excessChars(text.value, limit);
     hint.classList.toggle("cm-over", excess > 0);
@@ -97,12 +122,12 @@ function maxChars(client) {
 
 /**
  * Whether a key sends the message. On a touch screen Enter is the only way to a new line; while a
- * text is composed (Japanese, Chinese) it chooses a candidate.
+ * text is composed (Japanese, Chinese) it chooses a candidate; only `keyCode` states so in Safari.
  *
  * @param {KeyboardEvent} event
  */
-export function isSendKey({key, shiftKey, isComposing}) {
-  return key === "Enter" && !shiftKey && !isComposing && !isTouch();
+export function isSendKey({key, shiftKey, isComposing, keyCode}) {
+  return key === "Enter" && !shiftKey && !isComposing && keyCode !== 229 && !isTouch();
 }
 
 /**

@@ -3,6 +3,7 @@
 import {words} from "../chat-words.js";
 import {fitHeight, isSendable, isSendKey} from "./composer.js";
 import {find, textBox} from "./nodes.js";
+import {addStyle} from "./style.js";
 
 /** @import {ChatMemoryClient} from "../chatmemory-client.js" */
 /** @import {MessageFrame} from "../types.d.ts" */
@@ -36,7 +37,9 @@ export class Editor {
    * @param {MessageFrame} row
    * @param {HTMLElement} node
    */
-  open({seq, text: original}, node) {
+  async open({seq, text: original}, node) {
+    await addStyle(node, ["forms.css"]);
+    if (!node.isConnected) return;
     this.abandon();
     const form = find(
       /** @type {DocumentFragment} */ (template.content.cloneNode(true)),

@@ -1,5 +1,3 @@
-// The buttons that rate a reply.
-
 import {words} from "../chat-words.js";
 import {iconButton} from "./nodes.js";
 
@@ -16,51 +14,16 @@ const THUMB =
  * @param {MessageFrame & {turn: string}} row
  * @param {HTMLElement} node of the row
  */
-export function ratingTools(client, {seq, turn, feedback}, node) {
+export function ratingTools(client, row, node) {
   return /** @type {const} */ ([1, -1]).map((value) => {
     const label = value > 0 ? words.good : words.bad;
-    const className = value > 0 ? "cm-good" : "cm-poor";
-    const rate = iconButton(label, THUMB, className);
-    rate.setAttribute("aria-pressed", String(feedback === value));
-    rate.disabled = client.state !== "live";
-    rate.addEventListener("click", async () => {
-      const isGiven = client.rows.get(seq)?.feedback === value;
-      if (!(await put(client, node, turn, isGiven ? null : value)) || isGiven) return;
-      const {askForReason} = await import("./reason.js");
-      const question = value > 0 ? words.whyGood : words.whyBad;
-      askForReason(node, question, (reason) => {
-        close(node);
-        node.querySelector(/** @type {"button"} */ (`.${className}`))?.focus();
-        if (reason) put(client, node, turn, value, reason);
-      });
+    const button = iconButton(label, THUMB, value > 0 ? "cm-good" : "cm-poor");
+    button.setAttribute("aria-pressed", String(row.feedback === value));
+    button.disabled = client.state !== "live";
+    button.addEventListener("click", async () => {
+      const {rate} = await import("./rating.js");
+      rate(client, row, node, value);
     });
-    return rate;
+    return button;
   });
-}
-
-/**
- * Store a rating; false, with a notice, if that failed.
- *
- * @param {ChatMemoryClient} client
- * @param {HTMLElement} node
- * @param {string} turn
- * @param {1 | -1 | null} value
- */
-async function put(client, node, turn, value, reason = "") {
-  close(node);
-  try {
-    await client.feedback(turn, value, reason);
-    return true;
-  } catch {
-    const notice = document.createElement("p");
-    notice.className = "cm-reason";
-    notice.textContent = words.notRated;
-    node.append(notice);
-    return false;
-  }
-}
-
-/** @param {HTMLElement} node */
-function close(node) {
-  node.querySelector(":scope > .cm-reason")?.remove();
 }

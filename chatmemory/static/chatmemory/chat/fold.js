@@ -1,5 +1,3 @@
-// Folds long messages of the user.
-
 import {words} from "../chat-words.js";
 import {button, textBox} from "./nodes.js";
 

@@ -18,12 +18,13 @@ export class MarkdownLoader {
   #onLoad;
 
   /**
-   * @param {Load | null} load without it replies remain plain text
+   * @param {Load | string | null} source the address of the page, or another source; without one,
+   *   replies remain plain text
    * @param {() => boolean} isLive whether the server can be reached
    * @param {(messages: Rendered[]) => void} onLoad
    */
-  constructor(load, isLive, onLoad) {
-    this.#source = load;
+  constructor(source, isLive, onLoad) {
+    this.#source = typeof source === "string" ? pageLoader(source) : source;
     this.#isLive = isLive;
     this.#onLoad = onLoad;
   }
@@ -71,7 +72,7 @@ export class MarkdownLoader {
 }
 
 /** @type {(page: string) => Load} */
-export function pageLoader(page) {
+function pageLoader(page) {
   return async (after, before) => {
     const response = await fetch(`${page}html/?after=${after}&before=${before}`);
     // A redirect is one to the sign-in page, for example.

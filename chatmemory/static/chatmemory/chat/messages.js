@@ -8,9 +8,10 @@ import {copyButton} from "./clipboard.js";
 import {addCodeHeads} from "./code.js";
 import {ratingTools} from "./feedback.js";
 import {foldIfLong} from "./fold.js";
-import {article, button, find, link, setNote, setText, setTools, textBox, timeOf} from "./nodes.js";
+import {article, button, link, setNote, setText, setTools, textBox} from "./nodes.js";
 import {Reply} from "./reply.js";
-import {activityText, choicesOf, hasMarkup, isQuestion, visible} from "./text.js";
+import {activityText, hasMarkup, isQuestion} from "./text.js";
+import {showTime} from "./times.js";
 
 /** @import {ChatMemoryClient} from "../chatmemory-client.js" */
 /** @import {MessageFrame, OutboxEntry, PathItem, Stream, VersionPlace, WaitingTurn} from "../types.d.ts" */
@@ -24,7 +25,6 @@ import {activityText, choicesOf, hasMarkup, isQuestion, visible} from "./text.js
  * @property {(seq: number) => void} answerAgain
  * @property {(choice: string) => void} answer
  * @property {(place: VersionPlace, number: number, buttonClass: string) => void} showVersion
- * @property {() => void} showNewest
  * @property {(turn: string, button: HTMLButtonElement) => void} cancel
  * @property {(entry: OutboxEntry) => void} editUnsent
  */
@@ -32,7 +32,9 @@ import {activityText, choicesOf, hasMarkup, isQuestion, visible} from "./text.js
 /**
  * @typedef {object} Hooks
  * @property {(node: HTMLElement) => void} onReplace called before a row's content is replaced
+ * @property {() => void} onLoad called when more can be drawn
  * @property {(seq: number) => void} onMarkdown called for a reply whose Markdown has to be loaded
+ * @property {(change: () => void) => void} keep keeps the scroll position during a later change
  */
 
 export class MessageNodes {
@@ -42,6 +44,8 @@ export class MessageNodes {
   #replies = new WeakMap();
   #client;
   #page;
+  /** @type {typeof import("./version.js") | null} */
+  #versions = null;
   #actions;
   #hooks;
 
@@ -79,7 +83,6 @@ export class MessageNodes {
       this.#hooks.onMarkdown(seq);
   }
 
-  /** Forget the nodes that are not shown any more. */
   prune() {
     for (const [key, node] of this.#nodes) if (!node.isConnected) this.#nodes.delete(key);
   }
@@ -97,7 +100,7 @@ export class MessageNodes {
     const node = this.#rowNode(row);
     node.classList.toggle("cm-old", isOld);
     const isOpen = !isOld && isIdle;
-    setQuestion(node, isOpen && isLast && isQuestion(row) ? row.asks : null, this.#actions.answer);
+    if (isQuestion(row)) this.#drawQuestion(node, isOpen && isLast ? row.asks : null);
     const {canEdit, canAnswerAgain} = this.#permissions(row, isLast);
     const {edit, answerAgain} = this.#actions;
     const again = row.status === "failed" ? words.tryAgain : words.answerAgain;
@@ -107,10 +110,19 @@ export class MessageNodes {
       ...(endsTurn ? this.#ratingTools(row, node) : []),
       ...(version ? this.#versionTools(version) : []),
       ...(isOpen && canAnswerAgain ? [button(again, () => answerAgain(row.seq), "cm-again")] : []),
-      timeOf(row.created_at, this.#client.html ?? ""),
+      showTime(document.createElement("time"), row.created_at, this.#client.html || undefined),
     ]);
     node.classList.toggle("cm-newest", isLast);
     return node;
+  }
+
+  /**
+   * @param {HTMLElement} node
+   * @param {MessageFrame["asks"]} question
+   */
+  async #drawQuestion(node, question) {
+    const {setQuestion} = await import("./choices.js");
+    setQuestion(node, question, this.#actions.answer, this.#hooks.keep);
   }
 
   /**
@@ -172,27 +184,26 @@ export class MessageNodes {
    * @param {MessageFrame} row
    */
   #fill(node, row) {
-    const status = row.status === "complete" ? "" : ` cm-${row.status}`;
-    node.className = `cm-row cm-${row.role}${status}`;
+    const {role, status, text} = row;
+    node.className = `cm-row cm-${role} cm-${status}`;
     node.removeAttribute("aria-busy");
     delete node.dataset.html;
-    const text = row.text ?? "";
-    node.toggleAttribute("data-empty", !text);
+    node.toggleAttribute("data-empty", role === "tool" || !text);
+    if (role === "tool") return; // steps.js draws it
     const shown = text.slice(0, MAX_SHOWN_CHARS);
     const reply = this.#replies.get(node);
     const isKept = reply?.end(shown);
     if (!isKept) {
       this.#replies.delete(node);
       setText(node, shown);
-      if (row.role === "user") foldIfLong(node);
+      if (role === "user") foldIfLong(node);
     } else if (reply?.isWhole) node.dataset.html = "";
     const page = this.#page;
     const isCut = row.cut || text.length > MAX_SHOWN_CHARS;
     setNote(node, noteOf(row), isCut && page ? [link(`${page}${row.seq}/`, words.showWhole)] : []);
     const isWhole = isKept && reply?.isWhole;
-    if (row.role === "assistant" && !isCut && !isWhole && hasMarkup(text)) {
+    if (role === "assistant" && !isCut && !isWhole && hasMarkup(text))
       this.#hooks.onMarkdown(row.seq);
-    }
   }
 
   /**
@@ -219,36 +230,22 @@ export class MessageNodes {
     const isWhole = !row.redacted && !row.quarantined && !row.cut;
     return {
       canEdit: isNear && isWhole && beginsTurn(row),
-      canAnswerAgain: isNear && isLast && row.role === "assistant",
+      canAnswerAgain:
+        isNear && isLast && row.role === "assistant" && row.error !== "context_too_long",
     };
   }
 
-  /**
-   * The buttons to the versions before and after this one.
-   *
-   * @param {VersionPlace} place
-   */
+  // Drawn as soon as they are loaded, with the first message that has versions.
+  /** @param {VersionPlace} place */
   #versionTools(place) {
-    const {number, count} = place;
-    const step = (
-      /** @type {number} */ by,
-      /** @type {string} */ label,
-      /** @type {string} */ sign,
-      /** @type {string} */ name,
-    ) => {
-      const node = button(sign, () => this.#actions.showVersion(place, number + by, name), name);
-      node.setAttribute("aria-label", label);
-      node.title = label;
-      node.disabled = number + by < 1 || number + by > count;
-      return node;
-    };
-    const position = document.createElement("span");
-    position.textContent = words.version(number, count);
-    return [
-      step(-1, words.previous, "‹", "cm-previous"),
-      position,
-      step(1, words.following, "›", "cm-following"),
-    ];
+    if (this.#versions) return this.#versions.versionTools(place, this.#actions.showVersion);
+    this.#loadVersions();
+    return [];
+  }
+
+  async #loadVersions() {
+    this.#versions = await import("./version.js");
+    this.#hooks.onLoad();
   }
 
   /** The streamed texts, and a line for what else the run does. */
@@ -293,7 +290,6 @@ export class MessageNodes {
     return true;
   }
 
-  /** Show what is new in the streamed texts. */
   drawStreams() {
     for (const key of this.#client.streams.keys()) {
       const node = this.#nodes.get(`text:${key}`);
@@ -335,7 +331,8 @@ export class MessageNodes {
       const edit = button(words.edit, () => this.#actions.editUnsent(entry));
       setNote(node, refusalOf(entry), [retry, edit, discard]);
     } else if (this.#client.state !== "live" && state !== "stored") {
-      setNote(node, texts.offline);
+      const isFirst = this.#client.create && this.#client.state === "connecting";
+      setNote(node, isFirst ? texts.sent : texts.offline);
     } else if (state === "held") {
       setNote(node, texts[code ?? ""] ?? texts.held, [discard]);
     } else {
@@ -357,20 +354,6 @@ export class MessageNodes {
     });
   }
 
-  /** The notice below an older version. */
-  drawOldNotice() {
-    return this.#node("old", () => {
-      const node = document.createElement("p");
-      node.className = "cm-old-note";
-      node.append(
-        words.olderVersion,
-        " ",
-        button(words.newest, () => this.#actions.showNewest()),
-      );
-      return node;
-    });
-  }
-
   /**
    * @param {string} key
    * @param {() => HTMLElement} make
@@ -386,39 +369,18 @@ export class MessageNodes {
 }
 
 /** @param {MessageFrame} row */
-function noteOf({redacted, quarantined, status, error}) {
-  const errors = words.errors;
-  const notes = [];
-  if (redacted) notes.push(words.redacted);
-  if (quarantined) notes.push(words.quarantined);
-  if (status === "interrupted") notes.push(words.interrupted);
-  if (status === "failed") notes.push(errors[error] ?? words.failed);
-  return notes.join(" ");
+export function noteOf({redacted, quarantined, status, error}) {
+  const notes = [
+    redacted && words.redacted,
+    quarantined && words.quarantined,
+    status === "interrupted" && words.interrupted,
+    status === "failed" && (words.errors[error] ?? words.failed),
+  ];
+  return notes.filter(Boolean).join(" ");
 }
 
 /** @param {OutboxEntry} entry */
 function refusalOf({code = "", message = "", replaces}) {
   const texts = words.refused;
   return texts[code === "conflict" && replaces != null ? "outdated" : code] ?? message;
-}
-
-/**
- * Mark a message that waits for an answer, with a button for each offered answer.
- *
- * @param {HTMLElement} node
- * @param {MessageFrame["asks"]} question
- * @param {(choice: string) => void} answer
- */
-function setQuestion(node, question, answer) {
-  const mark = node.querySelector(":scope > .cm-asks");
-  if (Boolean(question) === Boolean(mark)) return;
-  mark?.remove();
-  if (!question) return;
-  const made = document.createElement("p");
-  made.className = "cm-asks";
-  made.append(words.waitingForAnswer);
-  for (const choice of choicesOf(question)) {
-    made.append(button(visible(choice), () => answer(choice), "cm-choice"));
-  }
-  find(node, ".cm-note", HTMLElement).after(made);
 }

@@ -35,18 +35,7 @@ export function article(role) {
   text.dir = "auto";
   const note = document.createElement("p");
   note.className = "cm-note";
-  if (role !== "tool") {
-    node.append(author, text, note);
-    return node;
-  }
-  const details = document.createElement("details");
-  const summary = document.createElement("summary");
-  summary.textContent = words.tool;
-  text.tabIndex = 0; // it scrolls, which the keyboard must reach
-  text.role = "group";
-  text.ariaLabel = words.tool;
-  details.append(summary, text);
-  node.append(author, details, note);
+  node.append(author, text, note);
   return node;
 }
 
@@ -106,27 +95,6 @@ export function button(text, onClick, className = "") {
 }
 
 /**
- * A time in the zone and language of the user, without the date if it is today.
- *
- * @param {string} moment
- * @param {string} language "" for that of the browser
- */
-export function timeOf(moment, language) {
-  const date = new Date(moment);
-  const node = document.createElement("time");
-  if (Number.isNaN(date.valueOf())) return node;
-  const isToday = date.toDateString() === new Date().toDateString();
-  const tag = language || undefined;
-  node.dateTime = moment;
-  node.title = date.toLocaleString(tag, {dateStyle: "full", timeStyle: "medium"});
-  node.textContent = date.toLocaleString(tag, {
-    ...(!isToday && {dateStyle: "medium"}),
-    timeStyle: "short",
-  });
-  return node;
-}
-
-/**
  * A button that shows only an icon.
  *
  * @param {string} label
@@ -182,24 +150,4 @@ const STATES = ["aria-pressed", "disabled"];
 function isAlike(tool, known) {
   if (tool.className !== known.className) return false;
   return tool instanceof HTMLButtonElement || tool.textContent === known.textContent;
-}
-
-/**
- * Make these nodes the children, in this order. A node that already has its place is not touched: a
- * moved one would lose the focus, and a screen reader would announce it again.
- *
- * @param {Element} parent
- * @param {Element[]} wanted
- */
-export function arrange(parent, wanted) {
-  let next = parent.firstElementChild;
-  for (const node of wanted) {
-    if (node === next) next = next.nextElementSibling;
-    else parent.insertBefore(node, next);
-  }
-  while (next) {
-    const extra = next;
-    next = extra.nextElementSibling;
-    extra.remove();
-  }
 }

@@ -23,9 +23,10 @@ export class Panel {
   /**
    * @param {HTMLElement} element
    * @param {HTMLElement} chat the root of the view, which the panel contains
+   * @param {HTMLElement} menu a button
    * @param {{open: () => void, close: () => void}} actions
    */
-  constructor(element, chat, {open, close}) {
+  constructor(element, chat, menu, {open, close}) {
     this.#element = element;
     const parts = /** @type {DocumentFragment} */ (template.content.cloneNode(true));
     this.#opener = find(parts, ".cm-opener", HTMLButtonElement);
@@ -36,6 +37,7 @@ export class Panel {
     this.#node.setAttribute("aria-label", label);
     const closer = find(this.#node, ".cm-panel-close", HTMLButtonElement);
     setLabel(closer, words.close);
+    closer.before(menu);
     this.#node.append(chat);
     this.parts = [...parts.children];
     this.#opener.addEventListener("click", () => (this.#isOpen ? close() : open()));

@@ -8,6 +8,7 @@ import {visible} from "./text.js";
 
 const BLANK_LINES = /^(?:[ \t]*(?:\r\n|[\r\n]))+/;
 const FENCE = /^ {0,3}(?:```|~~~)/;
+const PAUSE_MS = 1000;
 
 export class Reply {
   /** @type {Stream | null} what `draw` shows */
@@ -21,6 +22,8 @@ export class Reply {
   #closed = 0; // how much of `#source` they contain
   #isEnded = false;
   #isWhole = false;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  #pauseTimer;
 
   /** @param {HTMLElement} box */
   constructor(box) {
@@ -41,6 +44,7 @@ export class Reply {
     if (!this.stream || this.#isEnded) return;
     const {text, html, closed, isWhole} = this.stream;
     const known = this.#source;
+    if (text !== known) this.#awaitPause();
     const before = known.slice(0, this.#closed);
     this.#source = text;
     this.#isWhole = isWhole;
@@ -66,6 +70,7 @@ export class Reply {
   end(text) {
     if (this.#isEnded) return text === this.#source;
     this.draw();
+    clearTimeout(this.#pauseTimer);
     this.#isEnded = true;
     const known = this.#source.slice(0, this.#closed);
     if (!this.#html || !(this.#isWhole || text.startsWith(known))) return false;
@@ -94,6 +99,14 @@ export class Reply {
       if (!shown[index]) this.#box.append(node);
       else if (!shown[index].isEqualNode(node)) shown[index].replaceWith(node);
     }
+  }
+
+  // The dot pulses only while no text arrives: an animation is drawn 60 times in a second.
+  #awaitPause() {
+    const {classList} = this.#rest;
+    clearTimeout(this.#pauseTimer);
+    classList.remove("cm-paused");
+    this.#pauseTimer = setTimeout(() => classList.add("cm-paused"), PAUSE_MS);
   }
 
   #clear() {

@@ -1,5 +1,3 @@
-// Pure functions for texts.
-
 import {words} from "../chat-words.js";
 import {BLANKS, HIDDEN, MARKUP} from "../constants.js";
 
@@ -8,8 +6,6 @@ import {BLANKS, HIDDEN, MARKUP} from "../constants.js";
 const HIDDEN_RUN = new RegExp(`([${HIDDEN}])\\1*`, "gu");
 const BLANK_TEXT = new RegExp(`^[\\s\\p{Cf}${BLANKS}]*$`, "u");
 const MARKUP_SIGN = new RegExp(MARKUP, "u");
-const MAX_CHOICES = 8;
-const MAX_CHOICE_CHARS = 80;
 
 /**
  * Replace characters that change the direction of text, or that are invisible, by marks.
@@ -74,21 +70,4 @@ export function activityText({kind, name, state}) {
 /** @param {MessageFrame | undefined} row */
 export function isQuestion(row) {
   return row?.role === "assistant" && row.asks != null;
-}
-
-/**
- * The short answers that a question offers, as `choices`; none if one of them is unusable.
- *
- * @param {NonNullable<MessageFrame["asks"]>} question
- * @returns {string[]}
- */
-export function choicesOf({value}) {
-  const {choices} = /** @type {{choices?: unknown}} */ (value ?? {});
-  if (!Array.isArray(choices) || choices.length > MAX_CHOICES) return [];
-  return choices.every(isChoice) ? choices : [];
-}
-
-/** @param {unknown} choice */
-function isChoice(choice) {
-  return typeof choice === "string" && !isBlank(choice) && choice.length <= MAX_CHOICE_CHARS;
 }

@@ -3,20 +3,20 @@
 import {words} from "../chat-words.js";
 import {ChatMemoryClient} from "../chatmemory-client.js";
 import {CLOSE_NOT_FOUND, CLOSE_TOO_MANY_CONNECTIONS} from "../constants.js";
+import {languageOf} from "../language.js";
+import {arrange} from "./arrange.js";
 import {bannerOf} from "./banner.js";
 import {Composer} from "./composer.js";
-import {MarkdownLoader, pageLoader} from "./markdown.js";
 import {MessageNodes} from "./messages.js";
-import {arrange} from "./nodes.js";
 import {ScrollPosition} from "./scroll.js";
 import {buildSkeleton, setLabel} from "./skeleton.js";
 import {firstWords, isQuestion, visible} from "./text.js";
 
-/** @import {MessageFrame, OutboxEntry, VersionPlace} from "../types.d.ts" */
+/** @import {MessageFrame, OutboxEntry, PathItem, VersionPlace} from "../types.d.ts" */
 /** @import {Access} from "./access.js" */
 
 const MAX_DRAW_DELAY_MS = 250; // a hidden page has no animation frames
-const TEXT_MS = 75; // pause between two drawings of streamed text
+const TEXT_MS = 120; // pause between two drawings of streamed text
 
 export class ChatView {
   client;
@@ -28,8 +28,11 @@ export class ChatView {
   #composer;
   /** @type {import("./editor.js").Editor | null} loaded for the first edit */
   #editor = null;
-  #markdown;
+  /** @type {import("./markdown.js").MarkdownLoader | null} loaded for the first reply */
+  #markdown = null;
   #nodes;
+  /** @type {import("./steps.js").Steps | null | undefined} loaded for the first step */
+  #steps;
   #scroll;
   #isDrawn = true;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -41,6 +44,8 @@ export class ChatView {
   /** @type {Map<number, number>} user message → the first row of the older version shown instead */
   #chosen = new Map();
 
+  /** @type {HTMLElement | undefined} loaded for the first older version */
+  #oldNotice;
   /** @type {AbortController | undefined} of the listeners outside the element */
   #listening;
 
@@ -56,22 +61,17 @@ export class ChatView {
     this.#parts = buildSkeleton(element, root);
     const url = access?.url ?? element.getAttribute("url") ?? "";
     const page = element.getAttribute("page");
+    const storageKey =
+      access?.options.storageKey ?? `chatmemory:${element.getAttribute("person") ?? ""}:${url}`;
     this.client = new ChatMemoryClient(url, {
       create: element.hasAttribute("create"),
-      html: element.closest("[lang]")?.getAttribute("lang") ?? "",
-      storageKey: `chatmemory:${element.getAttribute("person") ?? ""}:${url}`,
+      html: languageOf(element) ?? "",
+      storageKey,
       ...access?.options,
     });
     this.#scroll = new ScrollPosition(this.#parts, () => this.#isLive() && this.#loadOlder());
-    this.#composer = new Composer(this.#parts, this.client, (text) => this.#send(text));
-    this.#markdown = new MarkdownLoader(
-      access?.loadHtml ?? (page ? pageLoader(page) : null),
-      () => this.#isLive(),
-      (messages) => {
-        this.#scroll.keep(() => {
-          for (const message of messages) this.#nodes.putHtml(message);
-        });
-      },
+    this.#composer = new Composer(this.#parts, this.client, `${storageKey}:draft`, (text) =>
+      this.#send(text),
     );
     this.#nodes = this.#makeNodes(page);
     for (const node of this.#parts.rows.querySelectorAll("[data-seq]")) {
@@ -118,13 +118,14 @@ export class ChatView {
         answerAgain: (seq) => this.#replace(() => this.client.regenerate(seq)),
         answer: (choice) => this.#replace(() => this.client.send(choice)),
         showVersion: (place, number, name) => this.#showVersion(place, number, name),
-        showNewest: () => this.#showNewest(),
         cancel: (turn, button) => this.#cancel(turn, button),
         editUnsent: (entry) => this.#editUnsent(entry),
       },
       {
         onReplace: (node) => this.#editor?.abandonAt(node),
-        onMarkdown: (seq) => this.#markdown.want(seq),
+        onLoad: () => this.#draw(),
+        onMarkdown: (seq) => this.#wantMarkdown(seq),
+        keep: (change) => this.#scroll.keep(change),
       },
     );
   }
@@ -143,12 +144,12 @@ export class ChatView {
       });
     }
     client.addEventListener("reset", () => {
-      this.#markdown.clear();
+      this.#markdown?.clear();
       this.#nodes.forgetRows();
       this.#newest = null;
     });
     client.addEventListener("synced", () => {
-      this.#markdown.load();
+      this.#markdown?.load();
       this.#announceMessages();
     });
   }
@@ -169,11 +170,42 @@ export class ChatView {
   #listenToPage() {
     this.#listening = new AbortController();
     const {signal} = this.#listening;
-    const wake = () => this.client.state === "waiting" && this.client.connect();
+    const wake = () => {
+      if (this.client.state === "waiting") this.client.connect();
+      this.#draw(); // a new chat is not connected, but states whether there is a network
+    };
     addEventListener("online", wake, {signal});
-    addEventListener("offline", () => this.#draw(), {signal});
+    addEventListener("offline", () => this.#renewSocket(), {signal});
     addEventListener("pageshow", wake, {signal});
     document.addEventListener("visibilitychange", () => document.hidden || wake(), {signal});
+  }
+
+  /** @param {number} seq of a reply that is shown as plain text */
+  async #wantMarkdown(seq) {
+    try {
+      const {MarkdownLoader} = await import("./markdown.js");
+      this.#markdown ??= new MarkdownLoader(
+        this.#access?.loadHtml ?? this.#element.getAttribute("page"),
+        () => this.#isLive(),
+        (messages) => {
+          this.#scroll.keep(() => {
+            for (const message of messages) this.#nodes.putHtml(message);
+          });
+        },
+      );
+      this.#markdown.want(seq);
+    } catch {
+      this.#nodes.row(seq)?.removeAttribute("data-revision"); // the next drawing tries again
+      return;
+    }
+    this.#draw(); // and load all that is wanted
+  }
+
+  // Without a network a socket stays open, but silent, for up to a minute.
+  #renewSocket() {
+    if (!this.#isLive()) return this.#draw();
+    this.client.close();
+    this.client.connect();
   }
 
   #isLive() {
@@ -218,21 +250,21 @@ export class ChatView {
     arrange(tail, this.#nodes.drawPending());
     this.#nodes.prune();
     this.#editor?.abandonIfHidden();
-    const isNew = client.state === "idle" && this.#access?.isStarted === false;
+    const isNew = client.state === "idle" && client.create;
     empty.hidden =
       isRemoved || !(isKnown || isNew) || rows.childElementCount + tail.childElementCount > 0;
     this.#drawBanner();
     this.#drawStop();
     this.#composer.update();
     this.#announceTitle();
-    this.#markdown.load();
+    this.#markdown?.load();
     // Superseded messages are not shown, so a loaded page may leave the log half empty.
     if (this.#scroll.hasRoom && this.#isLive()) this.#loadOlder();
   }
 
   #drawRows() {
     const {rows, tail} = this.#parts;
-    const path = this.client.path(this.#chosen);
+    const path = this.#fold(this.client.path(this.#chosen));
     const last = path.at(-1);
     const isIdle = this.#isIdle();
     const shown = path.map((item, index) => {
@@ -240,10 +272,34 @@ export class ChatView {
       return this.#nodes.drawRow(item, {isLast: item === last, isIdle, endsTurn});
     });
     const isOld = Boolean(last?.isOld);
-    arrange(rows, [...shown, ...(isOld ? [this.#nodes.drawOldNotice()] : this.#nodes.drawRun())]);
+    arrange(rows, [
+      ...shown,
+      ...(isOld && this.#oldNotice ? [this.#oldNotice] : this.#nodes.drawRun()),
+    ]);
+    this.#steps?.draw(path, this.#nodes);
     tail.hidden = isOld;
     if (this.client.session?.running) this.#composer.setPlaceholder(words.next);
     else this.#composer.setPlaceholder(isQuestion(last?.row) ? words.answer : words.placeholder);
+  }
+
+  // The result of a tool is drawn with its call.
+  /** @param {PathItem[]} path */
+  #fold(path) {
+    const hasSteps = path.some(({row}) => row.calls || row.reasoning || row.role === "tool");
+    if (hasSteps && this.#steps === undefined) this.#loadSteps();
+    return this.#steps?.fold(path) ?? path;
+  }
+
+  async #loadSteps() {
+    this.#steps = null;
+    try {
+      const {Steps} = await import("./steps.js");
+      const page = this.#element.getAttribute("page");
+      this.#steps = await Steps.load(this.client, page, this.#parts.rows);
+      this.#draw();
+    } catch {
+      this.#steps = undefined; // the next drawing tries again
+    }
   }
 
   // Whether a replacement would not conflict with a turn or an unsent message.
@@ -290,7 +346,8 @@ export class ChatView {
 
   // The messages that were stored since the first sync.
   #announceMessages() {
-    const last = this.client.session?.last_seq ?? 0;
+    const last = this.client.session?.last_seq;
+    if (last === undefined) return; // a reset
     const known = this.#newest ?? last;
     this.#newest = last;
     for (let seq = known + 1; seq <= last; seq += 1) {
@@ -300,8 +357,6 @@ export class ChatView {
   }
 
   /**
-   * Dispatch an event for the page around the element.
-   *
    * @param {string} name
    * @param {object} detail
    */
@@ -321,7 +376,7 @@ export class ChatView {
       (seq, text) => this.#replace(() => this.client.edit(seq, text)),
       (text) => this.#composer.restore(text),
     );
-    if (node.isConnected) this.#editor.open(row, node);
+    this.#editor.open(row, node);
   }
 
   /** @param {string} text */
@@ -337,7 +392,6 @@ export class ChatView {
     this.#composer.focusUnlessTouch(); // the button disappears
   }
 
-  // Change the end of the conversation, and show it.
   /** @param {() => void} act */
   #replace(act) {
     act();
@@ -366,33 +420,22 @@ export class ChatView {
     this.#composer.focus();
   }
 
-  // Show another version of a turn in the same place, and focus the same button of its tools.
   /**
    * @param {VersionPlace} place
    * @param {number} number
    * @param {string} buttonClass
    */
-  async #showVersion({of}, number, buttonClass) {
-    const {from} = this.client.versions(of)[number - 1];
-    try {
-      await this.client.fetchFrom(from);
-    } catch {
-      return; // no connection; the buttons remain
-    }
-    const top = (/** @type {number} */ seq) =>
-      this.#nodes.row(seq)?.getBoundingClientRect().top ?? 0;
-    const before = top(this.#chosen.get(of) ?? of);
-    this.#chosen.set(of, from);
-    this.#scroll.isPinned = false;
-    this.#drawNow();
-    this.#scroll.by(top(from) - before);
-    this.#scroll.update();
-    const bar = this.#nodes.row(from)?.querySelector(".cm-tools");
-    bar?.scrollIntoView({block: "nearest"}); // not below the notice
-    const button =
-      bar?.querySelector(`.${buttonClass}:enabled`) ??
-      bar?.querySelector(":is(.cm-previous, .cm-following):enabled");
-    if (button instanceof HTMLElement) button.focus({preventScroll: true});
+  async #showVersion(place, number, buttonClass) {
+    const {showVersion, oldNotice} = await import("./version.js");
+    this.#oldNotice ??= oldNotice(() => this.#showNewest());
+    const parts = {
+      client: this.client,
+      chosen: this.#chosen,
+      scroll: this.#scroll,
+      nodeOf: (/** @type {number} */ seq) => this.#nodes.row(seq),
+      draw: () => this.#drawNow(),
+    };
+    await showVersion(parts, place, number, buttonClass);
   }
 
   #showNewest() {
@@ -403,21 +446,19 @@ export class ChatView {
   }
 
   async #loadOlder() {
-    const {older} = this.#parts;
-    if (!this.client.hasOlder || older.disabled) return;
-    older.disabled = true;
-    older.textContent = words.loading;
+    const {log, older} = this.#parts;
+    if (!this.client.hasOlder || older.textContent === words.loading) return;
+    older.textContent = words.loading; // not disabled: it would lose the focus
     try {
       await this.client.fetchOlder();
     } catch {
       // The button remains.
     }
-    older.disabled = false;
     older.textContent = words.older;
+    if (!this.client.hasOlder && older.matches(":focus")) log.focus({preventScroll: true});
   }
 
-  // Dismiss the notice, reconnect instead of another tab, or reload the page. A reload redirects to
-  // the sign-in page if necessary.
+  // Dismiss the notice, reconnect instead of another tab, or reload, which may lead to the sign-in.
   #onBannerButton() {
     if (this.#access?.problem) {
       this.#access.problem.act();

@@ -1,18 +1,22 @@
 // The element in a page of a host: its shadow root, its panel, and who chats in which session. The chat
 // page does not load this module.
 
+import {widgetWords} from "../widget-words.js";
 import {Access} from "./access.js";
-import {askAdoption} from "./adoption.js";
-import {find} from "./nodes.js";
+import {find, iconButton} from "./nodes.js";
 import {Panel} from "./panel.js";
 import {applyStyle} from "./style.js";
 import {ChatView} from "./view.js";
 
 /** @import {ChatMemory} from "../chat.js" */
 
+const DOT = "a1 1 0 1 0 0 2 1 1 0 0 0 0-2z";
+const DOTS = `M5 11${DOT}m7 0${DOT}m7 0${DOT}`;
+
 export class Widget {
   #element;
   #root = document.createElement("div");
+  #menu = iconButton(widgetWords.yourData, DOTS, "cm-menu");
   #view;
   #access;
   /** @type {Panel | null} */
@@ -35,18 +39,22 @@ export class Widget {
   constructor(element, shadow) {
     this.#element = element;
     this.#root.className = "cm-chat";
+    this.#menu.addEventListener("click", () => this.#showOwnData());
+    element.addEventListener("chatmemory:state", () => queueMicrotask(() => this.#drawMenu()));
     if (element.getAttribute("mode") === "button") {
       const actions = {open: () => element.open(), close: () => element.close()};
-      this.#panel = new Panel(element, this.#root, actions);
+      this.#panel = new Panel(element, this.#root, this.#menu, actions);
       shadow.append(...this.#panel.parts);
     } else {
       const node = document.createElement("div");
       node.className = "cm-page cm-widget";
-      node.append(this.#root);
+      node.append(this.#root, this.#menu);
       shadow.append(node);
     }
     shadow.addEventListener("click", (event) => followFootnote(shadow, event));
     [this.#access, this.#view] = this.#buildView();
+    this.#write([...this.#access.takeUnsentOfVisitor(), this.#textBox.value]);
+    this.#drawMenu();
   }
 
   get client() {
@@ -79,37 +87,83 @@ export class Widget {
 
   /** @returns {[Access, ChatView]} */
   #buildView() {
-    const access = new Access(this.#element, () => this.#restart());
+    const access = new Access(this.#element, (note) => this.#restart(note));
     return [access, new ChatView(this.#element, this.#root, access)];
   }
 
-  // Show another session.
-  #restart() {
-    const text = this.#root.querySelector("textarea")?.value ?? "";
+  /**
+   * Show another session. Texts that were not sent follow, unless the user has just deleted them.
+   *
+   * @param {string} note
+   * @param {{isErased?: boolean}} options
+   */
+  #restart(note, {isErased = false} = {}) {
+    const typed = this.#textBox.value;
     const hadFocus = this.#root.contains(this.#element.shadowRoot?.activeElement ?? null);
     this.#view.stop();
+    const {unsent, refused} = this.#access.takeUnsent(this.#view.client);
     [this.#access, this.#view] = this.#buildView();
-    const box = find(this.#root, "textarea", HTMLTextAreaElement);
-    box.value = text;
-    box.dispatchEvent(new Event("input"));
+    this.#write(isErased ? [] : [...refused, typed]);
+    if (!isErased) for (const text of unsent) this.client.send(text);
     if (this.#isStarted) this.#view.start();
     if (hadFocus) this.#view.focus();
+    this.#drawMenu();
+    if (note) this.#note(note);
+  }
+
+  get #textBox() {
+    return find(this.#root, "textarea", HTMLTextAreaElement);
+  }
+
+  // Put texts into the box, instead of the draft.
+  /** @param {string[]} texts */
+  #write(texts) {
+    const box = this.#textBox;
+    box.value = texts.filter(Boolean).join("\n");
+    box.dispatchEvent(new Event("input"));
+  }
+
+  #drawMenu() {
+    this.#menu.hidden = !this.#access.hasVisitorData;
+  }
+
+  /** @param {string} text */
+  async #note(text) {
+    const {showNote} = await import("./notice.js");
+    showNote(this.#root, text, () => this.focus());
   }
 
   async #ask() {
     if (this.#hasAsked || !this.#element.hasAttribute("adopt")) return;
     this.#hasAsked = true;
     const then = {
-      adopted: () => {
-        this.#restart();
-        this.focus(); // the button has disappeared
-      },
-      declined: () => this.focus(),
+      moved: () => this.#restart(widgetWords.moved),
+      answered: () => this.focus(),
     };
     try {
+      const {askAdoption} = await import("./adoption.js");
       await askAdoption(this.#root, this.#access, then);
     } catch (error) {
       console.error("chatmemory: earlier chats can't be listed.", error);
+    }
+  }
+
+  async #showOwnData() {
+    const {showOwnData} = await import("./own-data.js");
+    showOwnData(this.#root, this.#access, {
+      erase: () => this.#erase(),
+      closed: () => this.#menu.focus(),
+    });
+  }
+
+  // The connection ends first: the end of the visitor would be reported as a problem.
+  async #erase() {
+    this.#view.stop();
+    try {
+      this.#restart(await this.#access.erase(), {isErased: true});
+    } catch (error) {
+      this.#view.start();
+      throw error;
     }
   }
 }

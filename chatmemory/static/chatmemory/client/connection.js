@@ -8,7 +8,6 @@ const FIRST_RETRY_MS = 500;
 const MAX_RETRY_MS = 10_000;
 const MAX_REFUSALS = 5; // failed handshakes before the server is asked over HTTP
 const ABNORMAL_CLOSE = 1006; // RFC 6455, 7.4.1: no close frame was received
-const DOCS = "docs/running.md of django-chatmemory, \u201cA page that cannot connect\u201d";
 
 /**
  * @typedef {object} Handlers
@@ -184,22 +183,14 @@ export class Connection {
     this.#setState("waiting");
   }
 
-  // A browser does not reveal why a handshake failed. If the server answers HTTP, it refuses this
-  // websocket, or a proxy does not pass websockets on; more attempts would fail too.
   async #checkServer() {
-    const address = new URL(this.#url);
-    address.protocol = address.protocol.replace(/^ws/, "http");
-    try {
-      const {status} = await fetch(address, {method: "HEAD", cache: "no-store"});
-      if (status >= 500) return; // the answer of a proxy whose server is down
-    } catch {
-      return; // no network, or another origin
-    }
+    const refusal = await import("./refusal.js").catch(() => null); // null without a network
+    if (!refusal || !(await refusal.isHttpServed(this.#url))) return;
     if (this.#hasOpened || this.state === "idle" || this.state === "ended") return;
     clearTimeout(this.#retryTimer);
     this.#abandon("refused");
     this.ending = {code: "refused", reason: "handshake"};
-    console.error(refusalText(this.#url));
+    console.error(refusal.refusalText(this.#url, this.#refusals));
     this.#setState("ended");
   }
 
@@ -208,17 +199,4 @@ export class Connection {
     this.state = state;
     this.#handlers.onState();
   }
-}
-
-// For developers, so it is not translated.
-/** @param {string} url */
-function refusalText(url) {
-  return `chatmemory: ${url} was refused ${MAX_REFUSALS} times, while the server answers HTTP.
-- A server for WSGI, such as Django's own runserver or gunicorn without a worker class, serves no
-  websockets: put "daphne" first in INSTALLED_APPS, or use uvicorn or daphne.
-- asgi.py must route "websocket" to chatmemory.routing.websocket_urlpatterns.
-- A proxy must forward the headers Upgrade and Connection.
-- CHATMEMORY["ALLOWED_ORIGINS"] and ALLOWED_HOSTS must allow ${globalThis.location?.origin}.
-"manage.py check" finds the first two; the log of the server names a refused origin.
-More: ${DOCS}.`;
 }

@@ -3,7 +3,7 @@
 import {CLOSE_TOO_LARGE} from "../constants.js";
 import {randomId} from "./ids.js";
 
-/** @import {ClientOptions, Failure, OkFrame, OutboxEntry, RequestFrame, SendFrame} from "../types.d.ts" */
+/** @import {ClientOptions, ErrorFrame, Failure, OkFrame, OutboxEntry, RequestFrame, SendFrame} from "../types.d.ts" */
 
 const FIRST_HOLD_MS = 1_000;
 const MAX_HOLD_MS = 30_000;
@@ -127,6 +127,11 @@ export class Outbox {
     this.#resume();
     // A server that closes for a frame's size would do so again.
     if (entry && code === CLOSE_TOO_LARGE) this.#fail(entry, tooLarge());
+  }
+
+  /** @param {ErrorFrame} error of the session, which is not created */
+  refuseAll(error) {
+    for (const entry of this.entries) this.#fail(entry, error);
   }
 
   /** Resend an entry that a full queue refused, when there are fewer turns than at the refusal. */

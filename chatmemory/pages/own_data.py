@@ -1,0 +1,68 @@
+"""The page on which a person exports or deletes all of their own chats."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import render
+from django.utils.translation import gettext as _
+
+from chatmemory import services, transfer
+from chatmemory.access import logins
+from chatmemory.conf import settings
+from chatmemory.errors import BadInput
+from chatmemory.pages.base import page, reader, submission, writer
+from chatmemory.pages.listing import chats_of
+from chatmemory.services import Actor, Erased
+from chatmemory.services.audit.entries import BY_OWNER
+
+FORMS = ("json", "markdown")
+
+
+@page
+def own_data(request: HttpRequest) -> HttpResponse:
+    """State what is stored about the person, and offer what `SELF_SERVICE` allows."""
+    return _answer(request, reader(request))
+
+
+@submission
+def export(request: HttpRequest) -> StreamingHttpResponse:
+    """Return all chats of the person as a file."""
+    actor = writer(request)
+    logins.check_self_service("export")
+    form = request.POST.get("form", FORMS[0])
+    if form not in FORMS:
+        raise BadInput(f"form must be {' or '.join(FORMS)}.", field="form")
+    exported = services.begin_export(form=f"own-{form}", by=actor, reason=BY_OWNER)
+    return transfer.download(exported, request)
+
+
+@submission
+def erase(request: HttpRequest) -> HttpResponse:
+    """Delete all chats of the person permanently, if the username confirms it."""
+    actor = writer(request)
+    logins.check_self_service("erase")
+    if request.POST.get("confirm", "").strip() != actor.label:
+        return _answer(request, actor, problem=_("This is not your username."), status=400)
+    erased = services.erase_person(by=actor, reason=BY_OWNER)
+    context = {"erased": erased, "held": _held_chats(erased, actor)}
+    return render(request, "chatmemory/erased.html", context)
+
+
+def _answer(
+    request: HttpRequest, actor: Actor, *, problem: str = "", status: int = 200
+) -> HttpResponse:
+    stored = services.preview_erasure(by=actor)
+    context = {
+        "stored": stored,
+        "held": _held_chats(stored, actor),
+        "acts": settings.SELF_SERVICE,
+        "username": actor.label,
+        "problem": problem,
+    }
+    return render(request, "chatmemory/own_data.html", context, status=status)
+
+
+def _held_chats(erased: Erased, actor: Actor) -> list[str]:
+    """Return the titles of the chats on hold, without deleted ones."""
+    held = services.sessions_of(actor).filter(pk__in=erased.held)
+    return [chat.title for chat in chats_of(list(held.most_recent_first()))]

@@ -1,0 +1,27 @@
+import assert from "node:assert/strict";
+import {test} from "node:test";
+
+import {formatted, formattedArgs, indented} from "../../chatmemory/static/chatmemory/chat/json.js";
+
+test("a JSON object or list is indented without a change of its values", () => {
+  assert.equal(
+    formatted('{"a":[1.50,{}],"b":"x: [y]"}'),
+    '{\n  "a": [\n    1.50,\n    {}\n  ],\n  "b": "x: [y]"\n}',
+  );
+  assert.equal(formatted(" [ 12345678901234567890 ]"), "[\n  12345678901234567890\n]");
+});
+
+test("another text remains as it is", () => {
+  for (const text of ["rain", "1", "[1] see below", '{"a": ', ""])
+    assert.equal(formatted(text), text);
+});
+
+test("truncated arguments are indented too", () => {
+  assert.equal(formattedArgs('{"a":"say \\"hi\\", {you', true), '{\n  "a": "say \\"hi\\", {you');
+  assert.equal(formattedArgs("city: Lisboa", true), "city: Lisboa");
+});
+
+test("the indentation of deep JSON is limited", () => {
+  assert.ok(indented("[".repeat(30_000)).length < 50 * 30_000);
+  assert.equal(indented("]"), "\n]");
+});
