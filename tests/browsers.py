@@ -1,12 +1,11 @@
-"""The system's Chromium, and a chat page in it."""
+"""The system's Chromium and Firefox, and a chat page in them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Playwright, expect, sync_playwright
 
 FLAGS = (
     "--no-sandbox",
@@ -23,20 +22,62 @@ FLAGS = (
 )
 
 
-# The default of 5 s is short on a loaded machine.
-expect.set_options(timeout=20_000)
+TIMEOUT_MS = 20_000
+"""How long to wait for an element: the defaults are short on a loaded machine."""
+
+expect.set_options(timeout=TIMEOUT_MS)
 
 
-@contextmanager
-def launched(chromium: str) -> Iterator[Browser]:
-    """Launch a browser.
+ALLOW_QUERIES = "DJANGO_ALLOW_ASYNC_UNSAFE"
+"""An environment variable: Django makes queries also in a thread that has a running event loop."""
 
-    While it runs, its event loop occupies this thread, in which Django then refuses queries.
+
+class SharedBrowsers:
+    """The browsers of consecutive tests, each launched once.
+
+    While they run, this thread has a running event loop.
     """
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield browser
-        browser.close()
+
+    def __init__(self) -> None:
+        self._running = ExitStack()
+        self._browsers: dict[str, Browser] = {}
+
+    def launch(self, path: str) -> Browser:
+        if not self._browsers:
+            self._playwright = self._running.enter_context(sync_playwright())
+        if path not in self._browsers:
+            self._browsers[path] = launch(self._playwright, path)
+        return self._browsers[path]
+
+    def close_contexts(self) -> None:
+        for browser in self._browsers.values():
+            for context in browser.contexts:
+                # Otherwise the error of a request in flight would fail the next test.
+                context.unroute_all(behavior="ignoreErrors")
+                for page in context.pages:
+                    page.unroute_all(behavior="ignoreErrors")
+                context.close()
+
+    def close(self) -> None:
+        self._browsers.clear()
+        self._running.close()
+
+
+shared = SharedBrowsers()
+
+
+def launch(playwright: Playwright, path: str) -> Browser:
+    """Launch Chromium, or an unchanged Firefox over WebDriver BiDi."""
+    if "firefox" in path:
+        return playwright.firefox.launch(executable_path=path, channel="moz-firefox")
+    return playwright.chromium.launch(executable_path=path, args=FLAGS)
+
+
+SET_TEXT = """(box, text) => {
+    box.value = text;
+    box.dispatchEvent(new Event("input", {bubbles: true}));
+}"""
+"""As Playwright's `fill`, which types the line breaks of a text into Firefox as Enter."""
 
 
 class Chat:
@@ -46,7 +87,7 @@ class Chat:
         self.page = page
         self.box = page.get_by_role("textbox", name="Message", exact=True)
         self.rows = page.locator(".cm-row:not([data-empty])")
-        self.banner = page.locator(".cm-banner")
+        self.banner = page.locator("chat-memory .cm-banner")
         self.stop = page.get_by_role("button", name="Stop")
 
     def text(self, text: str | re.Pattern[str]) -> Locator:
@@ -54,7 +95,7 @@ class Chat:
         return self.page.locator(".cm-text").get_by_text(text, exact=True)
 
     def send(self, text: str) -> None:
-        self.box.fill(text)
+        self.box.evaluate(SET_TEXT, text)
         self.box.press("Enter")
 
     def tool(self, seq: int, name: str) -> Locator:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import inspect
 import os
 import shutil
 import signal
-from collections.abc import Generator, Iterable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cache
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
@@ -24,6 +27,7 @@ from django.core.management.color import no_style
 from django.db import OperationalError, connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import TransactionTestCase, override_settings
+from playwright.sync_api import Browser
 from pytest_django.plugin import DjangoDbBlocker
 
 from chatmemory.database.faults import Fault, fault_of
@@ -31,7 +35,11 @@ from chatmemory.live import layer
 from chatmemory.live.hub import hub
 from chatmemory.live.runner import runner
 from project import environment
+from tests import browsers
+from tests.browsers import ALLOW_QUERIES
 from tests.layers import FakeLayer
+
+ASYNC_TEST_S = 120  # five times the longest test
 
 # The same examples in each run, so that no change is refused because of another part of the code.
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
@@ -58,12 +66,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run an `async def` test as Django's TestCase does.
 
     Its database work runs in the thread that holds the test's transaction, and is rolled back
-    with it.
+    with it. After `ASYNC_TEST_S` it fails, and the traceback names what it awaits.
     """
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
-    async_to_sync(pyfuncitem.obj)(**{name: pyfuncitem.funcargs[name] for name in names})
+
+    async def run() -> None:
+        async with asyncio.timeout(ASYNC_TEST_S):
+            await pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+
+    async_to_sync(run)()
     return True
 
 
@@ -118,6 +131,7 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
     A server process notices that its client is gone only when its statement ends.
     """
     yield
+    browsers.shared.close()
     if connection.vendor == "postgresql":
         with django_db_blocker.unblock(), connection.cursor() as cursor:
             cursor.execute(
@@ -178,6 +192,9 @@ def _isolated(
 ) -> Iterator[None]:
     # Channels would close the test's own connection: github.com/django/channels/issues/2118
     monkeypatch.setattr("channels.db.close_old_connections", lambda: None)
+    # No minute ends in a test of a limit per minute; only servers in other processes see time pass.
+    begin = time.time()
+    monkeypatch.setattr("chatmemory.access.rates.time", SimpleNamespace(time=lambda: begin))
     if _rolls_back(request):
         settings.CHATMEMORY = {**settings.CHATMEMORY, "DB_THREADS": 0}
     yield
@@ -206,7 +223,8 @@ def database_environment() -> dict[str, str]:
         url = f"sqlite:///{name}"
     else:
         url = urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}").geturl()
-    return {**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", "DATABASE_URL": url}
+    inherited = {name: value for name, value in os.environ.items() if name != ALLOW_QUERIES}
+    return {**inherited, "DJANGO_SETTINGS_MODULE": "project.settings", "DATABASE_URL": url}
 
 
 @pytest.fixture(autouse=True)
@@ -254,6 +272,46 @@ def chromium() -> str:
     names = ("chromium", "chromium-browser", "google-chrome")
     found = next(filter(None, map(shutil.which, names)), None)
     return found or missing("Chromium is not installed")
+
+
+@pytest.fixture
+def firefox() -> str:
+    """The path of the system's Firefox; without one the test is skipped."""
+    found = next(filter(None, map(shutil.which, ("firefox-esr", "firefox"))), None)
+    return found or missing("Firefox is not installed")
+
+
+@pytest.fixture
+def launch() -> Iterator[Callable[[str], Browser]]:
+    """Launches a browser, which consecutive tests share; its tabs are closed after the test."""
+    yield browsers.shared.launch
+    browsers.shared.close_contexts()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if "launch" in getattr(item, "fixturenames", ()):
+        os.environ[ALLOW_QUERIES] = "1"
+    else:
+        browsers.shared.close()
+        os.environ.pop(ALLOW_QUERIES, None)
+
+
+def pytest_unconfigure() -> None:
+    browsers.shared.close()
+
+
+@pytest.fixture
+def browser_path(request: pytest.FixtureRequest) -> str:
+    """The path of Chromium; in a test with the marker `firefox`, also that of Firefox."""
+    path: str = request.getfixturevalue(getattr(request, "param", "chromium"))
+    return path
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.definition.get_closest_marker("firefox"):
+        both = ["chromium", pytest.param("firefox", marks=pytest.mark.long)]
+        metafunc.parametrize("browser_path", both, indirect=True)
 
 
 def missing(what: str) -> NoReturn:

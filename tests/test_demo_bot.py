@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -13,7 +13,7 @@ from chatmemory.errors import ModelUnavailable
 from chatmemory.models import Session
 from chatmemory.responders import Progress
 from project import demo_bot, demo_suggestions
-from tests.browsers import Chat, launched
+from tests.browsers import TIMEOUT_MS, Chat
 from tests.conftest import database_environment
 from tests.factories import make_user
 from tests.servers import Server, sign_in
@@ -66,6 +66,8 @@ async def test_the_slow_reply_thinks_first_and_the_failing_one_keeps_its_text():
     thought = await said(demo_suggestions.SLOW)
     assert [piece.state for piece in thought[:2]] == ["started", "ended"]
     assert isinstance(thought[0], Progress)
+    assert thought[-1]["content"][0]["reasoning"] == demo_bot.THOUGHTS
+    assert thought[-1]["content"][1]["text"] == text_of(thought)
     with pytest.raises(ModelUnavailable):
         await said(demo_suggestions.ERROR)
 
@@ -107,14 +109,13 @@ def person(transactional_db):
 
 
 @pytest.fixture
-def browser(chromium, person) -> Iterator[Browser]:
-    with launched(chromium) as browser:
-        yield browser
+def browser(launch: Callable[[str], Browser], chromium: str) -> Browser:
+    return launch(chromium)
 
 
 def new_chat(browser: Browser, server: Server, person) -> Chat:
     context = browser.new_context()
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(TIMEOUT_MS)
     context.add_cookies([{"name": "sessionid", "value": person.cookie, "url": server.address}])
     page = context.new_page()
     page.goto(f"{server.start().address}/chat/~new/")
@@ -144,7 +145,9 @@ def test_the_suggestions_start_each_kind_of_reply(server, browser, person):
     expect(page.locator(".cm-activity")).to_contain_text(re.compile("find_place|forecast"))
     expect(page.locator(".cm-assistant strong", has_text="sunny")).to_be_visible()
     chat.send(demo_suggestions.ERROR)
-    expect(page.locator(".cm-failed .cm-note")).to_have_text("The model can't be reached.")
+    expect(page.locator(".cm-failed .cm-note")).to_have_text(
+        "The model is not available. Try again in a moment."
+    )
     chat.send(demo_suggestions.SLOW)
     expect(page.locator(".cm-activity")).to_contain_text("Thinking…")
     chat.stop.click()

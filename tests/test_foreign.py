@@ -113,7 +113,7 @@ def outcomes(live_database_env, tmp_path) -> Outcomes:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.django_db(transaction=True)
 def test_langchains_own_tests_have_the_documented_results(outcomes):
     listed = (FOREIGN / "README.md").read_text()

@@ -125,13 +125,15 @@ async def talk(server, login) -> str:
 
 
 @pytest.mark.slow
-def test_the_wheel_contains_templates_static_files_and_the_schema(installed):
+def test_the_wheel_contains_templates_static_files_translations_and_the_schema(installed):
     for name in (
         "py.typed",
         "migrations/0001_initial.py",
         "static/chatmemory/chatmemory-client.js",
         "static/chatmemory/chatmemory-rest.js",
         "templates/chatmemory/session.html",
+        "locale/de/LC_MESSAGES/django.mo",
+        "locale/de/LC_MESSAGES/djangojs.mo",
     ):
         assert (installed / "chatmemory" / name).is_file(), name
 

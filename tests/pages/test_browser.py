@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from playwright.sync_api import (
     BrowserContext,
     ConsoleMessage,
     Dialog,
+    Error,
     Page,
     Request,
     Route,
@@ -33,7 +34,7 @@ from chatmemory import services
 from chatmemory.models import Session
 from chatmemory.services import Actor
 from tests import frames
-from tests.browsers import Chat, launched
+from tests.browsers import TIMEOUT_MS, Chat
 from tests.conftest import database_environment
 from tests.factories import make_messages, make_user
 from tests.payloads import PAYLOADS
@@ -45,6 +46,15 @@ FORBIDDEN = (
     "chat-memory :is(script, style, link, meta, base, img, iframe, svg:not(button svg), math, form"
     ":not(.cm-composer), object, embed, [style], [onerror], [onload], a[href^='javascript' i])"
 )
+
+
+UNREACHABLE = re.compile(
+    "ERR_CONNECTION|ERR_INTERNET_DISCONNECTED|WebSocket connection|establish a connection"
+)
+"""What browsers write if a server was killed."""
+
+
+CSRF_TOKEN = "a" * 32
 
 
 class Desk:
@@ -59,30 +69,47 @@ class Desk:
 
     def new_context(self, **options: Any) -> BrowserContext:
         context = self.browser.new_context(**options)
-        context.set_default_timeout(10_000)
-        name = settings.SESSION_COOKIE_NAME
-        context.add_cookies([{"name": name, "value": self.login, "url": self.server.address}])
+        context.set_default_timeout(TIMEOUT_MS)
+        cookies = {settings.SESSION_COOKIE_NAME: self.login, settings.CSRF_COOKIE_NAME: CSRF_TOKEN}
+        context.add_cookies(
+            [
+                {"name": name, "value": value, "url": self.server.address}
+                for name, value in cookies.items()
+            ]
+        )
         return context
 
     def page(self) -> Page:
         """Open a tab that records dialogs, errors, policy violations and foreign requests."""
         page = self.context.new_page()
         page.on("dialog", self._on_dialog)
-        page.on("pageerror", lambda error: self._record("error", str(error)))
+        page.on("pageerror", self._on_error)
         page.on("console", self._on_console)
         page.on("request", self._on_request)
         page.on("websocket", self._on_websocket)
         return page
 
     def open(self, key: str = "", *, ready: bool = True) -> Chat:
+        """Open a session, by default a stored one without messages."""
         page = self.page()
-        page.goto(self.url(key))
+        page.goto(self.url(key or self.create_session()))
         chat = Chat(page)
         if ready:
             chat.expect_live()
         return chat
 
+    def create_session(self) -> str:
+        key = str(uuid.uuid4())
+        answer = self.context.request.post(
+            f"{self.server.address}/api/sessions/",
+            data={"key": key},
+            headers={"X-CSRFToken": CSRF_TOKEN},
+        )
+        assert answer.status == 201
+        return key
+
     def url(self, key: str = "") -> str:
+        """Return the address of a session, by default of a new one."""
         return f"{self.server.address}/chat/{key or uuid.uuid4()}/"
 
     def messages(self, chat: Chat) -> list[tuple[str, str, str]]:
@@ -95,9 +122,12 @@ class Desk:
         self._record("dialog", dialog.message)
         dialog.dismiss()
 
+    def _on_error(self, error: Error) -> None:
+        if not UNREACHABLE.search(str(error)):
+            self._record("error", str(error))
+
     def _on_console(self, line: ConsoleMessage) -> None:
-        # Connections to a killed server fail.
-        if line.type == "error" and not re.search("ERR_CONNECTION|WebSocket connection", line.text):
+        if line.type == "error" and not UNREACHABLE.search(line.text):
             self._record("console", line.text)
 
     def _on_request(self, request: Request) -> None:
@@ -153,11 +183,8 @@ def long_talk(login: str) -> None:
 
 
 @pytest.fixture
-def browser(chromium: str, server: Server, login: str) -> Iterator[Browser]:
-    # One for each test: while Playwright runs, its event loop occupies this thread, and Django
-    # refuses database queries in such a thread.
-    with launched(chromium) as browser:
-        yield browser
+def browser(launch: Callable[[str], Browser], browser_path: str) -> Browser:
+    return launch(browser_path)
 
 
 @pytest.fixture
@@ -175,6 +202,7 @@ def desk_with_long_talk(long_talk: None, desk: Desk) -> Desk:
     return desk
 
 
+@pytest.mark.long
 @on_each_server
 def test_a_reply_is_streamed_and_a_reload_shows_it_whole(kept, browser, login, program):
     kept[program].start()
@@ -191,6 +219,7 @@ def test_a_reply_is_streamed_and_a_reload_shows_it_whole(kept, browser, login, p
     assert desk.problems == []
 
 
+@pytest.mark.firefox
 def test_two_tabs_see_each_others_messages_live(desk):
     one = desk.open()
     other = desk.open(one.page.url.split("/")[-2])
@@ -213,6 +242,7 @@ def test_a_closed_tab_does_not_end_the_reply(desk):
     assert [status for _, status, _ in desk.messages(again)] == ["complete", "complete"]
 
 
+@pytest.mark.firefox
 def test_a_stop_keeps_the_partial_reply(desk):
     chat = desk.open()
     chat.send("count 300")
@@ -227,6 +257,7 @@ def test_a_stop_keeps_the_partial_reply(desk):
     chat.expect_rows("count 300", text.strip())
 
 
+@pytest.mark.firefox
 def test_a_failed_reply_shows_the_reason_and_the_partial_text(desk):
     chat = desk.open()
     chat.send("fail")
@@ -236,6 +267,7 @@ def test_a_failed_reply_shows_the_reason_and_the_partial_text(desk):
     expect(chat.page.locator(".cm-failed .cm-note")).to_have_text("The model failed.")
 
 
+@pytest.mark.firefox
 @pytest.mark.long
 def test_a_message_written_while_the_server_is_down_arrives_later(desk):
     chat = desk.open()
@@ -255,6 +287,7 @@ def test_a_message_written_while_the_server_is_down_arrives_later(desk):
     ]
 
 
+@pytest.mark.firefox
 @pytest.mark.long
 def test_a_server_killed_during_a_reply_leaves_the_partial_reply(desk):
     chat = desk.open()
@@ -268,6 +301,7 @@ def test_a_server_killed_during_a_reply_leaves_the_partial_reply(desk):
     expect(chat.stop).to_be_hidden()
 
 
+@pytest.mark.firefox
 def test_an_unsent_message_survives_a_reload(desk):
     page = desk.page()
     is_losing = True
@@ -281,14 +315,15 @@ def test_an_unsent_message_survives_a_reload(desk):
     page.route_web_socket(re.compile("/ws/"), route)
     page.goto(desk.url())
     chat = Chat(page)
-    chat.expect_live()
     chat.send("don't lose me")
+    chat.expect_live()
     expect(page.locator(".cm-unsent")).to_be_visible()
     is_losing = False
     page.reload()
     chat.expect_rows("don't lose me", "don't lose me")
 
 
+@pytest.mark.firefox
 def test_a_second_message_waits_for_the_reply_before_it(desk):
     chat = desk.open()
     chat.send("count 300")
@@ -314,6 +349,7 @@ def test_the_progress_of_a_run_is_shown(desk):
     expect(line).to_have_count(0)
 
 
+@pytest.mark.firefox
 @pytest.mark.long
 def test_an_edit_and_a_second_answer_leave_older_versions(desk):
     chat = desk.open()
@@ -412,6 +448,7 @@ def _purge_all() -> None:
         connection.close()
 
 
+@pytest.mark.firefox
 @pytest.mark.long
 def test_payloads_are_inert_while_streamed_when_finished_and_after_a_reload(desk):
     chat = desk.open()
@@ -428,6 +465,7 @@ def test_payloads_are_inert_while_streamed_when_finished_and_after_a_reload(desk
     desk.page().goto(f"{desk.server.address}/chat/")
 
 
+@pytest.mark.firefox
 def test_markdown_replaces_the_streamed_text(desk):
     chat = desk.open()
     chat.send("a **bold** [link](https://example.com/)")
@@ -438,6 +476,7 @@ def test_markdown_replaces_the_streamed_text(desk):
     expect(chat.page.locator(".cm-user .cm-text")).to_contain_text("a **bold** [link]")
 
 
+@pytest.mark.firefox
 def test_a_wide_table_and_long_code_scroll_on_their_own(desk):
     desk.context = desk.new_context(viewport={"width": 390, "height": 800})
     chat = desk.open()
@@ -454,9 +493,10 @@ def test_a_wide_table_and_long_code_scroll_on_their_own(desk):
     height = "cell => cell.clientHeight < 2 * parseFloat(getComputedStyle(cell).lineHeight)"
     assert reply.locator("td").first.evaluate(height)
     expect(reply.locator("td").first).to_have_css("text-align", "right")
-    assert chat.page.evaluate("document.documentElement.scrollWidth") == 390
+    assert chat.page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+@pytest.mark.firefox
 def test_scrolling_up_loads_earlier_messages_and_keeps_the_position(desk_with_long_talk):
     chat = desk_with_long_talk.open("long")
     expect(chat.rows).to_have_count(50)
@@ -470,6 +510,7 @@ def test_scrolling_up_loads_earlier_messages_and_keeps_the_position(desk_with_lo
     expect(chat.text("Message 160")).to_be_in_viewport()
 
 
+@pytest.mark.firefox
 def test_no_page_is_wider_than_a_small_phone(desk_with_long_talk):
     desk = desk_with_long_talk
     phone = {"viewport": {"width": 360, "height": 640}, "is_mobile": True, "has_touch": True}
@@ -477,7 +518,7 @@ def test_no_page_is_wider_than_a_small_phone(desk_with_long_talk):
     page = desk.page()
     for path in ("/", "/chat/", "/chat/long/", "/accounts/login/", "/chat/none/"):
         page.goto(desk.server.address + path)
-        assert page.evaluate("document.documentElement.scrollWidth") == 360, path
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
     desk.problems.clear()  # the browser reports a 404 as an error
 
 
@@ -518,6 +559,32 @@ def wsgi(desk: Desk, tmp_path: Path) -> Iterator[Server]:
     server.kill()
 
 
+@pytest.fixture
+def foreign(desk: Desk, tmp_path: Path) -> Iterator[Server]:
+    """A server that accepts websockets only from pages of another origin."""
+    environment = database_environment()
+    server = Server(environment, tmp_path / "log", ALLOWED_ORIGINS=["https://shop.example"])
+    yield server.start()
+    server.kill()
+
+
+@pytest.mark.long
+@pytest.mark.regression
+def test_a_refused_origin_is_named_in_the_console_and_in_the_log(desk, foreign):
+    page = desk.context.new_page()
+    logged: list[str] = []
+    page.on("console", lambda line: logged.append(line.text))
+    page.goto(f"{foreign.address}/chat/{uuid.uuid4()}/")
+    Chat(page).send("hi")
+    expect(Chat(page).banner).to_contain_text("This site can't open the chat.", timeout=30_000)
+    [details] = [text for text in logged if text.startswith("chatmemory: ")]
+    assert (
+        f'CHATMEMORY["ALLOWED_ORIGINS"] and ALLOWED_HOSTS must allow {foreign.address}' in details
+    )
+    refused = f"the origin '{foreign.address}' is not in ALLOWED_ORIGINS"
+    assert foreign.log.read_text().count(refused) == 1
+
+
 @pytest.mark.long
 @pytest.mark.regression
 @pytest.mark.parametrize(("kind", "is_staff"), [("socketless", True), ("wsgi", False)])
@@ -534,11 +601,11 @@ def test_a_page_whose_server_accepts_no_websockets_stops_and_names_the_fix(
         page.route("**/chat/*/", _without_details)
     page.goto(f"{server.address}/chat/{uuid.uuid4()}/")
     chat = Chat(page)
-    chat.box.fill("not lost")
+    chat.send("not lost")
     expect(chat.banner).to_contain_text("This site can't open the chat.", timeout=30_000)
     expect(chat.banner).to_contain_text("a route in asgi.py" if is_staff else "to fix it.Reload")
     expect(chat.banner.get_by_role("button")).to_have_text("Reload")
-    expect(chat.box).to_have_value("not lost")
+    expect(page.locator(".cm-unsent .cm-text")).to_have_text("not lost")
     assert 5 <= len(opened) <= 6
     [details] = [text for text in logged if text.startswith("chatmemory: ")]
     assert 'put "daphne" first in INSTALLED_APPS' in details
@@ -557,8 +624,12 @@ def _without_details(route: Route) -> None:
 def test_a_page_whose_server_is_down_behind_a_proxy_keeps_retrying(desk, socketless):
     page = desk.context.new_page()
     page.route("**/ws/chat/**", lambda route: route.fulfill(status=503))
-    with page.expect_request(lambda request: request.method == "HEAD", timeout=30_000):
+    with page.expect_console_message(
+        lambda line: "is answered with status 503. The chat tries again." in line.text,
+        timeout=30_000,
+    ):
         page.goto(f"{socketless.address}/chat/{uuid.uuid4()}/")
+        Chat(page).send("hi")
     with page.expect_websocket(timeout=30_000):
         pass
     expect(Chat(page).banner).to_contain_text("The connection is lost. Reconnecting…")

@@ -6,8 +6,6 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from playwright.sync_api import Browser, Page, Route, WebSocketRoute, expect
 
 import chatmemory
 from tests import frames
-from tests.browsers import Chat, launched
+from tests.browsers import TIMEOUT_MS, Chat
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -25,7 +23,7 @@ FILES = Path(chatmemory.__file__).parent / "static" / "chatmemory"
 PAGE = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="/chat.css">
 <script type="module" src="/chat.js"></script>
 <body class="cm-page cm-chatting">
-<chat-memory light autofocus url="/ws/chat/k/" create></chat-memory>"""
+<chat-memory light autofocus url="/ws/chat/k/"></chat-memory>"""
 
 
 class ScriptedServer:
@@ -110,18 +108,11 @@ def row(seq: int, text: str, **fields: Any) -> dict[str, Any]:
     return {**about, **content, **more, **states, **fields}
 
 
-@pytest.fixture(scope="module")
-def launch() -> Iterator[Callable[[str], Browser]]:
-    """Launches a browser, once for all tests here."""
-    with ExitStack() as stack:
-        yield cache(lambda chromium: stack.enter_context(launched(chromium)))
-
-
 @pytest.fixture
-def page(launch: Callable[[str], Browser], chromium: str) -> Iterator[Page]:
+def page(launch: Callable[[str], Browser], browser_path: str) -> Iterator[Page]:
     """A tab of a site that serves only the static files."""
-    with launch(chromium).new_context() as context:
-        context.set_default_timeout(10_000)
+    with launch(browser_path).new_context() as context:
+        context.set_default_timeout(TIMEOUT_MS)
         context.route(f"{SITE}/**", serve)
         page = context.new_page()
         errors: list[str] = []
@@ -143,6 +134,17 @@ def scripted(page: Page) -> tuple[ScriptedServer, Chat]:
     """A page, and the server that answers its socket."""
     script = ScriptedServer(page)
     page.goto(SITE)
+    return script, Chat(page)
+
+
+@pytest.fixture
+def new_chat(page: Page) -> tuple[ScriptedServer, Chat]:
+    """A page of a chat that its first message creates, and the server."""
+    html = PAGE.replace("></chat-memory>", " create></chat-memory>")
+    page.route(f"{SITE}/", lambda route: route.fulfill(body=html, content_type="text/html"))
+    script = ScriptedServer(page)
+    page.goto(SITE)
+    expect(page.get_by_text("What would you like to talk about?")).to_be_visible()
     return script, Chat(page)
 
 
@@ -247,9 +249,57 @@ def test_a_changed_row_that_is_not_loaded_makes_no_gap(scripted):
     assert script.skipped == []  # without rows nothing is fetched
 
 
+def test_loading_earlier_messages_by_keyboard_keeps_the_focus_in_the_log(scripted):
+    script, chat = scripted
+    script.welcome(*[row(seq, "text\n" * 5) for seq in range(41, 61)], last_seq=60)
+    older = chat.page.locator(".cm-older")
+    older.press("Enter")
+    for first, focused in [(21, older), (1, chat.page.locator(".cm-log"))]:
+        sent = script.wait_for("fetch")
+        rows = [{"type": "message", **row(seq, "t")} for seq in range(first, sent["before_seq"])]
+        script.emit("ok", id=sent["id"], messages=rows)
+        expect(chat.page.locator(f"[data-seq='{first}']")).to_be_attached()
+        expect(focused).to_be_focused()
+        if first > 1:
+            chat.page.keyboard.press("Enter")
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("name", ["steps", "markdown"])
+def test_a_part_that_could_not_be_loaded_is_loaded_later(page, name):
+    asked: list[str] = []
+
+    def refuse_first(route: Route) -> None:
+        asked.append(route.request.url)
+        if len(asked) == 1:
+            route.abort()
+        else:
+            route.fallback()
+
+    page.route(f"{SITE}/chat/{name}.js", refuse_first)
+    page.route(f"{SITE}/chat/k/html/*", lambda route: route.fulfill(json=RENDERED))
+    html = PAGE.replace("></chat-memory>", ' page="/chat/k/"></chat-memory>')
+    page.route(f"{SITE}/", lambda route: route.fulfill(body=html, content_type="text/html"))
+    script = ScriptedServer(page)
+    page.goto(SITE)
+    call = {"id": "c1", "name": "search", "args": "{}", "cut": False}
+    reply = row(2, "A **word**", turn="t", role="assistant", calls=[call])
+    with page.expect_event("requestfailed"):
+        script.welcome(row(1, "hi", turn="t"), reply)
+    script.session(last_seq=2, revision=1)
+    shown = page.locator(".cm-step" if name == "steps" else ".cm-rich strong")
+    expect(shown).to_have_count(1)
+
+
+RENDERED = {
+    "messages": [{"seq": 2, "revision": 0, "html": "<p>A <strong>word</strong></p>"}],
+    "upto": 2,
+}
+
+
 def test_an_unacknowledged_message_is_sent_again_under_its_client_id(scripted):
     script, chat = scripted
-    assert script.welcome()["create"] is True
+    script.welcome()
     chat.send("once")
     first = script.wait_for("send")
     assert first["epoch"] == 7
@@ -257,7 +307,6 @@ def test_an_unacknowledged_message_is_sent_again_under_its_client_id(scripted):
     script.sockets[-1].close(code=4503)
     hello = script.welcome()
     assert hello["cursor"] == "c1"
-    assert "create" not in hello
     again = script.wait_for("send")
     assert again["client_id"] == first["client_id"]
     assert again["id"] != first["id"]
@@ -414,6 +463,25 @@ def test_a_server_that_accepted_one_socket_is_retried_without_end(page):
     script.sockets[-1].close(code=1012)
     script.wait_until(lambda: script.refusals > 6)
     assert script.http_checks == []
+
+
+def test_a_new_chat_states_while_there_is_no_network(new_chat):
+    script, chat = new_chat
+    chat.page.context.set_offline(True)
+    expect(chat.banner).to_contain_text("You are offline.")
+    chat.page.context.set_offline(False)
+    expect(chat.banner).to_be_hidden()
+    assert script.sockets == []
+
+
+def test_the_first_message_of_a_new_chat_is_being_sent_while_it_connects(new_chat):
+    script, chat = new_chat
+    chat.send("one")
+    assert script.wait_for("hello")["create"]
+    note = chat.page.locator(".cm-tail .cm-note")
+    expect(note).to_have_text("Sending…")
+    script.emit("bye", code=4503, reason="shutting_down", reconnect=True, after_ms=60_000)
+    expect(note).to_contain_text("It will be sent when the connection is back.")
 
 
 @pytest.mark.parametrize(
@@ -623,6 +691,17 @@ def test_a_question_is_marked_until_it_is_answered(scripted):
     script.emit("synced", cursor="c2")
     expect(chat.page.locator("[data-seq='3'] .cm-text")).to_have_text("Yes.")
     expect(mark).to_have_count(0)
+
+
+def test_the_answers_that_a_question_offers_are_in_view(scripted):
+    script, chat = scripted
+    chat.page.set_viewport_size({"width": 500, "height": 500})
+    script.welcome(row(1, "Book it." + "\n" * 15, turn="t"), running=running("t"))
+    expect(chat.page.get_by_text("Thinking…")).to_be_visible()
+    asks = {"value": {"choices": [f"An answer of some words, number {n}" for n in range(1, 9)]}}
+    script.emit("message", **row(2, "Which?", turn="t", role="assistant", asks=asks))
+    script.session(last_seq=2, revision=1)
+    expect(chat.page.get_by_role("button", name="number 8")).to_be_in_viewport(ratio=1)
 
 
 def test_delayed_updates_are_shown(scripted):

@@ -8,7 +8,6 @@ from playwright.sync_api import expect
 from tests.pages.test_chat_js import (
     SITE,
     ScriptedServer,
-    launch,
     page,
     row,
     running,
@@ -17,7 +16,7 @@ from tests.pages.test_chat_js import (
 )
 from tests.pages.test_widget import check_access
 
-__all__ = ["launch", "page", "scripted"]
+__all__ = ["page", "scripted"]
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -25,6 +24,7 @@ QUESTION = {"turn": "t1", "client_id": "t1"}
 REPLY = {"role": "assistant", "turn": "t1"}
 
 
+@pytest.mark.firefox
 def test_a_reply_is_rated_with_a_reason_and_the_rating_is_withdrawn(scripted):
     script, chat = scripted
     script.welcome(row(1, "hi", **QUESTION), row(2, "part", **REPLY), row(3, "hello", **REPLY))
@@ -57,6 +57,21 @@ def test_a_reply_is_rated_with_a_reason_and_the_rating_is_withdrawn(scripted):
     expect(reason).to_have_count(0)
 
 
+def test_a_double_click_asks_once_for_the_reason(scripted):
+    script, chat = scripted
+    script.welcome(row(1, "hi", **QUESTION), row(2, "hello", **REPLY))
+    chat.tool(2, "Good reply").dblclick()
+    for _ in range(2):
+        sent = script.wait_for("feedback")
+        script.emit("ok", id=sent["id"], turn="t1", feedback=sent["value"])
+    script.emit("message", **row(2, "hello", **REPLY, feedback=1, revision=1))
+    expect(chat.tool(2, "Good reply")).to_have_attribute("aria-pressed", "true")
+    reason = chat.page.get_by_role("textbox", name="What was good?")
+    expect(reason).to_have_count(1)
+    reason.press("Escape")
+    expect(reason).to_have_count(0)
+
+
 def test_a_refused_rating_is_reported_and_changes_nothing(scripted):
     script, chat = scripted
     script.welcome(row(1, "hi", **QUESTION), row(2, "hello", **REPLY))
@@ -66,6 +81,26 @@ def test_a_refused_rating_is_reported_and_changes_nothing(scripted):
     expect(notice).to_be_visible()
     expect(chat.tool(2, "Good reply")).to_have_attribute("aria-pressed", "false")
     chat.tool(2, "Good reply").click()
+    expect(notice).to_have_count(0)
+
+
+def test_a_reason_that_is_not_saved_can_be_sent_again(scripted):
+    script, chat = scripted
+    script.welcome(row(1, "hi", **QUESTION), row(2, "hello", **REPLY))
+    chat.tool(2, "Good reply").click()
+    script.emit("ok", id=script.wait_for("feedback")["id"], turn="t1", feedback=1)
+    reason = chat.page.get_by_role("textbox", name="What was good?")
+    reason.fill("short")
+    reason.press("Enter")
+    script.refuse(script.wait_for("feedback"), "rate_limited")
+    notice = chat.page.get_by_text("Your rating was not saved. Try again.")
+    expect(notice).to_be_visible()
+    expect(reason).to_have_value("short")
+    reason.press("Enter")
+    sent = script.wait_for("feedback")
+    assert (sent["value"], sent["reason"]) == (1, "short")
+    script.emit("ok", id=sent["id"], turn="t1", feedback=1)
+    expect(reason).to_have_count(0)
     expect(notice).to_have_count(0)
 
 
@@ -104,6 +139,7 @@ def test_a_message_has_its_time_in_the_zone_and_language_of_the_user(launch, chr
         expect(time).to_have_attribute("datetime", "2025-01-01T06:30:00Z")
 
 
+@pytest.mark.firefox
 @pytest.mark.parametrize("text", ["word " * 400, "line\n" * 30])
 def test_a_long_message_of_the_user_is_folded(scripted, text):
     script, chat = scripted
@@ -126,3 +162,12 @@ def test_a_failed_reply_can_be_tried_again(scripted):
     expect(chat.page.get_by_text("The model received too many requests.")).to_be_visible()
     chat.tool(2, "Try again").click()
     assert script.wait_for("send")["replaces"] == 1
+
+
+def test_a_reply_whose_input_was_too_long_is_not_tried_again(scripted):
+    script, chat = scripted
+    failed = {"status": "failed", "error": "context_too_long"}
+    script.welcome(row(1, "hi", **QUESTION), row(2, "", **REPLY, **failed))
+    expect(chat.page.get_by_text("Shorten your message, or start a new chat.")).to_be_visible()
+    expect(chat.tool(1, "Edit")).to_be_attached()
+    expect(chat.tool(2, "Try again")).to_have_count(0)

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from django.conf import settings
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
+from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 import chatmemory
 from chatmemory import services
 from chatmemory.access.visitors import LOCAL_COOKIE
-from chatmemory.models import Session, Visitor
+from chatmemory.models import DatabaseNow, Session, Visitor
 from chatmemory.services import Actor
-from tests.browsers import Chat, launched
+from tests.browsers import TIMEOUT_MS, Chat
 from tests.conftest import database_environment
 from tests.factories import make_user
 from tests.pages.test_widget import check_access
 from tests.servers import Server
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.browser, pytest.mark.long, pytest.mark.django_db(transaction=True)]
 
 STATIC = Path(chatmemory.__file__).parent / "static" / "chatmemory"
 SITE = "http://localhost:8123"
@@ -53,11 +55,13 @@ def shop_server(
 
 
 @pytest.fixture
-def page(transactional_db: None, shop_server: Server, chromium: str) -> Iterator[Page]:
+def page(
+    transactional_db: None, shop_server: Server, launch: Callable[[str], Browser], chromium: str
+) -> Iterator[Page]:
     """A tab of a browser without cookies, which violates no policy; the server runs."""
     shop_server.start()
-    with launched(chromium) as browser, browser.new_context() as context:
-        context.set_default_timeout(10_000)
+    with launch(chromium).new_context() as context:
+        context.set_default_timeout(TIMEOUT_MS)
         page = context.new_page()
         lines: list[str] = []
         page.on("console", lambda line: lines.append(line.text))
@@ -173,30 +177,203 @@ def test_after_the_end_of_a_visitor_a_new_one_starts(page, shop_server):
     page.keyboard.press("Enter")
     chat.expect_rows("two", "two")
     assert visitors() == 1
+    elsewhere(lambda: Visitor.objects.update(ends_at=DatabaseNow()))
+    chat.send("three")  # it is refused, and sent by the next visitor
+    chat.expect_rows("three", "three")
+    note = page.get_by_role("region", name="This chat has ended.")
+    check_access(page)
+    note.get_by_role("button", name="Dismiss").click()
+    expect(note).to_have_count(0)
+    expect(chat.box).to_be_focused()
+    elsewhere(lambda: Visitor.objects.filter(ends_at__lte=DatabaseNow()).delete())
+    assert visitors() == 1
     elsewhere(purge_newest)
-    expect(chat.banner).to_contain_text("This chat was removed.")
+    expect(chat.banner).to_contain_text("This chat was removed. Your next message starts a new")
     chat.banner.get_by_role("button", name="New chat").click()
     expect(chat.rows).to_have_count(0)
     page.reload()
     chat = open_panel(page)
     expect(page.get_by_text("What would you like to talk about?")).to_be_visible()
-    assert len(owners()) == 1  # still that of the deleted visitor
-    chat.send("three")
-    chat.expect_rows("three", "three")
-    assert (visitors(), len(owners())) == (1, 2)
+    assert len(owners()) == 2  # still those of the deleted visitors
+    chat.send("four")
+    chat.expect_rows("four", "four")
+    assert (visitors(), len(owners())) == (1, 3)
 
     page.goto("about:blank")
     elsewhere(purge_newest)
     page.goto(f"{shop_server.address}/shop/")
     chat = open_panel(page)
     expect(page.get_by_text("What would you like to talk about?")).to_be_visible()
-    assert len(owners()) == 1  # a view of a purged chat opens no other
+    assert len(owners()) == 2  # a view of a purged chat opens no other
 
 
 def purge_newest():
     key, scope = Session.objects.order_by("pk").values_list("key", "scope").last()
     by = Actor.server("a task")
     services.purge_session(session_key=key, scope=scope, by=by, reason="a test")
+
+
+def test_a_visitor_saves_and_deletes_the_chat_in_all_tabs(page, shop_server):
+    page.goto(f"{shop_server.address}/shop/")
+    chat = open_panel(page)
+    menu = page.get_by_role("button", name="Your data")
+    expect(menu).to_be_hidden()
+    chat.send(MARKDOWN)
+    chat.expect_rows(MARKDOWN, REPLY)
+    second = page.context.new_page()
+    second.goto(f"{shop_server.address}/shop/")
+    other = open_panel(second)
+    other.expect_rows(MARKDOWN, REPLY)
+
+    menu.click()
+    check_access(page)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save a copy").click()
+    assert download.value.suggested_filename == "chat.md"
+    assert MARKDOWN in download.value.path().read_text()
+    page.keyboard.press("Escape")
+    expect(menu).to_be_focused()
+    chat.box.fill("half a thought")
+    menu.click()
+    page.get_by_role("button", name="Delete my chat").click()
+    expect(page.get_by_role("button", name="Cancel")).to_be_focused()
+    check_access(page)
+    page.route("**/api/visitors/me/", lambda route: route.fulfill(status=503))
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_text("The chat can't be deleted now.")).to_be_visible()
+    page.unroute("**/api/visitors/me/")
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_text("Your chat was deleted.")).to_be_visible()
+    expect(chat.rows).to_have_count(0)
+    expect(chat.box).to_have_value("")
+    expect(menu).to_be_hidden()
+    assert (visitors(), owners(), page.context.cookies()) == (0, [], no_visitor(page))
+
+    expect(other.banner).to_contain_text("Your next message starts a new one.")
+    expect(second.get_by_role("button", name="Your data")).to_be_hidden()
+    other.send("again")
+    other.expect_rows("again", "again")
+    page.reload()
+    open_panel(page).expect_rows("again", "again")
+    assert (visitors(), len(owners())) == (1, 1)
+
+
+def no_visitor(page):
+    """Return the browser's cookies without that of a visitor."""
+    return [one for one in page.context.cookies() if one["name"] != LOCAL_COOKIE]
+
+
+def test_a_browser_that_refuses_locks_sends_the_first_message(page, shop_server):
+    """As one that blocks the storage of the site."""
+    page.add_init_script("LockManager.prototype.request = async () => { throw Error('refused'); }")
+    page.goto(f"{shop_server.address}/shop/")
+    chat = open_panel(page)
+    chat.send("one")
+    chat.expect_rows("one", "one")
+
+
+@pytest.mark.parametrize("is_embed", [False, True])
+def test_the_first_messages_of_two_tabs_create_one_visitor(page, shop_server, is_embed):
+    if is_embed:
+        serve_embed(page.context, shop_server)
+    tabs = [page, page.context.new_page()]
+    for tab in tabs:
+        tab.goto(SITE if is_embed else f"{shop_server.address}/shop/")
+    chats = [open_panel(tab) for tab in tabs]
+    held: list[Route] = []
+
+    def hold_first(route: Route) -> None:
+        held.append(route)
+        if len(held) > 1:
+            route.continue_()
+
+    page.context.route("**/api/visitors/", hold_first)
+    for chat, text in zip(chats, ("one", "two"), strict=True):
+        chat.send(text)
+        expect(chat.text(text)).to_be_visible()
+    page.wait_for_timeout(200)  # a second request would have been sent
+    assert len(held) == 1
+    held[0].continue_()
+    chats[0].expect_rows("one", "one")
+    chats[1].expect_rows("two", "two")
+    assert (visitors(), len(owners())) == (1, 2)
+
+
+def test_chats_that_moved_at_the_login_are_continued_with_a_note(page, shop_server):
+    """As with VISITOR_ADOPT=auto, or after an answer to the list of chats in another tab."""
+    page.goto(f"{shop_server.address}/shop/")
+    chat = open_panel(page)
+    chat.send("one")
+    chat.expect_rows("one", "one")
+    user = sign_in(page, shop_server.address)
+    elsewhere(lambda: adopt_all(user))
+    page.reload()
+    chat = open_panel(page)
+    chat.expect_rows("one", "one")
+    note = page.get_by_role("region", name="Your earlier chats are in your account now.")
+    check_access(page)
+    note.get_by_role("button", name="Dismiss").click()
+    page.reload()
+    open_panel(page).expect_rows("one", "one")
+    expect(note).to_have_count(0)
+    assert owners() == [user]
+
+
+def adopt_all(user):
+    by = Actor("user", user.removeprefix("user:"), "ann")
+    for visitor in Visitor.objects.all():
+        services.adopt_visitor(by=by, visitor=Actor.known_visitor(visitor.digest))
+
+
+def test_a_login_in_another_tab_ends_the_visitor_here(page, shop_server):
+    """A login renews the CSRF token too, so a page from before it has to be loaded again."""
+    page.goto(f"{shop_server.address}/shop/")
+    chat = open_panel(page)
+    chat.send("one")
+    chat.expect_rows("one", "one")
+    # Not `make_user`: the server knows no hashes of tests.
+    password = PBKDF2PasswordHasher().encode("secret", "0" * 22)
+    elsewhere(lambda: User.objects.create(username="ann", password=password))
+    second = page.context.new_page()
+    second.goto(f"{shop_server.address}/accounts/login/?next=/chat/")
+    second.get_by_label("Username").fill("ann")
+    second.get_by_label("Password").fill("secret")
+    second.get_by_role("button", name="Sign in").click()
+    second.get_by_role("button", name="Move").click()
+    expect(second.get_by_text("Your earlier chats are in your account now.")).to_be_visible()
+    chat.send("two")
+    expect(chat.banner).to_contain_text("This page is out of date.")
+    with page.expect_navigation():
+        chat.banner.get_by_role("button", name="Reload").click()
+    chat = open_panel(page)
+    expect(chat.box).to_have_value("two")  # kept, but not sent in the name of the user
+    chat.box.press("Enter")
+    chat.expect_rows("two", "two")
+    assert len(owners()) == 2
+    second.get_by_role("button", name="Sign out").click()
+    expect(chat.banner).to_contain_text("You are signed out.")
+    page.goto(f"{shop_server.address}/shop/")
+    chat = open_panel(page)
+    expect(page.get_by_text("What would you like to talk about?")).to_be_visible()
+    chat.send("three")
+    chat.expect_rows("three", "three")
+    assert len([scope for scope in owners() if scope.startswith("visitor:")]) == 1
+    assert visitors() == 2  # the adopted one stays until the end of its cookie
+
+
+def test_a_key_that_is_no_chat_of_the_visitor_ends_with_a_notice(page, shop_server):
+    tag = '<chat-memory url="/ws/chat/order-4711/" api="/api/"></chat-memory>'
+    html = f'<!doctype html><script type="module" src="/static/chatmemory/chat.js"></script>{tag}'
+    page.route("**/own/", lambda route: route.fulfill(body=html, content_type="text/html"))
+    page.goto(f"{shop_server.address}/shop/")  # for the CSRF token
+    opened: list[str] = []
+    page.on("websocket", lambda socket: opened.append(socket.url))
+    page.goto(f"{shop_server.address}/own/")
+    chat = Chat(page)
+    chat.send("not lost")
+    expect(chat.banner).to_have_text("This chat does not exist.")
+    expect(page.locator(".cm-unsent .cm-text")).to_have_text("not lost")
+    assert len(opened) == 1
 
 
 def test_a_visitor_who_is_refused_is_not_replaced_and_an_old_page_is_reloaded(page, shop_server):
@@ -237,6 +414,9 @@ def without_cookies(route: Route) -> None:
 
 def test_a_visitor_chats_on_another_site_without_a_cookie(page, shop_server):
     cookies: list[str | None] = []
+    addresses: list[str] = []
+    page.on("request", lambda request: addresses.append(request.url))
+    page.on("websocket", lambda socket: addresses.append(socket.url))
     lines: list[str] = []
     page.on("console", lambda line: lines.append(line.text))
     page.on("request", lambda request: cookies.append(request.all_headers().get("cookie")))
@@ -251,6 +431,9 @@ def test_a_visitor_chats_on_another_site_without_a_cookie(page, shop_server):
     chat.expect_rows(MARKDOWN, REPLY)
     expect(page.locator(".cm-rich strong")).to_have_text("free")
     assert visitors() == 1
+    token = page.evaluate("JSON.parse(Object.values(localStorage)[0]).token")
+    assert len(token) == 43
+    assert [one for one in addresses if token in one or "ticket." in one] == []
     assert set(cookies) == {None}
     assert page.context.cookies() == []
 
@@ -262,7 +445,7 @@ def test_a_visitor_chats_on_another_site_without_a_cookie(page, shop_server):
     assert visitors() == 1
 
 
-def serve_embed(page: Page, server: Server) -> None:
+def serve_embed(page: Page | BrowserContext, server: Server) -> None:
     """Serve a page with the widget, and the static files, on two other sites."""
 
     def answer(route: Route) -> None:

@@ -1,0 +1,88 @@
+"""Signing in and out with the views and templates of the package."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client, override_settings
+from django.urls import reverse
+
+from tests.factories import make_user
+from tests.pages.test_pages import html_of
+
+pytestmark = pytest.mark.django_db
+
+PASSWORD = "a long password"
+
+
+@pytest.fixture
+def ann():
+    user = make_user("ann")
+    user.set_password(PASSWORD)
+    user.save()
+    return user
+
+
+def sign_in(password=PASSWORD, **fields):
+    browser = Client()
+    fields = {"username": "ann", "password": password, **fields}
+    return browser, browser.post("/accounts/login/", fields)
+
+
+def test_a_user_reaches_the_requested_page_by_the_default_login_url(ann):
+    address = f"/accounts/login/?next={reverse('chatmemory:chat')}"
+    answer = Client().get(reverse("chatmemory:chat"))
+    assert (answer.status_code, answer["Location"]) == (302, address)
+    assert 'name="next" value="/chat/"' in html_of(Client().get(address))
+    browser, answer = sign_in(next="/chat/~new/")
+    assert (answer.status_code, answer["Location"]) == (302, "/chat/~new/")
+    assert browser.get("/chat/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "target", ["", "https://elsewhere.example/", "//elsewhere.example/", "javascript:alert(1)"]
+)
+def test_without_a_page_of_this_site_the_chats_follow(ann, target):
+    _, answer = sign_in(next=target)
+    assert (answer.status_code, answer["Location"]) == (302, "/chat/")
+
+
+@override_settings(LOGIN_REDIRECT_URL="home")
+def test_a_project_can_choose_the_page_that_follows(ann):
+    _, answer = sign_in()
+    assert (answer.status_code, answer["Location"]) == (302, "/")
+
+
+def test_a_wrong_password_is_stated_and_keeps_the_requested_page(ann):
+    browser, answer = sign_in("wrong", next="/chat/talk/")
+    page = html_of(answer)
+    assert 'role="alert"' in page
+    assert "correct username and password" in page
+    assert 'name="next" value="/chat/talk/"' in page
+    assert browser.get("/chat/").status_code == 302
+
+
+def test_a_sign_in_needs_the_csrf_token(ann):
+    fields = {"username": "ann", "password": PASSWORD}
+    assert Client(enforce_csrf_checks=True).post("/accounts/login/", fields).status_code == 403
+
+
+def test_a_user_who_may_not_see_a_page_is_told_who_is_signed_in(ann):
+    browser, _ = sign_in()
+    assert "You are signed in as ann." in html_of(browser.get("/accounts/login/?next=/admin/"))
+
+
+@override_settings(LOGOUT_REDIRECT_URL=None)
+def test_signing_out_is_a_post_and_leads_back_to_the_sign_in(ann):
+    browser, _ = sign_in()
+    assert browser.get("/accounts/logout/").status_code == 405
+    page = html_of(browser.post("/accounts/logout/"))
+    assert "You are signed out." in page
+    assert 'href="/accounts/login/"' in page
+    assert browser.get("/chat/").status_code == 302
+
+
+@pytest.mark.parametrize("path", ["login", "logout"])
+def test_the_pages_send_the_policy(ann, path):
+    browser, _ = sign_in()
+    answer = browser.post(f"/accounts/{path}/")
+    assert "script-src 'self'" in answer["Content-Security-Policy"]
