@@ -97,7 +97,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "Export": ("begin_export", "begin_export_of_all"),
     "Import": ("is_imported", "begin_import", "import_rows", "finish_import", "discard_import"),
     "Tickets": ("issue_ticket", "use_ticket"),
-    "Visitors": ("create_visitor", "authenticate_visitor", "list_adoptable", "adopt_visitor"),
+    "Visitors": ("create_visitor", "authenticate_visitor", "offer_adoption", "adopt_visitor"),
 }
 """The functions of each section, in order."""
 
