@@ -6,7 +6,7 @@ LOCK := .ci/constraints.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
 
-.PHONY: help demo test test-fast test-long ci-long test-django themes torture recall lint types js check docs peers audit lock ci clean
+.PHONY: help demo test test-fast test-long ci-long test-django themes torture recall lint types js check docs messages peers audit lock ci clean
 
 help:
 	@echo "make demo    run the demo on http://127.0.0.1:8000/"
@@ -22,6 +22,7 @@ help:
 	@echo "make js      check and test the JavaScript; needs Node.js 20.19 or newer with npm"
 	@echo "make check   check the project, its migrations and the OpenAPI schema"
 	@echo "make docs    generate the pages and diagrams in docs/ that are made from the code"
+	@echo "make messages collect the texts of the chat pages for translators; needs GNU gettext"
 	@echo "make peers   run our contract against other memories; ARGS=--write writes docs/peers.md"
 	@echo "make audit   check the locked versions for known vulnerabilities; needs the network"
 	@echo "make lock    lock the newest versions that pyproject.toml allows"
@@ -40,9 +41,10 @@ test-fast: .venv/dev
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal \
 	    -m "not slow and not long" --hypothesis-profile=fast $(ARGS)
 
-# A test that hangs for two minutes prints where.
+# A test that hangs for five minutes prints where, and fails; the process is replaced.
 test-long: .venv/dev
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m long -o faulthandler_timeout=120 --durations=10 $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m long --durations=10 \
+	    -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true $(ARGS)
 
 test-django:
 	@$(or $(PYTHON),python3) -m venv .venv/django-$(DJANGO)
@@ -92,6 +94,14 @@ check: .venv/dev
 
 docs: .venv/dev
 	@for script in docs/generate/*.py; do $(BIN)/python $$script || exit; done
+
+# The texts of the admin are not translated here.
+COLLECT := makemessages --all --no-wrap --no-obsolete --add-location file
+
+messages: .venv/dev
+	@cd chatmemory && ../$(BIN)/python ../manage.py $(COLLECT) -i admin -i models -i apps.py
+	@cd chatmemory && ../$(BIN)/python ../manage.py $(COLLECT) -d djangojs
+	@cd chatmemory && ../$(BIN)/python ../manage.py compilemessages
 
 peers: .venv/dev .venv/mariadb
 	@$(BIN)/python -m tests.peers $(ARGS)

@@ -24,6 +24,7 @@ STEP_SECONDS = 1.0
 """How long a step of a tool takes."""
 THINKING_SECONDS = 8.0
 
+THOUGHTS = "The user asks me to think first. So I wait, and then answer in one sentence."
 WHEN = "Gladly. For what time?"
 TIMES = ["18:30", "19:30", "21:00"]
 FORECAST = [
@@ -106,13 +107,15 @@ async def booking(time: str) -> AsyncGenerator[Piece, None]:
 
 
 async def slow_start() -> AsyncGenerator[Piece, None]:
-    """Think before the first word."""
+    """Think before the first word, and store the reasoning with the reply."""
     yield Progress("thinking", "", "started")
     await asyncio.sleep(THINKING_SECONDS)
     yield Progress("thinking", "", "ended")
     reply = "I have thought about it: a chat that shows what it is doing feels much faster."
     async for piece in typed(reply, WORD_SECONDS):
         yield piece
+    reasoning = {"type": "reasoning", "reasoning": THOUGHTS}
+    yield {"role": "assistant", "content": [reasoning, {"type": "text", "text": reply}]}
 
 
 async def failure() -> AsyncGenerator[Piece, None]:

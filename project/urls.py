@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from django.apps import apps
 from django.contrib import admin
-from django.contrib.auth.views import LoginView
 from django.urls import include, path, re_path
 from django.views.generic import TemplateView
 
 from chatmemory.api.unknown import Unknown
-from chatmemory.pages.views import with_policy
+from chatmemory.pages.base import with_policy
 
 home = TemplateView.as_view(template_name="home.html")
 shop = TemplateView.as_view(template_name="shop.html")
@@ -17,8 +16,7 @@ shop = TemplateView.as_view(template_name="shop.html")
 urlpatterns = [
     path("", with_policy(home), name="home"),
     path("shop/", with_policy(shop), name="shop"),
-    path("accounts/login/", with_policy(LoginView.as_view()), name="login"),
-    path("accounts/", include("django.contrib.auth.urls")),
+    path("accounts/", include("chatmemory.accounts")),
     path("chat/", include("chatmemory.urls")),
     path("api/", include("chatmemory.api.urls")),
     path("admin/", admin.site.urls),
