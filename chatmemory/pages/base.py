@@ -205,5 +205,5 @@ def _text_of_act(error: ChatMemoryError) -> str:
                 "This chat was restored before or deleted permanently, or its address is used."
             )
         case Forbidden():
-            return _("Only an operator can do this.")
+            return _("You do not have permission to do this.")
     return _entry(error)[1]

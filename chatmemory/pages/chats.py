@@ -102,7 +102,8 @@ def options(request: HttpRequest, key: str) -> HttpResponse:
 def rename(request: HttpRequest, key: str) -> Done:
     """Set the title; without one, lists show the first words."""
     actor = writer(request)
-    title = request.POST.get("title", "").strip()
+    given = request.POST.get("title", "").strip()
+    title = "" if codec.is_blank(given) else given
     where = codec.key_of_address(key)
     [chat] = chats_of([services.update_session(session_key=where, by=actor, title=title)])
     return Done(to=_list_of(chat), fields={"title": chat.title or _("New chat")})

@@ -21,7 +21,7 @@ from chatmemory.access.addresses import (
     lock_session,
 )
 from chatmemory.access.visitors import lock_current_visitor
-from chatmemory.codec import check_value, dump_json
+from chatmemory.codec import check_value, dump_json, is_blank
 from chatmemory.database.after_commit import announce_change
 from chatmemory.database.faults import write_connection
 from chatmemory.database.locks import locked_transaction
@@ -204,12 +204,14 @@ def _pin_time(session: Session) -> datetime:
 
 
 def check_title(title: str) -> None:
-    """Check that every database can store a title.
+    """Check that every database can store a title, and that people see it; "" is none.
 
     Raises BadInput; TypeError if it is not a str.
     """
     check_length("title", title, 0, MAX_TITLE_CHARS)
     check_value(title, "title")
+    if title and is_blank(title):
+        raise BadInput("title has no visible character.", code="empty", field="title")
 
 
 def _check_metadata(metadata: dict[str, object]) -> None:

@@ -11,6 +11,7 @@ from django.forms.utils import flatatt
 from django.http import HttpRequest
 from django.middleware.csrf import get_token
 from django.template import Context
+from django.template.loader import render_to_string
 from django.templatetags.static import static
 from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
@@ -48,10 +49,11 @@ def chatmemory_widget(
     given = {name.replace("_", "-"): value for name, value in attributes.items()}
     element = {**_session(key), **_person(request, key), **given}
     return format_html(
-        '{}<script type="module" src="{}"></script>\n<chat-memory{}></chat-memory>',
+        '{}<script type="module" src="{}"></script>\n<chat-memory{}>{}</chat-memory>',
         chatmemory_words(),
         static("chatmemory/chat.js"),
         flatatt({name: value for name, value in element.items() if value is not None}),
+        _suggestions(),
     )
 
 
@@ -63,6 +65,11 @@ def chatmemory_words() -> SafeString:
     """
     address = catalog_url()
     return format_html('<script src="{}"></script>\n', address) if address else SafeString()
+
+
+def _suggestions() -> SafeString:
+    suggestions = settings.SUGGESTIONS
+    return render_to_string("chatmemory/_suggestions.html", {"suggestions": suggestions})
 
 
 def _session(key: str | None) -> dict[str, object]:
@@ -88,7 +95,9 @@ def _person(request: HttpRequest, key: str | None) -> dict[str, object]:
         return {**found, "person": user.pk, "page": page, "login": _login(request)}
     if settings.ALLOW_ANONYMOUS and api is not None:
         return {**found, "csrf": get_token(request)}
-    return {**found, "api": None, "login": _login(request)}
+    # With SOCKET_AUTH, the host may know the person by other means than Django's login.
+    is_out = settings.SOCKET_AUTH is None
+    return {**found, "api": None, "login": _login(request), "signed-out": is_out}
 
 
 def _login(request: HttpRequest) -> str:

@@ -295,6 +295,7 @@ def test_a_chat_is_renamed_and_an_empty_title_shows_the_first_words(web, ann):
     assert titles(web.get("/chat/")) == ["A new title"]
     assert rename(web, "").json() == {"title": "First words of it"}
     assert titles(web.get("/chat/")) == ["First words of it"]
+    assert rename(web, "\u200b \u200b").json() == {"title": "First words of it"}  # invisible
     assert rename(web, "x" * 200).status_code == 200
 
 
@@ -336,7 +337,7 @@ def test_an_archive_by_an_operator_cannot_be_undone(web, ann):
     services.archive_session(session_key="talk", by=operator, scope=scope, reason="")
     answer = web.post("/chat/talk/unarchive/", headers=SCRIPT)
     assert answer.status_code == 403
-    assert answer.json()["message"] == "Only an operator can do this."
+    assert answer.json()["message"] == "You do not have permission to do this."
 
 
 def test_a_deleted_chat_is_restored(web, ann):
@@ -583,7 +584,7 @@ def test_self_service_that_is_off_is_not_offered(web, ann, settings):
     for address in ("export", "erase"):
         answer = web.post(f"/chat/~data/{address}/", {"confirm": "ann"})
         assert answer.status_code == 403
-        assert "Only an operator can do this." in answer.content.decode()
+        assert "You do not have permission to do this." in answer.content.decode()
     assert Session.objects.exists()
 
 

@@ -215,6 +215,51 @@ def test_the_list_of_the_keys_closes_before_its_panel_and_with_it(host):
     host.get_by_role("button", name="a button").click()  # the page is not inert
 
 
+def test_a_person_who_has_to_sign_in_is_told_so_at_once(host):
+    html = HOST_PAGE.replace("></chat", ' signed-out login="#the-login"></chat')
+    script = serve(host, html, HOST_CSS)
+    chat = Chat(host)
+    expect(chat.banner).to_contain_text("Sign in to chat.")
+    expect(chat.box).to_be_hidden()
+    check_access(host, "chat-memory")
+    chat.banner.get_by_role("button", name="Sign in").click()
+    expect(host).to_have_url(re.compile("#the-login$"))
+    assert script.sockets == []
+
+
+def test_another_chat_begins_with_the_suggestions(host):
+    element = """<chat-memory sockets="/ws/chat/" person="7"><div class="cm-suggestions" hidden>
+        <button type="button">Where is my order?</button></div></chat-memory>"""
+    html = re.sub("<chat-memory.*</chat-memory>", element, HOST_PAGE)
+    script = serve(host, html, HOST_CSS)
+    chat = Chat(host)
+    options = host.get_by_role("button", name="Options")
+    suggestion = host.get_by_role("button", name="Where is my order?")
+    keys = []
+    for _ in range(2):
+        expect(options).to_be_hidden()  # there is nothing to leave
+        suggestion.click()
+        script.welcome()
+        sent = script.wait_for("send")
+        assert sent["text"] == "Where is my order?"
+        question = row(1, sent["text"], client_id=sent["client_id"], turn=sent["client_id"])
+        script.emit("message", **question)
+        script.session(last_seq=1)
+        script.accept(sent, seq=1)
+        chat.expect_rows("Where is my order?")
+        expect(suggestion).to_be_hidden()
+        keys.append(script.sockets[-1].url)
+        options.click()
+        check_access(host, "chat-memory")
+        host.keyboard.press("Escape")
+        expect(options).to_be_focused()
+        options.click()
+        host.get_by_role("button", name="New chat").click()
+        expect(chat.rows).to_have_count(0)
+        expect(chat.box).to_be_focused()
+    assert len(set(keys)) == len(script.sockets) == 2
+
+
 def test_an_open_panel_takes_no_focus_and_fills_a_phone(host):
     host.set_viewport_size({"width": 390, "height": 700})
     script = serve(

@@ -216,7 +216,7 @@ def purge_newest():
 def test_a_visitor_saves_and_deletes_the_chat_in_all_tabs(page, shop_server):
     page.goto(f"{shop_server.address}/shop/")
     chat = open_panel(page)
-    menu = page.get_by_role("button", name="Your data")
+    menu = page.get_by_role("button", name="Options")
     expect(menu).to_be_hidden()
     chat.send(MARKDOWN)
     chat.expect_rows(MARKDOWN, REPLY)
@@ -250,7 +250,7 @@ def test_a_visitor_saves_and_deletes_the_chat_in_all_tabs(page, shop_server):
     assert (visitors(), owners(), page.context.cookies()) == (0, [], no_visitor(page))
 
     expect(other.banner).to_contain_text("Your next message starts a new one.")
-    expect(second.get_by_role("button", name="Your data")).to_be_hidden()
+    expect(second.get_by_role("button", name="Options")).to_be_hidden()
     other.send("again")
     other.expect_rows("again", "again")
     page.reload()
@@ -421,6 +421,7 @@ def test_a_visitor_chats_on_another_site_without_a_cookie(page, shop_server):
     page.on("console", lambda line: lines.append(line.text))
     page.on("request", lambda request: cookies.append(request.all_headers().get("cookie")))
     serve_embed(page, shop_server)
+    typo = EMBED_PAGE.format(shop_server.address).replace('"shop"', '"shopp" details')
     page.goto(SITE)
     chat = open_panel(page)
     assert visitors() == 0
@@ -436,6 +437,22 @@ def test_a_visitor_chats_on_another_site_without_a_cookie(page, shop_server):
     assert [one for one in addresses if token in one or "ticket." in one] == []
     assert set(cookies) == {None}
     assert page.context.cookies() == []
+
+    page.get_by_role("button", name="Options").click()
+    page.get_by_role("button", name="New chat").click()
+    chat.send("two")
+    chat.expect_rows("two", "two")
+    page.reload()
+    open_panel(page).expect_rows("two", "two")
+    assert (visitors(), len(owners())) == (1, 2)
+
+    page.evaluate("localStorage.clear()")
+    page.route(SITE, lambda route: route.fulfill(body=typo, content_type="text/html"))
+    page.goto(SITE)
+    chat = open_panel(page)
+    chat.send("no")
+    hint = f'CHATMEMORY["EMBEDS"] must list {SITE} for "shopp".'
+    expect(chat.banner).to_contain_text(f"Your message is kept. {hint}")
 
     page.goto(OTHER_SITE)  # it uses the same public key
     chat = open_panel(page)

@@ -152,6 +152,7 @@ def test_an_epoch_starts_at_a_random_number():
         {"session_key": "a\0"},
         {"title": "a" * 201},
         {"title": "\ud800"},
+        {"title": "\u200b "},
         {"instructions": "a\0"},
         {"metadata": {"a": "\0"}},
         {"metadata": {"a": {1, 2}}},

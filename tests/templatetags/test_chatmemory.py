@@ -19,16 +19,17 @@ LOGIN = "/accounts/login/?next=/shop/%3Fpage%3D2"
 urlpatterns: list[object] = []
 
 
-def drawn(tag="", *, user=None, cookies=None, **context):
+def drawn(arguments="", *, user=None, cookies=None, **context):
     """Return the attributes of the element, for a user who is signed in or an anonymous one."""
     request = RequestFactory().get("/shop/?page=2")
     request.COOKIES.update(cookies or {})
     request.user = user or AnonymousUser()
-    template = Template("{% load chatmemory %}{% chatmemory_widget " + tag + " %}")
+    template = Template("{% load chatmemory %}{% chatmemory_widget " + arguments + " %}")
     text = template.render(Context({"key": KEY, "request": request, **context}))
-    assert text.startswith(f"{SCRIPT}<chat-memory ")
-    assert text.endswith("></chat-memory>")
-    found = re.findall(r' ([a-z-]+)(?:="([^"]*)")?', text.removeprefix(SCRIPT))
+    tag, element = text.removeprefix(SCRIPT).split(">", 1)
+    assert tag.startswith("<chat-memory ")
+    assert element.endswith("</chat-memory>")
+    found = re.findall(r' ([a-z-]+)(?:="([^"]*)")?', tag)
     return {name: unescape(value) for name, value in found}
 
 
@@ -52,8 +53,11 @@ def test_without_a_key_the_browser_chooses_the_session():
 
 
 def test_a_visitor_gets_a_csrf_token_and_others_are_sent_to_the_login(settings):
-    assert drawn() == {"sockets": "/ws/chat/", "login": LOGIN}
-    settings.CHATMEMORY = {**settings.CHATMEMORY, "ALLOW_ANONYMOUS": True}
+    assert drawn() == {"sockets": "/ws/chat/", "login": LOGIN, "signed-out": ""}
+    chat_settings = settings.CHATMEMORY
+    settings.CHATMEMORY = {**chat_settings, "SOCKET_AUTH": "tests.auth_for_tests.auth"}
+    assert drawn() == {"sockets": "/ws/chat/", "login": LOGIN}  # the socket may know the person
+    settings.CHATMEMORY = {**chat_settings, "ALLOW_ANONYMOUS": True}
     found = drawn("session_key=key")
     assert len(found.pop("csrf")) == 64
     assert found == {"url": f"/ws/chat/{KEY}/", "create": "", "api": "/api/"}
@@ -91,6 +95,15 @@ def test_without_pages_and_api_nothing_is_loaded_from_them(settings, user):
     found = drawn("session_key=key", user=user, cookies={COOKIE: "secret"})
     assert not {"page", "api", "csrf", "adopt"} & set(found)
     assert found["login"].startswith("/in/")
+
+
+def test_the_element_contains_the_suggestions_as_text(settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SUGGESTIONS": ["Is 1 < 2?"]}
+    request = RequestFactory().get("/")
+    text = Template("{% load chatmemory %}{% chatmemory_widget %}").render(
+        Context({"request": request})
+    )
+    assert '<button type="button" dir="auto">Is 1 &lt; 2?</button>' in text
 
 
 def test_the_tag_loads_the_texts_of_the_language_first():

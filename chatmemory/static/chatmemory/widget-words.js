@@ -5,6 +5,7 @@ import {gettext as _, ngettext} from "./language.js";
 
 export const widgetWords = {
   newChat: _("New chat"),
+  signedOut: _("Sign in to chat."),
   tryAgain: _("Try again"),
   notStarted: _("The chat can't be started now. Your message is kept."),
   unknownChat: _("This chat does not exist."),
@@ -18,7 +19,7 @@ export const widgetWords = {
   moved: _("Your earlier chats are in your account now."),
   notMoved: _("The chats can't be moved now. Try again in a moment."),
   chat: _("Chat"),
-  yourData: _("Your data"),
+  options: _("Options"),
   saveCopy: _("Save a copy"),
   notSaved: _("No copy can be saved now. Try again in a moment."),
   deleteChat: _("Delete my chat"),

@@ -30,6 +30,7 @@ export class Access {
   #isVisitor;
   #isBeginning = false;
   #login;
+  #hasDetails;
   #isNewVisitor = false;
   #hasShown = false; // messages of this session
   #isOver = false; // the visitor has ended, or the session was removed
@@ -63,6 +64,9 @@ export class Access {
     this.url = get("url") || `${this.#place}${this.#key}/`;
     this.isOpen = Boolean(given) && !this.#isVisitor; // the page knows person and session
     this.#login = get("login");
+    this.#hasDetails = element.hasAttribute("details");
+    this.isClosed = element.hasAttribute("signed-out"); // to this person, until the login
+    if (this.isClosed) this.problem = this.#signIn(widgetWords.signedOut);
     this.loadHtml = api ? this.#loadHtml.bind(this) : null;
     this.options = {
       storageKey: this.#storageKeyOf(this.#person),
@@ -77,6 +81,11 @@ export class Access {
     return this.#isVisitor && this.isStarted && !this.#isOver;
   }
 
+  /** Whether another chat can begin: the person has one, and its key was chosen here. */
+  get canBegin() {
+    return this.isStarted && !this.#isGiven && !this.#isOver;
+  }
+
   /** Whether there is something to connect to: the first message was written. */
   get isStarted() {
     return this.isOpen || this.#kept.key === this.#key;
@@ -88,6 +97,7 @@ export class Access {
    * @param {ChatMemoryClient} client
    */
   start(client) {
+    if (this.isClosed) return;
     this.#listening = new AbortController();
     const {signal} = this.#listening;
     client.addEventListener("change", () => this.#onChange(client), {signal});
@@ -147,14 +157,15 @@ export class Access {
   #problemOf(client, error) {
     const {status = 0} = /** @type {{status?: number}} */ (error);
     if (status === 401) return {text: words.ended.refused, act: () => {}};
-    if (status === 403 || status === 409) {
+    if (!this.#embed && (status === 403 || status === 409)) {
       return {text: words.ended[4426], action: words.reload, act: () => location.reload()};
     }
     const act = () => {
       this.problem = null;
       this.#begin(client);
     };
-    return {text: widgetWords.notStarted, action: widgetWords.tryAgain, act};
+    const hint = this.#hasDetails ? this.#hint : "";
+    return {text: widgetWords.notStarted + hint, action: widgetWords.tryAgain, act};
   }
 
   // If the session was removed or the visitor has ended, another one can follow.
@@ -168,11 +179,10 @@ export class Access {
       console.error("chatmemory: the new visitor is refused. The browser may block its cookie.");
       this.#report(client, {text: words.ended.refused, act: () => {}});
     } else if (this.#login && !isVisitor && code === CLOSE_UNAUTHENTICATED) {
-      const act = () => location.assign(this.#login);
-      this.#report(client, {text: words.ended[code], action: words.signIn, act});
-    } else if (code === CLOSE_NOT_FOUND && this.#isGiven && client.create) {
+      this.#report(client, this.#signIn(words.ended[code]));
+    } else if (code === CLOSE_NOT_FOUND && this.#isGiven && !this.#hasShown) {
       console.error(
-        `chatmemory: ${this.url} is no chat of this visitor. The key must be that of one, or a new UUID.`,
+        `chatmemory: ${this.url} is no chat of this person. The key must be that of one, or a new UUID.`,
       );
       this.#forget({withVisitor: false});
       this.#report(client, {text: widgetWords.unknownChat, act: () => {}});
@@ -187,6 +197,12 @@ export class Access {
         this.#report(client, {text, action: widgetWords.newChat, act: () => this.#onRestart("")});
       }
     }
+  }
+
+  /** @param {string} text */
+  #signIn(text) {
+    const act = () => (this.#login ? location.assign(this.#login) : location.reload());
+    return {text, action: words.signIn, act};
   }
 
   #restart() {
@@ -273,6 +289,11 @@ export class Access {
     const {key} = read(this.#nameOf(""));
     write(this.#nameOf(""), {});
     if (key && keys[key]) write(this.#nameOf(this.#person), {key: keys[key]});
+  }
+
+  /** Let the next message begin another chat; this one stays stored. */
+  beginAnother() {
+    this.#forget({withVisitor: false});
   }
 
   /** A file with all that the visitor wrote, as a response. */

@@ -16,11 +16,12 @@ const DOTS = `M5 11${DOT}m7 0${DOT}m7 0${DOT}`;
 export class Widget {
   #element;
   #root = document.createElement("div");
-  #menu = iconButton(widgetWords.yourData, DOTS, "cm-menu");
+  #menu = iconButton(widgetWords.options, DOTS, "cm-menu");
   #view;
   #access;
   /** @type {Panel | null} */
   #panel = null;
+  #suggestions;
   #isStarted = false;
   #hasAsked = false;
 
@@ -39,7 +40,8 @@ export class Widget {
   constructor(element, shadow) {
     this.#element = element;
     this.#root.className = "cm-chat";
-    this.#menu.addEventListener("click", () => this.#showOwnData());
+    this.#suggestions = element.querySelector(".cm-suggestions");
+    this.#menu.addEventListener("click", () => this.#showOptions());
     element.addEventListener("chatmemory:state", () => queueMicrotask(() => this.#drawMenu()));
     if (element.getAttribute("mode") === "button") {
       const actions = {open: () => element.open(), close: () => element.close()};
@@ -88,6 +90,8 @@ export class Widget {
   /** @returns {[Access, ChatView]} */
   #buildView() {
     const access = new Access(this.#element, (note) => this.#restart(note));
+    this.#root.classList.toggle("cm-closed", access.isClosed);
+    if (this.#suggestions) this.#element.append(this.#suggestions.cloneNode(true)); // the view takes them
     return [access, new ChatView(this.#element, this.#root, access)];
   }
 
@@ -124,7 +128,7 @@ export class Widget {
   }
 
   #drawMenu() {
-    this.#menu.hidden = !this.#access.hasVisitorData;
+    this.#menu.hidden = !(this.#access.canBegin || this.#access.hasVisitorData);
   }
 
   /** @param {string} text */
@@ -148,12 +152,19 @@ export class Widget {
     }
   }
 
-  async #showOwnData() {
-    const {showOwnData} = await import("./own-data.js");
-    showOwnData(this.#root, this.#access, {
+  async #showOptions() {
+    const {showOptions} = await import("./options.js");
+    showOptions(this.#root, this.#access, {
+      begin: () => this.#begin(),
       erase: () => this.#erase(),
       closed: () => this.#menu.focus(),
     });
+  }
+
+  #begin() {
+    this.#access.beginAnother();
+    this.#restart("");
+    this.#view.focus();
   }
 
   // The connection ends first: the end of the visitor would be reported as a problem.

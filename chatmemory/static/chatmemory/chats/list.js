@@ -40,7 +40,7 @@ export function release() {
 
 /** @param {() => Promise<void>} load */
 function inTurn(load) {
-  last = last.then(load);
+  last = last.then(load, load);
   return last;
 }
 

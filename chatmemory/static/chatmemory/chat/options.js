@@ -1,4 +1,4 @@
-// What visitors can do with their own data: save a copy, and delete it.
+// The menu of a widget: another chat, and what visitors can do with their own data.
 
 import {words} from "../chat-words.js";
 import {widgetWords} from "../widget-words.js";
@@ -10,36 +10,52 @@ import {setNoticeText, showNotice} from "./notice.js";
 const FILE_NAME = "chat.md";
 const KEEP_FILE_MS = 60_000; // the browser reads it after the click
 
+/** @typedef {{begin: () => void, erase: () => Promise<void>, closed: () => void}} Actions */
+
 /**
  * Show the menu above the messages.
  *
  * @param {HTMLElement} root
  * @param {Access} access
- * @param {{erase: () => Promise<void>, closed: () => void}} actions
+ * @param {Actions} actions `closed` is called if nothing was chosen
  */
-export function showOwnData(root, access, {erase, closed}) {
+export function showOptions(root, access, actions) {
+  const close = button(words.close, () => {
+    notice.remove();
+    actions.closed();
+  });
+  const controls = [
+    ...(access.canBegin ? [button(widgetWords.newChat, actions.begin)] : []),
+    ...(access.hasVisitorData ? ownData(root, access, actions) : []),
+    close,
+  ];
+  const notice = showNotice(root, widgetWords.options, controls);
+  prepare(notice, controls[0], close);
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {Access} access
+ * @param {Actions} actions
+ */
+function ownData(root, access, actions) {
   const save = button(widgetWords.saveCopy, async () => {
     save.disabled = true;
     try {
       saveFile(await (await access.exportData()).blob());
     } catch (error) {
       console.error("chatmemory: the data can't be exported.", error);
-      setNoticeText(notice, widgetWords.notSaved);
+      const notice = save.parentElement;
+      if (notice) setNoticeText(notice, widgetWords.notSaved);
     }
     enable(save);
   });
-  const remove = button(widgetWords.deleteChat, () => askErasure(root, {erase, closed}));
-  const close = button(words.close, () => {
-    notice.remove();
-    closed();
-  });
-  const notice = showNotice(root, widgetWords.yourData, [save, remove, close]);
-  prepare(notice, save, close);
+  return [save, button(widgetWords.deleteChat, () => askErasure(root, actions))];
 }
 
 /**
  * @param {HTMLElement} root
- * @param {{erase: () => Promise<void>, closed: () => void}} actions
+ * @param {Actions} actions
  */
 function askErasure(root, {erase, closed}) {
   const confirm = button(widgetWords.confirmDelete, async () => {
