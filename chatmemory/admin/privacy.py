@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Any
 
-from django.db.models import F
 from django.http import HttpRequest
 
 from chatmemory import codec
 from chatmemory.admin.readonly import ReadOnlyAdmin, operator
 from chatmemory.admin.text import visible
 from chatmemory.conf import settings
-from chatmemory.models import Message, Session, Turn
+from chatmemory.models import Message, Session, Turn, starts_of
 from chatmemory.rendering.text import first_words
 from chatmemory.services.audit import readings
 
@@ -60,7 +58,7 @@ def name_of(
 ) -> str:
     """Return what all pages call a session; see `names_of`.
 
-    `first_text` is its oldest visible message, if the caller has read it.
+    `first_text` is the beginning of its first user message, if the caller has read it.
     """
     texts = None if first_text is None else {session.pk: first_text}
     return names_of(model_admin, request, [session], texts)[session.pk]
@@ -83,7 +81,7 @@ def names_of(
         if not session.title
         and (content := content_of(model_admin, request, session)) is not Content.HIDDEN
     }
-    texts = _first_texts(readable.keys()) if first_texts is None else first_texts
+    texts = starts_of(readable.keys()) if first_texts is None else first_texts
     words = {
         pk: visible(content.apply(first_words(texts.get(pk, ""))))
         for pk, content in readable.items()
@@ -92,14 +90,6 @@ def names_of(
         session.pk: titles[session.pk] or words.get(session.pk) or visible(session.key)
         for session in sessions
     }
-
-
-def _first_texts(pks: Collection[int]) -> Mapping[int, str]:
-    """Return the oldest visible message of each session that has one."""
-    if not pks:
-        return {}
-    rows: Any = Message.stored.filter(session__in=pks, seq=F("session__first_seq"))
-    return dict(rows.values_list("session_id", "text"))
 
 
 def _content(request: HttpRequest, session: Session) -> Content:

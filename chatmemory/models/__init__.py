@@ -21,6 +21,7 @@ from chatmemory.models.notes import MAX_NOTE_CHARS, MAX_NOTES, SessionNote
 from chatmemory.models.numbers import DailyActivity, DailyTurns, Maintenance
 from chatmemory.models.paging import SessionPage, session_page
 from chatmemory.models.sessions import Session, SessionQuerySet, unexpired, unexpired_sql
+from chatmemory.models.starts import start_of, starts_of
 from chatmemory.models.tags import MAX_TAG_CHARS, SessionTag
 from chatmemory.models.tickets import Ticket
 from chatmemory.models.turns import Turn, TurnQuerySet
@@ -88,6 +89,8 @@ __all__ = [
     "on_primary",
     "page_of",
     "session_page",
+    "start_of",
+    "starts_of",
     "unexpired",
     "unexpired_sql",
 ]

@@ -6,16 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from itertools import groupby
-from typing import Any
 
-from django.db.models import F, OuterRef, Q, QuerySet, Subquery
-from django.db.models.functions import Left
+from django.db.models import F, OuterRef, Q
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
 from chatmemory import codec, services
-from chatmemory.models import Message, Session, SessionQuerySet, session_page
+from chatmemory.models import Session, SessionQuerySet, session_page, start_of, starts_of
 from chatmemory.rendering.text import first_words, visible
 from chatmemory.services import Actor
 
@@ -26,7 +24,6 @@ MAX_CHATS = 200
 SEARCHED_CHATS = 1_000
 """The newest chats without a title whose first words a search reads; their number has no limit."""
 
-MAX_START_CHARS = 200
 WEEK_DAYS, MONTH_DAYS = 7, 30
 
 
@@ -94,7 +91,7 @@ def list_chats(
 
 def chats_of(sessions: Sequence[Session]) -> list[Chat]:
     """Convert sessions for a list."""
-    starts = _starts(session.pk for session in sessions if not session.title)
+    starts = starts_of(session.pk for session in sessions if not session.title)
     return [
         Chat(
             key=session.key,
@@ -128,21 +125,10 @@ def _containing(sessions: SessionQuerySet, text: str) -> SessionQuerySet:
     # of each chat.
     untitled = sessions.filter(title="").most_recent_first().values_list("pk", flat=True)
     newest = list(untitled[:SEARCHED_CHATS])
-    found = _with_start(newest).filter(start__icontains=text).values_list("pk", flat=True)
-    return sessions.filter(Q(title__icontains=text) | Q(pk__in=list(found)))
-
-
-def _starts(pks: Iterable[int]) -> dict[int, str | None]:
-    """Return the beginning of the first user message of each session."""
-    return dict(_with_start(pks).values_list("pk", "start"))
-
-
-def _with_start(pks: Iterable[int]) -> QuerySet[Any, Any]:
-    user_messages = Message.stored.filter(
-        session=OuterRef("pk"), seq__gte=OuterRef("first_seq"), role=Message.Role.USER
-    ).in_order()
-    start = Subquery(user_messages.values(start=Left("text", MAX_START_CHARS))[:1])
-    return Session.objects.filter(pk__in=[*pks]).annotate(start=start)
+    start = start_of(OuterRef("pk"), OuterRef("first_seq"))
+    found = Session.objects.filter(pk__in=newest).annotate(start=start)
+    pks = list(found.filter(start__icontains=text).values_list("pk", flat=True))
+    return sessions.filter(Q(title__icontains=text) | Q(pk__in=pks))
 
 
 def _groups(chats: Iterable[Chat]) -> list[Group]:

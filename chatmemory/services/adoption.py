@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from django.db import DatabaseError
-from django.db.models import F
-from django.db.models.functions import Coalesce, Substr
+from django.db.models.functions import Coalesce
 
 from chatmemory.access.actors import Actor, owner_of
 from chatmemory.access.rates import MAX_VISITOR_SESSIONS
@@ -21,7 +20,7 @@ from chatmemory.database.locks import lock_all, lock_visitor, locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import Conflict, MemoryUnavailable, NotFound, Unauthenticated
-from chatmemory.models import DatabaseNow, JobItem, Message, Session, Turn, Visitor
+from chatmemory.models import DatabaseNow, JobItem, Session, Turn, Visitor, starts_of
 from chatmemory.services.audit.entries import record, record_person
 
 # Note [Adoption]
@@ -38,8 +37,6 @@ from chatmemory.services.audit.entries import record, record_person
 RECENT = timedelta(hours=1)
 """Sessions without a message for longer may belong to an earlier user of the browser."""
 
-MAX_TEXT_CHARS = 2_000
-
 MAX_ATTEMPTS = 3
 """Attempts if the user opens sessions with the same keys meanwhile."""
 
@@ -51,7 +48,7 @@ class Adoptable:
     key: str
     title: str
     text: str
-    """The start of the first message."""
+    """The start of the first user message, up to 200 characters."""
     last_message_at: datetime | None
 
 
@@ -93,7 +90,7 @@ def _has_adopted(by: Actor, visitor: Actor) -> bool:
 @retried(is_repeatable=True)
 def _list_adoptable(visitor: Actor) -> list[Adoptable]:
     sessions = list(Session.objects.active().filter(scope=visitor.owner).most_recent_first())
-    texts = _first_texts([session.pk for session in sessions])
+    texts = starts_of(session.pk for session in sessions)
     return [
         Adoptable(
             key=session.key,
@@ -103,12 +100,6 @@ def _list_adoptable(visitor: Actor) -> list[Adoptable]:
         )
         for session in sessions
     ]
-
-
-def _first_texts(session_pks: Collection[int]) -> dict[int, str]:
-    rows = Message.stored.filter(session__in=session_pks, seq=F("session__first_seq"))
-    texts = rows.annotate(start=Substr("text", 1, MAX_TEXT_CHARS))
-    return dict(texts.values_list("session_id", "start"))
 
 
 def adopt_visitor(*, by: Actor, visitor: Actor, only_recent: bool = False) -> dict[str, str]:

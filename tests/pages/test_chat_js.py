@@ -721,6 +721,9 @@ def replied(*texts: str) -> list[dict[str, Any]]:
 
 def test_an_edited_message_replaces_what_followed_it(scripted):
     script, chat = scripted
+    chat.page.evaluate(
+        "titles = []; addEventListener('chatmemory:title', (e) => titles.push(e.detail.title))"
+    )
     script.welcome(*replied("one", "1", "two", "2"))
     chat.tool(1, "Edit").click()
     box = chat.page.get_by_role("textbox", name="Edit message")
@@ -748,6 +751,7 @@ def test_an_edited_message_replaces_what_followed_it(scripted):
     chat.page.keyboard.press("Enter")
     chat.expect_rows("un", "1!")
     expect(chat.tool(5, "Next version")).to_be_disabled()
+    assert chat.page.evaluate("titles") == ["one", "un"]
 
 
 def test_another_answer_is_requested_with_the_same_message(scripted):

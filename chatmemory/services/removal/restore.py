@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db.models import Exists, F, OuterRef, QuerySet, Subquery
-from django.db.models.functions import Coalesce, Left
+from django.db.models.functions import Coalesce
 
 from chatmemory.access.actors import Actor, owner_of, scope_for
 from chatmemory.access.addresses import lock_stored_session
@@ -19,7 +19,7 @@ from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import Busy, ChatMemoryError, Conflict, Forbidden, NotFound
-from chatmemory.models import AuditEntry, DatabaseNow, Message, Session, StatementNow
+from chatmemory.models import AuditEntry, DatabaseNow, Session, StatementNow, start_of
 from chatmemory.services.audit.entries import (
     MAX_ACTOR_CHARS,
     check_reason,
@@ -140,15 +140,10 @@ def list_removed(
     if before is not None:
         at = Subquery(own.filter(pk=before).values("created_at")[:1])
         purges = purges.filter(created_at__lte=at).exclude(created_at=at, pk__gte=before)
-    first_text = Message.stored.filter(
-        session=OuterRef("session_pk"),
-        seq__gte=Coalesce(OuterRef("from_seq"), 1),
-        role=Message.Role.USER,
-    ).in_order()
     found = purges.annotate(
         key=Subquery(session.values("key")),
         title=Subquery(session.values("title")),
-        text=Subquery(first_text.values(start=Left("text", 200))[:1]),
+        text=start_of(OuterRef("session_pk"), Coalesce(OuterRef("from_seq"), 1)),
     ).filter(key__isnull=False)
     return [
         Removed(

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.auth import get_user_model
-from django.db.models import Count, Exists, Subquery, Value
+from django.db.models import Count, Exists, OuterRef, Subquery, Value
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
@@ -27,7 +27,7 @@ from chatmemory.admin.sessions.conversation.turns import Turns
 from chatmemory.admin.states import State, state_of
 from chatmemory.admin.text import duration, visible
 from chatmemory.conf import settings
-from chatmemory.models import Feedback, Message, Session, SessionNote, Turn
+from chatmemory.models import Feedback, Message, Session, SessionNote, Turn, start_of
 from chatmemory.services.removal.retention_plan import Deadline, RetentionPlan, retention_plan
 from chatmemory.services.removal.retention_rules import Rule
 
@@ -56,7 +56,7 @@ class Related:
     oldest_at: datetime | None
     """The time of the oldest visible message."""
     first_text: str
-    """Its text; empty if there is none."""
+    """The beginning of the first user message; empty if there is none."""
     has_notes: bool
 
     @classmethod
@@ -68,7 +68,7 @@ class Related:
             _count(feedback, Feedback.Value.GOOD),
             _count(feedback, Feedback.Value.BAD),
             Subquery(oldest.values("created_at")[:1]),
-            Subquery(oldest.values("text")[:1]),
+            start_of(OuterRef("pk"), OuterRef("first_seq")),
             Exists(SessionNote.objects.filter(session=session.pk)),
         )
         found = list(rows)

@@ -43,7 +43,6 @@ export class ChatView {
   #newest = null;
   /** @type {Map<number, number>} user message → the first row of the older version shown instead */
   #chosen = new Map();
-
   /** @type {HTMLElement | undefined} loaded for the first older version */
   #oldNotice;
   /** @type {AbortController | undefined} of the listeners outside the element */
@@ -158,7 +157,7 @@ export class ChatView {
     const {stop, older, empty, bannerButton} = this.#parts;
     stop.addEventListener("click", () => {
       this.client.stop();
-      this.#composer.focusUnlessTouch(); // the button disappears with the run
+      this.#composer.focusUnlessTouch(); // the button disappears
     });
     older.addEventListener("click", () => this.#loadOlder());
     for (const button of empty.querySelectorAll("button")) {
@@ -258,7 +257,7 @@ export class ChatView {
     this.#composer.update();
     this.#announceTitle();
     this.#markdown?.load();
-    // Superseded messages are not shown, so a loaded page may leave the log half empty.
+    // Superseded messages are not shown: a loaded page may leave the log half empty.
     if (this.#scroll.hasRoom && this.#isLive()) this.#loadOlder();
   }
 
@@ -315,7 +314,7 @@ export class ChatView {
     const hasDetails = this.#element.hasAttribute("details");
     const {text, action = ""} =
       this.#access?.problem ?? bannerOf(this.client, {isOnline: navigator.onLine, hasDetails});
-    // A screen reader announces the text again whenever it is set.
+    // Screen readers announce the text whenever it is set.
     if (bannerText.textContent !== text) bannerText.textContent = text;
     bannerButton.textContent = action;
     bannerButton.hidden = !action;
@@ -335,10 +334,11 @@ export class ChatView {
   }
 
   #announceTitle() {
-    const {rows, session, title} = this.client;
+    const {title, session, hasOlder} = this.client;
     if (!session) return;
-    const first = rows.get(session.first_seq);
-    const shown = visible(title || (first?.role === "user" ? firstWords(first.text) : ""));
+    const path = title || hasOlder ? [] : this.client.path();
+    const first = path.find(({row}) => row.role === "user");
+    const shown = visible(title || firstWords(first?.row.text ?? ""));
     if (!shown || shown === this.#title) return;
     this.#title = shown;
     this.#announce("title", {title: shown});
@@ -458,7 +458,7 @@ export class ChatView {
     if (!this.client.hasOlder && older.matches(":focus")) log.focus({preventScroll: true});
   }
 
-  // Dismiss the notice, reconnect instead of another tab, or reload, which may lead to the sign-in.
+  // Dismiss the notice, reconnect here, or reload, which may lead to the sign-in.
   #onBannerButton() {
     if (this.#access?.problem) {
       this.#access.problem.act();
