@@ -693,6 +693,7 @@ def test_a_question_is_marked_until_it_is_answered(scripted):
     expect(mark).to_have_count(0)
 
 
+@pytest.mark.firefox
 def test_the_answers_that_a_question_offers_are_in_view(scripted):
     script, chat = scripted
     chat.page.set_viewport_size({"width": 500, "height": 500})
