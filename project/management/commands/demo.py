@@ -50,6 +50,8 @@ class Command(BaseCommand):
                 f"         user {user}, password {password}\n"
                 "         or in a terminal: .venv/bin/python manage.py chatmemory_chat "
                 f"{address}/ws/chat/ --user {user}\n\n"
+                f"  Shop   {address}{reverse('shop')}\n"
+                "         a page with the widget, for visitors\n\n"
                 f"  Admin  {address}{reverse('admin:index')}\n"
                 f"         user {operator}, password {operator_password}\n\n"
                 "Ctrl-C ends the demo.\n"
