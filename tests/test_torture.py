@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from chatmemory.services import append_messages
 from tests import limits
 from tests.conftest import database_environment, missing
 from tests.factories import TALK, make_messages
+from tests.servers import DEADLINE
 from tests.torture.__main__ import SCHEDULE
 from tests.torture.checker import (
     Evidence,
@@ -37,6 +39,7 @@ from tests.torture.plans.restores import restore
 from tests.torture.plans.slow import slow
 from tests.torture.plans.zombies import zombie
 from tests.torture.proxy import APPEND, statement_in
+from tests.torture.talker import Talker
 from tests.torture.verdict import Figure, Outcome, Verdict, summary
 from tests.torture.world import Redis, World
 
@@ -369,3 +372,30 @@ def test_the_proxy_finds_the_statement_that_is_executed():
     assert statement_in(b"P", b"_pg3_0\0WITH a\0\0\0", prepared) == b""
     assert statement_in(b"B", b"\0_pg3_0\0\0\0", prepared).startswith(b"WITH a")
     assert statement_in(b"B", b"\0other\0\0\0", prepared) == b""
+
+
+class Scripted(Talker):
+    """Gets text and then waits until `end`, or gets a reply without text."""
+
+    def __init__(self, *args: Any, has_text: bool) -> None:
+        super().__init__(*args)
+        self.has_text = has_text
+        self.end = asyncio.Event()
+
+    async def ask(self, text: str) -> str:
+        if self.has_text:
+            self._has_text.set()
+            await self.end.wait()
+        return text
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("has_text", [True, False])
+async def test_a_turn_has_begun_with_its_text_or_its_end(has_text):
+    """After a lost socket a client gets only the stored reply, and would wait without end."""
+    talker = Scripted(SimpleNamespace(history=None), None, "talk", None, has_text=has_text)
+    async with asyncio.timeout(DEADLINE):
+        asking = await talker.begin("hi")
+        assert asking.done() is not has_text
+        talker.end.set()
+        assert await asking == "hi"

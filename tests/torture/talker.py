@@ -36,7 +36,7 @@ class Talker:
         """The client_id of the last message."""
         self.longest_wait = 0.0
         self.patience = PATIENCE
-        self.is_streaming = asyncio.Event()
+        self._has_text = asyncio.Event()
         """Set when text of the reply has arrived."""
         self._world = world
         self._history: History = world.history
@@ -49,7 +49,7 @@ class Talker:
         self._count += 1
         client_id = self.current = f"{self.key}.{self._count}"
         words = f"{text} {client_id}"
-        self.is_streaming.clear()
+        self._has_text.clear()
         began = now()
         self._note("invoke", id=client_id, text=words)
         pauses = 0
@@ -67,6 +67,17 @@ class Talker:
             self._note("error", id=client_id, text=GIVEN_UP)
         self.longest_wait = max(self.longest_wait, now() - began)
         return client_id
+
+    async def begin(self, text: str) -> asyncio.Task[str]:
+        """Send a text, and return when text of the reply has arrived.
+
+        Or when the turn has ended: after a lost socket, a client gets only the stored reply.
+        """
+        asking = asyncio.ensure_future(self.ask(text))
+        streaming = asyncio.ensure_future(self._has_text.wait())
+        await asyncio.wait({asking, streaming}, return_when=asyncio.FIRST_COMPLETED)
+        streaming.cancel()
+        return asking
 
     async def open(self) -> Connection:
         """Return an open socket that has received all rows."""
@@ -120,7 +131,7 @@ class Talker:
                 self._acked.add(turn)
                 self._note("ack", id=turn, seq=seq, status=status)
             case {"type": "snapshot" | "delta", "turn": turn, "text": str(text)}:
-                self.is_streaming.set()
+                self._has_text.set()
                 self._note("token", id=turn, text=text)
             case {"type": "message", "role": "assistant", "turn": str(turn)} if (
                 turn not in self._done

@@ -128,9 +128,7 @@ async def _pause_one(world: World, people: Sequence[Talker], paused: Server, oth
     for talker in people:
         talker.choose = lambda: paused
         talker.drop_socket()
-    talks = [asyncio.ensure_future(talker.ask(f"count {WORDS}")) for talker in people]
-    async with asyncio.timeout(DEADLINE):
-        await asyncio.gather(*(talker.is_streaming.wait() for talker in people))
+    talks = await asyncio.gather(*(talker.begin(f"count {WORDS}") for talker in people))
     await asyncio.sleep(world.chance.uniform(0, 0.3))
     before = await db(_interrupted)()
     world.stop(paused)

@@ -100,8 +100,7 @@ async def redis(world: World, rounds: int) -> Outcome:
 
     async def turn(disturb: Callable[[], None] | None = None) -> float:
         began = now()
-        asking = asyncio.ensure_future(talker.ask("count 10"))
-        await talker.is_streaming.wait()
+        asking = await talker.begin("count 10")
         if disturb is not None:
             disturb()
         await asking

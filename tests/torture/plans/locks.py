@@ -71,12 +71,10 @@ async def locks(world: World, rounds: int, *, rows: tuple[str, ...] = tuple(ROWS
     took: list[float] = []
     for _ in range(rounds):
         for name in rows:
-            own.is_streaming.clear()
-            mine = asyncio.ensure_future(own.ask("count 100" if name == "turn" else "count 1"))
             if name == "turn":
-                await own.is_streaming.wait()
+                mine = await own.begin("count 100")
             else:
-                await mine
+                await own.ask("count 1")
             lock = locked(await db(ROWS[name])(own))
             await db(lock.__enter__)()
             began = now()

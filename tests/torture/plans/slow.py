@@ -44,9 +44,7 @@ async def slow(
     took: list[float] = []
     for _ in range(rounds):
         early, late = people[::2], people[1::2]
-        talks = [asyncio.ensure_future(talker.ask("count 40")) for talker in early]
-        async with asyncio.timeout(RECOVERY_SECONDS):
-            await asyncio.gather(*(talker.is_streaming.wait() for talker in early))
+        talks = await asyncio.gather(*(talker.begin("count 40") for talker in early))
         async with database_stalled():
             talks += [asyncio.ensure_future(talker.ask("count 3")) for talker in late]
             greetings = [

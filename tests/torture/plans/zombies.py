@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from tests.servers import DEADLINE, Server
+from tests.servers import Server
 from tests.torture.checker import Violation
 from tests.torture.planted import CALLS, STALLED, STALLS
 from tests.torture.talker import Talker, close_all, talkers
@@ -68,9 +68,7 @@ async def _stall_at(
         talker.drop_socket()
         await asyncio.wait({asking}, timeout=TAKEN_OVER)
         if asking.done():
-            answering = asyncio.ensure_future(talker.ask(f"count {WORDS}"))
-            async with asyncio.timeout(DEADLINE):
-                await talker.is_streaming.wait()
+            answering = await talker.begin(f"count {WORDS}")
     finally:
         world.resume(stalled)
     await asking
