@@ -43,7 +43,7 @@ test-fast: .venv/dev
 
 # A test that hangs for five minutes prints where, and fails; the process is replaced.
 test-long: .venv/dev
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m long --durations=10 \
+	@$(BIN)/python -m pytest -n 3 --dist worksteal -m long --durations=10 \
 	    -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true $(ARGS)
 
 test-django:
