@@ -755,6 +755,21 @@ def test_an_edited_message_replaces_what_followed_it(scripted):
     assert chat.page.evaluate("titles") == ["one", "un"]
 
 
+@pytest.mark.regression
+def test_another_answer_is_offered_when_the_start_of_a_long_turn_is_loaded(scripted):
+    script, chat = scripted
+    rows = [row(seq, "x\n" * 20, turn="t", role="assistant") for seq in range(2, 53)]
+    script.welcome(*rows, last_seq=52)
+    chat.tool(52, "Copy").wait_for()
+    expect(chat.tool(52, "Answer again")).to_have_count(0)
+    chat.page.locator(".cm-log").evaluate("log => { log.scrollTop = 0; }")
+    fetch = script.wait_for("fetch")
+    first = {"type": "message", **row(1, "one", turn="t", client_id="t")}
+    script.emit("ok", id=fetch["id"], messages=[first])
+    chat.tool(52, "Answer again").click()
+    assert script.wait_for("send")["replaces"] == 1
+
+
 def test_another_answer_is_requested_with_the_same_message(scripted):
     script, chat = scripted
     script.welcome(*replied("one", "1", "two", "2"))

@@ -26,7 +26,7 @@ import {
 } from "./client/versions.js";
 import {CLOSE_NOT_FOUND, MAX_FETCH, PROTOCOL_VERSION} from "./constants.js";
 
-export {beginsTurn, streamKey};
+export {beginsTurn, streamKey, turnStart};
 
 /** @import {ClientOptions, ErrorFrame, Failure, IfBusy, Limits, OkFrame, RequestFrame, ServerFrame, SyncedFrame} from "./types.d.ts" */
 

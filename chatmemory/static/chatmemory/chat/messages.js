@@ -2,7 +2,7 @@
 // from a streamed text to a row: a new node would lose the focus.
 
 import {words} from "../chat-words.js";
-import {beginsTurn, streamKey} from "../chatmemory-client.js";
+import {beginsTurn, streamKey, turnStart} from "../chatmemory-client.js";
 import {MAX_REPLACED, MAX_SHOWN_CHARS} from "../constants.js";
 import {copyButton} from "./clipboard.js";
 import {addCodeHeads} from "./code.js";
@@ -33,7 +33,7 @@ import {showTime} from "./times.js";
  * @typedef {object} Hooks
  * @property {(node: HTMLElement) => void} onReplace called before a row's content is replaced
  * @property {() => void} onLoad called when more can be drawn
- * @property {(seq: number) => void} onMarkdown called for a reply whose Markdown has to be loaded
+ * @property {(seq: number) => void} onMarkdown gets replies whose Markdown is not loaded
  * @property {(change: () => void) => void} keep keeps the scroll position during a later change
  */
 
@@ -87,7 +87,7 @@ export class MessageNodes {
     for (const [key, node] of this.#nodes) if (!node.isConnected) this.#nodes.delete(key);
   }
 
-  /** Forget all rows: after a reset another message may have the number and revision of one. */
+  /** After a reset, another message may have the number and revision of a row. */
   forgetRows() {
     for (const key of this.#nodes.keys()) if (key.startsWith("row:")) this.#nodes.delete(key);
   }
@@ -126,7 +126,7 @@ export class MessageNodes {
   }
 
   /**
-   * A button that copies the source of the message, unless only a part of it is here.
+   * A button that copies the source of the message, if all of it is here.
    *
    * @param {MessageFrame} row
    * @param {HTMLElement} node
@@ -225,17 +225,20 @@ export class MessageNodes {
    * @param {boolean} isLast
    */
   #permissions(row, isLast) {
-    const lastSeq = this.#client.session?.last_seq ?? 0;
-    const isNear = lastSeq - row.seq < MAX_REPLACED;
+    const {session, rows} = this.#client;
+    const oldest = (session?.last_seq ?? 0) - MAX_REPLACED;
     const isWhole = !row.redacted && !row.quarantined && !row.cut;
     return {
-      canEdit: isNear && isWhole && beginsTurn(row),
+      canEdit: row.seq > oldest && isWhole && beginsTurn(row),
       canAnswerAgain:
-        isNear && isLast && row.role === "assistant" && row.error !== "context_too_long",
+        isLast &&
+        row.role === "assistant" &&
+        row.error !== "context_too_long" &&
+        turnStart(rows, row.seq) > oldest, // loaded
     };
   }
 
-  // Drawn as soon as they are loaded, with the first message that has versions.
+  // Loaded with the first message that has versions.
   /** @param {VersionPlace} place */
   #versionTools(place) {
     if (this.#versions) return this.#versions.versionTools(place, this.#actions.showVersion);
@@ -277,7 +280,7 @@ export class MessageNodes {
   }
 
   /**
-   * Note that a streamed text has changed; false if it is not shown yet.
+   * A streamed text has changed; false if it is not shown.
    *
    * @param {string} key
    */
