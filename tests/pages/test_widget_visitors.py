@@ -235,15 +235,15 @@ def test_a_visitor_saves_and_deletes_the_chat_in_all_tabs(page, shop_server):
     expect(menu).to_be_focused()
     chat.box.fill("half a thought")
     menu.click()
-    page.get_by_role("button", name="Delete my chat").click()
+    page.get_by_role("button", name="Delete my data").click()
     expect(page.get_by_role("button", name="Cancel")).to_be_focused()
     check_access(page)
     page.route("**/api/visitors/me/", lambda route: route.fulfill(status=503))
     page.get_by_role("button", name="Delete", exact=True).click()
-    expect(page.get_by_text("The chat can't be deleted now.")).to_be_visible()
+    expect(page.get_by_text("Your data can't be deleted now.")).to_be_visible()
     page.unroute("**/api/visitors/me/")
     page.get_by_role("button", name="Delete", exact=True).click()
-    expect(page.get_by_text("Your chat was deleted.")).to_be_visible()
+    expect(page.get_by_text("Your data was deleted.")).to_be_visible()
     expect(chat.rows).to_have_count(0)
     expect(chat.box).to_have_value("")
     expect(menu).to_be_hidden()
@@ -256,6 +256,29 @@ def test_a_visitor_saves_and_deletes_the_chat_in_all_tabs(page, shop_server):
     page.reload()
     open_panel(page).expect_rows("again", "again")
     assert (visitors(), len(owners())) == (1, 1)
+
+
+def test_a_visitor_who_began_another_chat_can_still_delete_the_first(page, shop_server):
+    page.goto(f"{shop_server.address}/shop/")
+    chat = open_panel(page)
+    menu = page.get_by_role("button", name="Options")
+    chat.send("one")
+    chat.expect_rows("one", "one")
+    menu.click()
+    page.get_by_role("button", name="New chat").click()
+    expect(chat.rows).to_have_count(0)
+    page.reload()
+    open_panel(page)
+    menu.click()
+    expect(page.get_by_role("button", name="New chat")).to_have_count(0)  # it is one
+    page.get_by_role("button", name="Delete my data").click()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_text("Your data was deleted.")).to_be_visible()
+    expect(menu).to_be_hidden()
+    assert (visitors(), owners()) == (0, [])
+    page.reload()
+    open_panel(page)
+    expect(menu).to_be_hidden()
 
 
 def no_visitor(page):

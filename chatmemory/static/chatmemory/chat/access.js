@@ -11,7 +11,12 @@ import {widgetWords} from "../widget-words.js";
 /** @import {ChatMemoryClient} from "../chatmemory-client.js" */
 /** @import {ClientOptions, OutboxEntry} from "../types.d.ts" */
 /** @typedef {Banner & {act: () => void}} Problem */
-/** @typedef {{key?: string, token?: string}} Kept the token is the secret of a visitor on another site */
+/**
+ * @typedef {object} Kept
+ * @property {string} [key] of the last session
+ * @property {string} [token] the secret of a visitor on another site
+ * @property {boolean} [past] whether the visitor has earlier sessions
+ */
 
 const STORAGE_MS = 500;
 
@@ -78,7 +83,7 @@ export class Access {
 
   /** Whether there is a visitor with data of their own. */
   get hasVisitorData() {
-    return this.#isVisitor && this.isStarted && !this.#isOver;
+    return this.#isVisitor && (this.isStarted || Boolean(this.#kept.past)) && !this.#isOver;
   }
 
   /** Whether another chat can begin: the person has one, and its key was chosen here. */
@@ -215,11 +220,11 @@ export class Access {
   /** @param {{withVisitor: boolean}} what */
   #forget({withVisitor}) {
     const name = this.#nameOf(this.#person);
-    const {key, token} = read(name);
+    const {key = this.#key, token} = read(name);
     if (withVisitor && this.#embed) {
       if (token === this.#kept.token) write(name, {});
     } else if (key === this.#key) {
-      write(name, {token});
+      write(name, withVisitor ? {} : {token, past: this.#kept.past});
     }
   }
 
@@ -293,6 +298,7 @@ export class Access {
 
   /** Let the next message begin another chat; this one stays stored. */
   beginAnother() {
+    this.#kept.past = true;
     this.#forget({withVisitor: false});
   }
 
@@ -418,7 +424,7 @@ function read(name) {
  */
 function write(name, kept) {
   try {
-    if (kept.key || kept.token) localStorage.setItem(name, JSON.stringify(kept));
+    if (kept.key || kept.token || kept.past) localStorage.setItem(name, JSON.stringify(kept));
     else localStorage.removeItem(name);
   } catch {
     // Full or forbidden: the chat ends with the page.

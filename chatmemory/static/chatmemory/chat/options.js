@@ -50,7 +50,7 @@ function ownData(root, access, actions) {
     }
     enable(save);
   });
-  return [save, button(widgetWords.deleteChat, () => askErasure(root, actions))];
+  return [save, button(widgetWords.deleteData, () => askErasure(root, actions))];
 }
 
 /**
