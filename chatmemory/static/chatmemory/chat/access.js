@@ -83,7 +83,7 @@ export class Access {
 
   /** Whether another chat can begin: the person has one, and its key was chosen here. */
   get canBegin() {
-    return this.isStarted && !this.#isGiven && !this.#isOver;
+    return this.isStarted && !this.#isGiven && !this.#isOver && !this.isClosed;
   }
 
   /** Whether there is something to connect to: the first message was written. */
@@ -291,9 +291,10 @@ export class Access {
     if (key && keys[key]) write(this.#nameOf(this.#person), {key: keys[key]});
   }
 
-  /** Let the next message begin another chat; this one stays stored. */
+  /** Let the next message begin another chat. This one stays stored, and one of another tab too. */
   beginAnother() {
-    this.#forget({withVisitor: false});
+    const name = this.#nameOf(this.#person);
+    write(name, {token: read(name).token});
   }
 
   /** A file with all that the visitor wrote, as a response. */
