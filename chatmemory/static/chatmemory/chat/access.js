@@ -180,7 +180,7 @@ export class Access {
       this.#report(client, {text: words.ended.refused, act: () => {}});
     } else if (this.#login && !isVisitor && code === CLOSE_UNAUTHENTICATED) {
       this.#report(client, this.#signIn(words.ended[code]));
-    } else if (code === CLOSE_NOT_FOUND && this.#isGiven && !this.#hasShown) {
+    } else if (code === CLOSE_NOT_FOUND && this.#isUnknown(client)) {
       console.error(
         `chatmemory: ${this.url} is no chat of this person. The key must be that of one, or a new UUID.`,
       );
@@ -197,6 +197,12 @@ export class Access {
         this.#report(client, {text, action: widgetWords.newChat, act: () => this.#onRestart("")});
       }
     }
+  }
+
+  // The page gave a key that is no chat. A visitor's chat that was begun before was removed instead.
+  /** @param {ChatMemoryClient} client */
+  #isUnknown(client) {
+    return this.#isGiven && !this.#hasShown && (client.create || this.isOpen);
   }
 
   /** @param {string} text */
