@@ -259,6 +259,29 @@ def test_a_visitor_saves_and_deletes_the_chat_in_all_tabs(page, shop_server):
     assert (visitors(), len(owners())) == (1, 1)
 
 
+@pytest.mark.regression
+def test_a_visitor_deletes_all_chats_before_the_next_one_begins(page, shop_server):
+    page.goto(f"{shop_server.address}/shop/")
+    chat = open_panel(page)
+    chat.send("one")
+    chat.expect_rows("one", "one")
+    menu = page.get_by_role("button", name="Options")
+    menu.click()
+    page.get_by_role("button", name="New chat").click()
+    expect(chat.rows).to_have_count(0)
+    page.reload()
+    chat = open_panel(page)
+    menu.click()
+    page.get_by_role("button", name="Delete my chat").click()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_text("Your chat was deleted.")).to_be_visible()
+    expect(menu).to_be_hidden()
+    assert (visitors(), owners()) == (0, [])
+    chat.send("two")
+    chat.expect_rows("two", "two")
+    assert (visitors(), len(owners())) == (1, 1)
+
+
 def no_visitor(page):
     """Return the browser's cookies without that of a visitor."""
     return [one for one in page.context.cookies() if one["name"] != LOCAL_COOKIE]

@@ -11,7 +11,14 @@ import {widgetWords} from "../widget-words.js";
 /** @import {ChatMemoryClient} from "../chatmemory-client.js" */
 /** @import {ClientOptions, OutboxEntry} from "../types.d.ts" */
 /** @typedef {Banner & {act: () => void}} Problem */
-/** @typedef {{key?: string, token?: string}} Kept the token is the secret of a visitor on another site */
+/**
+ * What the browser keeps.
+ *
+ * @typedef {object} Kept
+ * @property {string} [key] of the chat that it continues
+ * @property {string} [token] the secret of a visitor on another site
+ * @property {boolean} [hasOthers] whether the person left other chats here
+ */
 
 const STORAGE_MS = 500;
 
@@ -78,7 +85,7 @@ export class Access {
 
   /** Whether there is a visitor with data of their own. */
   get hasVisitorData() {
-    return this.#isVisitor && this.isStarted && !this.#isOver;
+    return this.#isVisitor && !this.#isOver && (this.isStarted || Boolean(this.#kept.hasOthers));
   }
 
   /** Whether another chat can begin: the person has one, and its key was chosen here. */
@@ -221,11 +228,11 @@ export class Access {
   /** @param {{withVisitor: boolean}} what */
   #forget({withVisitor}) {
     const name = this.#nameOf(this.#person);
-    const {key, token} = read(name);
+    const {key = this.#key, token, hasOthers} = read(name);
     if (withVisitor && this.#embed) {
       if (token === this.#kept.token) write(name, {});
     } else if (key === this.#key) {
-      write(name, {token});
+      write(name, withVisitor ? {} : {token, hasOthers});
     }
   }
 
@@ -300,7 +307,7 @@ export class Access {
   /** Let the next message begin another chat. This one stays stored, and one of another tab too. */
   beginAnother() {
     const name = this.#nameOf(this.#person);
-    write(name, {token: read(name).token});
+    write(name, {token: read(name).token, hasOthers: true});
   }
 
   /** A file with all that the visitor wrote, as a response. */
@@ -425,7 +432,7 @@ function read(name) {
  */
 function write(name, kept) {
   try {
-    if (kept.key || kept.token) localStorage.setItem(name, JSON.stringify(kept));
+    if (kept.key || kept.token || kept.hasOthers) localStorage.setItem(name, JSON.stringify(kept));
     else localStorage.removeItem(name);
   } catch {
     // Full or forbidden: the chat ends with the page.
