@@ -85,8 +85,8 @@ class Settings:
     failure is only logged: docs/hooks.md."""
 
     SUGGESTIONS = Setting[Sequence[str]](())
-    """Messages that the page of a new chat offers as buttons, such as "Where is my order?"; each at
-    most 200 characters. They may be translated (`gettext_lazy`)."""
+    """Messages that a new chat offers as buttons, on its page and in the widget, such as "Where is
+    my order?"; each at most 200 characters. They may be translated (`gettext_lazy`)."""
 
     WINDOW_TOKENS = Setting[int | None](8_000)
     """Maximum size of the window in tokens; None for no limit."""

@@ -27,6 +27,7 @@ from django.core.management.color import no_style
 from django.db import OperationalError, connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import TransactionTestCase, override_settings
+from django.utils import translation
 from playwright.sync_api import Browser
 from pytest_django.plugin import DjangoDbBlocker
 
@@ -198,6 +199,7 @@ def _isolated(
     if _rolls_back(request):
         settings.CHATMEMORY = {**settings.CHATMEMORY, "DB_THREADS": 0}
     yield
+    translation.deactivate()  # LocaleMiddleware leaves the language of the last request
     runner.shut_down()  # otherwise it would run the next test's turns
     hub.shut_down()
     caches["default"].clear()

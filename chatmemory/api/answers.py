@@ -279,7 +279,7 @@ class AdoptableSession(TypedDict):
     title: Title
     """the title"""
     text: str
-    """the first words of the first message"""
+    """the first words of the first user message"""
     last_message_at: Time | None
     """when the last message was stored"""
 

@@ -20,12 +20,8 @@ def start_of(session: Any, first_seq: Any) -> Subquery:
 
     Up to MAX_START_CHARS; NULL without a user message. The parameters are expressions.
     """
-    edits = Turn.objects.filter(
-        session=OuterRef("session"),
-        user_seq__isnull=False,
-        replaces_from__lte=OuterRef("seq"),
-        replaces_to__gte=OuterRef("seq"),
-    )
+    turns = Turn.objects.filter(session=OuterRef("session"))
+    edits = turns.superseding(OuterRef("seq"), OuterRef("seq"))
     rows = Message.stored.filter(
         ~Exists(edits), session=session, seq__gte=first_seq, role=Message.Role.USER
     )

@@ -116,7 +116,7 @@ class TurnQuerySet(QuerySet["Turn"]):
         marked = self.order_by().annotate(is_damaged=_is_damaged())
         return marked.values("session_id", "scope", "is_damaged").annotate(oldest=Min("pk"))
 
-    def superseding(self, low: int, high: int | None = None) -> TurnQuerySet:
+    def superseding(self, low: int | F, high: int | F | None = None) -> TurnQuerySet:
         """Select turns with a user row that supersede rows between `low` and `high`, inclusive."""
         # A waiting turn has no user row yet, and supersedes nothing.
         started = self.filter(user_seq__isnull=False, replaces_to__gte=low)

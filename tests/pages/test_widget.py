@@ -24,6 +24,9 @@ STYLES = """() => [...document.querySelectorAll("html, body, body *")]
     .filter((node) => node.localName !== "chat-memory")
     .map((node) => [...getComputedStyle(node)].map(
         (name) => `${name}: ${getComputedStyle(node).getPropertyValue(name)}`).join("\\n"))"""
+OWN_CHAT = """([person, key]) =>
+    localStorage.setItem(`chatmemory:own:${person}::/ws/chat/`, JSON.stringify({key}))"""
+"""Stores which chat the browser continues."""
 LOOK = """() => {
     const host = document.querySelector("chat-memory");
     const {fontSize, colorScheme, backgroundColor} = getComputedStyle(host.shadowRoot.firstChild);
@@ -216,11 +219,15 @@ def test_the_list_of_the_keys_closes_before_its_panel_and_with_it(host):
 
 
 def test_a_person_who_has_to_sign_in_is_told_so_at_once(host):
-    html = HOST_PAGE.replace("></chat", ' signed-out login="#the-login"></chat')
+    attributes = 'sockets="/ws/chat/" signed-out login="#the-login"'
+    html = HOST_PAGE.replace('url="/ws/chat/k/"', attributes)
     script = serve(host, html, HOST_CSS)
+    host.evaluate(OWN_CHAT, ["", "of-a-visitor"])
+    host.reload()
     chat = Chat(host)
     expect(chat.banner).to_contain_text("Sign in to chat.")
     expect(chat.box).to_be_hidden()
+    expect(host.get_by_role("button", name="Options")).to_be_hidden()
     check_access(host, "chat-memory")
     chat.banner.get_by_role("button", name="Sign in").click()
     expect(host).to_have_url(re.compile("#the-login$"))
@@ -258,6 +265,40 @@ def test_another_chat_begins_with_the_suggestions(host):
         expect(chat.rows).to_have_count(0)
         expect(chat.box).to_be_focused()
     assert len(set(keys)) == len(script.sockets) == 2
+
+
+def test_another_chat_sends_nothing_that_the_last_one_may_have_and_leaves_that_of_another_tab(host):
+    html = HOST_PAGE.replace('url="/ws/chat/k/"', 'sockets="/ws/chat/" person="7"')
+    script = serve(host, html, HOST_CSS)
+    chat = Chat(host)
+    chat.send("one")
+    script.welcome()
+    script.wait_for("send")  # it is never acknowledged
+    chat.box.fill("two")
+    host.evaluate(OWN_CHAT, ["7", "of-another-tab"])
+    host.get_by_role("button", name="Options").click()
+    host.get_by_role("button", name="New chat").click()
+    expect(chat.rows).to_have_count(0)
+    expect(chat.box).to_have_value("one\ntwo")
+    host.wait_for_timeout(200)
+    assert len(script.sockets) == 1
+
+
+def test_the_focus_is_in_the_text_box_if_the_chat_ended_behind_its_menu(host):
+    html = HOST_PAGE.replace('url="/ws/chat/k/"', 'sockets="/ws/chat/" person="7"')
+    script = serve(host, html, HOST_CSS)
+    chat = Chat(host)
+    chat.send("one")
+    script.welcome()
+    script.accept(script.wait_for("send"), seq=1)
+    script.emit("message", **row(1, "one"))
+    script.session(last_seq=1)
+    options = host.get_by_role("button", name="Options")
+    options.click()
+    script.sockets[-1].close(code=4404)
+    expect(options).to_be_hidden()
+    host.keyboard.press("Escape")
+    expect(chat.box).to_be_focused()
 
 
 def test_an_open_panel_takes_no_focus_and_fills_a_phone(host):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -258,6 +259,7 @@ def test_a_visitor_saves_and_deletes_the_chat_in_all_tabs(page, shop_server):
     assert (visitors(), len(owners())) == (1, 1)
 
 
+@pytest.mark.regression
 def test_a_visitor_who_began_another_chat_can_still_delete_the_first(page, shop_server):
     page.goto(f"{shop_server.address}/shop/")
     chat = open_panel(page)
@@ -268,7 +270,7 @@ def test_a_visitor_who_began_another_chat_can_still_delete_the_first(page, shop_
     page.get_by_role("button", name="New chat").click()
     expect(chat.rows).to_have_count(0)
     page.reload()
-    open_panel(page)
+    chat = open_panel(page)
     menu.click()
     expect(page.get_by_role("button", name="New chat")).to_have_count(0)  # it is one
     page.get_by_role("button", name="Delete my data").click()
@@ -276,9 +278,9 @@ def test_a_visitor_who_began_another_chat_can_still_delete_the_first(page, shop_
     expect(page.get_by_text("Your data was deleted.")).to_be_visible()
     expect(menu).to_be_hidden()
     assert (visitors(), owners()) == (0, [])
-    page.reload()
-    open_panel(page)
-    expect(menu).to_be_hidden()
+    chat.send("two")
+    chat.expect_rows("two", "two")
+    assert (visitors(), len(owners())) == (1, 1)
 
 
 def no_visitor(page):
@@ -384,19 +386,41 @@ def test_a_login_in_another_tab_ends_the_visitor_here(page, shop_server):
     assert visitors() == 2  # the adopted one stays until the end of its cookie
 
 
-def test_a_key_that_is_no_chat_of_the_visitor_ends_with_a_notice(page, shop_server):
-    tag = '<chat-memory url="/ws/chat/order-4711/" api="/api/"></chat-memory>'
+def open_own(page: Page, server: Server, key: str) -> Chat:
+    """Open a page with a widget for this key."""
+    tag = f'<chat-memory url="/ws/chat/{key}/" api="/api/"></chat-memory>'
     html = f'<!doctype html><script type="module" src="/static/chatmemory/chat.js"></script>{tag}'
     page.route("**/own/", lambda route: route.fulfill(body=html, content_type="text/html"))
-    page.goto(f"{shop_server.address}/shop/")  # for the CSRF token
+    page.goto(f"{server.address}/shop/")  # for the CSRF token
+    page.goto(f"{server.address}/own/")
+    return Chat(page)
+
+
+def test_a_key_that_is_no_chat_of_the_visitor_ends_with_a_notice(page, shop_server):
     opened: list[str] = []
     page.on("websocket", lambda socket: opened.append(socket.url))
-    page.goto(f"{shop_server.address}/own/")
-    chat = Chat(page)
+    chat = open_own(page, shop_server, "order-4711")
     chat.send("not lost")
     expect(chat.banner).to_have_text("This chat does not exist.")
     expect(page.locator(".cm-unsent .cm-text")).to_have_text("not lost")
     assert len(opened) == 1
+
+
+@pytest.mark.regression
+def test_a_removed_chat_whose_key_the_page_gives_begins_again_with_the_next_message(
+    page, shop_server
+):
+    key = str(uuid.uuid4())
+    chat = open_own(page, shop_server, key)
+    chat.send("one")
+    chat.expect_rows("one", "one")
+    page.goto("about:blank")
+    elsewhere(purge_newest)
+    chat = open_own(page, shop_server, key)
+    expect(page.get_by_text("What would you like to talk about?")).to_be_visible()
+    chat.send("two")
+    chat.expect_rows("two", "two")
+    assert (visitors(), len(owners())) == (1, 1)
 
 
 def test_a_visitor_who_is_refused_is_not_replaced_and_an_old_page_is_reloaded(page, shop_server):

@@ -12,10 +12,12 @@ import {widgetWords} from "../widget-words.js";
 /** @import {ClientOptions, OutboxEntry} from "../types.d.ts" */
 /** @typedef {Banner & {act: () => void}} Problem */
 /**
+ * What the browser keeps.
+ *
  * @typedef {object} Kept
- * @property {string} [key] of the last session
+ * @property {string} [key] of the chat that it continues
  * @property {string} [token] the secret of a visitor on another site
- * @property {boolean} [past] whether the visitor has earlier sessions
+ * @property {boolean} [hasOthers] whether the person left other chats here
  */
 
 const STORAGE_MS = 500;
@@ -83,12 +85,12 @@ export class Access {
 
   /** Whether there is a visitor with data of their own. */
   get hasVisitorData() {
-    return this.#isVisitor && (this.isStarted || Boolean(this.#kept.past)) && !this.#isOver;
+    return this.#isVisitor && !this.#isOver && (this.isStarted || Boolean(this.#kept.hasOthers));
   }
 
   /** Whether another chat can begin: the person has one, and its key was chosen here. */
   get canBegin() {
-    return this.isStarted && !this.#isGiven && !this.#isOver;
+    return this.isStarted && !this.#isGiven && !this.#isOver && !this.isClosed;
   }
 
   /** Whether there is something to connect to: the first message was written. */
@@ -185,7 +187,7 @@ export class Access {
       this.#report(client, {text: words.ended.refused, act: () => {}});
     } else if (this.#login && !isVisitor && code === CLOSE_UNAUTHENTICATED) {
       this.#report(client, this.#signIn(words.ended[code]));
-    } else if (code === CLOSE_NOT_FOUND && this.#isGiven && !this.#hasShown) {
+    } else if (code === CLOSE_NOT_FOUND && this.#isUnknown(client)) {
       console.error(
         `chatmemory: ${this.url} is no chat of this person. The key must be that of one, or a new UUID.`,
       );
@@ -204,6 +206,12 @@ export class Access {
     }
   }
 
+  // The page gave a key that is no chat. A visitor's chat that was begun before was removed instead.
+  /** @param {ChatMemoryClient} client */
+  #isUnknown(client) {
+    return this.#isGiven && !this.#hasShown && (client.create || this.isOpen);
+  }
+
   /** @param {string} text */
   #signIn(text) {
     const act = () => (this.#login ? location.assign(this.#login) : location.reload());
@@ -220,11 +228,11 @@ export class Access {
   /** @param {{withVisitor: boolean}} what */
   #forget({withVisitor}) {
     const name = this.#nameOf(this.#person);
-    const {key = this.#key, token} = read(name);
+    const {key = this.#key, token, hasOthers} = read(name);
     if (withVisitor && this.#embed) {
       if (token === this.#kept.token) write(name, {});
     } else if (key === this.#key) {
-      write(name, withVisitor ? {} : {token, past: this.#kept.past});
+      write(name, withVisitor ? {} : {token, hasOthers});
     }
   }
 
@@ -296,10 +304,10 @@ export class Access {
     if (key && keys[key]) write(this.#nameOf(this.#person), {key: keys[key]});
   }
 
-  /** Let the next message begin another chat; this one stays stored. */
+  /** Let the next message begin another chat. This one stays stored, and one of another tab too. */
   beginAnother() {
-    this.#kept.past = true;
-    this.#forget({withVisitor: false});
+    const name = this.#nameOf(this.#person);
+    write(name, {token: read(name).token, hasOthers: true});
   }
 
   /** A file with all that the visitor wrote, as a response. */
@@ -424,7 +432,7 @@ function read(name) {
  */
 function write(name, kept) {
   try {
-    if (kept.key || kept.token || kept.past) localStorage.setItem(name, JSON.stringify(kept));
+    if (kept.key || kept.token || kept.hasOthers) localStorage.setItem(name, JSON.stringify(kept));
     else localStorage.removeItem(name);
   } catch {
     // Full or forbidden: the chat ends with the page.

@@ -96,19 +96,21 @@ export class Widget {
   }
 
   /**
-   * Show another session. Texts that were not sent follow, unless the user has just deleted them.
+   * Show another session. By default the texts that were not sent are sent there. `keep` puts them
+   * into the box: some may be stored already. `drop` is for those that the user has just deleted.
    *
    * @param {string} note
-   * @param {{isErased?: boolean}} options
+   * @param {"send" | "keep" | "drop"} texts
    */
-  #restart(note, {isErased = false} = {}) {
+  #restart(note, texts = "send") {
     const typed = this.#textBox.value;
     const hadFocus = this.#root.contains(this.#element.shadowRoot?.activeElement ?? null);
     this.#view.stop();
     const {unsent, refused} = this.#access.takeUnsent(this.#view.client);
     [this.#access, this.#view] = this.#buildView();
-    this.#write(isErased ? [] : [...refused, typed]);
-    if (!isErased) for (const text of unsent) this.client.send(text);
+    const kept = texts === "keep" ? unsent : [];
+    this.#write(texts === "drop" ? [] : [...refused, ...kept, typed]);
+    if (texts === "send") for (const text of unsent) this.client.send(text);
     if (this.#isStarted) this.#view.start();
     if (hadFocus) this.#view.focus();
     this.#drawMenu();
@@ -157,13 +159,13 @@ export class Widget {
     showOptions(this.#root, this.#access, {
       begin: () => this.#begin(),
       erase: () => this.#erase(),
-      closed: () => this.#menu.focus(),
+      closed: () => (this.#menu.hidden ? this : this.#menu).focus(), // hidden if the chat has ended
     });
   }
 
   #begin() {
     this.#access.beginAnother();
-    this.#restart("");
+    this.#restart("", "keep");
     this.#view.focus();
   }
 
@@ -171,7 +173,7 @@ export class Widget {
   async #erase() {
     this.#view.stop();
     try {
-      this.#restart(await this.#access.erase(), {isErased: true});
+      this.#restart(await this.#access.erase(), "drop");
     } catch (error) {
       this.#view.start();
       throw error;
