@@ -378,7 +378,7 @@ def add_widget(page: Page, script: ScriptedServer, scheme: str = "light") -> Loc
     number = page.locator("chat-memory").count()
     page.evaluate(ADD, {"key": f"k{number}", "scheme": scheme})
     step = {"turn": "t", "step": 0}
-    script.welcome(row(1, "hi", turn="t"), running=running("t"))
+    script.welcome(row(1, "hi", turn="t", client_id="t"), running=running("t"))
     script.emit("snapshot", **step, text="See")
     script.emit("block", **step, start=0, end=3, html=RICH, last=True)
     widget = page.locator("chat-memory").nth(number)
