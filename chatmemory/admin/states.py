@@ -45,7 +45,7 @@ def state_of(session: Session, last: Turn | None = None) -> State:
 
 
 def last_turns(pks: Collection[int]) -> Mapping[int, tuple[Turn | None, Turn | None]]:
-    """Return the last turn that ended, and the running or first waiting one, by session."""
+    """Return by session the last turn, if it has ended, and the running or first waiting one."""
     own = Turn.objects.filter(session_id=OuterRef("pk"))
     last = own.filter(user_seq__isnull=False).order_by("-user_seq").values("pk")[:1]
     sessions = Session.objects.filter(pk__in=pks).order_by().annotate(last=Subquery(last))

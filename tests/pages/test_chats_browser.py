@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from chatmemory import services
 from chatmemory.models import Session
@@ -285,6 +285,22 @@ def test_other_tabs_follow_each_change(desk, side):
     side.choose("c0", "Unarchive")
     other.expect_titles("Apples", "Butter", *ALL[2:])
     expect(chat.banner).to_be_hidden()
+
+
+def test_an_update_that_fails_does_not_end_the_updates(desk, side):
+    page = side.page
+
+    def answer(route: Route) -> None:
+        route.fulfill(body="<li data-key='c1'></li>", content_type="text/html")
+
+    page.route("**/chat/?*part=*", answer)  # as a template of the host without groups
+    with page.expect_event("pageerror"):
+        page.evaluate("dispatchEvent(new Event('focus'))")
+    page.unroute("**/chat/?*part=*")
+    desk.problems.clear()
+    page.evaluate("dispatchEvent(new Event('focus'))")
+    side.choose("c1", "Pin")
+    side.expect_groups("Pinned", "Today", "Previous 7 days", "Previous 30 days")
 
 
 def test_running_and_unread_replies_are_marked(desk, side):
