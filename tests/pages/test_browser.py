@@ -49,7 +49,8 @@ FORBIDDEN = (
 
 
 UNREACHABLE = re.compile(
-    "ERR_CONNECTION|ERR_INTERNET_DISCONNECTED|WebSocket connection|establish a connection"
+    "ERR_CONNECTION|ERR_INTERNET_DISCONNECTED|ERR_CONTENT_LENGTH_MISMATCH|ERR_EMPTY_RESPONSE"
+    "|ERR_INCOMPLETE_CHUNKED_ENCODING|WebSocket connection|establish a connection"
 )
 """What browsers write if a server was killed."""
 
@@ -128,7 +129,7 @@ class Desk:
 
     def _on_console(self, line: ConsoleMessage) -> None:
         if line.type == "error" and not UNREACHABLE.search(line.text):
-            self._record("console", line.text)
+            self._record("console", f"{line.text} ({line.location['url']})")
 
     def _on_request(self, request: Request) -> None:
         if not request.url.startswith(self.server.address):
