@@ -400,7 +400,7 @@ class Server:
         assert self.process is not None
         self.process.terminate()
         code = self.process.wait(DEADLINE)
-        self.process = None
+        self.kill()  # workers that remain; later another process may have the number of the group
         return code
 
 

@@ -17,6 +17,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from playwright.sync_api import (
+    APIResponse,
     Browser,
     BrowserContext,
     ConsoleMessage,
@@ -101,13 +102,18 @@ class Desk:
 
     def create_session(self) -> str:
         key = str(uuid.uuid4())
-        answer = self.context.request.post(
-            f"{self.server.address}/api/sessions/",
-            data={"key": key},
-            headers={"X-CSRFToken": CSRF_TOKEN},
-        )
+        headers = {"X-CSRFToken": CSRF_TOKEN}
+        answer = self.fetch("", method="POST", data={"key": key}, headers=headers)
         assert answer.status == 201
         return key
+
+    def fetch(self, path: str, **options: Any) -> APIResponse:
+        """Send a request to the REST API of sessions.
+
+        The second attempt is for connections that the server closes at this moment, unused for 5 s.
+        """
+        address = f"{self.server.address}/api/sessions/{path}"
+        return self.context.request.fetch(address, max_retries=1, **options)
 
     def url(self, key: str = "") -> str:
         """Return the address of a session, by default of a new one."""
@@ -116,8 +122,8 @@ class Desk:
     def messages(self, chat: Chat) -> list[tuple[str, str, str]]:
         """Return role, status and text of the stored messages."""
         key = chat.page.url.split("/")[-2]
-        answer = self.context.request.get(f"{self.server.address}/api/sessions/{key}/messages/")
-        return [(row["role"], row["status"], row["text"]) for row in answer.json()["messages"]]
+        rows = self.fetch(f"{key}/messages/").json()["messages"]
+        return [(row["role"], row["status"], row["text"]) for row in rows]
 
     def _on_dialog(self, dialog: Dialog) -> None:
         self._record("dialog", dialog.message)

@@ -241,15 +241,14 @@ def test_a_new_chat_is_stored_and_listed_with_its_first_message(desk, side):
     expect(chat.box).to_be_focused()
     expect(page.locator("chat-memory[data-state=idle]")).to_be_attached()
     key = path_of(page).split("/")[-2]
-    address = f"{desk.server.address}/api/sessions/{key}/"
     page.reload()
     expect(page.locator("chat-memory[data-state=idle]")).to_be_attached()
-    assert page.request.get(address).status == 404
+    assert desk.fetch(f"{key}/").status == 404
     expect(page.locator(".cm-open")).to_have_text(re.compile("New chat"))
     expect(page.get_by_role("button", name="Options for this chat")).to_be_hidden()
     chat.send("First words")
     side.expect_titles("First words", *ALL)
-    assert page.request.get(address).json()["last_seq"] >= 1
+    assert desk.fetch(f"{key}/").json()["last_seq"] >= 1
     expect(side.row(key).locator("a")).to_have_attribute("aria-current", "page")
     expect(page.locator(".cm-open li")).to_have_count(0)
     page.get_by_role("button", name="Options for this chat").click()
