@@ -51,7 +51,7 @@ def chat_list(request: HttpRequest, *, archived: bool = False) -> HttpResponse:
     `shown` is the number of chats that the list has now, so that it does not become shorter.
     """
     actor = reader(request)
-    text = request.GET.get("title", "").replace("\0", "").strip()[:MAX_QUERY_CHARS]
+    text = codec.storable(request.GET.get("title", "").replace("\0", "")).strip()[:MAX_QUERY_CHARS]
     cursor = request.GET.get("cursor") or None
     shown = number(request, "shown", 0) or 0
     limit = min(max(shown, CHATS_PER_PAGE), MAX_CHATS)

@@ -12,7 +12,7 @@ from django.db import DatabaseError
 from django.db.models.functions import Coalesce
 
 from chatmemory.access.actors import Actor, owner_of
-from chatmemory.access.rates import MAX_VISITOR_SESSIONS
+from chatmemory.access.rates import MAX_VISITOR_SESSIONS, can_pin
 from chatmemory.access.visitors import authenticate_visitor, digest_of
 from chatmemory.database.after_commit import announce_change, announce_visitor_ended
 from chatmemory.database.faults import Fault, fault_of
@@ -107,8 +107,9 @@ def adopt_visitor(*, by: Actor, visitor: Actor, only_recent: bool = False) -> di
 
     The caller must have the visitor's credential: see `offer_adoption`. Turns that run or
     wait continue, purged sessions and those on hold move too. A key that the user already has
-    becomes a new UUID. A repeated call by the same user returns the same keys. With `only_recent`
-    nothing moves if a session had no message for an hour.
+    becomes a new UUID, and pins above the limit of the user are removed. A repeated call by the
+    same user returns the same keys. With `only_recent` nothing moves if a session had no message
+    for an hour.
     Raises NotFound for a visitor who is unknown or has ended, Conflict if another user adopted the
     visitor, MemoryUnavailable.
     """
@@ -173,11 +174,13 @@ def _move(session: Session, moved: dict[str, str], by: Actor) -> None:
     record(session, "adopt", by, "")
     if session.removed_at is None:
         session.scope, session.key = by.owner, moved[session.key]
+        if session.pinned_at is not None and not can_pin(by.owner):
+            session.pinned_at = None
     else:
         session.removed_scope = by.owner
     session.owner_id = owner_of(by.owner)
     session.revision += 1
-    columns = ["scope", "key", "removed_scope", "owner", "revision"]
+    columns = ["scope", "key", "removed_scope", "owner", "pinned_at", "revision"]
     session.save(update_fields=columns)
     turns = Turn.objects.filter(session=session.pk, status__in=Turn.ACTIVE_STATUSES)
     turns.update(scope=by.owner)

@@ -286,6 +286,15 @@ def test_a_search_without_a_result_states_it(web, ann, text):
     assert web.get("/chat/", {"title": "\0hi"}).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/chat/", "/chat/~archived/"])
+def test_a_search_for_what_no_database_stores_finds_nothing(web, ann, path):
+    talk(ann, "hi")
+    # The charset of a GET request is that of its query string.
+    charset = "text/plain; charset=unicode_escape"
+    found = web.get(f"{path}?title=%5Cud800", CONTENT_TYPE=charset)
+    assert titles(found) == []
+
+
 # Changes
 
 

@@ -509,6 +509,18 @@ def test_a_visitor_chats_on_another_site_without_a_cookie(page, shop_server):
     assert visitors() == 1
 
 
+def test_another_embed_of_the_site_does_not_get_the_draft(page, shop_server):
+    serve_embed(page, shop_server)
+    page.goto(SITE)
+    open_panel(page).box.fill("for the shop")
+    other = EMBED_PAGE.format(shop_server.address).replace('"shop"', '"help"')
+    page.route(f"{SITE}/help", lambda route: route.fulfill(body=other, content_type="text/html"))
+    page.goto(f"{SITE}/help")
+    expect(open_panel(page).box).to_have_value("")
+    page.goto(SITE)
+    expect(open_panel(page).box).to_have_value("for the shop")
+
+
 def serve_embed(page: Page | BrowserContext, server: Server) -> None:
     """Serve a page with the widget, and the static files, on two other sites."""
 

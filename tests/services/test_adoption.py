@@ -135,6 +135,17 @@ def test_a_key_that_the_user_has_becomes_a_new_uuid(ann):
     assert texts_of(ann, keys["taken"]) == ["in taken", "yes"]
 
 
+def test_pins_above_the_limit_of_the_user_are_removed(ann, monkeypatch):
+    monkeypatch.setattr(rates, "MAX_PINNED", 2)
+    guest = guest_with("a", "b")
+    fill(ann, "own")
+    for key, by in (("a", guest), ("b", guest), ("own", ann)):
+        services.update_session(session_key=key, by=by, pinned=True)
+    services.adopt_visitor(by=ann, visitor=guest)
+    assert len(keys_of(ann)) == 3
+    assert services.sessions_of(ann).having(pinned=True).count() == 2
+
+
 def test_an_expired_session_of_the_user_keeps_its_key(ann):
     """It still occupies the key, although no list shows it."""
     guest = guest_with("taken")

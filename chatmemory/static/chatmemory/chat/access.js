@@ -340,7 +340,7 @@ export class Access {
   // Of the messages that are not sent yet, in this tab.
   /** @param {string} person */
   #storageKeyOf(person) {
-    return `chatmemory:${person}:${this.#place}`;
+    return `chatmemory:${person}:${this.#place}${this.#embed}`;
   }
 
   /** @returns {HeadersInit} */
