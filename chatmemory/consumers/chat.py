@@ -401,6 +401,10 @@ class Client:
                 f"v is {frame.v}; the server supports version {protocol.VERSION}.",
                 code="unsupported_version",
             )
+        if frame.person is not None and self.owner != f"user:{frame.person}":
+            # What the page has not sent yet was written by someone else.
+            self._begin_close("unauthenticated")
+            return
         try:
             session = await self._open_session(create=frame.create)
         except NotFound:

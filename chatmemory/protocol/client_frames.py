@@ -171,6 +171,8 @@ class Hello:
     """accept a key that is a new version-4 UUID; any other unknown key is `not_found`"""
     html: str | None = None
     """the language tag of labels in HTML, such as `en`; with it, `block` frames are sent too"""
+    person: str | None = None
+    """the primary key of the user of the page; for any other person, the answer is close 4401"""
 
 
 @with_conditions(dependentRequired={"replaces": ["expect_seq"]})

@@ -458,6 +458,21 @@ async def test_another_users_session_is_not_found_and_equal_keys_of_two_users_ar
         assert mine.texts() == []
 
 
+async def test_a_page_of_another_person_gets_and_creates_nothing(ann, bob, talk):
+    for key in (talk.key, str(uuid.uuid4())):
+        for person in (str(bob.user.pk), "", f"0{ann.user.pk}", "\0"):
+            async with Tab(ann, key) as tab:
+                await tab.send_frame("hello", v=1, create=True, person=person)
+                await tab.send_frame("send", id=1, client_id="c1", text="a secret of Bob")
+                bye, code = await tab.closed()
+            assert (bye["reason"], bye["reconnect"], code) == ("unauthenticated", False, 4401)
+            assert len(tab.frames) == 1
+    assert await db(Session.objects.count)() == 1
+    async with Tab(ann) as tab:
+        await tab.hello(person=str(ann.user.pk))
+        assert tab.texts() == list(TEXTS)
+
+
 async def test_a_client_without_a_login_is_unauthenticated(talk):
     async with Tab(None) as tab:
         assert tab.is_accepted

@@ -83,7 +83,17 @@ test("a reconnect sends the cursor, and does not create a session", () => {
   assert.deepEqual(client.ending, {code: 1011, reason: ""});
   mock.timers.tick(500);
   socket().accept();
-  assert.deepEqual(socket().last("hello"), {type: "hello", v: 1, cursor: "c1"});
+  const none = {create: false, html: null, person: null};
+  assert.deepEqual(socket().last("hello"), {type: "hello", v: 1, cursor: "c1", ...none});
+});
+
+test("each hello names the person for whom the page was made", () => {
+  liveClient({person: "7"});
+  assert.equal(socket().last("hello").person, "7");
+  socket().drop(1011);
+  mock.timers.tick(500);
+  socket().accept();
+  assert.equal(socket().last("hello").person, "7");
 });
 
 test("pauses between attempts grow to 10 s, and start again after a success", () => {

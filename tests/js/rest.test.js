@@ -140,7 +140,7 @@ test("a body that breaks off is a cut connection", async () => {
 
 test("a response that takes too long is a cut connection, and repeats are bounded", async () => {
   const address = await serve(() => {});
-  const rest = new RestClient(address, {timeoutMs: 20});
+  const rest = new RestClient(address, {timeoutMs: 200});
   const error = await failure(rest.listSessions());
   assert.deepEqual(
     [error.status, error.code, error.retry, error.attempts],

@@ -435,6 +435,23 @@ def test_a_sign_out_elsewhere_ends_the_page_and_keeps_unsent_messages(desk):
     expect(chat.page).to_have_url(re.compile("/accounts/login/"))
 
 
+@pytest.mark.regression
+def test_a_new_chat_is_not_begun_in_the_name_of_another_user_who_signed_in_meanwhile(desk):
+    page = desk.page()
+    page.goto(f"{desk.server.address}/chat/~new/")
+    chat = Chat(page)
+    expect(page.locator("chat-memory[data-state=idle]")).to_be_attached()
+    client = Client()
+    client.force_login(make_user("bob"))
+    key = client.cookies[settings.SESSION_COOKIE_NAME].value
+    cookie = {"name": settings.SESSION_COOKIE_NAME, "value": key, "url": desk.server.address}
+    desk.context.add_cookies([cookie])
+    chat.send("a secret of Ann")
+    expect(chat.banner).to_contain_text("You are signed out.")
+    expect(page.locator(".cm-unsent .cm-text")).to_have_text("a secret of Ann")
+    assert desk.fetch("").json()["sessions"] == []
+
+
 def test_a_purge_empties_an_open_page(desk):
     chat = desk.open()
     chat.send("say a secret")

@@ -101,11 +101,11 @@ def open_panel(page: Page) -> Chat:
     return chat
 
 
-def sign_in(page: Page, address: str) -> str:
+def sign_in(page: Page, address: str, username: str = "ann") -> str:
     """Sign a new user in; return the scope."""
 
     def login() -> tuple[str, str]:
-        client, user = Client(), make_user("ann")
+        client, user = Client(), make_user(username)
         client.force_login(user)
         return client.cookies[settings.SESSION_COOKIE_NAME].value, f"user:{user.pk}"
 
@@ -404,6 +404,27 @@ def test_a_key_that_is_no_chat_of_the_visitor_ends_with_a_notice(page, shop_serv
     expect(chat.banner).to_have_text("This chat does not exist.")
     expect(page.locator(".cm-unsent .cm-text")).to_have_text("not lost")
     assert len(opened) == 1
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_message_is_not_sent_in_the_name_of_another_user_who_signed_in_meanwhile(
+    page, shop_server, has_begun
+):
+    sign_in(page, shop_server.address)
+    page.goto(f"{shop_server.address}/shop/")
+    chat = open_panel(page)
+    if has_begun:
+        chat.send("one")
+        chat.expect_rows("one", "one")
+        shop_server.kill()
+        expect(chat.banner).to_be_visible()
+    bob = sign_in(page, shop_server.address, "bob")
+    chat.send("a secret of Ann")
+    shop_server.start()
+    expect(chat.banner).to_contain_text("You are signed out.")
+    expect(page.locator(".cm-unsent")).to_contain_text("a secret of Ann")
+    assert not elsewhere(lambda: Session.objects.filter(scope=bob).exists())
 
 
 @pytest.mark.regression

@@ -59,6 +59,7 @@ export class ChatMemoryClient extends EventTarget {
     {
       create = false,
       html = null,
+      person = null,
       ticket = null,
       storage = defaultStorage(),
       storageKey = `chatmemory:${url}`,
@@ -70,6 +71,7 @@ export class ChatMemoryClient extends EventTarget {
     this.url = address.href;
     this.create = create;
     this.html = html;
+    this.person = person;
     this.#connection = new Connection(this.url, ticket, {
       onOpen: () => this.#sendHello(),
       onFrame: (frame) => this.#onFrame(frame),
@@ -273,7 +275,7 @@ export class ChatMemoryClient extends EventTarget {
   }
 
   /**
-   * Load all messages from this number on.
+   * Load all messages from this seq on.
    *
    * @param {number} seq
    */
@@ -323,14 +325,15 @@ export class ChatMemoryClient extends EventTarget {
   }
 
   #sendHello() {
-    // Without a cursor the newest rows follow, and there may be a gap before them.
+    // Without a cursor the newest rows follow, maybe after a gap.
     if (this.#cursor === null) this.#transcript.clear();
     this.#connection.put({
       type: "hello",
       v: PROTOCOL_VERSION,
-      ...(this.#cursor !== null && {cursor: this.#cursor}),
-      ...(this.create && {create: true}),
-      ...(this.html !== null && {html: this.html}),
+      cursor: this.#cursor,
+      create: this.create,
+      html: this.html,
+      person: this.person,
     });
   }
 
@@ -338,7 +341,7 @@ export class ChatMemoryClient extends EventTarget {
   #onFrame(frame) {
     switch (frame.type) {
       case "welcome":
-        this.create = false; // a session that is purged from now on must not be created again
+        this.create = false; // a session that is purged later must not be created again
         this.title = frame.session?.title ?? "";
         this.limits = frame.limits ?? {};
         break;

@@ -191,6 +191,7 @@ export interface HelloFrame {
   cursor?: string | null;
   create?: boolean;
   html?: string | null;
+  person?: string | null;
 }
 
 export interface SendFrame {
@@ -325,6 +326,8 @@ export interface ClientOptions {
   create?: boolean;
   /** Also receive streamed text as HTML, with labels in this language; "" for the server's. */
   html?: string | null;
+  /** The primary key of the user; if another one is signed in, the connection ends with 4401. */
+  person?: string | null;
   /**
    * For pages that Django's cookie does not reach: returns a new ticket, or a promise of one, for
    * each connection, and throws {code: 4401} if the user must sign in again.

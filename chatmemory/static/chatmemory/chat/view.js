@@ -1,4 +1,4 @@
-// Connects the parts of the element to the client, and decides what is drawn.
+// Connects the element's parts to the client, and decides what is drawn.
 
 import {words} from "../chat-words.js";
 import {ChatMemoryClient} from "../chatmemory-client.js";
@@ -16,7 +16,7 @@ import {firstWords, isQuestion, visible} from "./text.js";
 /** @import {Access} from "./access.js" */
 
 const MAX_DRAW_DELAY_MS = 250; // a hidden page has no animation frames
-const TEXT_MS = 120; // pause between two drawings of streamed text
+const TEXT_MS = 120; // between two drawings of streamed text
 
 export class ChatView {
   client;
@@ -60,11 +60,12 @@ export class ChatView {
     this.#parts = buildSkeleton(element, root);
     const url = access?.url ?? element.getAttribute("url") ?? "";
     const page = element.getAttribute("page");
-    const storageKey =
-      access?.options.storageKey ?? `chatmemory:${element.getAttribute("person") ?? ""}:${url}`;
+    const person = element.getAttribute("person") || null;
+    const storageKey = access?.options.storageKey ?? `chatmemory:${person ?? ""}:${url}`;
     this.client = new ChatMemoryClient(url, {
       create: element.hasAttribute("create"),
       html: languageOf(element) ?? "",
+      person,
       storageKey,
       ...access?.options,
     });
