@@ -11,15 +11,18 @@ const MAX_CHOICES = 8;
 const MAX_CHOICE_CHARS = 80;
 
 /**
- * Mark a message that waits for an answer, with a button for each offered answer.
+ * Mark a message that waits for an answer, with a button for each offered answer; without the class
+ * `cm-asking`, remove the mark. Browsers end simultaneous imports of a module in any order, so the
+ * class is that of the last drawing when the call of an earlier one arrives.
  *
  * @param {HTMLElement} node
- * @param {MessageFrame["asks"]} question null removes the mark
+ * @param {MessageFrame["asks"]} asks
  * @param {(choice: string) => void} answer
  * @param {(change: () => void) => void} keep the scroll position during a change
  */
-export async function setQuestion(node, question, answer, keep) {
-  await addStyle(node, ["choices.css"]); // also for null, so that calls keep their order
+export async function setQuestion(node, asks, answer, keep) {
+  await addStyle(node, ["choices.css"]);
+  const question = node.matches(".cm-asking") ? asks : null;
   const mark = node.querySelector(":scope > .cm-asks");
   if (Boolean(question) === Boolean(mark)) return;
   keep(() => {

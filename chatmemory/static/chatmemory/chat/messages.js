@@ -18,7 +18,7 @@ import {showTime} from "./times.js";
 /** @import {Rendered} from "./markdown.js" */
 
 /**
- * What the buttons of messages do.
+ * What the buttons do.
  *
  * @typedef {object} Actions
  * @property {(row: MessageFrame, node: HTMLElement) => void} edit
@@ -68,7 +68,7 @@ export class MessageNodes {
   }
 
   /**
-   * Reuse a row that the server put into the page.
+   * Reuse a row that the server made.
    *
    * @param {HTMLElement} node
    */
@@ -100,7 +100,10 @@ export class MessageNodes {
     const node = this.#rowNode(row);
     node.classList.toggle("cm-old", isOld);
     const isOpen = !isOld && isIdle;
-    if (isQuestion(row)) this.#drawQuestion(node, isOpen && isLast ? row.asks : null);
+    if (isQuestion(row)) {
+      node.classList.toggle("cm-asking", isOpen && isLast);
+      this.#drawQuestion(node, row.asks);
+    }
     const {canEdit, canAnswerAgain} = this.#permissions(row, isLast);
     const {edit, answerAgain} = this.#actions;
     const again = row.status === "failed" ? words.tryAgain : words.answerAgain;
@@ -126,7 +129,7 @@ export class MessageNodes {
   }
 
   /**
-   * A button that copies the source of the message, if all of it is here.
+   * A button that copies the message, if all of it is here.
    *
    * @param {MessageFrame} row
    * @param {HTMLElement} node
@@ -207,7 +210,7 @@ export class MessageNodes {
   }
 
   /**
-   * Show a reply as rendered Markdown, unless it changed meanwhile.
+   * Show a reply as Markdown, unless it changed meanwhile.
    *
    * @param {Rendered} rendered
    */
@@ -270,7 +273,7 @@ export class MessageNodes {
   #streamNode(stream) {
     return this.#node(`text:${stream.key}`, () => {
       const node = article("assistant");
-      node.setAttribute("aria-busy", "true"); // screen readers read it when it is complete
+      node.setAttribute("aria-busy", "true"); // screen readers wait until it is complete
       const reply = new Reply(textBox(node));
       reply.stream = stream;
       reply.draw();
