@@ -705,6 +705,23 @@ def test_the_answers_that_a_question_offers_are_in_view(scripted):
     expect(chat.page.get_by_role("button", name="number 8")).to_be_in_viewport(ratio=1)
 
 
+@pytest.mark.regression
+@pytest.mark.long
+def test_the_answers_are_offered_whichever_import_ends_first(scripted):
+    """Two drawings import the same module at once: Chromium ends them in any order."""
+    asks = {"value": {"choices": ["Yes.", "No."]}}
+    for _ in range(30):
+        page = scripted[1].page.context.new_page()
+        script = ScriptedServer(page)
+        page.goto(SITE)
+        script.welcome(row(1, "Book it.", turn="t"), running=running("t"))
+        expect(page.get_by_text("Thinking…")).to_be_visible()
+        script.emit("message", **row(2, "Shall I?", turn="t", role="assistant", asks=asks))
+        script.session(last_seq=2, revision=1)
+        expect(page.get_by_role("button", name="Yes.")).to_be_visible()
+        page.close()
+
+
 def test_delayed_updates_are_shown(scripted):
     script, chat = scripted
     script.welcome()
