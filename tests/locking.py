@@ -133,7 +133,7 @@ WAITING = {
     "AND datname = current_database()",
     "mysql": "SELECT id FROM information_schema.innodb_trx "
     "JOIN information_schema.processlist ON id = trx_mysql_thread_id "
-    "WHERE trx_state = 'LOCK WAIT'",
+    "WHERE trx_state = 'LOCK WAIT' AND db = DATABASE()",
 }
 KILL = {"postgresql": "SELECT pg_terminate_backend(%s)", "mysql": "KILL CONNECTION %s"}
 
