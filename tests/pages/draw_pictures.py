@@ -45,7 +45,7 @@ REPLIES = {
         "| a new lid | Wednesday | free |\n| the money | Friday | €39 |"
     ),
     "The new lid, please. It stands in our office in Lisbon.": (
-        "It goes out tomorrow. You can follow it:\n\n"
+        "The lid ships tomorrow. You can track it:\n\n"
         '```python\nclient.orders.get(48213).parcels[0].status  # "packed"\n```'
     ),
     "What was my order number, and which city?": (
