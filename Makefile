@@ -4,6 +4,7 @@
 BIN := .venv/bin
 LOCK := .ci/constraints.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PYTEST ?= -m pytest
 PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
 
 .PHONY: help demo test test-fast test-long ci-long test-django themes torture recall lint types js check docs messages peers audit lock ci clean
@@ -11,7 +12,7 @@ PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
 help:
 	@echo "make demo    run the demo on http://127.0.0.1:8000/"
 	@echo "make test    run all tests but the long ones; ARGS='-k name' selects some"
-	@echo "make test-fast run the tests that take less than a second each"
+	@echo "make test-fast run the tests that take less than 0.15 s of CPU each"
 	@echo "make test-long run the tests that take several seconds each: kills, shutdowns, whole projects"
 	@echo "make test-django DJANGO=6.1 PYTHON=python3.13 run the fast tests with another Django"
 	@echo "make themes  check the admin under Unfold, Grappelli and Jazzmin; screenshots in var/screens"
@@ -34,16 +35,16 @@ demo: .venv/demo
 	@DJANGO_SETTINGS_MODULE=project.settings DATABASE_URL= REDIS_URL= DEBUG=1 $(BIN)/python manage.py demo
 
 test: .venv/dev
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "not long" $(ARGS)
 
 # With cached bytecode, the collection takes half of the time, in each of the two processes.
 test-fast: .venv/dev
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal \
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python $(PYTEST) -n 2 --dist worksteal \
 	    -m "not slow and not long" --hypothesis-profile=fast $(ARGS)
 
 # A test that hangs for five minutes prints where, and fails; the process is replaced.
 test-long: .venv/dev
-	@$(BIN)/python -m pytest -n 3 --dist worksteal -m long --durations=10 \
+	@$(BIN)/python $(PYTEST) -n 3 --dist worksteal -m long --durations=10 \
 	    -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true $(ARGS)
 
 test-django:
@@ -51,7 +52,7 @@ test-django:
 	@grep -iv '^django==' $(LOCK) > .venv/django-$(DJANGO)/constraints.txt
 	@.venv/django-$(DJANGO)/bin/python -m pip --disable-pip-version-check --quiet install \
 	    -c .venv/django-$(DJANGO)/constraints.txt "Django~=$(DJANGO).0" -e '.[dev]'
-	@.venv/django-$(DJANGO)/bin/python -m pytest -n 2 --dist worksteal \
+	@.venv/django-$(DJANGO)/bin/python $(PYTEST) -n 2 --dist worksteal \
 	    -m "not slow and not long" --hypothesis-profile=fast $(ARGS)
 
 # Not in CI: it takes minutes, and new versions of the themes may break it at any time.
@@ -121,7 +122,7 @@ ci:
 	@bash .ci/run
 
 ci-long: .venv/dev
-	@FUZZ_CALLS=10000 CHATMEMORY_EXAMPLES=200 $(BIN)/python -m pytest -n 2 --dist worksteal -m hypothesis \
+	@FUZZ_CALLS=10000 CHATMEMORY_EXAMPLES=200 $(BIN)/python $(PYTEST) -n 2 --dist worksteal -m hypothesis \
 	    --hypothesis-profile=random $(ARGS)
 
 clean:
