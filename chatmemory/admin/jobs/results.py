@@ -19,7 +19,7 @@ def report(request: HttpRequest, job: Job, address: str) -> None:
         messages.success(request, format_html("{} {}", done_text(job), link))
     for code, times in job.skipped.items():
         reason = reason_of(code)
-        messages.warning(request, f"{reason} ({times})" if times > 1 else reason)
+        messages.warning(request, format_html("{} ({})", reason, times) if times > 1 else reason)
 
 
 def done_text(job: Job) -> str:

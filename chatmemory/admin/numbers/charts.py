@@ -12,6 +12,7 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from django.utils.formats import date_format
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from chatmemory.admin.numbers.tables import Table, shown
@@ -136,11 +137,11 @@ def _chart(
     lines: Sequence[Line] = (),
 ) -> Chart:
     first, last = (date_format(day, "SHORT_DATE_FORMAT") for day in (days[0], days[-1]))
-    description = _("%(series)s, by day from %(first)s to %(last)s; the highest value is %(top)s.")
+    description = _("{series}, by day from {first} to {last}; the highest value is {top}.")
     names = ", ".join(str(one.label) for one in series)
     return Chart(
         table=table,
-        description=description % {"series": names, "first": first, "last": last, "top": top},
+        description=format_html(description, series=names, first=first, last=last, top=top),
         series=series,
         top=top,
         first=first,

@@ -9,6 +9,7 @@ from django.contrib import messages
 from django.contrib.admin.helpers import AdminForm
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory import services, transfer
@@ -57,7 +58,8 @@ class EraseForm(ReasonForm):
     def __init__(self, *args: Any, name: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.name = name
-        self.fields["confirm"].help_text = _("Type %(name)s to confirm.") % {"name": name}
+        # Django prints it as HTML, and a username may be one.
+        self.fields["confirm"].help_text = format_html(_("Type {name} to confirm."), name=name)
 
     def clean_confirm(self) -> str:
         """Refuse another name. Raises ValidationError."""
@@ -162,8 +164,8 @@ class EraseView(PersonAct):
         """Show what was deleted, and the number of the receipt."""
         receipt = "" if erased.entry is None else erased.entry.pk
         counts = {"n": erased.sessions, "messages": erased.messages, "receipt": receipt}
-        done = _("Sessions erased: %(n)s. Messages: %(messages)s. Receipt: %(receipt)s.")
-        messages.success(self.request, done % counts)
+        done = _("Sessions erased: {n}. Messages: {messages}. Receipt: {receipt}.")
+        messages.success(self.request, format_html(done, **counts))
         if erased.held:
-            kept = _("Sessions kept because of a hold: %(n)s.") % {"n": len(erased.held)}
-            messages.warning(self.request, kept)
+            kept = _("Sessions kept because of a hold: {n}.")
+            messages.warning(self.request, format_html(kept, n=len(erased.held)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from django.http import HttpRequest
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from chatmemory.admin.jobs.available import available_actions
@@ -38,7 +39,7 @@ def action_links(
     links = [
         ActionLink(
             name=offer.action,
-            label=f"{offer.label}…",
+            label=format_html("{}…", offer.label),
             url=offer.url,
             disabled=offer.disabled,
             is_dangerous=offer.action in DANGEROUS,

@@ -13,6 +13,7 @@ from django.contrib.admin.helpers import AdminForm
 from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -165,8 +166,8 @@ class RedactionView(ConversationPage):
                 count += entry is not None
         except ChatMemoryError as error:
             messages.error(self.request, str(error))
-        done = ngettext("%(count)s text was redacted.", "%(count)s texts were redacted.", count)
-        messages.success(self.request, done % {"count": count})
+        done = ngettext("{count} text was redacted.", "{count} texts were redacted.", count)
+        messages.success(self.request, format_html(done, count=count))
         if count:
             self.log(session, _("Redacted: %(count)s") % {"count": count})
         seq = self.kwargs.get("seq")
