@@ -33,7 +33,7 @@ class Order:
     by: Actor
     reason: str
     permissions: Collection[str] = ()
-    """The codenames to check again before each slice of work, besides the operator's account."""
+    """The codenames to check again while the job runs, besides the operator's account."""
     owner: str = ""
     """The process that executes the job first; empty for any."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -277,6 +278,26 @@ def test_a_job_fails_when_its_operator_loses_the_permission(change):
     assert (job.error, job.done, outcomes(job)) == ("forbidden", 1, ["done"])
     refusal = AuditEntry.objects.get(action="refused")
     assert (refusal.actor_label, refusal.reason) == ("olga", "purge_history")
+
+
+@pytest.mark.regression
+def test_a_job_stops_within_ten_sessions_when_its_operator_loses_the_permission(monkeypatch):
+    make_talks(30, messages=1)
+    job = order("hold", order=operator_order("hold_session"))
+    hold = actions.ACTIONS["hold"]
+
+    def revoke_at_the_twelfth(target):
+        if AuditEntry.objects.filter(action="hold").count() == 11:
+            User.objects.get().user_permissions.clear()
+        return hold.act(target)
+
+    monkeypatch.setitem(actions.ACTIONS, "hold", replace(hold, act=revoke_at_the_twelfth))
+    claim = claim_job(owner="a")
+    assert claim is not None
+    assert run_slice(claim, seconds=DEADLINE)
+    job.refresh_from_db()
+    assert (job.status, job.error, job.done) == ("failed", "forbidden", 20)
+    assert Session.objects.filter(held_at__isnull=False).count() == 20
 
 
 @pytest.mark.parametrize("is_active", [True, False])
