@@ -240,8 +240,10 @@ def _end(run: _Executed, status: str, error: str = "") -> bool:
             return True  # another process has claimed the job
         # Before the count: a process that lost its lease may complete an item until then.
         run.items().filter(outcome="").delete()
+        texts = Job.EMPTY_TEXTS if _has_erased(run.job) else {}
         run.claim.jobs().update(
             **_counted(run),
+            **texts,
             status=status,
             error=error,
             lease_owner="",
@@ -249,6 +251,13 @@ def _end(run: _Executed, status: str, error: str = "") -> bool:
             ended_at=DatabaseNow(),
         )
     return True
+
+
+def _has_erased(job: Job) -> bool:
+    """Return whether a session of the job was erased since the job was ordered."""
+    # Not of all items: a job can have as many as there are sessions.
+    erased = AuditEntry.objects.filter(action="erase", created_at__gte=job.created_at)
+    return job.items.filter(session_pk__in=erased.values("session_pk")).exists()
 
 
 @retried(is_repeatable=True)

@@ -317,6 +317,7 @@ def begin_erasure(session: Session, by: Actor, reason: str, erasure_id: str) -> 
     session.tags.all().delete()
     session.notes.all().delete()
     session.feedback.all().delete()
+    _empty_jobs(session)
     # Not deleted, so that the job still counts the session. Other items contain no address.
     items = JobItem.objects.filter(job__in=Job.objects.active(), session_pk=session.pk, outcome="")
     items.update(**JobItem.end_columns("erased"))
@@ -342,6 +343,19 @@ def begin_erasure(session: Session, by: Actor, reason: str, erasure_id: str) -> 
         owner=None,
     )
     announce_change(session.pk)
+
+
+def _empty_jobs(session: Session) -> None:
+    """Empty the texts of the ended jobs of a session; an active one does so at its end.
+
+    Needs the session's lock.
+    """
+    jobs = Job.objects.filter(
+        Exists(JobItem.objects.filter(job=OuterRef("pk"), session_pk=session.pk))
+    )
+    # The lock first: a job that ends meanwhile does not see this erasure.
+    if jobs.update(fence=F("fence")):
+        jobs.exclude(status__in=Job.ACTIVE_STATUSES).update(**Job.EMPTY_TEXTS)
 
 
 @retried(is_repeatable=True)
