@@ -229,15 +229,18 @@ class Settings:
 
     VISITORS_PER_HOUR = Setting[int | None](30)
     """Maximum new visitors from one network address per hour: an IPv4 address, or the first 64 bits
-    of an IPv6 address. None for no limit. Counted in Django's cache."""
+    of an IPv6 address. All addresses of an IPv6 /48 together have ten times as many. None for no
+    limit. Counted in Django's cache."""
 
     VISITORS_PER_MINUTE = Setting[int | None](300)
-    """Maximum new visitors per minute, from all addresses; None for no limit. Counted in Django's
-    cache."""
+    """Maximum new visitors per minute, from all addresses; None for no limit. The last quarter is
+    only for addresses (of IPv6: for a /48) without a new visitor in this hour, unless
+    VISITORS_PER_HOUR is None. Counted in Django's cache."""
 
     VISITOR_SENDS_PER_MINUTE = Setting[int | None](60)
     """Maximum messages of all visitors with one network address per minute, beside
-    SENDS_PER_MINUTE of each; None for no limit. Counted in Django's cache."""
+    SENDS_PER_MINUTE of each; an IPv6 /48 has ten times as many. None for no limit. Counted in
+    Django's cache."""
 
     VISITOR_TOKENS_PER_DAY = Setting[int | None](None)
     """Maximum tokens of all visitors together per day (UTC), beside TOKENS_PER_DAY of each; None
@@ -254,7 +257,8 @@ class Settings:
 
     EMBED_VISITORS_PER_MINUTE = Setting[int | None](100)
     """Maximum new visitors of one embed per minute, beside VISITORS_PER_HOUR and
-    VISITORS_PER_MINUTE; None for no limit. Counted in Django's cache."""
+    VISITORS_PER_MINUTE; its last quarter is reserved as that of VISITORS_PER_MINUTE. None for no
+    limit. Counted in Django's cache."""
 
     TRUSTED_PROXIES = Setting[Sequence[str]](())
     """Networks of the proxies whose `X-Forwarded-For` names a visitor's address, such as

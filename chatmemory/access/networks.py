@@ -20,6 +20,9 @@ UNIX = "unix"
 IPV6_BITS = 64
 """Of an IPv6 address: a provider assigns at least a /64 to each customer."""
 
+BLOCK_BITS = 48
+"""Of an IPv6 address: one customer can get a whole /48."""
+
 
 def network_of(remote: str, forwarded: str = "") -> str:
     """Return the network of a client, from its connection and its `X-Forwarded-For`.
@@ -42,6 +45,13 @@ def network_of(remote: str, forwarded: str = "") -> str:
     if isinstance(address, IPv6Address):
         return str(IPv6Network((address, IPV6_BITS), strict=False))
     return "" if address is None else str(address)
+
+
+def block_of(network: str) -> str:
+    """Return the /48 of an IPv6 network of `network_of`; all others are their own block."""
+    if not network.endswith(f"/{IPV6_BITS}"):
+        return network
+    return str(IPv6Network(network).supernet(new_prefix=BLOCK_BITS))
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:

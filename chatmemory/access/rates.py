@@ -17,6 +17,7 @@ from functools import partial
 from django.core.cache import cache
 
 from chatmemory.access.actors import Actor, is_person, visitor_of
+from chatmemory.access.networks import block_of
 from chatmemory.conf import settings
 from chatmemory.errors import BadInput, RateLimited
 from chatmemory.models import Session
@@ -29,6 +30,12 @@ DAY = 24 * 60 * 60
 
 VISITORS = "visitors"
 """The name under which all visitors are counted together."""
+
+BLOCK_FACTOR = 10
+"""How many networks at their limit a /48 may have, since it can belong to many customers."""
+
+RESERVED_SHARE = 4
+"""A quarter of the new visitors in total is only for blocks without one in this hour."""
 
 MAX_VISITOR_SESSIONS = 100
 """Stored sessions of a visitor, since one transaction adopts all of them."""
@@ -56,25 +63,47 @@ def _check_tokens(counted: str, limit: int | None) -> None:
 
 
 def check_network(by: Actor, network: str) -> None:
-    """Count a send of a visitor. Raises RateLimited after VISITOR_SENDS_PER_MINUTE of a network."""
+    """Count a send of a visitor, for the network and its block.
+
+    Raises RateLimited after VISITOR_SENDS_PER_MINUTE of a network, or ten times of a block.
+    """
     if by.kind == "visitor":
-        limit = settings.VISITOR_SENDS_PER_MINUTE
-        _check_window("sends", f"network:{network}", limit, MINUTE, "minute")
+        _check_network("sends", network, settings.VISITOR_SENDS_PER_MINUTE, MINUTE, "minute")
 
 
 def check_new_visitor(network: str, embed: str = "") -> None:
-    """Count a new visitor of this network, of this embed, and of all.
+    """Count a new visitor of this network, its block, of this embed, and of all.
 
-    Raises RateLimited after VISITORS_PER_HOUR, EMBED_VISITORS_PER_MINUTE or VISITORS_PER_MINUTE.
+    The last quarter of an embed's limit, and of that of all, is only for blocks without a visitor
+    in this hour. Raises RateLimited after VISITORS_PER_HOUR (of a block ten times),
+    EMBED_VISITORS_PER_MINUTE or VISITORS_PER_MINUTE.
     """
     limit = settings.VISITORS_PER_HOUR
-    _check_window("new visitors", f"network:{network}", limit, HOUR, "hour")
     # In this order: a network above its limit must not use up that of its embed, nor this of all.
+    is_first = _check_network("new visitors", network, limit, HOUR, "hour") <= 1
     if embed:
-        limit = settings.EMBED_VISITORS_PER_MINUTE
-        _check_window("new visitors", f"embed:{embed}", limit, MINUTE, "minute")
-    limit = settings.VISITORS_PER_MINUTE
-    _check_window("new visitors", VISITORS, limit, MINUTE, "minute")
+        _check_total(f"embed:{embed}", settings.EMBED_VISITORS_PER_MINUTE, is_first=is_first)
+    _check_total(VISITORS, settings.VISITORS_PER_MINUTE, is_first=is_first)
+
+
+def _check_network(
+    counter: str, network: str, limit: int | None, window_seconds: int, unit: str
+) -> int:
+    """Count for a network and its block; return the count of the block. Raises RateLimited."""
+    counted = _check_window(counter, f"network:{network}", limit, window_seconds, unit)
+    block = block_of(network)
+    if limit is None or block == network:
+        return counted
+    limit *= BLOCK_FACTOR
+    return _check_window(counter, f"network:{block}", limit, window_seconds, unit)
+
+
+def _check_total(counted: str, limit: int | None, *, is_first: bool) -> None:
+    if limit is not None and not is_first:
+        # A counter of its own: what is refused here must not use up the reserved share.
+        most = limit - limit // RESERVED_SHARE
+        _check_window("new visitors", f"{counted}:known", most, MINUTE, "minute")
+    _check_window("new visitors", counted, limit, MINUTE, "minute")
 
 
 def check_reads(by: Actor) -> None:
@@ -131,10 +160,15 @@ def _check_count(counter: str, by: Actor, limit: int | None) -> None:
 
 def _check_window(
     counter: str, counted: str, limit: int | None, window_seconds: int, unit: str
-) -> None:
-    if limit is not None and _add(counter, counted, window_seconds, 1) > limit:
+) -> int:
+    """Count in this time window; return the count, or 0 without a limit. Raises RateLimited."""
+    if limit is None:
+        return 0
+    count = _add(counter, counted, window_seconds, 1)
+    if count > limit:
         message = f"Only {limit} {counter} per {unit} are allowed. Try again later."
         raise RateLimited(message, retry_after=_seconds_left(window_seconds))
+    return count
 
 
 def _seconds_left(window_seconds: int) -> float:

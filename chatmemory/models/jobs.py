@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models import Q, QuerySet
@@ -40,6 +40,9 @@ class Job(models.Model):
         FAILED = "failed", _("failed")
 
     ACTIVE_STATUSES = (Status.QUEUED, Status.RUNNING)
+
+    EMPTY_TEXTS: ClassVar[dict[str, Any]] = {"reason": "", "params": {}}
+    """The columns that an operator wrote, after the erasure of one of the job's sessions."""
 
     undo_of = models.ForeignKey(
         "self", null=True, on_delete=models.SET_NULL, related_name="undone_by"

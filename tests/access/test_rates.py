@@ -1,4 +1,4 @@
-"""Rate limits: a client that waits for the stated delay may send again."""
+"""Rate limits: a client that waits may send again; a client with many addresses stops no other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import pytest
 from django.core.cache import cache
 
 from chatmemory import protocol
-from chatmemory.access.rates import check_rate, check_reads, check_writes
+from chatmemory.access.rates import (
+    check_network,
+    check_new_visitor,
+    check_rate,
+    check_reads,
+    check_writes,
+)
 from chatmemory.errors import RateLimited
 from chatmemory.services import Actor
 
@@ -30,3 +36,50 @@ def test_a_call_is_accepted_after_the_returned_delay(monkeypatch, settings, chec
     clock[0] += json.loads(protocol.dump_error(refused.value))["retry_after_ms"] / 1000
     check(ANN)
     cache.clear()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time of the counters, which are empty before and after the test."""
+    cache.clear()
+    now = [29_000_000 * 60.0]
+    monkeypatch.setattr("chatmemory.access.rates.time.time", lambda: now[0])
+    yield now
+    cache.clear()
+
+
+def accepted(check, *arguments):
+    try:
+        check(*arguments)
+    except RateLimited:
+        return False
+    return True
+
+
+def networks(count, block="2001:db8:1"):
+    return [f"{block}:{number:x}::/64" for number in range(count)]
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("embed", ["shop", ""])
+def test_one_block_of_ipv6_networks_stops_no_visitor_of_another(clock, settings, embed):
+    settings.CHATMEMORY = {"EMBED_VISITORS_PER_MINUTE": 20, "VISITORS_PER_MINUTE": 20}
+    for minute in range(3):
+        assert sum(accepted(check_new_visitor, each, embed) for each in networks(60)) <= 16
+        check_new_visitor(f"203.0.113.{minute}", embed)
+        check_new_visitor(f"2001:db8:{minute + 2}::/64", embed)
+        clock[0] += 60
+
+
+def test_a_block_has_ten_times_the_visitors_and_sends_of_a_network(clock, settings):
+    settings.CHATMEMORY = {"VISITORS_PER_HOUR": 2, "VISITOR_SENDS_PER_MINUTE": 2}
+    assert sum(accepted(check_new_visitor, each) for each in networks(30)) == 20
+    guest = Actor.known_visitor("0" * 64)
+    assert sum(accepted(check_network, guest, each) for each in networks(30)) == 20
+    check_new_visitor("2001:db8:2::/64")
+    check_network(guest, "2001:db8:2::/64")
+
+
+def test_without_a_limit_for_networks_no_share_is_reserved(clock, settings):
+    settings.CHATMEMORY = {"VISITORS_PER_HOUR": None, "VISITORS_PER_MINUTE": 8}
+    assert sum(accepted(check_new_visitor, "203.0.113.1") for _ in range(10)) == 8

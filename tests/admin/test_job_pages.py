@@ -449,7 +449,7 @@ def test_the_page_of_an_active_job_updates_itself_and_continues_it(admin):
     page = admin.get(job_url(job))
     assert "chatmemory/job.js" in page.content.decode()
     assert '<noscript><meta http-equiv="refresh"' in page.content.decode()
-    assert "0 of 55 sessions done" in shown(page)
+    assert "0 of 15 sessions done" in shown(page)
     Job.objects.update(lease_until=None)
     assert claim is not None
     for _ in range(20):  # on a slow machine, a request of a second does not finish the job
@@ -470,7 +470,7 @@ def test_a_job_is_cancelled(admin):
     Job.objects.update(lease_until=None)
     assert "Put on hold: cancelled" in shown(admin.get(job_url(job)))
     assert "Cancelled by" in shown(admin.get(job_url(job)))
-    assert "55 sessions were left as they were." in shown(admin.get(job_url(job)))
+    assert "15 sessions were left as they were." in shown(admin.get(job_url(job)))
     assert notices(admin.post(job_url(job, "cancel/"), follow=True)) == [
         "The job has ended already."
     ]

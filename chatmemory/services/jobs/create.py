@@ -25,6 +25,9 @@ from chatmemory.services.jobs.claims import lease_end
 COLUMNS = ("session_pk", "scope", "key", "epoch", "entry_pk")
 """The columns of an item that are selected from its session."""
 
+TAGGED = ("tag", "untag")
+"""The actions whose undo needs the arguments."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
@@ -33,7 +36,7 @@ class Order:
     by: Actor
     reason: str
     permissions: Collection[str] = ()
-    """The codenames to check again before each slice of work, besides the operator's account."""
+    """The codenames to check again while the job runs, besides the operator's account."""
     owner: str = ""
     """The process that executes the job first; empty for any."""
 
@@ -71,7 +74,7 @@ def undo_job(*, job: Job, sessions: QuerySet[Session], order: Order) -> Job:
             raise Conflict("This job cannot be undone.")
         undone = JobItem.objects.filter(job__in=_undos(job)).values("session_pk")
         action = ACTIONS[job.action].undo
-        params = job.params if action in ("tag", "untag") else {}
+        params = job.params if action in TAGGED else {}
         done = job.items.filter(outcome=JobItem.DONE, entry_pk__isnull=False)
         done = done.exclude(session_pk__in=undone)
         entry = done.filter(session_pk=OuterRef("pk")).values("entry_pk")
@@ -85,6 +88,8 @@ def is_undoable(job: Job) -> bool:
     An undo can be for a part of the sessions, if its operator may act only on these.
     """
     if job.is_active or not job.done or job.ended_at is None or not ACTIONS[job.action].undo:
+        return False
+    if job.action in TAGGED and not job.params:  # an erasure emptied the name of the tag
         return False
     if job.ended_at + timedelta(days=settings.UNDO_DAYS) < database_now(write_connection()):
         return False

@@ -51,8 +51,8 @@ logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 1.0
 """How long a process executes a job before it checks for others, and for a cancellation."""
-CHUNK = 50
-"""Items between two writes of the job's counts."""
+CHUNK = 10
+"""Items between two checks of the operator's permissions, and two writes of the job's counts."""
 UNEXPECTED = "internal"
 """The outcome of an item whose action failed with an error of another kind; the log states it."""
 
@@ -77,15 +77,14 @@ def run_slice(claim: JobClaim, *, seconds: float | None = None) -> bool:
     """Execute a claimed job for about this time, or a slice; return whether it has ended.
 
     A job that has not ended is released, so that any process can continue it. The operator's
-    permissions are checked first: without them, the job fails and its remaining items are dropped.
+    permissions are checked before each `CHUNK` of items: without them, the job fails and its
+    remaining items are dropped.
     Raises MemoryUnavailable: the job continues when the lease has expired.
     """
     deadline = time.monotonic() + (SLICE_SECONDS if seconds is None else seconds)
     run = _find(claim)
     if run is None:
         return True
-    if not _is_permitted(run):
-        return _end(run, Job.Status.FAILED, Forbidden.code)
     is_over = False
     while chunk := _next_items(run):
         if run.job.cancel_requested_at is not None:
@@ -93,6 +92,8 @@ def run_slice(claim: JobClaim, *, seconds: float | None = None) -> bool:
         if is_over:
             release_job(claim)
             return False
+        if not _is_permitted(run):
+            return _end(run, Job.Status.FAILED, Forbidden.code)
         if not _save(run, _perform_until(run, chunk, deadline)):
             return True  # another process has claimed the job
         is_over = time.monotonic() >= deadline
@@ -239,8 +240,10 @@ def _end(run: _Executed, status: str, error: str = "") -> bool:
             return True  # another process has claimed the job
         # Before the count: a process that lost its lease may complete an item until then.
         run.items().filter(outcome="").delete()
+        texts = Job.EMPTY_TEXTS if _has_erased(run.job) else {}
         run.claim.jobs().update(
             **_counted(run),
+            **texts,
             status=status,
             error=error,
             lease_owner="",
@@ -248,6 +251,13 @@ def _end(run: _Executed, status: str, error: str = "") -> bool:
             ended_at=DatabaseNow(),
         )
     return True
+
+
+def _has_erased(job: Job) -> bool:
+    """Return whether a session of the job was erased since the job was ordered."""
+    # Not of all items: a job can have as many as there are sessions.
+    erased = AuditEntry.objects.filter(action="erase", created_at__gte=job.created_at)
+    return job.items.filter(session_pk__in=erased.values("session_pk")).exists()
 
 
 @retried(is_repeatable=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
-from chatmemory.access.actors import Actor, all_scopes_of, person_for
+from chatmemory.access.actors import Actor, all_scopes_of, person_for, visitor_of
 from chatmemory.database.after_commit import announce_change, call_after_commit
 from chatmemory.database.batches import Progress, in_batches
 from chatmemory.database.faults import write_connection
@@ -47,7 +47,8 @@ from chatmemory.services.removal.visitors import end_visitor, forget_person_rows
 #
 # 1. The erasure list gets a line, so that a restored backup can be erased again.
 # 2. The audit gets a start entry, so that a later call can continue an interrupted erasure.
-# 3. A visitor ends, so that no further session is opened.
+# 3. A visitor ends. All sessions of the visitor are erased, also those that opened until then:
+#    later no one could erase them.
 # 4. Each session is hidden, with an entry in the same transaction, and then deleted in chunks.
 # 5. The audit gets the receipt, which counts the entries of the deleted sessions.
 # 6. The rows of the visitor, and the tickets, are deleted.
@@ -151,6 +152,8 @@ def _erase_all(
     list_erasure(erasure.id, person, erased_at, None)  # Note [Order of an erasure]
     erasure.open()
     end_visitor(person)
+    if visitor_of(person) is not None:
+        existed = Q()
     pks = in_batches(stored_sessions_of(person).filter(existed), progress)
     held = erasure.erase(pks, existed)
     erased = erasure.close(held, erased_at)
@@ -238,7 +241,7 @@ class Erasure:
 
     @retried(is_repeatable=False)
     def close(self, held: dict[int, str], erased_at: datetime) -> Erased:
-        """Record the receipt; sessions created after `erased_at` were not erased."""
+        """Record the receipt; a user's sessions created after `erased_at` were not erased."""
         counts = self._totals()
         held = dict(sorted(held.items()))
         entry = record_hashed(
@@ -314,6 +317,7 @@ def begin_erasure(session: Session, by: Actor, reason: str, erasure_id: str) -> 
     session.tags.all().delete()
     session.notes.all().delete()
     session.feedback.all().delete()
+    _empty_jobs(session)
     # Not deleted, so that the job still counts the session. Other items contain no address.
     items = JobItem.objects.filter(job__in=Job.objects.active(), session_pk=session.pk, outcome="")
     items.update(**JobItem.end_columns("erased"))
@@ -339,6 +343,19 @@ def begin_erasure(session: Session, by: Actor, reason: str, erasure_id: str) -> 
         owner=None,
     )
     announce_change(session.pk)
+
+
+def _empty_jobs(session: Session) -> None:
+    """Empty the texts of the ended jobs of a session; an active one does so at its end.
+
+    Needs the session's lock.
+    """
+    jobs = Job.objects.filter(
+        Exists(JobItem.objects.filter(job=OuterRef("pk"), session_pk=session.pk))
+    )
+    # The lock first: a job that ends meanwhile does not see this erasure.
+    if jobs.update(fence=F("fence")):
+        jobs.exclude(status__in=Job.ACTIVE_STATUSES).update(**Job.EMPTY_TEXTS)
 
 
 @retried(is_repeatable=True)

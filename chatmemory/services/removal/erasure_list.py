@@ -53,7 +53,7 @@ class ListedErasure:
     key_id: str
     """The id of the key of the hash."""
     erased_at: datetime
-    """The database's time before the first delete: sessions created later were not erased."""
+    """The database's time before the first delete: a user's later sessions were not erased."""
     sessions: frozenset[Identity] | None
     """The erased sessions; None if all sessions of the person were erased."""
 

@@ -9,7 +9,7 @@ from itertools import chain
 
 from django.db.models import Q
 
-from chatmemory.access.actors import Actor, person_for, person_of
+from chatmemory.access.actors import Actor, person_for, person_of, visitor_of
 from chatmemory.database.batches import in_batches
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
@@ -167,8 +167,8 @@ class Replayed:
 def replay_erasures(*, by: Actor, reason: str = "replayed after a restore") -> Replayed:
     """Repeat the erasures of `ERASURE_LIST` that this database does not know.
 
-    Call this after the restore of a backup. Only sessions created before the erasure are erased.
-    Each erasure gets a new receipt, so a repeated call erases nothing.
+    Call this after the restore of a backup. Only sessions created before the erasure are erased;
+    of a visitor, all. Each erasure gets a new receipt, so a repeated call erases nothing.
     Raises BadInput, MemoryUnavailable.
     """
     check_reason(reason)
@@ -236,7 +236,9 @@ def _replay(lines: list[ListedErasure], scopes: dict[str, str], by: Actor, reaso
         if is_of_all:
             end_visitor(person)
         for line in lines:
-            existed = Q(created_at__lte=line.erased_at)
+            # Note [Order of an erasure]: all sessions of a visitor.
+            is_visitor = line.sessions is None and visitor_of(person) is not None
+            existed = Q() if is_visitor else Q(created_at__lte=line.erased_at)
             held |= erasure.erase(_sessions_in(line, person, existed), existed)
     erased = erasure.close(held, lines[-1].erased_at)
     if person is not None and is_of_all:

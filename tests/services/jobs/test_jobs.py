@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -12,16 +13,18 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from chatmemory import services
+from chatmemory.database.locks import locked_transaction
 from chatmemory.errors import Conflict, NotFound
 from chatmemory.models import AuditEntry, Job, JobItem, Session
 from chatmemory.services import SERVER, Actor
 from chatmemory.services.jobs import actions, run
 from chatmemory.services.jobs import perform as performing
 from chatmemory.services.jobs.claims import claim_job, claim_of, release_job
-from chatmemory.services.jobs.create import Order, undo_job
+from chatmemory.services.jobs.create import Order, is_undoable, undo_job
 from chatmemory.services.jobs.run import cancel_job, run_next, run_slice
 from tests.factories import BY, make_session, make_user
-from tests.servers import DEADLINE
+from tests.locking import thread, waits_for_a_lock
+from tests.servers import DEADLINE, wait_for
 from tests.services.jobs.ordering import ORDER, act, finish, make_talks, order, outcomes, undo
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -279,6 +282,26 @@ def test_a_job_fails_when_its_operator_loses_the_permission(change):
     assert (refusal.actor_label, refusal.reason) == ("olga", "purge_history")
 
 
+@pytest.mark.regression
+def test_a_job_stops_within_ten_sessions_when_its_operator_loses_the_permission(monkeypatch):
+    make_talks(30, messages=1)
+    job = order("hold", order=operator_order("hold_session"))
+    hold = actions.ACTIONS["hold"]
+
+    def revoke_at_the_twelfth(target):
+        if AuditEntry.objects.filter(action="hold").count() == 11:
+            User.objects.get().user_permissions.clear()
+        return hold.act(target)
+
+    monkeypatch.setitem(actions.ACTIONS, "hold", replace(hold, act=revoke_at_the_twelfth))
+    claim = claim_job(owner="a")
+    assert claim is not None
+    assert run_slice(claim, seconds=DEADLINE)
+    job.refresh_from_db()
+    assert (job.status, job.error, job.done) == ("failed", "forbidden", 20)
+    assert Session.objects.filter(held_at__isnull=False).count() == 20
+
+
 @pytest.mark.parametrize("is_active", [True, False])
 def test_an_operator_without_stored_permissions_needs_an_active_account(is_active):
     """As under a host that grants the permission in `has_…_permission`."""
@@ -373,6 +396,61 @@ def test_an_erasure_leaves_no_address_in_a_waiting_item():
     assert (erased.scope, erased.key, erased.outcome) == ("", "", "erased")
     assert (other.scope, other.key, other.outcome) == (SERVER, "other", "")
     assert (finish(job).done, job.skipped) == (1, {"erased": 1})
+
+
+def texts_of_jobs():
+    return list(Job.objects.order_by("pk").values_list("reason", "params"))
+
+
+@pytest.mark.regression
+def test_an_erasure_empties_the_texts_of_jobs_of_the_persons_sessions():
+    ann = make_user("ann")
+    make_session("anns", owner=ann)
+    make_session("other")
+    tagged = act("tag", tag="ann is ill")
+    act("tag", Session.objects.filter(key="other"), tag="spam")
+    assert is_undoable(tagged)
+    services.erase_person(by=BY, scope=services.user_scope(ann), reason="asked")
+    assert texts_of_jobs() == [("", {}), ("spam", {"tag": "spam"})]
+    tagged.refresh_from_db()
+    assert not is_undoable(tagged)
+
+
+@pytest.mark.regression
+def test_a_job_that_runs_during_an_erasure_empties_its_texts_at_its_end():
+    ann = make_user("ann")
+    make_session("anns", owner=ann)
+    make_session("other")
+    job = order("tag", tag="ann is ill")
+    claim = claim_job(owner="a")
+    assert claim is not None
+    assert not run_slice(claim, seconds=0)
+    services.erase_person(by=BY, scope=services.user_scope(ann), reason="asked")
+    assert texts_of_jobs() == [("spam", {"tag": "ann is ill"})]
+    assert finish(job).done == 2
+    assert texts_of_jobs() == [("", {})]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_ends_while_an_erasure_commits_empties_its_texts(postgresql):
+    """The erasure waits for the row of the job; without that, neither sees the other."""
+    ann = make_user("ann")
+    make_session("first", owner=ann)
+    make_session("second")
+    order("tag", tag="ann is ill")
+    first = claim_job(owner="a")
+    assert first is not None
+    assert not run_slice(first, seconds=0)
+    claim = claim_job(owner="a")
+    assert claim is not None
+    with thread() as in_thread:
+        with locked_transaction():
+            assert run_slice(claim)
+            of_ann = {"by": BY, "scope": services.user_scope(ann), "reason": "asked"}
+            erasing = in_thread(services.erase_person, **of_ann)
+            wait_for(waits_for_a_lock, "the erasure does not wait for the job")
+        assert erasing.result(DEADLINE).sessions == 1
+    assert texts_of_jobs() == [("", {})]
 
 
 def test_the_vacuum_deletes_jobs_after_the_time_for_an_undo():

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from threading import Event
+
 import pytest
 from django.core.management import call_command
 
 from chatmemory import services
-from chatmemory.errors import Unauthenticated
-from chatmemory.models import AuditEntry, DatabaseNow, Session, Turn, Visitor
+from chatmemory.errors import BadInput, Unauthenticated
+from chatmemory.models import AuditEntry, DatabaseNow, Message, Session, Turn, Visitor
 from chatmemory.services import Actor
 from chatmemory.services.removal import erasure
 from tests.factories import BY, make_messages, make_session, make_user, make_visitor
+from tests.locking import concurrently
+
+RACES = 5
+DEADLINE = 20
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
@@ -109,6 +118,52 @@ def test_no_session_is_opened_after_an_erasure_has_begun(monkeypatch):
     assert not Session.objects.exists()
 
 
+def test_the_erasure_of_a_visitor_includes_what_opens_until_the_visitor_ends(monkeypatch):
+    guest = guest_with("a")
+    list_erasure = erasure.list_erasure
+
+    def race(*line):
+        talk = {"session_key": "late", "by": guest, "create": True}
+        services.append_messages(**talk, messages=make_messages("hi"))
+        list_erasure(*line)
+
+    monkeypatch.setattr(erasure, "list_erasure", race)
+    erased = services.erase_person(by=guest, reason="")
+    assert not Message.stored.exists()
+    assert not Session.objects.exists()
+    assert (erased.sessions, erased.messages) == (2, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_no_session_outlasts_a_visitor_who_chats_during_the_erasure(postgresql):
+    for _ in range(RACES):
+        guest = guest_with("a")
+        is_chatting = Event()
+        opened, erased = concurrently(
+            partial(chat_until_the_end, guest, is_chatting),
+            partial(erase_meanwhile, guest, is_chatting),
+        )
+        assert not Session.objects.exists()
+        assert erased.sessions == 1 + opened
+
+
+def chat_until_the_end(guest, is_chatting):
+    """Open sessions until the visitor ends, or has the highest number of them; count them."""
+    opened = 0
+    with suppress(Unauthenticated, BadInput):
+        while True:
+            services.open_session(session_key=f"late{opened}", by=guest)
+            is_chatting.set()
+            opened += 1
+    return opened
+
+
+def erase_meanwhile(guest, is_chatting):
+    assert is_chatting.wait(DEADLINE)
+    return services.erase_person(by=guest, reason="")
+
+
 def test_the_erasure_of_a_user_forgets_the_visitors_who_became_the_user():
     user = make_user()
     make_session(owner=user)
@@ -123,6 +178,7 @@ def test_a_replayed_erasure_ends_the_visitor_too(settings, tmp_path):
     guest = guest_with("a")
     restored = Visitor.objects.get(), Session.objects.get()
     services.erase_person(by=guest, reason="")
+    restored[1].created_at += timedelta(hours=1)  # it opened after the line was written
     entries = AuditEntry.objects.all()
     entries._raw_delete(entries.db)
     for row in restored:
