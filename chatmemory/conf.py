@@ -97,7 +97,11 @@ class Settings:
     TOKEN_COUNTER = Setting("approximate")
     """Counts a message's tokens when it is stored: `approximate` (one token for four characters,
     and three for each message), or a dotted path to a function from the text that the model
-    receives to a number."""
+    receives to a number. An image, audio or file block counts MEDIA_TOKENS instead."""
+
+    MEDIA_TOKENS = Setting(1_000)
+    """How many tokens an image, audio or file block of a message counts, whatever its size; counted
+    when the message is stored."""
 
     MAX_MESSAGE_CHARS = Setting(32_000)
     """Maximum length of a user's message, in characters."""
@@ -105,7 +109,13 @@ class Settings:
     MAX_REPLY_CHARS = Setting(1_000_000)
     """Maximum length of a text of a model or tool, in characters. A run truncates a longer one and
     marks the message, and stops reading the stream of a longer reply. Server code that stores a
-    longer one gets `too_large`, unless it is `lenient`."""
+    longer one gets `too_large`, unless it is `lenient`. For user messages that server code stores,
+    MAX_MESSAGE_CHARS applies if it is higher."""
+
+    MAX_MESSAGE_BYTES = Setting(8_000_000)
+    """Maximum size of a message with its blocks, tool calls and artifact, as JSON in bytes. A run
+    removes the largest parts of a larger one, but no text, and marks the message. Server code that
+    stores a larger one gets `too_large`, unless it is `lenient`."""
 
     BUSY_POLICY = Setting("queue")
     """Policy for a message that is sent during a turn, unless the sender chooses one: `queue` (it

@@ -181,11 +181,12 @@ def _candidates(limits: _Limits, reader: _Reader) -> Iterator[_Candidate]:
             plain.pop("asks", None)  # the text contains the question
             call_ids: Sequence[str] = ()
             if role == "assistant":
-                call_ids = _named_calls(plain) if body is not None else ()
+                call_ids = codec.keep_named_calls(plain) if body is not None else ()
                 if not call_ids and _is_empty(plain["content"]):
                     continue
             elif role != "system":
                 plain["content"] = _without_hidden(plain["content"])
+                begins_turn = begins_turn and not _has_only_results(plain["content"])
             yield seq, begins_turn, tokens, plain, call_ids
 
 
@@ -270,12 +271,15 @@ def _with_results(selected: Iterable[_Candidate]) -> list[dict[str, object]]:
     messages: list[dict[str, object]] = []
     awaited: dict[str, int] = {}
     for _, begins_turn, _, plain, call_ids in selected:
+        is_result = plain["role"] == "tool" and plain.get("kind") != "function"
+        results = [plain] if is_result else codec.take_results(plain)
+        for result in results:
+            call_id = codec.answered_call(result)
+            if call_id is not None and call_id in awaited:
+                messages[awaited.pop(call_id)] = result
         if begins_turn:
             awaited.clear()
-        if plain["role"] == "tool" and plain.get("kind") != "function":
-            call_id = codec.answered_call(plain)
-            if call_id is not None and call_id in awaited:
-                messages[awaited.pop(call_id)] = plain
+        if is_result or (results and not plain["content"]):
             continue
         messages.append(plain)
         for call_id in call_ids:
@@ -284,24 +288,11 @@ def _with_results(selected: Iterable[_Candidate]) -> list[dict[str, object]]:
     return messages
 
 
-def _named_calls(plain: dict[str, object]) -> list[str]:
-    """Remove calls that no result can name, and return the ids of the others.
-
-    These are calls without an id, and calls with the id of an earlier one.
-    """
-    ids: list[str] = []
-    for key in codec.CALLS:
-        calls = plain.get(key)
-        if not isinstance(calls, list):
-            continue
-        named = []
-        for call in calls:
-            call_id = call.get("id") if isinstance(call, dict) else None
-            if isinstance(call_id, str) and call_id and call_id not in ids:
-                ids.append(call_id)
-                named.append(call)
-        plain[key] = named
-    return ids
+def _has_only_results(content: object) -> bool:
+    """Whether a user's content consists of results of tools, as in Anthropic's own messages."""
+    return isinstance(content, list) and {"tool_result"} == {
+        block.get("type") if isinstance(block, dict) else None for block in content
+    }
 
 
 def _is_empty(content: object) -> bool:

@@ -93,6 +93,8 @@ def test_correct_settings_pass(correct):
         ({"WINDOW_MESSAGES": "5"}, "E002", "WINDOW_MESSAGES"),
         ({"MAX_MESSAGE_CHARS": None}, "E002", "MAX_MESSAGE_CHARS"),
         ({"MAX_REPLY_CHARS": 1.5}, "E002", "MAX_REPLY_CHARS"),
+        ({"MAX_MESSAGE_BYTES": None}, "E002", "MAX_MESSAGE_BYTES"),
+        ({"MEDIA_TOKENS": -1}, "E002", "MEDIA_TOKENS"),
         ({"DB_THREADS": -1}, "E002", "DB_THREADS"),
         ({"SENDS_PER_MINUTE": True}, "E002", "SENDS_PER_MINUTE"),
         ({"LEASE": 0}, "E003", "above 0"),

@@ -320,6 +320,121 @@ def test_a_call_with_invalid_arguments_needs_a_result_too():
     assert window_of(ASKED, reply, result("a")) == [ASKED, reply, result("a"), unknown("b")]
 
 
+def use(call_id, name="f", **more):
+    return {"type": "tool_use", "id": call_id, "name": name, "input": {}, **more}
+
+
+def of_blocks(*blocks, calls=(), **more):
+    return {"role": "assistant", "content": [*blocks], "tool_calls": [*calls], **more}
+
+
+def called(call_id):
+    return {"id": call_id, "name": "f", "args": {}}
+
+
+HELLO = {"type": "text", "text": "Hello."}
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
+ADDED = {"name": "f", "args": {}, "id": "a", "type": "tool_call"}
+SEARCH = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [
+        # Each id once, in the blocks as in `tool_calls`.
+        (
+            of_blocks(use("a"), use("a", "g"), calls=[called("a"), called("a")]),
+            of_blocks(use("a"), calls=[called("a")]),
+        ),
+        # No call without an id.
+        (
+            of_blocks(HELLO, use(None), use(""), use(["a"]), calls=[called(None)]),
+            of_blocks(HELLO),
+        ),
+        # A call in the blocks alone.
+        (of_blocks(HELLO, use("a")), of_blocks(HELLO, use("a"), calls=[ADDED])),
+        (
+            of_blocks({"type": "tool_call", "id": "a", "name": "f", "args": {}}),
+            of_blocks({"type": "tool_call", "id": "a", "name": "f", "args": {}}, calls=[ADDED]),
+        ),
+        (of_blocks(HELLO, use("a", input="{")), of_blocks(HELLO)),
+        # Blocks of OpenAI.
+        (
+            of_blocks(
+                {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+                {"type": "function_call", "call_id": "b", "name": "f", "arguments": "{}"},
+                calls=[called("a")],
+            ),
+            of_blocks(
+                {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+                calls=[called("a")],
+            ),
+        ),
+        # The raw calls of OpenAI.
+        (
+            of_blocks(HELLO, additional_kwargs={"tool_calls": [called(None)], "b": 1}),
+            of_blocks(HELLO, additional_kwargs={"b": 1}),
+        ),
+        (
+            of_blocks(
+                calls=[called("a")],
+                additional_kwargs={"tool_calls": [called("a"), called("a"), called("b"), 5]},
+            ),
+            of_blocks(calls=[called("a")], additional_kwargs={"tool_calls": [called("a")]}),
+        ),
+        # Calls of the provider's own tools.
+        (of_blocks(HELLO, SEARCH), of_blocks(HELLO)),
+        (of_blocks(FOUND, HELLO), of_blocks(HELLO)),
+        (of_blocks(SEARCH, FOUND, HELLO), of_blocks(SEARCH, FOUND, HELLO)),
+        # Reasoning at the end.
+        (of_blocks(THOUGHT, use(None)), None),
+        (of_blocks(HELLO, THOUGHT), of_blocks(HELLO)),
+        (
+            of_blocks(THOUGHT, use("a"), calls=[called("a")]),
+            of_blocks(THOUGHT, use("a"), calls=[called("a")]),
+        ),
+    ],
+)
+def test_the_blocks_of_a_reply_are_repaired_with_its_calls(stored, shown):
+    window = without_marks(window_of(ASKED, stored, AGAIN))
+    results = [unknown(call["id"]) for call in (shown or {}).get("tool_calls", ())]
+    assert window == [ASKED, *([shown] if shown else []), *results, AGAIN]
+
+
+def without_marks(messages):
+    """Remove the lists of blocks whose type is not a standard one."""
+    return [{k: v for k, v in each.items() if k != "unknown_blocks"} for each in messages]
+
+
+def answer(call_id, **more):
+    return {"type": "tool_result", "tool_use_id": call_id, **more}
+
+
+@pytest.mark.regression
+def test_results_in_the_blocks_of_a_user_follow_their_calls():
+    reply = of_blocks(use("a"), use("b"))
+    failed = answer("b", content=[HELLO], is_error=True)
+    shown = window_of(
+        ASKED,
+        reply,
+        {"role": "user", "content": [failed, answer("x"), answer("a", content="yes")]},
+        NOTE,
+        {"role": "user", "content": [answer("a"), HELLO]},
+    )
+    assert without_marks(shown[2:]) == [
+        result("a"),
+        {**result("b", [HELLO]), "tool_status": "error"},
+        NOTE,
+        {"role": "user", "content": [HELLO]},
+    ]
+    with limits(messages=2):
+        assert read().messages == shown[-1:]
+    with limits(messages=4):  # the results begin no turn
+        assert read().messages == shown[-1:]
+
+
 def test_a_legacy_function_message_keeps_its_position():
     legacy = {"role": "tool", "content": "yes", "kind": "function", "name": "f"}
     assert window_of(ASKED, legacy, NOTE) == [ASKED, legacy, NOTE]
@@ -526,6 +641,9 @@ def test_a_misleading_mean_costs_few_more_statements(django_assert_max_num_queri
 CONTENT = st.sampled_from(["", " ", "text", [], [{"type": "text", "text": ""}], ["b"], HIDDEN])
 IDS = st.sampled_from(["a", "b", "", None])
 CALLS = st.lists(st.builds(lambda i: {"id": i, "name": "f", "args": {}}, IDS), max_size=2)
+BLOCKS = st.lists(
+    st.sampled_from([use("a"), use("b"), use(None), THOUGHT, HELLO, SEARCH, FOUND]), max_size=4
+)
 STATES = st.sampled_from(["", "", "", "", "redacted", "quarantined", "broken"])
 ROW = st.tuples(
     st.one_of(
@@ -536,7 +654,7 @@ ROW = st.tuples(
                 "tool_calls": calls,
                 "invalid_tool_calls": bad,
             },
-            CONTENT,
+            CONTENT | BLOCKS,
             CALLS,
             CALLS,
         ),
@@ -602,6 +720,10 @@ def has_user_message(messages):
     return any(message["role"] == "user" for message in messages)
 
 
+def is_block(block, kind):
+    return isinstance(block, dict) and block["type"] == kind
+
+
 def assert_a_provider_accepts(messages):
     awaited: list[str] = []
     others = [message for message in messages if message["role"] != "system"]
@@ -616,6 +738,10 @@ def assert_a_provider_accepts(messages):
         awaited = [call["id"] for call in both]
         assert len(set(awaited)) == len(awaited)
         assert all(awaited)
+        used = [block["id"] for block in message["content"] if is_block(block, "tool_use")]
+        assert set(used) <= set(awaited)
+        assert len(set(used)) == len(used)
+        assert awaited or not any(is_block(block, "thinking") for block in message["content"][-1:])
         assert awaited or message["content"] not in ("", " ", [], [{"type": "text", "text": ""}])
     assert awaited == []
 

@@ -32,7 +32,7 @@ from chatmemory.live.runner import runner
 from chatmemory.live.waits import waits
 from chatmemory.models import Head, StoredMessage, Turn
 from chatmemory.rendering.rows import RowRenderer
-from chatmemory.services.catch_up import newest_that_fit, oldest_that_fit
+from chatmemory.services.catch_up import exceeds_page, newest_that_fit, oldest_that_fit
 
 NO_MESSAGE = "Message not found."
 
@@ -125,7 +125,7 @@ class MessageList(View):
             session_key=key, by=self.actor, after=turn.user_seq, limit=MAX_TURN_ROWS
         )
         replies = list(takewhile(lambda row: row.turn == turn.user_seq, page.rows))
-        return _public(page.head, newest_that_fit(replies), html=html)
+        return _listed(page.head, newest_that_fit(replies), html=html)
 
 
 def _page_fields(head: Head, rows: Sequence[StoredMessage], *, html: bool) -> dict[str, object]:
@@ -134,8 +134,17 @@ def _page_fields(head: Head, rows: Sequence[StoredMessage], *, html: bool) -> di
         "first_seq": head.first_seq,
         "last_seq": head.last_seq,
         "superseded": services.read_superseded(head=head),
-        "messages": _public(head, rows, html=html),
+        "messages": _listed(head, rows, html=html),
     }
+
+
+def _listed(head: Head, rows: Sequence[StoredMessage], *, html: bool) -> list[dict[str, object]]:
+    """Return the fields of messages; one that alone exceeds a response has no blocks."""
+    found = _public(head, rows, html=html)
+    for row, fields in zip(rows, found, strict=True):
+        if fields["content"] is not None and exceeds_page(row):
+            fields |= {"content": None, "cut": True}
+    return found
 
 
 def _public(

@@ -27,6 +27,8 @@ NUMBERS = {
     "WINDOW_MESSAGES": (1, True),
     "MAX_MESSAGE_CHARS": (1, False),
     "MAX_REPLY_CHARS": (1, False),
+    "MAX_MESSAGE_BYTES": (1, False),
+    "MEDIA_TOKENS": (0, False),
     "DB_THREADS": (0, False),
     "SENDS_PER_MINUTE": (1, True),
     "CONNECTIONS_PER_USER": (1, True),

@@ -9,6 +9,8 @@ from chatmemory.codec.calls import (
     answered_call,
     call_ids,
     calls_of,
+    keep_named_calls,
+    take_results,
     unknown_outcome,
 )
 from chatmemory.codec.checks import (
@@ -61,6 +63,7 @@ __all__ = [
     "encode",
     "is_blank",
     "is_new_key",
+    "keep_named_calls",
     "key_of_address",
     "label",
     "new_client_id",
@@ -69,6 +72,7 @@ __all__ = [
     "redacted",
     "steps_of",
     "storable",
+    "take_results",
     "text_of",
     "token_count",
     "turn_of_address",

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from chatmemory.codec.cleaning import REASONING_TYPES
+
 CALLS = ("tool_calls", "invalid_tool_calls")
 """The fields that contain tool calls; LangChain sends the calls in both to a provider."""
+
+_CALL_BLOCKS = {
+    "tool_use": "id",
+    "tool_call": "id",
+    "invalid_tool_call": "id",
+    "function_call": "call_id",
+}
+"""Types of content blocks that are a tool call, with the key of its id."""
+
+_SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
+"""Types of blocks that are a call which the provider answers in the same message."""
 
 UNKNOWN_OUTCOME = "The outcome is unknown: the run ended before the tool answered."
 """Replaces a tool's missing result, since providers reject a call without one."""
@@ -74,3 +87,97 @@ def answered_call(message: Mapping[str, object]) -> str | None:
     call_id = message.get("tool_call_id")
     is_result = message.get("role") == "tool" and not message.get("kind")
     return call_id if is_result and isinstance(call_id, str) else None
+
+
+def keep_named_calls(message: dict[str, object]) -> list[str]:
+    """Keep only the tool calls that a result can name, and return their ids in order.
+
+    Removes calls without an id and calls with the id of an earlier one, from `tool_calls`, the
+    content and `additional_kwargs`. A valid call in the content alone is added to `tool_calls`.
+    """
+    ids: list[str] = []
+    for key in CALLS:
+        if isinstance(message.get(key), list):
+            message[key] = list(_named(calls_of(message, key), ids))
+    content, extra = message.get("content"), message.get("additional_kwargs")
+    if isinstance(content, list):
+        if added := list(_named(_calls_in(content), ids)):
+            message["tool_calls"] = [*calls_of(message), *added]
+        message["content"] = _paired_blocks(content, ids)
+    if isinstance(extra, dict) and "tool_calls" in extra:
+        raw = [call for call in _named(calls_of(extra), []) if call["id"] in ids]
+        others = {key: value for key, value in extra.items() if key != "tool_calls"}
+        message["additional_kwargs"] = others | ({"tool_calls": raw} if raw else {})
+    return call_ids(message)
+
+
+def take_results(message: dict[str, object]) -> list[dict[str, object]]:
+    """Remove Anthropic's results from a user's message, and return them as messages of tools."""
+    content = message["content"]
+    if message["role"] != "user" or not isinstance(content, list):
+        return []
+    results: list[dict[str, object]] = []
+    others: list[object] = []
+    for block in content:
+        match block:
+            case {"type": "tool_result", "tool_use_id": str(call_id)}:
+                result = {"role": "tool", "content": block.get("content") or ""}
+                is_error = {"tool_status": "error"} if block.get("is_error") is True else {}
+                results.append({**result, "tool_call_id": call_id, **is_error})
+            case _:
+                others.append(block)
+    if results:
+        message["content"] = others
+    return results
+
+
+def _named(calls: Iterable[Mapping[str, object]], ids: list[str]) -> Iterator[Mapping[str, object]]:
+    """Yield the calls whose id is not in `ids`, and add it."""
+    for call in calls:
+        call_id = call.get("id")
+        if isinstance(call_id, str) and call_id and call_id not in ids:
+            ids.append(call_id)
+            yield call
+
+
+def _calls_in(content: Sequence[object]) -> Iterator[Mapping[str, object]]:
+    """Yield the valid calls in a content, in the form of `tool_calls`."""
+    for block in content:
+        match block:
+            case {"type": "tool_use", "id": call_id, "name": str(name), "input": dict(args)}:
+                yield {"name": name, "args": args, "id": call_id, "type": "tool_call"}
+            case {"type": "tool_call", "id": call_id, "name": str(name), "args": dict(args)}:
+                yield {"name": name, "args": args, "id": call_id, "type": "tool_call"}
+
+
+def _paired_blocks(content: Sequence[object], ids: Sequence[str]) -> list[object]:
+    """Return the blocks that a provider accepts: each id once, no call or result without the other.
+
+    Reasoning must precede a text or call, so it is removed from the end.
+    """
+    blocks = [block for block in content if isinstance(block, dict)]
+    on_server = [each.get("id") for each in blocks if each.get("type") in _SERVER_CALLS]
+    answered = [each.get("tool_use_id") for each in blocks]
+    left = list(ids)
+    kept: list[object] = []
+    for block in content:
+        match block:
+            case dict() if block.get("type") in _SERVER_CALLS:
+                is_paired = block.get("id") in answered
+            case {"tool_use_id": call_id}:
+                is_paired = call_id in on_server
+            case {"type": str(kind), **others} if kind in _CALL_BLOCKS:
+                call_id = others.get(_CALL_BLOCKS[kind])
+                if is_paired := call_id in left:
+                    left.remove(call_id)
+            case _:
+                is_paired = True
+        if is_paired:
+            kept.append(block)
+    while kept and not ids and _is_reasoning(kept[-1]):
+        kept.pop()
+    return kept
+
+
+def _is_reasoning(block: object) -> bool:
+    return isinstance(block, dict) and block.get("type") in REASONING_TYPES

@@ -13,9 +13,10 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from operator import itemgetter, setitem
 
 from django.utils.module_loading import import_string
 
@@ -32,6 +33,13 @@ ROLES = ("system", "user", "assistant", "tool")
 
 MAX_CALLS = 1_000
 """Maximum tool calls of one message, valid and invalid: ending a turn may add a row for each."""
+
+_MEDIA_TYPES = frozenset(
+    {"image", "image_url", "input_image", "image_generation_call", "computer_screenshot"}
+    | {"audio", "input_audio", "video", "video_url", "media"}
+    | {"file", "input_file", "document", "text-plain"}
+)
+"""Types of content blocks whose data providers count by size or duration, not as text."""
 
 _MAX_TOKENS = 2**31 - 1  # the column's maximum
 _MAX_MODEL_CHARS = 100  # the width of the column
@@ -73,9 +81,10 @@ def encode(
     user's message; elsewhere they become U+FFFD, and `repaired` lists the paths. Blocks of unknown
     type are kept and listed in `unknown_blocks`.
 
-    `lenient`, for the output of a run, repairs what is otherwise rejected: text of other roles
-    than user above MAX_REPLY_CHARS is truncated (`cut` is the full length), calls above MAX_CALLS
-    are dropped (`cut_calls` is the full count), a value that JSON cannot represent becomes text,
+    `lenient`, for the output of a run, repairs what is otherwise rejected: text above
+    MAX_REPLY_CHARS (of a user, also above MAX_MESSAGE_CHARS) is truncated (`cut` is the full
+    length), calls above MAX_CALLS are dropped (`cut_calls` is the full count), the largest parts of
+    a message above MAX_MESSAGE_BYTES are removed, a value that JSON cannot represent becomes text,
     NaN and infinities become null (all in `repaired`). `field` is a prefix of the paths in errors.
     Raises BadInput.
     """
@@ -91,15 +100,16 @@ def encode(
         cleaner = Cleaner(forbidden=UNSTORABLE, repairs=role != "user", lenient=lenient, root=field)
         clean = cleaner.message(message)
         _limit_calls(clean, lenient, field)
-    if role != "user":
+    # A person may send MAX_MESSAGE_CHARS, also where it is the higher limit.
+    if role != "user" or len(text_of(clean["content"])) > settings.MAX_MESSAGE_CHARS:
         _limit_text(clean, settings.MAX_REPLY_CHARS, lenient, field)
-    text = text_of(clean["content"])
     # With other keys, or these in another order, the body must keep them.
     is_plain = isinstance(clean["content"], str) and list(clean) == ["role", "content"]
+    body = None if is_plain else _limited_body(clean, lenient, field)
     return Row(
         role=role,
-        text=text,
-        body=None if is_plain else dump_json(clean),
+        text=text_of(clean["content"]),
+        body=body,
         tokens=count_tokens(clean),
         status=status,
         error=storable(error),
@@ -137,28 +147,69 @@ def redacted(role: str, text: str, body: str | None) -> Row:
 def count_tokens(message: Mapping[str, object]) -> int:
     """Count a message's tokens, with its tool calls and blocks, by TOKEN_COUNTER.
 
-    If the counter fails or returns an invalid count, the approximate counter is used and an error
-    is logged once, so that no message is lost.
+    Each image, audio and file block counts MEDIA_TOKENS, whatever its size. If the counter fails or
+    returns an invalid count, the approximate counter is used and an error is logged once, so that
+    no message is lost.
     """
     content = message.get("content")
     counted = text_of(content)
+    media_tokens = 0
     if isinstance(content, list):
         texts = {index for index, _ in text_blocks(content)}
-        if others := [block for index, block in enumerate(content) if index not in texts]:
+        others = [block for index, block in enumerate(content) if index not in texts]
+        media: list[object] = []
+        if others := [block for block in _without_media(others, media) if block is not None]:
             counted += dump_json(others)
+        media_tokens = len(media) * settings.MEDIA_TOKENS
     if calls := message.get("tool_calls"):
         counted += dump_json(calls)
+    return min(_count_text(counted) + media_tokens, _MAX_TOKENS)
+
+
+def _count_text(text: str) -> int:
     counter = settings.TOKEN_COUNTER
     if counter != "approximate":
         try:
-            count = int(import_string(counter)(counted))
+            count = int(import_string(counter)(text))
         except Exception as error:  # the host's code may raise anything
             _log_counter_once(str(counter), f"failed with {type(error).__name__}")
         else:
             if 0 <= count <= _MAX_TOKENS:
                 return count
             _log_counter_once(str(counter), "returned an invalid count")
-    return math.ceil(len(counted) / 4) + 3
+    return math.ceil(len(text) / 4) + 3
+
+
+def _without_media(value: list[object], found: list[object]) -> list[object]:
+    """Copy blocks with None in place of each image, audio and file, and add those to `found`."""
+
+    def copy(part: object) -> object:
+        match part:
+            case {"type": "document", "source": {"type": "text" | "content"}} | {
+                "type": "text-plain" | "file",
+                "text": str(),
+            }:
+                pass  # the provider reads their text
+            case {"type": str(kind)} if kind in _MEDIA_TYPES:
+                found.append(part)
+                return None
+            case {"base64": str()}:
+                found.append(part)
+                return None
+            case str() if part.startswith("data:"):
+                found.append(part)
+                return None
+            case _:
+                pass
+        match part:
+            case dict():
+                return {key: copy(item) for key, item in part.items()}
+            case list():
+                return [copy(item) for item in part]
+            case _:
+                return part
+
+    return [copy(part) for part in value]
 
 
 def _read(role: str, body: str | None) -> dict[str, object]:
@@ -237,3 +288,59 @@ def _limit_calls(message: dict[str, object], lenient: bool, field: str) -> None:
     for key, value in calls.items():
         message[key] = value[:left]
         left -= len(value[:left])
+
+
+def _limited_body(message: dict[str, object], lenient: bool, field: str) -> str:
+    """Return the message as JSON; reject one above MAX_MESSAGE_BYTES, or remove its largest parts.
+
+    Never removes text, whose length has a limit of its own.
+    """
+    limit = settings.MAX_MESSAGE_BYTES
+    body = dump_json(message)
+    # A character has at most four bytes, so most messages are not encoded to measure them.
+    if len(body) * 4 <= limit or (size := len(body.encode())) <= limit:
+        return body
+    if not lenient:
+        text = f"The message has {size:,} bytes; the limit is {limit:,}."
+        raise BadInput(text, code="too_large", field=field, limit=limit)
+    repaired: list[str] = []
+    for part_size, path, remove in sorted(_parts(message), key=itemgetter(0), reverse=True):
+        if size > limit:
+            remove()
+            size -= part_size
+            repaired.append(path)
+    earlier = message.get("repaired")
+    message["repaired"] = [*(earlier if isinstance(earlier, list) else []), *repaired]
+    return dump_json(message)
+
+
+def _parts(message: dict[str, object]) -> Iterator[tuple[int, str, Callable[[], object]]]:
+    """Yield the size and path of each part that a message can lose, and a function to remove it.
+
+    A block becomes a text, and a call keeps its id and name.
+    """
+    content = message["content"]
+    for index, block in enumerate(content if isinstance(content, list) else []):
+        if isinstance(block, dict):
+            size = _size(block)
+            removed = f"[a block of {size:,} bytes was removed]"
+            _, text = next(text_blocks([block]), (index, removed))
+            kept = {"type": "text", "text": text}
+            path = path_of("content", index)
+            yield size - _size(kept), path, partial(setitem, content, index, kept)
+    for key in CALLS:
+        for index, call in enumerate(calls_of(message, key)):
+            args = call.get("args")
+            path = path_of(key, index, "args")
+            yield (
+                _size(args),
+                path,
+                partial(setitem, call, "args", "" if isinstance(args, str) else {}),
+            )
+    for key, value in message.items():
+        if key not in ("role", "content", "kind", *CALLS):
+            yield _size(value), path_of(key), partial(message.pop, key)
+
+
+def _size(value: object) -> int:
+    return len(dump_json(value).encode())

@@ -193,7 +193,7 @@ class Message(TypedDict):
     content: list[object] | None
     """its blocks, if it is more than plain text"""
     cut: bool
-    """whether the text is truncated; REST returns the stored text"""
+    """whether the text is truncated or the blocks are missing; `GET` of one message returns all"""
     error: Annotated[str, text_rule(maxLength=32)]
     """the error code, if it failed"""
     asks: Asks | None

@@ -288,7 +288,7 @@ def read_missed(
 
 def oldest_that_fit(rows: Sequence[StoredMessage]) -> list[StoredMessage]:
     """Return the first rows with at most MAX_PAGE_CHARS together, and at least one row."""
-    sizes = accumulate(len(row.text) + len(row.body or "") for row in rows)
+    sizes = accumulate(map(_size, rows))
     fitting = [row for row, size in zip(rows, sizes, strict=True) if size <= MAX_PAGE_CHARS]
     return fitting or [*rows[:1]]
 
@@ -296,6 +296,15 @@ def oldest_that_fit(rows: Sequence[StoredMessage]) -> list[StoredMessage]:
 def newest_that_fit(rows: Sequence[StoredMessage]) -> list[StoredMessage]:
     """Return the last rows with at most MAX_PAGE_CHARS together, and at least one row."""
     return oldest_that_fit(rows[::-1])[::-1]
+
+
+def exceeds_page(row: StoredMessage) -> bool:
+    """Whether the row alone has more than MAX_PAGE_CHARS."""
+    return _size(row) > MAX_PAGE_CHARS
+
+
+def _size(row: StoredMessage) -> int:
+    return len(row.text) + len(row.body or "")
 
 
 aread_missed = in_pool(read_missed)

@@ -46,6 +46,7 @@ def _for_openai(reading: Reading) -> Iterator[dict[str, object]]:
     has_begun = False
     for row in _visible_rows(reading):
         plain = row.plain()
+        codec.keep_named_calls(plain)
         if row.redacted or row.quarantined or plain.get("quarantined") is True:
             continue
         message = to_openai(plain)

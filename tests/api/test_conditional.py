@@ -298,6 +298,20 @@ def test_a_page_ends_after_a_number_of_characters(api, append, monkeypatch):
     assert found == [[3], [4], [5]]
 
 
+@pytest.mark.regression
+def test_a_message_above_the_characters_of_a_page_has_no_blocks_there(api, ann, talk, monkeypatch):
+    content = [{"type": "text", "text": "see"}, {"type": "image", "base64": "A" * 200}]
+    messages = [{"role": "user", "content": content}]
+    services.append_messages(session_key="talk", by=Actor.user(ann), messages=messages)
+    monkeypatch.setattr(catch_up, "MAX_PAGE_CHARS", 100)
+    for query in ({}, {"after": 2}, {"before": 4}):
+        message = api.get(MESSAGES, query).json()["messages"][-1]
+        assert (message["seq"], message["text"]) == (3, "see")
+        assert (message["content"], message["cut"]) == (None, True)
+    whole = api.get(f"{MESSAGES}3/").json()
+    assert (whole["content"], whole["cut"]) == (content, False)
+
+
 def test_a_client_that_is_far_behind_gets_the_newest_rows(api, append):
     cursor = api.get(MESSAGES).json()["cursor"]
     append(*map(str, range(500)))

@@ -644,7 +644,94 @@ def test_a_token_is_four_characters_and_a_message_has_three_more():
     assert count_tokens({"content": ""}) == 3
     assert count_tokens({"content": "12345"}) == 5
     assert count_tokens({"content": "", "tool_calls": calls}) == tokens(len(dump_json(calls)))
-    assert count_tokens({"content": [IMAGE, "1234"]}) == tokens(4 + len(dump_json([IMAGE])))
+    cited = {"type": "reasoning", "summary": ["1"]}
+    assert count_tokens({"content": [cited, "1234"]}) == tokens(4 + len(dump_json([cited])))
+
+
+BASE64 = "QUJD" * 20_000
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    "block",
+    [
+        IMAGE,
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{BASE64}"}},
+        {"type": "image", "base64": BASE64, "mime_type": "image/png"},
+        {"type": "image", "source": {"type": "base64", "data": BASE64}},
+        {"type": "input_audio", "input_audio": {"data": BASE64, "format": "wav"}},
+        {"type": "file", "file": {"file_data": BASE64}},
+        {"type": "document", "source": {"type": "base64", "data": BASE64}},
+        {"type": "media", "mime_type": "application/pdf", "data": BASE64},
+        {"type": "unknown", "base64": BASE64},
+    ],
+)
+def test_an_image_audio_or_file_counts_a_flat_number_of_tokens(settings, block):
+    assert count_tokens({"content": ["1234", block]}) == 1_004
+    settings.CHATMEMORY = {"MEDIA_TOKENS": 85}
+    assert count_tokens({"content": [block, block, "1234"]}) == 4 + 2 * 85
+
+
+def test_an_image_in_the_result_of_a_tool_counts_a_flat_number_of_tokens():
+    image = {"type": "image", "source": {"type": "base64", "data": BASE64}}
+    result = {"type": "tool_result", "content": [{"type": "text", "text": "a" * 400}, image]}
+    assert 1_100 < count_tokens({"content": [result]}) < 1_150
+
+
+def test_a_text_document_counts_as_text():
+    document = {"type": "document", "source": {"type": "text", "data": "a" * 40_000}}
+    assert 10_000 < count_tokens({"content": [document]}) < 10_100
+
+
+@pytest.mark.regression
+def test_a_message_above_the_bytes_is_refused_with_its_size_and_the_limit(settings):
+    settings.CHATMEMORY = {"MAX_MESSAGE_BYTES": 100}
+    block = {"type": "image", "base64": "A" * 100}
+    for role, more in product(codec.ROLES, [{"content": [block]}, {"artifact": "é" * 50}]):
+        error = refused(encode, {"role": role, "content": "", **more}, field="messages[3]")
+        assert (error.code, error.field, error.limit) == ("too_large", "messages[3]", 100)
+        assert "bytes; the limit is 100." in str(error)
+    assert encode({"role": "user", "content": "é" * 100}).body is None
+
+
+@pytest.mark.regression
+def test_a_run_removes_the_largest_parts_of_a_message_above_the_bytes(settings):
+    settings.CHATMEMORY = {"MAX_MESSAGE_BYTES": 700}
+    message = {
+        "role": "assistant",
+        "content": [
+            "é" * 50,
+            {"type": "text", "text": "kept", "extras": "A" * 1_000},
+            {"type": "image", "base64": "A" * 2_000},
+            PIXEL,
+        ],
+        "tool_calls": [{"id": "1", "name": "draw", "args": {"svg": "A" * 3_000}}],
+        "artifact": "A" * 1_500,
+        "id": "m1",
+    }
+    row = encode(message, lenient=True)
+    back = decode(row.role, row.text, row.body)
+    assert len(row.body.encode()) <= 700
+    assert back == {
+        "role": "assistant",
+        "content": [
+            "é" * 50,
+            {"type": "text", "text": "kept"},
+            {"type": "text", "text": "[a block of 2,028 bytes was removed]"},
+            PIXEL,
+        ],
+        "tool_calls": [{"id": "1", "name": "draw", "args": {}}],
+        "id": "m1",
+        "repaired": ["tool_calls[0].args", "content[2]", "artifact", "content[1]"],
+    }
+    assert row.text == "é" * 50 + "kept" + "[a block of 2,028 bytes was removed]"
+
+
+@pytest.mark.regression
+def test_a_users_text_above_both_limits_is_refused(settings):
+    settings.CHATMEMORY = {"MAX_REPLY_CHARS": 4, "MAX_MESSAGE_CHARS": 6}
+    assert encode({"role": "user", "content": "123456"}).text == "123456"
+    assert refused(encode, {"role": "user", "content": "1234567"}).limit == 4
 
 
 def count_words(text: str) -> int:

@@ -511,6 +511,16 @@ def test_the_openai_form_contains_only_messages_that_a_provider_accepts(mira):
     }
 
 
+@pytest.mark.regression
+def test_the_openai_form_contains_each_call_with_an_id_once(mira):
+    at: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": make_talk(mira).scope}
+    Session.objects.update(archived_at=None)
+    calls = [{"id": each, "name": "f", "args": {}} for each in ("x", "x", None)]
+    append_messages(**at, messages=[{"role": "assistant", "content": "", "tool_calls": calls}])
+    [line] = text_of("openai").splitlines()
+    assert [call["id"] for call in json.loads(line)["messages"][-1]["tool_calls"]] == ["x"]
+
+
 def test_openai_content_equals_langchains_conversion(mira):
     make_session("talk", owner=mira)
     image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -12,6 +13,12 @@ from chatmemory.models import Message, Turn
 
 SYNTAX = frozenset({"role", "type", "kind", "status"})
 """Names of fields whose values are not content."""
+
+_DATA = re.compile(r"(?:data:[^,\s]{0,200},)?[A-Za-z0-9+/_-]{1000,}={0,2}")
+"""Matches the data of an image or file in base64."""
+
+_MIN_IN_DATA = 8
+"""Minimum length of a text that is searched in such data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +37,14 @@ def occurrence_in(whole: str, text: str) -> Occurrence | None:
 
 
 def occurrence_in_message(message: Message, text: str) -> Occurrence | None:
-    """Find a text in the content of a message, but not in the syntax of the stored JSON."""
-    return _first(chain([message.text], _texts(message.plain())), text)
+    """Find a text in the content of a message, but not in the syntax of the stored JSON.
+
+    A short text is not searched in the data of images and files, which contain it by chance.
+    """
+    others = _texts(message.plain())
+    if len(text) < _MIN_IN_DATA:
+        others = (other for other in others if not _DATA.fullmatch(other))
+    return _first(chain([message.text], others), text)
 
 
 def occurrence_in_turn(turn: Turn, text: str) -> Occurrence | None:

@@ -53,6 +53,21 @@ def test_messages_with_the_text_are_found_in_order_and_no_others():
     assert found("sk_") == []
 
 
+@pytest.mark.regression
+def test_a_short_text_is_not_found_in_the_data_of_an_image():
+    make_session()
+    data = "A" * 1_000 + "lena" + "longSecret/+="
+    image = {"type": "image", "base64": data, "filename": "lena.png"}
+    url = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    for block in (image, url):
+        messages = [{"role": "user", "content": [block]}]
+        services.append_messages(**TALK, messages=messages)
+    assert [each.seq for each in found("Lena")] == [1]  # the name of the file
+    assert [each.seq for each in found("longSecret")] == [1, 2]
+    store("A" * 1_000 + "name")
+    assert [each.seq for each in found("name")] == [3]
+
+
 def test_the_place_of_a_text_does_not_contain_it():
     make_session()
     store(f"My key is {KEY}.")
