@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 
 from django.db.models import OuterRef, Subquery, TextChoices
-from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory.models import Session, Turn
@@ -27,7 +27,7 @@ class State(TextChoices):
 
 def state_of(session: Session, last: Turn | None = None) -> State:
     """Return the first state that applies; `last` is the session's last turn that ended."""
-    has_ended = session.ends_at is not None and session.ends_at <= timezone.now()
+    has_ended = session.ends_at is not None and session.ends_at <= datetime.now(UTC)
     is_kept = session.held_at or session.running or session.waiting
     last_status = last.status if last else ""
     conditions = {

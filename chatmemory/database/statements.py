@@ -129,7 +129,7 @@ class _Compiled:
         self, connection: BaseDatabaseWrapper, shape: tuple[Hashable, ...]
     ) -> _Statement:
         used = [getattr(settings, name) for name in self._settings_used]
-        key = (connection.alias, shape, *used)
+        key = (connection.alias, connection.timezone, shape, *used)
         statement = self._statements.get(key)
         if statement is None:
             statement = self._statements[key] = self._compile(connection, shape)

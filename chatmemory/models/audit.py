@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory.models.fields import DatabaseNow
+from chatmemory.models.fields import DatabaseNow, MomentField
 from chatmemory.models.managers import PrimaryManager
 
 
@@ -23,7 +23,7 @@ class AuditEntry(models.Model):
     from_seq = models.BigIntegerField(null=True)
     to_seq = models.BigIntegerField(null=True)
     counts = models.JSONField(default=dict)
-    created_at = models.DateTimeField(db_default=DatabaseNow())
+    created_at = MomentField(db_default=DatabaseNow())
     mac = models.CharField(max_length=100, unique=True)
     """See services/audit/macs.py."""
 
@@ -84,7 +84,7 @@ class AuditSeal(models.Model):
     number = models.BigIntegerField(unique=True)
     entry_pk = models.BigIntegerField(unique=True)
     digest = models.CharField(max_length=64)
-    created_at = models.DateTimeField(db_default=DatabaseNow())
+    created_at = MomentField(db_default=DatabaseNow())
 
     objects = PrimaryManager()
 

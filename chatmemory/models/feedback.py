@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import Count, Q, QuerySet
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory.models.fields import DatabaseNow, KeyField
+from chatmemory.models.fields import DatabaseNow, KeyField, MomentField
 from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.sessions import Session
 
@@ -49,8 +49,8 @@ class Feedback(models.Model):
     """The seq of the turn's user row."""
     value = models.SmallIntegerField(choices=Value.choices)
     reason = models.CharField(max_length=MAX_FEEDBACK_CHARS, db_default="")
-    created_at = models.DateTimeField(db_default=DatabaseNow())
-    changed_at = models.DateTimeField(db_default=DatabaseNow())
+    created_at = MomentField(db_default=DatabaseNow())
+    changed_at = MomentField(db_default=DatabaseNow())
 
     objects = PrimaryManager.from_queryset(FeedbackQuerySet)()
 

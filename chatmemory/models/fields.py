@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from django.conf import settings as django_settings
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.sql.compiler import SQLCompiler
@@ -35,6 +34,54 @@ TODAY = {
 # clock has milliseconds, the others microseconds. Tests change a time by writing the row.
 
 
+# Note [Time zones]
+#
+# Times of our tables are aware in Python, whatever the settings of the host are. SQLite and MariaDB
+# store them in UTC, as their clocks above do. Django would read them as local times if USE_TZ is
+# False, and in the zone of the connection if DATABASES has a TIME_ZONE. With such settings a time
+# has the offset that the host's zone had then: templates show the local time, and comparisons are
+# exact when the clocks change.
+
+
+class _MomentField(models.DateTimeField):  # type: ignore[type-arg]  # has no runtime generics
+    """A DateTimeField whose values are aware. See Note [Time zones]."""
+
+    def get_db_converters(self, connection: BaseDatabaseWrapper) -> list[Any]:
+        converters: list[Any] = super().get_db_converters(connection)
+        return converters if connection.timezone is UTC else [*converters, _aware]
+
+    def get_db_prep_value(
+        self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False
+    ) -> Any:
+        value = value if prepared else self.get_prep_value(value)
+        if isinstance(value, datetime) and connection.vendor != "postgresql":
+            value = value.astimezone(UTC).replace(tzinfo=None)
+        return super().get_db_prep_value(value, connection, prepared=True)
+
+    def deconstruct(self) -> Any:
+        name, _path, args, kwargs = super().deconstruct()
+        return name, "django.db.models.DateTimeField", args, kwargs  # the same column
+
+
+def _aware(
+    value: datetime | None, expression: object, connection: BaseDatabaseWrapper
+) -> datetime | None:
+    if value is None:
+        return None
+    if connection.vendor != "postgresql":
+        value = value.replace(tzinfo=UTC)
+    try:
+        return value.astimezone()  # Python reads a naive time in the zone of the process
+    except OverflowError:  # the first or the last day of the calendar
+        return value.replace(tzinfo=UTC)
+
+
+if TYPE_CHECKING:  # mypy knows the values of Django's own fields only
+    MomentField = models.DateTimeField
+else:
+    MomentField = _MomentField
+
+
 class _Clock(models.Func):
     """An SQL function of the database's clock, by vendor."""
 
@@ -56,7 +103,7 @@ class DatabaseNow(_Clock):
     """The UTC time at which the statement runs; see Note [Database clock]."""
 
     sql_by_vendor: ClassVar[Mapping[str, str]] = CLOCK
-    output_field = models.DateTimeField()
+    output_field = MomentField()
 
 
 class StatementNow(DatabaseNow):
@@ -73,14 +120,14 @@ class DatabaseToday(_Clock):
 
 
 def database_now(connection: BaseDatabaseWrapper) -> datetime:
-    """Read the database's clock, in the form in which a `DatabaseNow` column is read."""
+    """Read the database's clock."""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {CLOCK[connection.vendor]}")  # a constant
         (value,) = cursor.fetchone()
     now = datetime.fromisoformat(value) if isinstance(value, str) else value
-    if not django_settings.USE_TZ:
-        return now.replace(tzinfo=None)
-    return now if now.tzinfo else now.replace(tzinfo=UTC)
+    if connection.vendor == "postgresql":
+        return now.astimezone(UTC)  # with USE_TZ = False, a naive time in the zone of the process
+    return now.replace(tzinfo=UTC)
 
 
 class KeyField(models.CharField):  # type: ignore[type-arg]  # has no runtime generics

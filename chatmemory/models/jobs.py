@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models import Q, QuerySet
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory.models.fields import DatabaseNow, KeyField
+from chatmemory.models.fields import DatabaseNow, KeyField, MomentField
 from chatmemory.models.indexes import PartialIndex
 from chatmemory.models.managers import PrimaryManager
 
@@ -55,11 +55,11 @@ class Job(models.Model):
     """The counts include the items up to this primary key of a session."""
     fence = models.BigIntegerField(db_default=0)
     """Changes at each claim."""
-    lease_until = models.DateTimeField(null=True)
-    cancel_requested_at = models.DateTimeField(null=True)
-    created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
-    started_at = models.DateTimeField(_("started at"), null=True)
-    ended_at = models.DateTimeField(_("ended at"), null=True)
+    lease_until = MomentField(null=True)
+    cancel_requested_at = MomentField(null=True)
+    created_at = MomentField(_("created at"), db_default=DatabaseNow())
+    started_at = MomentField(_("started at"), null=True)
+    ended_at = MomentField(_("ended at"), null=True)
     action = models.CharField(_("action"), max_length=16)
     status = models.CharField(_("status"), max_length=12, choices=Status.choices)
     error = models.CharField(_("error"), max_length=32, db_default="")

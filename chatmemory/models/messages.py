@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory import codec
 from chatmemory.models.feedback import Feedback
-from chatmemory.models.fields import DatabaseNow, KeyField
+from chatmemory.models.fields import DatabaseNow, KeyField, MomentField
 from chatmemory.models.indexes import UniqueIfSet
 from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.sessions import Session
@@ -92,7 +92,7 @@ class Message(models.Model):
     quarantined = models.BooleanField(_("quarantined"), db_default=False)
     feedback = models.SmallIntegerField(null=True, choices=Feedback.Value.choices)
     """On the last reply of a turn: the value of its feedback; see Note [Feedback]."""
-    created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
+    created_at = MomentField(_("created at"), db_default=DatabaseNow())
 
     objects = AboveFloor.from_queryset(MessageQuerySet)()
     stored = PrimaryManager.from_queryset(MessageQuerySet)()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory.models.fields import DatabaseNow
+from chatmemory.models.fields import DatabaseNow, MomentField
 from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.sessions import Session
 
@@ -22,7 +22,7 @@ class SessionNote(models.Model):
     actor_kind = models.CharField(max_length=16)
     actor_id = models.CharField(max_length=150)
     actor_label = models.CharField(max_length=200)
-    created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
+    created_at = MomentField(_("created at"), db_default=DatabaseNow())
 
     objects = PrimaryManager()
 

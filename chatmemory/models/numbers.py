@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory.models.fields import KeyField
+from chatmemory.models.fields import KeyField, MomentField
 from chatmemory.models.managers import PrimaryManager
 
 # Note [Daily numbers]
@@ -83,10 +83,10 @@ class Maintenance(models.Model):
         NUMBERS = "numbers", _("daily numbers")
 
     name = models.CharField(_("task"), max_length=20, choices=Task.choices, unique=True)
-    started_at = models.DateTimeField(_("started at"), null=True)
-    ended_at = models.DateTimeField(_("ended at"), null=True)
+    started_at = MomentField(_("started at"), null=True)
+    ended_at = MomentField(_("ended at"), null=True)
     """Null while it runs, and if its process died."""
-    succeeded_at = models.DateTimeField(_("succeeded at"), null=True)
+    succeeded_at = MomentField(_("succeeded at"), null=True)
     """The end of the last run without problems."""
     is_ok = models.BooleanField(_("without problems"), null=True)
     counts = models.JSONField(_("counts"), default=dict)

@@ -6,10 +6,11 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from django.db.models import DateTimeField, Q, Value
+from django.db.models import Q, Value
 from django.db.models.functions import Cast
 
 from chatmemory.errors import BadInput
+from chatmemory.models.fields import MomentField
 from chatmemory.models.sessions import Session, SessionQuerySet
 
 UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -54,7 +55,7 @@ def _after(sessions: SessionQuerySet, cursor: str) -> SessionQuerySet:
         last = UNIX_EPOCH + int(parts[1]) * MICROSECOND
     except OverflowError:
         raise _invalid() from None
-    moment = DateTimeField()
+    moment = MomentField()
     at = Cast(Value(last, output_field=moment), moment)
     return sessions.alias(at=Cast("last_message_at", moment)).filter(
         Q(at__lt=at) | Q(older, at=at) | Q(at__isnull=True)

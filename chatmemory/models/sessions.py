@@ -17,7 +17,7 @@ from django.db.models.sql import Query
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory.conf import settings
-from chatmemory.models.fields import DatabaseNow, DatabaseToday, KeyField
+from chatmemory.models.fields import DatabaseNow, DatabaseToday, KeyField, MomentField
 from chatmemory.models.indexes import PartialIndex, PrefixIndex
 from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.values import (
@@ -220,16 +220,16 @@ class Session(models.Model):
     tokens = models.BigIntegerField(_("tokens"), db_default=0)
     """The sum of all rows that were ever stored."""
 
-    last_message_at = models.DateTimeField(_("last message at"), null=True)
+    last_message_at = MomentField(_("last message at"), null=True)
     last_active_day = models.DateField(db_default=DatabaseToday(), db_index=True)
-    expires_at = models.DateTimeField(_("expires at"), null=True, blank=True, db_index=True)
-    archived_at = models.DateTimeField(_("archived at"), null=True)
-    pinned_at = models.DateTimeField(_("pinned at"), null=True)
-    held_at = models.DateTimeField(_("on hold since"), null=True)
-    removed_at = models.DateTimeField(_("purged at"), null=True)
+    expires_at = MomentField(_("expires at"), null=True, blank=True, db_index=True)
+    archived_at = MomentField(_("archived at"), null=True)
+    pinned_at = MomentField(_("pinned at"), null=True)
+    held_at = MomentField(_("on hold since"), null=True)
+    removed_at = MomentField(_("purged at"), null=True)
     removed_scope = KeyField(max_length=150, db_default="", db_index=True)
     """The scope of a session before its purge, for restore and erasure; otherwise empty."""
-    created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
+    created_at = MomentField(_("created at"), db_default=DatabaseNow())
 
     objects = PrimaryManager.from_queryset(SessionQuerySet)()
 

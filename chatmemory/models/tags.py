@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory.models.fields import DatabaseNow, KeyField
+from chatmemory.models.fields import DatabaseNow, KeyField, MomentField
 from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.sessions import Session
 
@@ -19,7 +19,7 @@ class SessionTag(models.Model):
         Session, on_delete=models.CASCADE, related_name="tags", db_index=False
     )
     tag = KeyField(_("tag"), max_length=MAX_TAG_CHARS)
-    created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
+    created_at = MomentField(_("created at"), db_default=DatabaseNow())
 
     objects = PrimaryManager()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory.models.fields import KeyField
+from chatmemory.models.fields import KeyField, MomentField
 from chatmemory.models.managers import PrimaryManager
 
 
@@ -19,7 +19,7 @@ class Ticket(models.Model):
     """Digest of the account's session hash at issue: a new password invalidates the ticket."""
     login = models.TextField()
     """Session key and credential of the requesting login, encrypted with the ticket."""
-    expires_at = models.DateTimeField(db_index=True)
+    expires_at = MomentField(db_index=True)
 
     objects = PrimaryManager()
 

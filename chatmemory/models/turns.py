@@ -25,7 +25,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory import codec
 from chatmemory.models.feedback import Feedback
-from chatmemory.models.fields import DatabaseNow, KeyField
+from chatmemory.models.fields import DatabaseNow, KeyField, MomentField
 from chatmemory.models.indexes import PartialIndex
 from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.messages import Message
@@ -217,9 +217,9 @@ class Turn(models.Model):
     fence = models.BigIntegerField(db_default=0)
     """See Note [Fence]."""
     lease_owner = models.CharField(max_length=64, default="")
-    lease_until = models.DateTimeField(null=True)
-    started_at = models.DateTimeField(null=True)
-    stop_requested_at = models.DateTimeField(null=True)
+    lease_until = MomentField(null=True)
+    started_at = MomentField(null=True)
+    stop_requested_at = MomentField(null=True)
     step = models.IntegerField(db_default=0)
     """The number of the streamed text in the turn."""
     first_text_ms = models.IntegerField(null=True)
@@ -229,8 +229,8 @@ class Turn(models.Model):
     model = models.CharField(max_length=100, default="")
     usage = models.TextField(default="")
     error = models.CharField(max_length=32, default="")
-    created_at = models.DateTimeField(db_default=DatabaseNow())
-    ended_at = models.DateTimeField(null=True)
+    created_at = MomentField(db_default=DatabaseNow())
+    ended_at = MomentField(null=True)
 
     objects = PrimaryManager.from_queryset(TurnQuerySet)()
 

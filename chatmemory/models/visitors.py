@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory.models.fields import DatabaseNow, DatabaseToday, KeyField
+from chatmemory.models.fields import DatabaseNow, DatabaseToday, KeyField, MomentField
 from chatmemory.models.managers import PrimaryManager
 
 
@@ -33,14 +33,14 @@ class Visitor(models.Model):
     embed = KeyField(_("embed"), max_length=64, db_default="")
     """The key of the embed that created the visitor; empty for this site."""
     seen_day = models.DateField(_("last seen on"), db_default=DatabaseToday())
-    ends_at = models.DateTimeField(_("ends at"), db_index=True)
+    ends_at = MomentField(_("ends at"), db_index=True)
     """When the credential ends. Each day with a request moves it, up to VISITOR_MAX_DAYS."""
     adopted_by = KeyField(_("adopted by"), max_length=150, db_default="", db_index=True)
     """The scope of the user who took over the sessions."""
-    adopted_at = models.DateTimeField(_("adopted at"), null=True)
+    adopted_at = MomentField(_("adopted at"), null=True)
     moved = models.JSONField(default=dict)
     """The new key of each adopted session by its old key, for a repeated adoption."""
-    created_at = models.DateTimeField(_("created at"), db_default=DatabaseNow())
+    created_at = MomentField(_("created at"), db_default=DatabaseNow())
 
     objects = PrimaryManager.from_queryset(VisitorQuerySet)()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from itertools import groupby
 
 from django.db.models import F, OuterRef, Q
@@ -132,7 +132,7 @@ def _containing(sessions: SessionQuerySet, text: str) -> SessionQuerySet:
 
 
 def _groups(chats: Iterable[Chat]) -> list[Group]:
-    today = timezone.localdate()
+    today = timezone.localdate(datetime.now(UTC))
     return [
         Group(id=group_id, name=name, chats=list(found))
         for (group_id, name), found in groupby(chats, lambda chat: _group_of(chat.at, today))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TypeVar
 
 from django.db.models import F
-from django.utils import timezone
 from django.utils.timezone import is_naive
 
 from chatmemory.access import rates
@@ -120,7 +119,7 @@ def open_session(
     check_title(title)
     check_value(instructions, "instructions")
     _check_metadata(dict(metadata or {}))
-    if expires_at is not None and (is_naive(expires_at) or expires_at <= timezone.now()):
+    if expires_at is not None and (is_naive(expires_at) or expires_at <= datetime.now(UTC)):
         raise BadInput("expires_at must be in the future and have a time zone.", field="expires_at")
     new = Session(
         scope=scope,

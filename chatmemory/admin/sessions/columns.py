@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from django.contrib import admin
 from django.urls import reverse
 from django.utils import timezone
@@ -58,7 +60,7 @@ class SessionColumns:
         age = format_html(
             '<span class="chatmemory-key" title="{}">{}</span>',
             at,
-            duration(timezone.now() - found.since),
+            duration(datetime.now(UTC) - found.since),
         )
         return html + age
 

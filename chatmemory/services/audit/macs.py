@@ -77,9 +77,7 @@ def key_id_of(entry: AuditEntry) -> str:
 
 def utc_text(time: datetime) -> str:
     """Format a time in UTC, independently of database and time zone."""
-    return (time if time.tzinfo is None else time.astimezone(UTC)).isoformat(
-        timespec="microseconds"
-    )
+    return time.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def _digest(key: Key, nonce: str, entry: Mapping[str, Any]) -> str:

@@ -43,7 +43,7 @@ class _Sum:
 
 def day_of(moment: datetime) -> date:
     """Return the day in UTC."""
-    return (moment if moment.tzinfo is None else moment.astimezone(UTC)).date()
+    return moment.astimezone(UTC).date()
 
 
 def add_turns(ended: TurnQuerySet) -> int:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from django.conf import settings as django_settings
-
 from chatmemory.database.faults import ignored_duplicate, write_connection
 from chatmemory.database.locks import locked_transaction
 from chatmemory.models import Maintenance, database_now
@@ -58,8 +56,7 @@ def settled() -> Settled:
             cursor.execute(_OLDEST_WRITER)
             (begun,) = cursor.fetchone()
         if begun is not None:
-            begun = begun if django_settings.USE_TZ else begun.astimezone(UTC).replace(tzinfo=None)
-            oldest = min(now, begun)
+            oldest = min(now, begun.astimezone(UTC))  # naive if USE_TZ is False
     return Settled(now=now, at=oldest - MARGIN)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -236,7 +236,7 @@ def _since(session: Session, state: State, turns: Turns) -> datetime | None:
 def _with_age(label: str, since: datetime | None) -> str:
     if since is None:
         return label
-    age = duration(timezone.now() - since)
+    age = duration(datetime.now(UTC) - since)
     return _("%(state)s for %(age)s") % {"state": label, "age": age}
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.db.models import Subquery
-from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from chatmemory import codec
@@ -125,4 +124,4 @@ def _usage(turn: Turn) -> list[str]:
 
 def age_of(turn: Turn) -> str:
     """Return for how long a turn runs, or waits."""
-    return duration(timezone.now() - (turn.started_at or turn.created_at))
+    return duration(datetime.now(UTC) - (turn.started_at or turn.created_at))
