@@ -15,8 +15,8 @@ MAX_CODE_SECONDS = 0.2
 0.02 s."""
 
 PERSON_SECONDS = 2.0
-"""Maximum CPU time for all texts of one person in one minute of the clock, in each process. Texts
-above it are only escaped."""
+"""Maximum CPU time for all texts of one person in one minute of the clock, in each process. Above
+it, texts are only escaped and JSON is not indented."""
 
 MAX_TABLE_CELLS = 2_000
 """Maximum table cells in one text. A row gets all columns of its header, so 1,400 characters could
