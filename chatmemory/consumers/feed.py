@@ -16,6 +16,7 @@ from chatmemory.live.hub import hub
 from chatmemory.live.texts import LiveText, Place
 from chatmemory.models import Change, Head, Page, Session, StoredMessage, Turn
 from chatmemory.protocol import Cursor
+from chatmemory.rendering.rows import person_of
 from chatmemory.services.catch_up import Reset, RowCursor, changed_rows, next_rows
 
 PAGE_ROWS = 100
@@ -239,7 +240,8 @@ class Feed:
 
     def _new_blocks(self, text: LiveText, language: str, credit: Credit) -> Iterator[str]:
         """Yield frames with the blocks of the text that was sent."""
-        blocks = hub.blocks_of(self.place, text, language)
+        person = person_of(self.address[0], self.place.session_pk)
+        blocks = hub.blocks_of(self.place, text, language, person=person)
         blocks.update()
         self._blocks.follow(text, blocks)
         while credit.is_left() and (frame := self._blocks.next_frame(self._text.chars)) is not None:

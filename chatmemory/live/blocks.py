@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
@@ -19,7 +19,7 @@ from chatmemory.rendering.text import MAX_MARKDOWN_CHARS, has_markup
 from chatmemory.responders import Progress
 
 RENDER_THREADS = 2
-"""Threads that render blocks. A hostile text occupies one for at most `budget.MAX_SECONDS`."""
+"""Threads that render blocks, each person's for at most `budget.PERSON_SECONDS` of a minute."""
 MAX_HTML_CHARS = 64 * 1024
 """Longest HTML of one frame. A text with a longer block has no further blocks."""
 MAX_TAG_CHARS = 35
@@ -61,7 +61,9 @@ class LiveBlock(NamedTuple):
 class LiveBlocks:
     """The blocks of one text in one language. Any thread may call the methods."""
 
-    def __init__(self, text: Pieces, language: str, notify: Callable[[], object]) -> None:
+    def __init__(
+        self, text: Pieces, language: str, notify: Callable[[], object], person: Hashable = None
+    ) -> None:
         """`notify` is called in another thread when there are new blocks."""
         self.blocks: list[LiveBlock] = []
         self.frames: dict[tuple[int, int], str] = {}
@@ -69,7 +71,7 @@ class LiveBlocks:
         self._text = text
         self._language = language
         self._notify = notify
-        self._stream = MarkdownStream(prefix=PREFIX)
+        self._stream = MarkdownStream(prefix=PREFIX, person=person)
         self._lock = threading.Lock()
         """Locked while something is rendered."""
         self._source = ""
@@ -160,8 +162,11 @@ class LiveBlocks:
         self._add_text(text[len(self._source) :])
         with translation.override(self._language):
             self._add("".join(self._stream.close()))
-        is_limited: bool = self._is_over
-        return not (is_limited or self._stream.has_notes)
+            is_limited: bool = self._is_over
+            if is_limited or self._stream.has_notes:
+                return False
+            self._stream.remember(text, "".join(block.html for block in self.blocks))
+        return True
 
 
 def language_of(tag: str) -> str:

@@ -215,9 +215,10 @@ class Hub:
         """Return the text of the session's run, in this or another process."""
         return self._texts.get(place)
 
-    def blocks_of(self, place: Place, text: LiveText, language: str) -> LiveBlocks:
+    def blocks_of(self, place: Place, text: LiveText, language: str, *, person: str) -> LiveBlocks:
         """Return the blocks of a text; new ones wake the sockets of the session."""
-        return text.blocks_in(language, partial(self._sockets.notify_text, place.session_pk))
+        notify = partial(self._sockets.notify_text, place.session_pk)
+        return text.blocks_in(language, notify, person)
 
     # Only the hub's thread calls the methods below.
 

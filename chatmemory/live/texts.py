@@ -61,11 +61,16 @@ class LiveText:
         """The text without the progress events."""
         return "".join(piece for piece in self.pieces if isinstance(piece, str))
 
-    def blocks_in(self, language: str, notify: Callable[[], object]) -> LiveBlocks:
+    def blocks_in(
+        self, language: str, notify: Callable[[], object], person: Hashable = None
+    ) -> LiveBlocks:
         """Return the blocks in a language; `notify` is that of the first call."""
         found = self.blocks.get(language)
-        # `setdefault`: sockets of two event loops share one.
-        return found or self.blocks.setdefault(language, LiveBlocks(self, language, notify))
+        if found is None:
+            new = LiveBlocks(self, language, notify, person)
+            # `setdefault`: sockets of two event loops share one.
+            found = self.blocks.setdefault(language, new)
+        return found
 
 
 class Mirrored(Enum):

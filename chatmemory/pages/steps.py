@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from chatmemory.codec import Steps
 from chatmemory.models import StoredMessage
+from chatmemory.rendering.budget import Share
 from chatmemory.rendering.json import formatted, formatted_args
 from chatmemory.rendering.text import visible
 
 MAX_TEXT_CHARS = 30_000
 """The page truncates longer messages, with a link to the whole message."""
+MAX_PAGE_CHARS = 300_000
+"""Maximum characters of all steps of a page; those of the oldest messages are truncated first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +64,24 @@ class RowSteps:
         return bool(self.reasoning or self.entries)
 
 
-def steps_of_rows(rows: Sequence[StoredMessage], *, running: str | None) -> dict[int, RowSteps]:
+def steps_of_rows(
+    rows: Sequence[StoredMessage], *, running: str | None, person: Hashable = None
+) -> dict[int, RowSteps]:
     """Return the steps of the rows by seq, without the rows that are the result of a call here.
 
-    `running` is the name of the running turn, which can still give results.
+    `running` is the name of the running turn, which can still give results. The time to indent JSON
+    is that of the person, as in `rendering.markdown`.
     """
     found = {row.seq: row.steps() for row in rows}
     results = _results(rows, found)
     folded = {row.seq for row in results.values()}
-    return {
-        row.seq: _row_steps(row, found, results, running) for row in rows if row.seq not in folded
+    room = _Room(Share(person))
+    steps = {
+        row.seq: _row_steps(row, found, results, running, room)
+        for row in reversed(rows)
+        if row.seq not in folded
     }
+    return dict(reversed(steps.items()))
 
 
 def whole_text(row: StoredMessage) -> str:
@@ -79,6 +90,23 @@ def whole_text(row: StoredMessage) -> str:
     reasoning = steps.reasoning.text if steps.reasoning else ""
     calls = (f"{call.name}\n{formatted_args(call.args, is_cut=False)}" for call in steps.calls)
     return "\n\n".join(filter(None, (reasoning, row.text, *calls)))
+
+
+class _Room:
+    """What a page can still show of its steps."""
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self._chars = MAX_PAGE_CHARS
+
+    def show(self, text: str, indented: Callable[[str], str] = str) -> tuple[str, bool]:
+        """Return what the page shows of a text, and whether it is truncated."""
+        max_chars = min(MAX_TEXT_CHARS, self._chars)
+        shown = text[:max_chars]
+        with self._share.counted():
+            shown = visible(shown if self._share.is_spent() else indented(shown))
+        self._chars = max(0, self._chars - len(shown))
+        return shown, len(text) > max_chars
 
 
 _Place = tuple[int, int]
@@ -104,40 +132,43 @@ def _row_steps(
     found: Mapping[int, Steps],
     results: Mapping[_Place, StoredMessage],
     running: str | None,
+    room: _Room,
 ) -> RowSteps:
     steps = found[row.seq]
-    entries = [
-        StepEntry(
+    entries: list[StepEntry] = []
+    for index, call in enumerate(steps.calls):
+        result = results.get((row.seq, index))
+        args, is_cut = room.show(call.args, partial(formatted_args, is_cut=call.cut))
+        entry = StepEntry(
             name=visible(call.name),
-            args=visible(formatted_args(call.args, is_cut=call.cut)),
-            args_cut=call.cut,
-            result=_result_entry(result, found[result.seq]) if result else None,
+            args=args,
+            args_cut=call.cut or is_cut,
+            result=_result_entry(result, found[result.seq], room) if result else None,
             is_running=running is not None and row.turn_client_id == running,
         )
-        for index, call in enumerate(steps.calls)
-        for result in [results.get((row.seq, index))]
-    ]
+        entries.append(entry)
+    reasoning, is_cut = room.show(steps.reasoning.text) if steps.reasoning else ("", False)
     return RowSteps(
-        reasoning=visible(steps.reasoning.text) if steps.reasoning else "",
-        reasoning_cut=steps.reasoning is not None and steps.reasoning.cut,
-        entries=[_step_of_result(row, steps)] if row.role == "tool" else entries,
+        reasoning=reasoning,
+        reasoning_cut=is_cut or (steps.reasoning is not None and steps.reasoning.cut),
+        entries=[_step_of_result(row, steps, room)] if row.role == "tool" else entries,
     )
 
 
-def _step_of_result(row: StoredMessage, steps: Steps) -> StepEntry:
+def _step_of_result(row: StoredMessage, steps: Steps, room: _Room) -> StepEntry:
     """Return the step for a result whose call is not on the page."""
     name = visible(steps.result.name) if steps.result else ""
-    result = _result_entry(row, steps)
+    result = _result_entry(row, steps, room)
     return StepEntry(name=name, args="", args_cut=False, result=result, is_running=False)
 
 
-def _result_entry(row: StoredMessage, steps: Steps) -> ResultEntry:
-    text = row.text[:MAX_TEXT_CHARS]
+def _result_entry(row: StoredMessage, steps: Steps, room: _Room) -> ResultEntry:
+    text, is_cut = room.show(row.text, formatted)
     return ResultEntry(
         seq=row.seq,
         revision=row.revision,
-        text=visible(formatted(text)),
-        is_cut=len(row.text) > MAX_TEXT_CHARS,
+        text=text,
+        is_cut=is_cut,
         failed=steps.result is not None and steps.result.failed,
         redacted=row.redacted,
         quarantined=row.is_unreadable,

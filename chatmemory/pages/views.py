@@ -177,7 +177,7 @@ def message_entries(
 
     Without the rows that are shown as the result of a tool call.
     """
-    steps = steps_of_rows(rows, running=running)
+    steps = steps_of_rows(rows, running=running, person=renderer.person)
     return [
         MessageEntry(
             seq=row.seq,

@@ -1,13 +1,22 @@
-"""The limits of one rendering: table cells, nesting, CPU time, and size of the HTML."""
+"""The limits of rendering: table cells, nesting, CPU time, and size of the HTML."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 MAX_SECONDS = 1.0
 """Maximum CPU time for one text. A usual one of 30,000 characters takes 0.1 s, the worst 1 s."""
+
+MAX_CODE_SECONDS = 0.2
+"""Maximum CPU time for the colors of all code in one text. Usual code of 10,000 characters takes
+0.02 s."""
+
+PERSON_SECONDS = 2.0
+"""Maximum CPU time for all texts of one person in one minute of the clock, in each process. Above
+it, texts are only escaped and JSON is not indented."""
 
 MAX_TABLE_CELLS = 2_000
 """Maximum table cells in one text. A row gets all columns of its header, so 1,400 characters could
@@ -30,6 +39,58 @@ class OverBudget(Exception):
     """A block exceeds a limit, and is only escaped."""
 
 
+class Share:
+    """The CPU time that is left for the texts of one person in this minute of the clock.
+
+    Counted in each process. Without a person nothing is limited.
+    """
+
+    def __init__(self, person: Hashable = None) -> None:
+        self._person = person
+
+    def is_spent(self) -> bool:
+        return self._person is not None and _spent_by.seconds(self._person) >= PERSON_SECONDS
+
+    def add(self, seconds: float) -> None:
+        """Count CPU time."""
+        if self._person is not None:
+            _spent_by.add(self._person, seconds)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count the CPU time of a part of the work."""
+        started = time.thread_time()
+        try:
+            yield
+        finally:
+            self.add(time.thread_time() - started)
+
+
+class _Spent:
+    """The CPU time of each person in this minute."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._minute = 0
+        self._seconds: dict[Hashable, float] = {}
+
+    def seconds(self, person: Hashable) -> float:
+        return self._seconds.get(person, 0.0) if self._minute == _minute() else 0.0
+
+    def add(self, person: Hashable, seconds: float) -> None:
+        with self._lock:
+            if self._minute != (minute := _minute()):
+                self._minute, self._seconds = minute, {}
+            self._seconds[person] = self._seconds.get(person, 0.0) + seconds
+
+
+def _minute() -> int:
+    return int(time.time() // 60)
+
+
+_spent_by = _Spent()
+
+
 class Budget:
     """The resources that one text has left.
 
@@ -37,43 +98,56 @@ class Budget:
     pieces is rendered like a stored one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, share: Share) -> None:
         self.cells = MAX_TABLE_CELLS
         self.steps = 0
         self.is_spent = False
+        self.is_refused = False
+        """Whether the share of the person was spent: the text can be rendered later."""
+        self.code_seconds = MAX_CODE_SECONDS
+        self._share = share
         self._seconds = MAX_SECONDS
-        self._until = 0.0
+        self._counted_at = 0.0
+        """The CPU time of the thread up to which it is counted."""
         self._text_chars = 0
         self._html_chars = 0
 
     @contextmanager
     def timed(self) -> Iterator[None]:
         """Count the CPU time of a part of the work. Raises OverBudget if none is left."""
-        if self.is_spent:
-            raise OverBudget
-        started = time.thread_time()
-        self._until = started + self._seconds
+        self._check_share()
+        self._counted_at = time.thread_time()
         try:
             yield
         finally:
-            self._seconds -= time.thread_time() - started
+            self._count_time()
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """Do not count the CPU time of work that is done once in a process."""
-        started = time.thread_time()
+        self._count_time()
         try:
             yield
         finally:
-            seconds = time.thread_time() - started
-            self._seconds += seconds
-            self._until += seconds
+            self._counted_at = time.thread_time()
 
     def count_step(self) -> None:
-        """Raise OverBudget after MAX_SECONDS in total."""
+        """Raise OverBudget after MAX_SECONDS in total, or if the share of the person is spent."""
         self.steps += 1
-        if self.steps % CHECK_EVERY == 0 and time.thread_time() > self._until:
-            self.is_spent = True
+        if self.steps % CHECK_EVERY == 0:
+            self._count_time()
+            self.is_spent = self.is_spent or self._seconds < 0
+            self._check_share()
+
+    def _count_time(self) -> None:
+        now = time.thread_time()
+        self._seconds -= now - self._counted_at
+        self._share.add(now - self._counted_at)
+        self._counted_at = now
+
+    def _check_share(self) -> None:
+        self.is_refused = self.is_refused or self._share.is_spent()
+        if self.is_spent or self.is_refused:
             raise OverBudget
 
     def check_nesting(self, level: int) -> None:

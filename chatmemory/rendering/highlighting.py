@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from functools import cache
 from itertools import groupby
@@ -19,7 +20,10 @@ except ImportError:  # the extra `page` is not installed
     find_lexer_class_by_name = None
 
 MAX_CODE_CHARS = 10_000
-"""Longer code is not highlighted: a lexer can't be stopped within a token."""
+"""Longer code is not highlighted. `budget.MAX_CODE_SECONDS` can't stop a lexer within a token."""
+
+MAX_BACKTRACKED_CHARS = 4_000
+"""The same for the languages of `BACKTRACKING`."""
 
 LANGUAGES = {
     *("awk", "bash", "c", "c#", "c++", "clojure", "cmake", "console", "cpp", "cs", "csharp"),
@@ -34,6 +38,9 @@ LANGUAGES = {
 }
 """The languages that are highlighted. Other lexers of Pygments may be slow with hostile code: that
 of OCaml takes over a second for 10,000 zeros."""
+
+BACKTRACKING = {"console", "ini", "matlab"}
+"""Languages whose lexers need over 0.3 s for one token of 10,000 hostile characters."""
 
 _CLASSES = {
     "Comment": "hl-comment",
@@ -63,7 +70,8 @@ def highlighted(code: str, language: str, budget: Budget) -> str:
     """Return the code as HTML; only escaped if its language or length is not supported."""
     plain = escapeHtml(code)
     name = language.lower()
-    if find_lexer_class_by_name is None or name not in LANGUAGES or len(code) > MAX_CODE_CHARS:
+    max_chars = MAX_BACKTRACKED_CHARS if name in BACKTRACKING else MAX_CODE_CHARS
+    if find_lexer_class_by_name is None or name not in LANGUAGES or len(code) > max_chars:
         return plain
     with budget.uncounted():
         lexer_class = _lexer_class(name)
@@ -77,7 +85,7 @@ def highlighted(code: str, language: str, budget: Budget) -> str:
         chars += len(text)
         html = escapeHtml(text)
         parts.append(f'<span class="{css_class}">{html}</span>' if css_class else html)
-    # A lexer may drop characters, such as a byte order mark.
+    # Fewer if the time is over; and a lexer may drop characters, such as a byte order mark.
     return "".join(parts) if chars == len(code) else plain
 
 
@@ -93,10 +101,15 @@ def _lexer_class(name: str) -> type[Lexer] | None:
 
 
 def _tokens(lexer: Lexer, code: str, budget: Budget) -> Iterator[tuple[str, str]]:
-    """Yield the class and text of each token."""
-    for kind, text in lexer.get_tokens(code):
-        budget.count_step()
-        yield _class_of(str(kind).removeprefix("Token.")), text
+    """Yield the class and text of each token, until the time for code is over."""
+    started = time.thread_time()
+    try:
+        for kind, text in lexer.get_tokens(code):
+            if time.thread_time() - started > budget.code_seconds:
+                return
+            yield _class_of(str(kind).removeprefix("Token.")), text
+    finally:
+        budget.code_seconds -= time.thread_time() - started
 
 
 @cache

@@ -1,19 +1,25 @@
-"""JSON as people read it: indented. The values stay as they are written."""
+"""JSON as people read it: indented, with its values as they are written. chat/json.js is equal."""
 
 from __future__ import annotations
 
 import json
 import re
 
+from chatmemory.rendering.text import MAX_MARKDOWN_CHARS
+
 _TOKENS = re.compile(
     r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|\[\s*\]|\{\s*\}|[\[\]{}:,]|[^\s"\[\]{}:,]+', re.DOTALL
 )
 _MAX_INDENT = 20
+_MAX_GROWTH = 3
+"""Longer by more than this factor, JSON is shown as it is: deep lists would be mostly spaces."""
+_FREE_CHARS = 2_000
+"""Any JSON may become as long, since short ones grow more."""
 
 
 def formatted(text: str) -> str:
-    """Indent a text if it is a JSON object or list, unless it is too deep for Python's parser."""
-    if not text.lstrip().startswith(("{", "[")):
+    """Indent a text if it is a JSON object or list, unless it is too long or too deep."""
+    if not text.lstrip().startswith(("{", "[")) or len(text) > MAX_MARKDOWN_CHARS:
         return text
     try:
         json.loads(text)
@@ -28,25 +34,31 @@ def formatted_args(args: str, *, is_cut: bool) -> str:
 
 
 def indented(text: str) -> str:
-    """Indent JSON, which may be truncated."""
+    """Indent JSON, which may be truncated; return it as it is if it would grow too much."""
     depth = 0
     parts: list[str] = []
-    for sign in _TOKENS.findall(text):
+    left = max(_FREE_CHARS, _MAX_GROWTH * len(text))
+    for found in _TOKENS.finditer(text):
+        sign = found[0]
         match sign:
             case "{" | "[":
                 depth += 1
-                parts += [sign, _line(depth)]
+                part = sign + _line(depth)
             case "}" | "]":
                 depth -= 1
-                parts += [_line(depth), sign]
+                part = _line(depth) + sign
             case ",":
-                parts += [sign, _line(depth)]
+                part = sign + _line(depth)
             case ":":
-                parts.append(": ")
+                part = ": "
             case _ if sign[0] in "{[":  # empty
-                parts.append(sign[0] + sign[-1])
+                part = sign[0] + sign[-1]
             case _:
-                parts.append(sign)
+                part = sign
+        parts.append(part)
+        left -= len(part)
+        if left < 0:
+            return text
     return "".join(parts)
 
 

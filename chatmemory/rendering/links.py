@@ -23,6 +23,9 @@ SCHEMES = {"http", "https", "mailto"}
 REL = "nofollow noopener noreferrer"
 
 _SCHEME = re.compile(r"https?://", re.IGNORECASE)
+_MARKS = [f"{mark}_{side}" for mark in ("em", "strong", "s") for side in ("open", "close")]
+_TEXTS = {"text", "code_inline", "softbreak", "hardbreak", *_MARKS}
+"""The tokens that a link shows as they are written, unlike a formula or an image."""
 
 
 def enable(parser: MarkdownIt) -> None:
@@ -90,10 +93,12 @@ def destination_of(url: str) -> str:
     return parts.netloc.rpartition("@")[2]
 
 
-def shows_destination(text: str, destination: str) -> bool:
-    """Whether the text of a link begins with its destination, as a whole."""
-    shown = _SCHEME.sub("", text.strip(), count=1).casefold()
-    return re.split("[/?#]", shown, maxsplit=1)[0] == destination.casefold()
+def shows_destination(text: str, url: str) -> bool:
+    """Whether the text of a link begins with its host as a whole, or is its mail address."""
+    shown, destination = text.strip().casefold(), destination_of(url).casefold()
+    if url.casefold().startswith("mailto:"):
+        return shown.removeprefix("mailto:") == destination
+    return re.split("[/?#]", _SCHEME.sub("", shown, count=1), maxsplit=1)[0] == destination
 
 
 def _split(url: str) -> SplitResult | None:
@@ -116,11 +121,18 @@ def _render_close(
     start = index - 1
     while tokens[start].type != "link_open":
         start -= 1
-    destination = destination_of(str(tokens[start].attrGet("href")))
-    text = renderer.renderInlineAsText(tokens[start:index], options, env)
-    if not destination or shows_destination(text, destination):
+    url = str(tokens[start].attrGet("href"))
+    destination = destination_of(url)
+    if not destination or shows_destination(_text_of(tokens[start + 1 : index]), url):
         return "</a>"
     return f'</a><span class="link-host"> ({escapeHtml(destination)})</span>'
+
+
+def _text_of(tokens: Sequence[Token]) -> str:
+    """Return the text of a link; "" if it has parts that can look like any text."""
+    if not all(token.type in _TEXTS for token in tokens):
+        return ""
+    return "".join("\n" if token.type.endswith("break") else token.content for token in tokens)
 
 
 def _render_image(

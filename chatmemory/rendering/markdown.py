@@ -14,7 +14,7 @@ from markdown_it.utils import EnvType
 from chatmemory.conf import settings
 from chatmemory.rendering import formulas
 from chatmemory.rendering.blocks import BlockSplitter
-from chatmemory.rendering.budget import Budget, OverBudget
+from chatmemory.rendering.budget import Budget, OverBudget, Share
 from chatmemory.rendering.cache import Cache
 from chatmemory.rendering.cleaning import cleaned
 from chatmemory.rendering.notes import Notes
@@ -28,21 +28,21 @@ _NOT_A_CHARACTER = re.compile("[\0\ud800-\udfff]")
 _PREFIX = re.compile(r"(?:[A-Za-z][A-Za-z0-9_-]*)?")
 
 
-def markdown(text: str, *, key: Hashable = None, prefix: str = "") -> SafeString:
+def markdown(text: str, *, prefix: str = "", person: Hashable = None) -> SafeString:
     """Render HTML that can neither run scripts nor fetch resources, except images that are allowed.
 
     `prefix` begins the ids of footnotes, so that those of several texts on one page differ. The
-    result is cached by `key` if given, which must identify the text, such as a row with its
-    revision; else by the text. A block above a limit of `budget.py` is only escaped.
+    result is cached by the text. A block above a limit of `budget.py` is only escaped, as is a text
+    of a `person` whose time of this minute is spent.
     """
-    identity = hashlib.sha256(text.encode(errors="surrogatepass")).digest() if key is None else key
     origins = tuple(settings.IMAGE_ORIGINS)
-    # The libraries of the extra `page` are those of the process, as the cache is.
-    entry = (key is None, identity, prefix, origins, get_language())
+    entry = _entry(text, prefix, origins)
     html = _cache.get(entry)
     if html is None:
-        html = _rendered(text, prefix, origins)
-        _cache.put(entry, html)
+        document = _Document(prefix, origins, Share(person))
+        html = _rendered(text, document)
+        if not document.is_refused:
+            _cache.put(entry, html)
     return _safe(html)
 
 
@@ -54,8 +54,9 @@ class MarkdownStream:
     its block is text. Each line is parsed once.
     """
 
-    def __init__(self, *, prefix: str = "") -> None:
-        self._document = _Document(prefix, tuple(settings.IMAGE_ORIGINS))
+    def __init__(self, *, prefix: str = "", person: Hashable = None) -> None:
+        self._share = Share(person)
+        self._document = _Document(prefix, tuple(settings.IMAGE_ORIGINS), self._share)
         self._splitter = BlockSplitter()
         self._line: list[str] = []
         """The parts of the last line, which is not complete."""
@@ -66,19 +67,25 @@ class MarkdownStream:
 
     def feed(self, piece: str) -> list[SafeString]:
         """Add a piece of the text; return the blocks that it ends."""
+        with self._share.counted():
+            sources = self._add(piece)
+        return self._rendered(sources)
+
+    def _add(self, piece: str) -> list[str]:
+        """Add a piece of the text; return the sources of the blocks that it ends."""
         if self._line and self._line[-1] == "\r":
             piece = self._line.pop() + piece
         # A carriage return may be the first half of a line end.
         is_half = piece.endswith("\r")
         complete = piece[:-1] if is_half else piece
         sources: list[str] = []
-        end = 0
-        for line in _ENDED_LINE.finditer(complete):
-            sources += self._split("".join([*self._line, line[0]]))
+        # The pattern would search the last line again from each of its characters.
+        end = max(complete.rfind("\n"), complete.rfind("\r")) + 1
+        for line in _ENDED_LINE.findall(complete[:end]):
+            sources += self._split("".join([*self._line, line]))
             self._line.clear()
-            end = line.end()
         self._line += [part for part in (complete[end:], "\r" if is_half else "") if part]
-        return self._rendered(sources)
+        return sources
 
     @property
     def open_text(self) -> str:
@@ -90,13 +97,19 @@ class MarkdownStream:
         """Whether the text defines links or footnotes, which blocks before may use."""
         return self._document.has_notes
 
+    def remember(self, text: str, html: str) -> None:
+        """Cache the joined blocks as the HTML of the whole text, which has no notes."""
+        if not self._document.is_refused:
+            _cache.put(_entry(text, "", self._document.origins), html)
+
     def close(self) -> list[SafeString]:
         """Return the remaining blocks, which end the text."""
-        line = "".join(self._line)
-        self._line.clear()
-        sources = self._split(line) if line else []
-        sources += self._splitter.close()
-        self._count_closed()
+        with self._share.counted():
+            line = "".join(self._line)
+            self._line.clear()
+            sources = self._split(line) if line else []
+            sources += self._splitter.close()
+            self._count_closed()
         return self._rendered(sources) + self._document.end()
 
     def _split(self, line: str) -> list[str]:
@@ -119,13 +132,14 @@ class MarkdownStream:
 class _Document:
     """The state of one text: its budget, definitions and footnotes."""
 
-    def __init__(self, prefix: str, image_origins: tuple[str, ...]) -> None:
+    def __init__(self, prefix: str, image_origins: tuple[str, ...], share: Share) -> None:
         if not _PREFIX.fullmatch(prefix):
             message = f"{prefix!r} cannot begin an id; use letters, digits, - and _"
             raise ValueError(message)
-        self._budget = Budget()
+        self._share = share
+        self._budget = Budget(share)
         self._prefix = prefix
-        self._origins = image_origins
+        self.origins = image_origins
         self._env: EnvType = {
             "budget": self._budget,
             "prefix": prefix,
@@ -134,9 +148,23 @@ class _Document:
         self._notes = Notes(self._env)
 
     @property
+    def is_refused(self) -> bool:
+        """Whether a part is only escaped because the share of the person was spent."""
+        return self._budget.is_refused
+
+    @property
     def has_notes(self) -> bool:
         """Whether the text has definitions or footnotes."""
         return self._notes.has_definitions or self._notes.has_footnotes
+
+    def split(self, text: str) -> list[str]:
+        """Return the blocks of a whole text; one if no time is left."""
+        if self._share.is_spent():
+            return [_normal(text)]
+        splitter = BlockSplitter()
+        with self._share.counted():
+            lines = _LINE.findall(_normal(text))
+            return [part for line in lines for part in splitter.feed(line)] + splitter.close()
 
     def parse(self, source: str) -> list[Token] | None:
         """Parse the structure of a block; None above the budget."""
@@ -189,18 +217,24 @@ class _Document:
 
     def _finished(self, html: str) -> SafeString:
         # Marks at the end, since an entity may encode a character that the text does not contain.
-        html = visible(cleaned(html, self._origins))
+        html = visible(cleaned(html, self.origins))
         self._budget.add_html(html)
         return _safe(html)
 
 
-def _rendered(text: str, prefix: str, image_origins: tuple[str, ...]) -> str:
-    document = _Document(prefix, image_origins)
-    splitter = BlockSplitter()
-    sources = [block for line in _LINE.findall(_normal(text)) for block in splitter.feed(line)]
+def _rendered(text: str, document: _Document) -> str:
+    sources = document.split(text)
     # The structure of all blocks first: their text may use definitions that follow.
-    parsed = [(source, document.parse(source)) for source in sources + splitter.close()]
+    parsed = [(source, document.parse(source)) for source in sources]
     return "".join([document.html(*block) for block in parsed] + document.end())
+
+
+def _entry(text: str, prefix: str, image_origins: tuple[str, ...]) -> Hashable:
+    """Return the key of a text in the cache."""
+    identity = hashlib.sha256(text.encode(errors="surrogatepass")).digest()
+    # Only footnotes have ids. The libraries of the extra `page` are those of the process, as the
+    # cache is.
+    return (identity, prefix if "[^" in text else "", image_origins, get_language())
 
 
 def _normal(text: str) -> str:

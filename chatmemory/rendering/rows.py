@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Protocol
 
 from django.utils.safestring import SafeString, mark_safe
@@ -11,8 +10,7 @@ from chatmemory.rendering.markdown import markdown
 from chatmemory.rendering.text import escaped, has_markup
 
 RENDERED_CHARS = 100_000
-RENDERED_SECONDS = 2.0
-"""Limits of the Markdown that one response renders, in characters and CPU time."""
+"""Maximum characters of Markdown that one response renders."""
 
 
 class Head(Protocol):
@@ -21,7 +19,7 @@ class Head(Protocol):
     @property
     def pk(self) -> int: ...
     @property
-    def epoch(self) -> int: ...
+    def scope(self) -> str: ...
 
 
 class Row(Protocol):
@@ -30,11 +28,14 @@ class Row(Protocol):
     @property
     def seq(self) -> int: ...
     @property
-    def revision(self) -> int: ...
-    @property
     def role(self) -> str: ...
     @property
     def text(self) -> str: ...
+
+
+def person_of(scope: str, session_pk: int) -> str:
+    """Return whose CPU time the texts of a session take; each session of the server has its own."""
+    return scope if ":" in scope else f"{scope} {session_pk}"
 
 
 def is_markdown(row: Row) -> bool:
@@ -47,26 +48,22 @@ def html_of(head: Head, row: Row) -> SafeString:
     if not is_markdown(row):
         html = escaped(row.text) if row.text else ""
         return mark_safe(html)  # noqa: S308  # escaped
-    # A redaction or repair raises the revision. The epoch, since a restored database may assign
-    # the primary key to another session.
-    key = (head.pk, head.epoch, row.seq, row.revision)
-    return markdown(row.text, key=key, prefix=f"m{row.seq}-")
+    return markdown(row.text, prefix=f"m{row.seq}-", person=person_of(head.scope, head.pk))
 
 
 class RowRenderer:
-    """Renders rows of a session for one response, up to its limits."""
+    """Renders rows of a session for one response, up to RENDERED_CHARS."""
 
     def __init__(self, head: Head) -> None:
+        self.person = person_of(head.scope, head.pk)
         self._head = head
         self._chars = 0
-        self._until = time.thread_time() + RENDERED_SECONDS
 
     def html_of(self, row: Row) -> SafeString | None:
-        """Return the HTML of a row; None above the limits, but never for the first row."""
+        """Return the HTML of a row; None above RENDERED_CHARS."""
         if is_markdown(row):
             chars = self._chars + len(row.text)
-            is_late = self._chars > 0 and time.thread_time() > self._until
-            if is_late or chars > RENDERED_CHARS:
+            if chars > RENDERED_CHARS:
                 return None
             self._chars = chars
         return html_of(self._head, row)

@@ -165,7 +165,7 @@ def _write_markup() -> None:
         rows: Any = model._base_manager
         for column in columns:
             has_text = rows.exclude(**{column: ""}).filter(**{f"{column}__isnull": False})
-            max_chars = model._meta.get_field(column).max_length or 1_000_000
+            max_chars = getattr(model._meta.get_field(column), "max_length", None) or 1_000_000
             has_text.update(**{column: Left(Concat(Value(TAG), column), max_chars)})
     for message in Message._base_manager.filter(body__isnull=False):
         message.body = re.sub('"(find_order|sent|c1)', f'"{TAG}\\1', str(message.body))

@@ -14,10 +14,10 @@ from chatmemory.live.blocks import LiveBlocks
 from chatmemory.live.hub import hub
 from chatmemory.live.texts import LiveText, Place
 from chatmemory.models import Session
-from chatmemory.rendering.markdown import markdown
+from chatmemory.rendering import budget
 from tests import responders_for_tests
 from tests.factories import make_session
-from tests.live.test_blocks import REPLY, grow, html_of, in_pieces
+from tests.live.test_blocks import REPLY, grow, html_of, in_pieces, stored_html
 from tests.servers import Tab, connected, live_process, sign_in, use_responder
 
 live = live_process
@@ -151,7 +151,7 @@ async def test_the_blocks_of_a_reply_are_complete_before_its_message(ann, settin
         kinds = [frame["type"] for frame in tab.frames]
         (message,) = (frame for frame in tab.frames if frame.get("role") == "assistant")
         assert tab.blocks()[-1]["last"] is True
-        assert tab.html() == markdown(message["text"])
+        assert tab.html() == stored_html(message["text"])
         assert tab.frames.index(tab.blocks()[-1]) == tab.frames.index(message) - 1
         assert kinds.index("snapshot") < kinds.index("block")
         assert "block" not in [frame["type"] for frame in plain.frames]
@@ -222,3 +222,15 @@ async def test_without_such_a_socket_nothing_is_rendered(ann, watched):
         await db(publish)(watched, "# a\n")
         await tab.until("snapshot")
         assert watched.blocks == {}
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_blocks_are_escaped_when_the_time_of_their_person_is_spent(
+    ann, settings, monkeypatch
+):
+    monkeypatch.setattr(budget, "PERSON_SECONDS", 0.0)
+    use_responder(settings, "echo")
+    async with connected(tab := HtmlTab(ann)):
+        await tab.send("# a\n\n*b*")
+        await tab.idle(2)
+        assert tab.html() == "<p># a</p>\n<p>*b* </p>\n"

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from chatmemory.live import blocks as module
 from chatmemory.live.blocks import LiveBlocks, language_of
 from chatmemory.live.texts import LiveText
-from chatmemory.rendering import scrolling
+from chatmemory.rendering import budget, scrolling
+from chatmemory.rendering import markdown as rendering
 from chatmemory.rendering.markdown import MarkdownStream, markdown
 from chatmemory.rendering.text import MAX_MARKDOWN_CHARS
 from chatmemory.responders import Progress
@@ -48,14 +49,20 @@ def html_of(blocks):
     return "".join(block.html for block in blocks.blocks)
 
 
+def stored_html(text):
+    """Return the HTML of a stored text, not from the cache, where a streamed text puts its own."""
+    rendering._cache.clear()
+    return markdown(text)
+
+
 def in_pieces(text, length):
     return [text[start : start + length] for start in range(0, len(text), length)]
 
 
-def rendered(*pieces, language="en"):
+def rendered(*pieces, language="en", person=None):
     """Return the text and blocks after each piece was rendered on its own."""
     text = LiveText("c1", 0)
-    blocks = LiveBlocks(text, language, lambda: None)
+    blocks = LiveBlocks(text, language, lambda: None, person)
     for piece in pieces:
         grow(text, piece)
         blocks._render()
@@ -70,7 +77,7 @@ def test_each_block_is_rendered_when_it_ends_and_is_the_start_of_the_stored_html
     assert shown.endswith("</pre>\n")
     assert markdown(REPLY).startswith(shown)
     assert blocks.complete(REPLY)
-    assert html_of(blocks) == markdown(REPLY)
+    assert html_of(blocks) == stored_html(REPLY)
 
 
 @given(st.lists(FRAGMENTS, max_size=12), st.integers(1, 9), st.integers(0, 40))
@@ -82,7 +89,7 @@ def test_complete_blocks_are_the_stored_html(fragments, length, unsent):
     pieces = in_pieces(text, length)
     _, blocks = rendered(*pieces[: max(0, len(pieces) - unsent)])
     if blocks.complete(text):
-        assert html_of(blocks) == markdown(text)
+        assert html_of(blocks) == stored_html(text)
         assert [block.end for block in blocks.blocks] == sorted(
             block.end for block in blocks.blocks
         )
@@ -133,6 +140,25 @@ def test_an_error_of_the_renderer_is_logged_and_ends_the_blocks(monkeypatch, cap
     (record,) = caplog.records
     assert record.getMessage().startswith("blocks of a streamed text cannot be rendered: ")
     assert not blocks.complete(text.text)
+
+
+def test_a_streamed_text_is_not_rendered_again_when_it_is_viewed(monkeypatch):
+    rendering._cache.clear()
+    _, blocks = rendered(*in_pieces(REPLY, 7))
+    assert blocks.complete(REPLY)
+    monkeypatch.delattr(rendering, "_parser")
+    with translation.override("en"):
+        assert markdown(REPLY, prefix="m2-") == html_of(blocks)
+
+
+def test_the_blocks_above_the_time_of_a_person_are_escaped_and_not_kept(monkeypatch):
+    rendering._cache.clear()
+    monkeypatch.setattr(budget, "PERSON_SECONDS", 0.0)
+    _, blocks = rendered("*a*\n\n", person="ann")
+    assert blocks.complete("*a*\n\n*b*")
+    assert html_of(blocks) == "<p>*a*</p>\n<p>*b*</p>\n"
+    with translation.override("en"):
+        assert markdown("*a*\n\n*b*") == "<p><em>a</em></p>\n<p><em>b</em></p>\n"
 
 
 def test_a_plain_text_has_no_blocks_since_the_page_shows_it_as_it_is():
@@ -221,4 +247,4 @@ def test_sockets_of_several_threads_get_each_block_once():
     for watcher in watchers:
         watcher.join()
     assert blocks.complete(text.text)
-    assert html_of(blocks) == markdown(text.text)
+    assert html_of(blocks) == stored_html(text.text)

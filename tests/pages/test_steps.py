@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Locator, Route, expect
 from chatmemory import services
 from chatmemory.codec import MAX_STEP_CHARS
 from chatmemory.models import Message
-from chatmemory.pages.steps import MAX_TEXT_CHARS, RowSteps, steps_of_rows
+from chatmemory.pages.steps import MAX_PAGE_CHARS, MAX_TEXT_CHARS, RowSteps, steps_of_rows
 from chatmemory.rendering.text import visible
 from chatmemory.services import Actor, redact_message
 from project import demo_suggestions
@@ -191,6 +191,27 @@ def test_steps_are_text_and_never_html(web):
     assert rows.count('class="cm-step ') == 2 * rows.count("<article")
     tags = {*re.findall(r"<(\w+)", rows)}
     assert tags == {"article", "h2", "details", "summary", "div", "span", "p"}
+
+
+@pytest.mark.django_db
+def test_all_steps_of_a_page_share_a_limit_and_the_newest_are_whole():
+    deep = "[" * 20 + "1," * 5_000 + "1" + "]" * 20
+    steps = shown(calling(call(city="Lisboa")), *[answering(deep, f"x{n}") for n in range(40)])
+    results = [found.entries[0].result for seq, found in steps.items() if seq > 1]
+    assert sum(len(result.text) for result in results) == MAX_PAGE_CHARS
+    assert (results[-1].text, results[-1].is_cut) == (deep, False)
+    assert (results[0].text, results[0].is_cut) == ("", True)
+    assert steps[1].entries[0].args_cut
+
+
+@pytest.mark.django_db
+def test_json_is_not_indented_when_the_time_of_the_person_is_spent(monkeypatch):
+    monkeypatch.setattr("chatmemory.rendering.budget.PERSON_SECONDS", 0.0)
+    make_session()
+    services.append_messages(**TALK, messages=[answering('{"rain":0}')])
+    rows = services.read_history(**TALK).rows
+    steps = steps_of_rows(rows, running=None, person="ann")
+    assert states(steps[1])[0][2] == '{"rain":0}'
 
 
 def test_long_steps_are_truncated_with_a_link_to_the_whole(web):

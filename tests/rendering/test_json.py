@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chatmemory.rendering.json import formatted, formatted_args, indented
+from chatmemory.rendering.text import MAX_MARKDOWN_CHARS
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,21 @@ def test_truncated_arguments_are_indented_too():
     assert formatted_args("city: Lisboa", is_cut=True) == "city: Lisboa"
 
 
+@pytest.mark.parametrize("depth", [20, 400])
+def test_json_that_would_grow_too_much_remains_as_it_is(depth):
+    text = "[" * depth + "1," * 5_000 + "1" + "]" * depth
+    assert formatted(text) == indented(text) == text
+
+
+def test_short_json_is_indented_however_deep_it_is():
+    assert formatted("[" * 30 + "]" * 30).count("\n") == 58
+
+
+def test_long_json_remains_as_it_is():
+    text = f'["{"a" * MAX_MARKDOWN_CHARS}"]'
+    assert formatted(text) == text
+
+
 def test_the_indentation_of_deep_json_is_limited():
-    assert len(indented("[" * 30_000)) < 50 * 30_000
+    assert max(map(len, indented("[" * 40).split("\n"))) == 41
     assert indented("]") == "\n]"

@@ -202,11 +202,6 @@ def test_rendering_in_another_thread_is_equal(empty_cache):
         assert pool.submit(markdown, text).result() == html
 
 
-def test_long_code_is_not_highlighted():
-    assert "<span" in markdown("```python\n" + "a = 1\n" * 1_000)
-    assert "<span" not in markdown("```python\n" + "a = 1\n" * 2_000)
-
-
 @pytest.mark.parametrize("chars", [2_000, pytest.param(MAX_MARKDOWN_CHARS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_text_stays_within_its_budget(name, chars, empty_cache):
@@ -282,15 +277,53 @@ def test_a_text_is_rendered_once(monkeypatch, empty_cache):
         markdown("**b**")
 
 
-def test_a_row_is_rendered_once_for_each_revision(monkeypatch, empty_cache):
-    html = markdown("**a**", key=("row", 1))
+def test_a_text_is_rendered_once_for_each_language_and_prefix_of_its_notes(
+    monkeypatch, empty_cache
+):
+    html = markdown("**a**", prefix="x-")
+    noted = markdown("a[^1]\n\n[^1]: b", prefix="x-")
     monkeypatch.delattr(module, "_parser")
-    assert markdown("**a**", key=("row", 1)) == html
-    for other in ({"key": ("row", 2)}, {"key": ("row", 1), "prefix": "x-"}, {}):
-        with pytest.raises(NameError):
-            markdown("**a**", **other)
+    assert markdown("**a**", prefix="y-") == html
+    assert markdown("a[^1]\n\n[^1]: b", prefix="x-") == noted
+    with pytest.raises(NameError):
+        markdown("a[^1]\n\n[^1]: b", prefix="y-")
     with translation.override("de"), pytest.raises(NameError):
-        markdown("**a**", key=("row", 1))
+        markdown("**a**")
+
+
+@pytest.mark.parametrize(("language", "limit"), [("java", 10_000), ("console", 4_000)])
+def test_code_above_the_limit_of_its_language_is_not_highlighted(language, limit):
+    line = "$ if # a\n"
+    assert "hl-" in markdown(f"```{language}\n{line * ((limit - 1) // len(line))}```")
+    assert "hl-" not in markdown(f"```{language}\n{line * (limit // len(line) + 1)}```")
+
+
+def test_code_without_colors_when_their_time_is_over_and_the_rest_is_rendered(
+    monkeypatch, empty_cache
+):
+    monkeypatch.setattr(budget, "MAX_CODE_SECONDS", 0.0)
+    html = markdown("*a*\n\n```java\nint a;\n```\n\n*b*\n\n```java\nint b;\n```")
+    assert "hl-" not in html
+    assert html.count("<em>") == html.count("</pre>") == 2
+
+
+def test_all_code_of_a_text_has_one_time(monkeypatch, empty_cache):
+    monkeypatch.setattr(highlighting, "_lexer_class", lambda name: Slow)
+    html = markdown("```java\na\n```\n\n" * 9)
+    assert 0 < html.count("hl-keyword") <= 5
+
+
+class Slow:
+    """A lexer that needs a quarter of the time for code."""
+
+    def __init__(self, **options):
+        pass
+
+    def get_tokens(self, code):
+        until = time.thread_time() + budget.MAX_CODE_SECONDS / 4
+        while time.thread_time() < until:
+            pass
+        yield "Token.Keyword", code
 
 
 def test_the_cache_evicts_the_least_recently_used_text(monkeypatch):

@@ -63,7 +63,7 @@ def test_a_footnote_does_not_lead_back_to_marks_that_are_text():
 @pytest.mark.regression
 def test_a_mark_leads_to_its_footnote_when_the_time_is_over(monkeypatch):
     monkeypatch.setattr(budget, "MAX_SECONDS", 0.0)
-    html = markdown("a[^x]\n\n[^y]: b\n\n[^x]: **c**\n\n" + "*d* " * 99, key="late", prefix="m1-")
+    html = markdown("a[^x]\n\n[^y]: b\n\n[^x]: **c**\n\n" + "*d* " * 99, prefix="m1-")
     assert 'href="#m1-fn1"' in html
     assert dead_links(html) == []
     assert html.endswith(

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import pytest
 from django.test import override_settings
 
+from chatmemory.rendering import budget, rows
 from chatmemory.rendering import markdown as module
-from chatmemory.rendering import rows
+from chatmemory.rendering.budget import Share
 from chatmemory.rendering.rows import RowRenderer, html_of, is_markdown
 from chatmemory.rendering.text import MAX_MARKDOWN_CHARS
 
@@ -16,7 +17,7 @@ from chatmemory.rendering.text import MAX_MARKDOWN_CHARS
 @dataclass(frozen=True)
 class Head:
     pk: int = 1
-    epoch: int = 5
+    scope: str = "user:1"
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,6 @@ class Row:
     text: str
     role: str = "assistant"
     seq: int = 1
-    revision: int = 0
 
 
 @pytest.fixture(autouse=True)
@@ -56,20 +56,15 @@ def test_a_row_is_rendered_once(monkeypatch):
     assert html_of(Head(), Row("**a**")) == html == "<p><strong>a</strong></p>\n"
 
 
-@pytest.mark.parametrize(
-    ("head", "changed"),
-    [
-        (Head(), {"revision": 1}),
-        (Head(), {"seq": 2}),
-        (Head(epoch=6), {}),
-        (Head(pk=2), {}),
-    ],
-)
-def test_the_html_of_another_text_is_never_shown(head, changed):
-    """A changed row has another revision, a session that replaced another has another epoch."""
-    row = Row("**secret**")
-    html_of(Head(), row)
-    assert "secret" not in html_of(head, replace(row, text="**redacted**", **changed))
+def test_the_html_of_another_text_is_never_shown():
+    html_of(Head(), Row("**secret**"))
+    assert "secret" not in html_of(Head(), Row("**redacted**"))
+
+
+def test_the_ids_of_footnotes_are_those_of_the_row():
+    row = Row("a[^1]\n\n[^1]: b")
+    assert 'id="m1-fn1"' in html_of(Head(), row)
+    assert 'id="m2-fn1"' in html_of(Head(), replace(row, seq=2))
 
 
 def test_the_html_of_a_row_depends_on_the_allowed_origins():
@@ -88,11 +83,16 @@ def test_a_response_renders_a_limited_number_of_characters(monkeypatch):
     assert [html is None for html in found] == [False, False, True, False]
 
 
-def test_a_response_renders_its_first_row_even_if_it_is_late(monkeypatch):
-    monkeypatch.setattr(rows, "RENDERED_SECONDS", -1.0)
-    renderer = RowRenderer(Head())
-    found = [renderer.html_of(Row("*a*", seq=seq)) for seq in (1, 2)]
-    assert [html is None for html in found] == [False, True]
+def test_the_texts_of_a_person_have_one_time_and_sessions_of_the_server_their_own(monkeypatch):
+    monkeypatch.setattr(budget, "PERSON_SECONDS", 0.1)
+    monkeypatch.setattr(budget, "_spent_by", budget._Spent())
+    heads = [Head(pk, scope) for scope in ("user:1", "server") for pk in (1, 2)]
+    shares = [Share(RowRenderer(head).person) for head in heads]
+    for spent in (shares[0], shares[2]):
+        spent.add(0.1)
+    assert [share.is_spent() for share in shares] == [True, True, True, False]
+    html = [html_of(head, Row(f"*{number}*")) for number, head in enumerate(heads)]
+    assert ["<em>" in one for one in html] == [False, False, False, True]
 
 
 def test_only_replies_with_markup_are_markdown():

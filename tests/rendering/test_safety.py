@@ -158,6 +158,13 @@ def test_links_to_the_web_mail_and_this_site_are_allowed(url):
         ("[a](mailto:a@evil.example?subject=b)", " (a@evil.example)"),
         ("[a](https://b\u00fccher.example)", " (xn--bcher-kva.example)"),
         ("[a]\n\n[a]: https://evil.example", " (evil.example)"),
+        (r"[$\text{bank.example}$ evil.example](https://evil.example/x)", " (evil.example)"),
+        (r"[\(\text{bank.example}\)evil.example](https://evil.example/x)", " (evil.example)"),
+        (r"[evil.example/$\hspace{-9em}x$](https://evil.example/x)", " (evil.example)"),
+        ("[![evil.example](x.png)](https://evil.example)", " (evil.example)"),
+        ("[evil\\\n.example](https://evil.example)", " (evil.example)"),
+        ("[https://bank.example](mailto:bank.example)", " (bank.example)"),
+        ("[a@evil.example/b](mailto:a@evil.example)", " (a@evil.example)"),
     ],
 )
 def test_a_link_shows_its_host(text, mark):
@@ -171,7 +178,10 @@ def test_a_link_shows_its_host(text, mark):
         "<https://good.example>",
         "[good.example](https://good.example/a)",
         "[`GOOD.example`/a](https://good.example/a)",
+        "[**good.example**](https://good.example)",
         "<a@good.example>",
+        "a@good.org",
+        "[mailto:A@good.example](mailto:a@good.example)",
         "[a](/b)",
         "[a](#b)",
     ],
@@ -183,7 +193,7 @@ def test_a_host_that_the_text_shows_is_not_repeated(text):
 
 def test_the_destination_of_an_invalid_address_is_unknown():
     assert destination_of("http://[") == ""
-    assert not shows_destination("", "a.example")
+    assert not shows_destination("", "https://a.example")
 
 
 def test_a_link_with_a_hidden_character_shows_it():

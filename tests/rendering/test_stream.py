@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from chatmemory.rendering import markdown as module
 from chatmemory.rendering.blocks import BlockSplitter
-from chatmemory.rendering.markdown import MarkdownStream, markdown
+from chatmemory.rendering.budget import Share
+from chatmemory.rendering.markdown import _ENDED_LINE, MarkdownStream, markdown
 from tests.rendering.events import events
 
 FORMULA = "$$\na\n\n# b\n\nc\n$$"
@@ -51,15 +52,13 @@ def texts(seed, count):
 
 def whole(text):
     """Render a text without splitting it."""
-    document = module._Document("", ())
+    document = module._Document("", (), Share())
     return "".join([document.html(text, document.parse(text)), *document.end()])
 
 
 def test_blocks_are_split_where_the_parser_ends_them():
     different = [
-        text
-        for text in texts(5, 1_500)
-        if events(whole(text)) != events(module._rendered(text, "", ()))
+        text for text in texts(5, 1_500) if events(whole(text)) != events(module.markdown(text))
     ]
     assert different == []
 
@@ -168,6 +167,23 @@ def test_the_blocks_after_the_end_of_the_time_are_only_escaped(monkeypatch):
     stream._document._budget._seconds = 0.0
     stream.feed("*b* " * 100 + "\n\n")
     assert stream.feed("*c*\n\n") == ["<p>*c*</p>\n"]
+
+
+@pytest.mark.regression
+def test_the_last_line_is_not_searched_for_its_end(monkeypatch):
+    """A search from each character of a line without an end took 6 s for 30,000 characters."""
+    searched = []
+
+    class Recorded:
+        def findall(self, text):
+            searched.append(text)
+            return _ENDED_LINE.findall(text)
+
+    monkeypatch.setattr(module, "_ENDED_LINE", Recorded())
+    stream = MarkdownStream()
+    for piece in ("a", "b\nc\r", "\nd", "e\r"):
+        stream.feed(piece)
+    assert searched == ["", "b\n", "\r\n", ""]
 
 
 def test_each_line_is_split_once(monkeypatch):

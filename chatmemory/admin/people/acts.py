@@ -10,6 +10,7 @@ from django.contrib.admin.helpers import AdminForm
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.utils.html import format_html
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory import services, transfer
@@ -59,7 +60,9 @@ class EraseForm(ReasonForm):
         super().__init__(*args, **kwargs)
         self.name = name
         # Django prints it as HTML, and a username may be one.
-        self.fields["confirm"].help_text = format_html(_("Type {name} to confirm."), name=name)
+        self.fields["confirm"].help_text = format_html(
+            gettext("Type {name} to confirm."), name=name
+        )
 
     def clean_confirm(self) -> str:
         """Refuse another name. Raises ValidationError."""
@@ -164,8 +167,8 @@ class EraseView(PersonAct):
         """Show what was deleted, and the number of the receipt."""
         receipt = "" if erased.entry is None else erased.entry.pk
         counts = {"n": erased.sessions, "messages": erased.messages, "receipt": receipt}
-        done = _("Sessions erased: {n}. Messages: {messages}. Receipt: {receipt}.")
+        done = gettext("Sessions erased: {n}. Messages: {messages}. Receipt: {receipt}.")
         messages.success(self.request, format_html(done, **counts))
         if erased.held:
-            kept = _("Sessions kept because of a hold: {n}.")
+            kept = gettext("Sessions kept because of a hold: {n}.")
             messages.warning(self.request, format_html(kept, n=len(erased.held)))

@@ -19,7 +19,7 @@ from chatmemory.admin.text import truncate, visible
 from chatmemory.models import Feedback, Message, Session, Turn
 from chatmemory.rendering.json import formatted_args
 from chatmemory.rendering.markdown import markdown
-from chatmemory.rendering.rows import RowRenderer, is_markdown
+from chatmemory.rendering.rows import RowRenderer, is_markdown, person_of
 from chatmemory.rendering.text import has_markup
 
 MAX_TEXT_CHARS = 8_000
@@ -190,7 +190,8 @@ class Transcript:
         is_reply = role == Message.Role.ASSISTANT and has_markup(text)
         if self.is_source or not is_reply or len(text) > self.max_chars:
             return None
-        return markdown(text, prefix=prefix)
+        person = person_of(self.session.scope, self.session.pk)
+        return markdown(text, prefix=prefix, person=person)
 
     def _feedback(self, message: Message) -> str:
         if message.feedback is None:

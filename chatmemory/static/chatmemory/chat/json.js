@@ -2,28 +2,32 @@
 
 const TOKENS = /"(?:[^"\\]|\\.)*"?|\[\s*\]|\{\s*\}|[[\]{}:,]|[^\s"[\]{}:,]+/gs;
 const MAX_INDENT = 20;
+const MAX_GROWTH = 3;
+const FREE_CHARS = 2000;
 
 /**
- * Indent JSON, which may be truncated; the text of strings and numbers stays as it is.
+ * Indent JSON, which may be truncated; return it as it is if it would grow too much.
  *
  * @param {string} text
  */
 export function indented(text) {
   let depth = 0;
   const line = () => `\n${"  ".repeat(Math.min(Math.max(depth, 0), MAX_INDENT))}`;
-  const parts = [];
-  for (const sign of text.match(TOKENS) ?? []) {
+  const longest = Math.max(FREE_CHARS, MAX_GROWTH * text.length);
+  let shown = "";
+  for (const [sign] of text.matchAll(TOKENS)) {
     if (sign === "{" || sign === "[") {
       depth += 1;
-      parts.push(sign, line());
+      shown += sign + line();
     } else if (sign === "}" || sign === "]") {
       depth -= 1;
-      parts.push(line(), sign);
-    } else if (sign === ",") parts.push(sign, line());
-    else if (sign === ":") parts.push(": ");
-    else parts.push("{[".includes(sign[0]) ? sign[0] + sign.slice(-1) : sign);
+      shown += line() + sign;
+    } else if (sign === ",") shown += sign + line();
+    else if (sign === ":") shown += ": ";
+    else shown += "{[".includes(sign[0]) ? sign[0] + sign.slice(-1) : sign;
+    if (shown.length > longest) return text;
   }
-  return parts.join("");
+  return shown;
 }
 
 /**
