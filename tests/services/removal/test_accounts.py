@@ -6,12 +6,16 @@ import threading
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib import admin as django_admin
+from django.contrib.auth import logout
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import Permission, User
 from django.contrib.sessions.models import Session as LoginSession
 from django.db import transaction
-from django.test import Client
+from django.http import HttpResponse
+from django.test import AsyncClient, Client
+from django.urls import path
 from django.utils import timezone
 
 from chatmemory import services
@@ -188,6 +192,42 @@ def test_a_host_can_name_the_actor_who_deletes_a_user(ann):
         ann.delete()
     assert set(acts("actor_kind", "actor_id")) == {("user", by.id)}
     assert Session.objects.filter(removed_at=None).get().key == "kept"
+
+
+def delete_account(request, name):
+    """The view of a host that deletes an account, after the logout from the own one."""
+    user = request.user if name == request.user.get_username() else User.objects.get(username=name)
+    if user == request.user:
+        logout(request)
+    user.delete()
+    return HttpResponse()
+
+
+urlpatterns = [path("delete/<name>/", delete_account)]
+
+
+@pytest.fixture
+def middleware(settings):
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "chatmemory.middleware.user_deletions"]
+
+
+@regression
+@pytest.mark.parametrize("browser", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [("olga", ("operator", "olga")), ("ann", ("user", "ann")), ("", ("server", "retention"))],
+)
+def test_the_middleware_names_the_user_who_deletes_an_account(
+    olga, ann, middleware, browser, name, named
+):
+    client = browser()
+    if name:
+        client.force_login(User.objects.get(username=name))
+    delete = async_to_sync(client.get) if browser is AsyncClient else client.get
+    assert delete("/delete/ann/").status_code == 200
+    assert set(acts("actor_kind", "actor_label")) == {named}
+    assert {action for (action,) in acts("action")} == {"user_deleted", "purge"}
 
 
 def test_the_sessions_of_a_user_deleted_through_a_proxy_are_removed(ann):
