@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client, override_settings
 from django.urls import reverse
 from django.urls.resolvers import RoutePattern
@@ -89,6 +92,18 @@ def test_the_pages_send_the_policy(ann, path):
     browser, _ = sign_in()
     answer = browser.post(f"/accounts/{path}/")
     assert "script-src 'self'" in answer["Content-Security-Policy"]
+
+
+@pytest.mark.regression
+def test_the_pages_show_the_text_of_the_user_not_the_username(ann, settings, monkeypatch):
+    monkeypatch.setattr(User, "__str__", lambda user: f"{user.username}@example.org")
+    browser, _ = sign_in()
+    for address in ("/chat/", "/chat/~data/", "/accounts/login/"):
+        shown = re.findall(r"\bann\b[^<. ]*", html_of(browser.get(address)))
+        assert set(shown) == {"ann@example"}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": ["erase"]}
+    erased = browser.post("/chat/~data/erase/", {"confirm": "ann@example.org"})
+    assert erased.status_code == 200
 
 
 def statuses_without_a_login():
