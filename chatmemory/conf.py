@@ -211,7 +211,9 @@ class Settings:
     the string that `SOCKET_AUTH` returned, or that of REST framework's `request.auth` that
     requested a ticket. The function is called before each write, and every 5 s for the open
     sockets; it may query the database. It never receives logins by a Django session, which end with
-    the session. With None, other logins end only with the account or its password."""
+    the session. For REST framework's `TokenAuthentication`, set
+    `chatmemory.api.tokens.valid_logins`. With None, other logins end only with the account or its
+    password."""
 
     REACH = Setting[str | None](None)
     """Decides who may chat: the dotted path of a function from a `chatmemory.services.Actor` to

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -237,27 +237,6 @@ def test_the_lifespan_is_a_protocol_of_the_application():
     names = {"ProtocolTypeRouter": ProtocolTypeRouter, "http": None, "websocket": None}
     router = run_example("docs/running.md", "drain.lifespan", **names)["application"]
     assert callable(router.application_mapping["lifespan"])
-
-
-def test_the_documented_function_finds_valid_logins(monkeypatch):
-    module = ModuleType("rest_framework.authtoken.models")
-    module.Token = SimpleNamespace(objects=Tokens())
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    valid_logins = run_example("docs/running.md", "def valid_logins")["valid_logins"]
-    logins = [SimpleNamespace(credential="valid"), SimpleNamespace(credential="revoked")]
-    assert valid_logins(logins) == logins[:1]
-
-
-class Tokens:
-    """A table with one token, as far as the example reads it."""
-
-    def filter(self, *, key__in: list[str]) -> Tokens:
-        assert key__in == ["valid", "revoked"]
-        return self
-
-    def values_list(self, column: str, *, flat: bool) -> list[str]:
-        assert (column, flat) == ("key", True)
-        return ["valid"]
 
 
 @pytest.mark.parametrize("number", range(4), ids=["jsonl", "openai", "langchain", "dialogue"])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from chatmemory.conf import settings
 
 PORTS = {"http": 80, "https": 443}
+
+_PLACE = re.compile(r"[\w.:\[\]-]+")
+"""A host with an optional port, without the characters that separate parts of a policy."""
 
 
 def has_origin(embed: str, origin: str) -> bool:
@@ -27,10 +31,16 @@ def _is_one_of(origin: str, origins: Iterable[str]) -> bool:
 
 
 def address_of(origin: str) -> tuple[str, str, int] | None:
-    """Return the scheme, host and port of an origin; None if it is none."""
+    """Return the scheme, host and port of an origin; None if it is none.
+
+    It has neither a user nor a path, not even a slash (RFC 6454, 6.1).
+    """
     try:
         parts = urlsplit(origin)
         port = parts.port or PORTS[parts.scheme]
     except (ValueError, KeyError):
         return None
-    return (parts.scheme, parts.hostname, port) if parts.hostname else None
+    has_place = parts.hostname is not None and _PLACE.fullmatch(parts.netloc) is not None
+    # The text too: `urlsplit` drops an empty query or fragment, and some characters.
+    is_bare = len(origin) == len(parts.scheme) + len("://") + len(parts.netloc)
+    return (parts.scheme, parts.hostname or "", port) if has_place and is_bare else None

@@ -80,7 +80,7 @@ def _named(sessions: Mapping[int, int]) -> Iterable[str | Promise]:
         yield _("And %(n)s more") % {"n": len(sessions) - MAX_LISTED}
 
 
-@checks.register
+@checks.register(deploy=True)
 def check_user_admin(app_configs: Any, **_: Any) -> list[checks.CheckMessage]:
     """Warn of a ModelAdmin of the user model that does not use the mixin."""
     user_model = get_user_model()

@@ -53,8 +53,10 @@ def check_deployment(
     if (settings.SOCKET_AUTH or settings.API_AUTHENTICATION) and settings.VALID_LOGINS is None:
         message = "Users sign in without a Django session, and VALID_LOGINS is not set."
         hint = (
-            "A websocket stays open for up to CONNECTION_AGE after its token is revoked. Set "
-            "CHATMEMORY['VALID_LOGINS'], or silence this if no token is ever revoked."
+            "A websocket stays open for up to CONNECTION_AGE after its token is revoked, and a "
+            "ticket outlives it. Set CHATMEMORY['VALID_LOGINS'], for REST framework's "
+            "TokenAuthentication to 'chatmemory.api.tokens.valid_logins', or silence this if no "
+            "token is ever revoked."
         )
         found.append(checks.Warning(message, hint=hint, id="chatmemory.W013"))
     found += _check_cache(has_shared_layer=backend not in IN_PROCESS_LAYERS)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from urllib.parse import urlsplit
 
 from django.apps import AppConfig
 from django.conf import settings as django_settings
@@ -17,6 +15,7 @@ from django.core import checks
 from django.utils.functional import Promise
 from django.utils.module_loading import import_string
 
+from chatmemory.access.embeds import address_of
 from chatmemory.checks.responders import check_responder, import_hint
 from chatmemory.conf import Duration, OptionalDuration, Setting, Settings, settings
 from chatmemory.services.removal.retention_rules import MAX_AGE_SECONDS, retention_rules
@@ -81,9 +80,6 @@ MAX_SUGGESTION_CHARS = 200
 
 MIN_LEASE_SECONDS = 5.0
 """A busy process may pause for this long."""
-
-_PLACE = re.compile(r"[\w.:\[\]-]+")
-"""A host with an optional port, without the characters that separate parts of a policy."""
 
 
 @checks.register
@@ -348,12 +344,7 @@ def _check_origins() -> list[checks.CheckMessage]:
 
 def is_origin(origin: object) -> bool:
     """Return whether this is a scheme, host and optional port."""
-    if not isinstance(origin, str):
-        return False
-    parts = urlsplit(origin)
-    is_bare = not (parts.path or parts.query or parts.fragment)
-    is_place = bool(parts.hostname) and _PLACE.fullmatch(parts.netloc) is not None
-    return parts.scheme in ("http", "https") and is_place and is_bare
+    return isinstance(origin, str) and address_of(origin) is not None
 
 
 def _check_suggestions() -> list[checks.CheckMessage]:

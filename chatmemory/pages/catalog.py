@@ -6,6 +6,7 @@ import hashlib
 import json
 
 from django.conf import settings
+from django.contrib.auth.decorators import login_not_required
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import NoReverseMatch, reverse
@@ -18,6 +19,7 @@ from django.views.i18n import JavaScriptCatalog
 MAX_AGE_SECONDS = 86_400
 
 
+@method_decorator(login_not_required, name="dispatch")  # the widget of a visitor needs it
 @method_decorator(transaction.non_atomic_requests, name="dispatch")
 @method_decorator(cache_control(public=True, max_age=MAX_AGE_SECONDS), name="dispatch")
 class Catalog(JavaScriptCatalog):

@@ -13,7 +13,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.handlers.asgi import ASGIHandler
 from django.core.management import get_commands
 from django.shortcuts import resolve_url
-from django.urls import NoReverseMatch, Resolver404, resolve, reverse
+from django.urls import NoReverseMatch, is_valid_path, reverse
+from django.utils import translation
 from django.utils.module_loading import import_string
 
 from chatmemory import startup
@@ -108,13 +109,23 @@ def check_login_url(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[c
 
 
 def _is_found(url: str) -> bool:
+    """Whether a URL is known in any language: `i18n_patterns` depend on the active one."""
+    languages = [code for code, _ in settings.LANGUAGES] if settings.USE_I18N else []
+    for language in (None, *languages):
+        with translation.override(language):
+            if _is_found_now(url, language):
+                return True
+    return False
+
+
+def _is_found_now(url: str, language: str | None) -> bool:
     try:
         address = resolve_url(url)
-        if "//" not in address:
-            resolve(address.partition("?")[0])
-    except (NoReverseMatch, Resolver404):
+    except NoReverseMatch:
         return False
-    return True
+    # LocaleMiddleware redirects an unknown address to that with the prefix of the language.
+    paths = (address.partition("?")[0], f"/{language}{address.partition('?')[0]}")
+    return "//" in address or any(map(is_valid_path, paths))
 
 
 def _are_pages_mounted() -> bool:

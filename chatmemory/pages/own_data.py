@@ -38,10 +38,10 @@ def export(request: HttpRequest) -> StreamingHttpResponse:
 
 @submission
 def erase(request: HttpRequest) -> HttpResponse:
-    """Delete all chats of the person permanently, if the username confirms it."""
+    """Delete all chats of the person permanently, if the name of the user confirms it."""
     actor = writer(request)
     logins.check_self_service("erase")
-    if request.POST.get("confirm", "").strip() != actor.label:
+    if request.POST.get("confirm", "").strip() != _shown_name(request):
         return _answer(request, actor, problem=_("This is not your username."), status=400)
     erased = services.erase_person(by=actor, reason=BY_OWNER)
     context = {"erased": erased, "held": _held_chats(erased, actor)}
@@ -56,10 +56,15 @@ def _answer(
         "stored": stored,
         "held": _held_chats(stored, actor),
         "acts": settings.SELF_SERVICE,
-        "username": actor.label,
+        "username": _shown_name(request),
         "problem": problem,
     }
     return render(request, "chatmemory/own_data.html", context, status=status)
+
+
+def _shown_name(request: HttpRequest) -> str:
+    # Not the username: with a login by e-mail it can be one that the person does not know.
+    return str(request.user).strip()
 
 
 def _held_chats(erased: Erased, actor: Actor) -> list[str]:

@@ -13,7 +13,7 @@ RESPONSIBILITIES = {
     "testing | bench": "the memory contract, fakes and fixtures for hosts; the benchmark",
     "apps": "ready()",
     "receivers": "connects signals to hub and runner",
-    "urls | accounts | routing | templatetags": "addresses; sign-in; the widget",
+    "urls | accounts | middleware | routing | templatetags": "addresses; sign-in; the widget",
     "consumers | api | management": "websockets, REST, commands: parse, call one service, answer",
     "live": "hub and sweep of sockets; runner, keeper and drain of turns",
     "responders": "the setting RESPONDER as code that streams a reply",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.conf import settings
+from django.conf.urls.i18n import i18n_patterns
 from django.core.asgi import get_asgi_application
 from django.urls import include, path, re_path
 
@@ -79,6 +82,17 @@ def test_an_unknown_login_url_is_a_warning(url):
 @pytest.mark.parametrize("url", ["chatmemory:chat", "/chat/?x=1", "https://sso.example.org/"])
 def test_a_known_or_external_login_url_passes(url):
     assert warnings(LOGIN_URL=url) == {}
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("url", ["/accounts/login/", "/de/accounts/login/", "/en/accounts/login/"])
+def test_a_login_url_below_the_prefix_of_a_language_passes(url):
+    module = ModuleType("urls_with_languages")
+    accounts = path("accounts/", include("chatmemory.accounts"))
+    module.urlpatterns = [*urlpatterns, *i18n_patterns(accounts)]
+    changed = {"ROOT_URLCONF": module, "LANGUAGES": [("en", "English"), ("de", "German")]}
+    assert warnings(LOGIN_URL=url, **changed) == {}
+    assert set(warnings(LOGIN_URL=f"{url}x/", **changed)) == {"chatmemory.W019"}
 
 
 def test_projects_without_the_pages_have_no_warning():

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client, override_settings
 from django.urls import reverse
+from django.urls.resolvers import RoutePattern
 
+from chatmemory import accounts, urls
+from chatmemory.api import urls as api_urls
 from tests.factories import make_user
 from tests.pages.test_pages import html_of
 
@@ -95,3 +101,45 @@ def test_the_pages_send_the_policy(ann, path):
     browser, _ = sign_in()
     answer = browser.post(f"/accounts/{path}/")
     assert "script-src 'self'" in answer["Content-Security-Policy"]
+
+
+@pytest.mark.regression
+def test_the_pages_show_the_text_of_the_user_not_the_username(ann, settings, monkeypatch):
+    monkeypatch.setattr(User, "__str__", lambda user: f"{user.username}@example.org")
+    browser, _ = sign_in()
+    for address in ("/chat/", "/chat/~data/", "/accounts/login/"):
+        shown = re.findall(r"\bann\b[^<. ]*", html_of(browser.get(address)))
+        assert set(shown) == {"ann@example"}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": ["erase"]}
+    erased = browser.post("/chat/~data/erase/", {"confirm": "ann@example.org"})
+    assert erased.status_code == 200
+
+
+def statuses_without_a_login():
+    """Request each address of the package without a login; return the status of each."""
+    arguments = {"key": "k", "turn": "c1", "seq": 1, "undo": 1, "language": "de"}
+    found = {}
+    for module in (urls, accounts, api_urls):
+        prefix = f"{module.app_name}:" if hasattr(module, "app_name") else ""
+        for pattern in module.urlpatterns:
+            names = pattern.pattern.converters
+            if isinstance(pattern.pattern, RoutePattern):
+                given = {name: arguments[name] for name in names}
+                address = reverse(f"{prefix}{pattern.name}", kwargs=given)
+                found[address] = Client().get(address).status_code
+    return found
+
+
+@pytest.mark.regression
+def test_a_middleware_that_requires_a_login_hides_nothing_that_needs_none(settings):
+    usual = statuses_without_a_login()
+    required = "django.contrib.auth.middleware.LoginRequiredMiddleware"
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, required]
+    changed = {
+        address: (usual[address], status)
+        for address, status in statuses_without_a_login().items()
+        if status != usual[address]
+    }
+    assert usual["/chat/~words/de.js"] == 200
+    # The middleware asks for the login before the page refuses the method.
+    assert all(statuses == (405, 302) for statuses in changed.values()), changed

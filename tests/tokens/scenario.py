@@ -16,6 +16,7 @@ from rest_framework.authtoken.models import Token  # noqa: E402
 from rest_framework_simplejwt.tokens import AccessToken  # noqa: E402
 
 from chatmemory import services  # noqa: E402
+from chatmemory.api.tokens import valid_logins  # noqa: E402
 from chatmemory.errors import Unauthenticated  # noqa: E402
 
 call_command("migrate", verbosity=0)
@@ -68,6 +69,9 @@ assert services.use_ticket(ticket=ticket_of(by_token)).credential == token.key
 unused = ticket_of(by_token)
 token.delete()
 assert is_refused(unused)
+without_credential = services.Login.of(ann)
+by_other_token = services.Login.of(ann, credential="another")
+assert valid_logins([without_credential, by_other_token]) == [without_credential]
 
 # Neither a revoked token nor the token of a disabled user is a login.
 assert status("post", "sessions/", by_token, {}) == 401

@@ -20,5 +20,5 @@ CHATMEMORY = {
         "rest_framework.authentication.TokenAuthentication",
         "rest_framework_simplejwt.authentication.JWTAuthentication",
     ],
-    "VALID_LOGINS": "tests.tokens.logins.valid_logins",
+    "VALID_LOGINS": "chatmemory.api.tokens.valid_logins",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -30,7 +30,10 @@ from chatmemory.services.removal.retention import (
     remove_due,
 )
 
-_deletion: ContextVar[tuple[Actor, bool] | None] = ContextVar("_deletion", default=None)
+Deleter = Callable[[AbstractBaseUser], Actor | None]
+"""Returns the person who deletes an account; None if unknown."""
+
+_deletion: ContextVar[tuple[Deleter, bool] | None] = ContextVar("_deletion", default=None)
 
 
 @contextmanager
@@ -41,7 +44,14 @@ def deleting_users(*, by: Actor, in_background: bool = False) -> Iterator[None]:
     thread that commits. Use it only in a server process: the end of a process stops that thread,
     and the next `expire_sessions` completes the removal.
     """
-    token = _deletion.set((by, in_background))
+    with naming_deleter(lambda _user: by, in_background=in_background):
+        yield
+
+
+@contextmanager
+def naming_deleter(deleter: Deleter, *, in_background: bool = False) -> Iterator[None]:
+    """Name the person for each account that is deleted in this block; see `deleting_users`."""
+    token = _deletion.set((deleter, in_background))
     try:
         yield
     finally:
@@ -57,7 +67,8 @@ def forget_user(user: AbstractBaseUser, *, using: str) -> None:
     if settings.USER_DELETED == "keep":
         return
     scope = user_scope(user)
-    by, in_background = _deletion.get() or (RETENTION_ACTOR, False)
+    deleter, in_background = _deletion.get() or (lambda _user: None, False)
+    by = deleter(user) or RETENTION_ACTOR
     record_deletion = partial(_record_deletion, scope, by)
     if using == write_connection().alias:
         record_deletion()

@@ -6,12 +6,16 @@ import threading
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib import admin as django_admin
+from django.contrib.auth import logout
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import Permission, User
 from django.contrib.sessions.models import Session as LoginSession
 from django.db import transaction
-from django.test import Client
+from django.http import HttpResponse
+from django.test import AsyncClient, Client
+from django.urls import path
 from django.utils import timezone
 
 from chatmemory import services
@@ -190,6 +194,42 @@ def test_a_host_can_name_the_actor_who_deletes_a_user(ann):
     assert Session.objects.filter(removed_at=None).get().key == "kept"
 
 
+def delete_account(request, name):
+    """The view of a host that deletes an account, after the logout from the own one."""
+    user = request.user if name == request.user.get_username() else User.objects.get(username=name)
+    if user == request.user:
+        logout(request)
+    user.delete()
+    return HttpResponse()
+
+
+urlpatterns = [path("delete/<name>/", delete_account)]
+
+
+@pytest.fixture
+def middleware(settings):
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "chatmemory.middleware.user_deletions"]
+
+
+@regression
+@pytest.mark.parametrize("browser", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [("olga", ("operator", "olga")), ("ann", ("user", "ann")), ("", ("server", "retention"))],
+)
+def test_the_middleware_names_the_user_who_deletes_an_account(
+    olga, ann, middleware, browser, name, named
+):
+    client = browser()
+    if name:
+        client.force_login(User.objects.get(username=name))
+    delete = async_to_sync(client.get) if browser is AsyncClient else client.get
+    assert delete("/delete/ann/").status_code == 200
+    assert set(acts("actor_kind", "actor_label")) == {named}
+    assert {action for (action,) in acts("action")} == {"user_deleted", "purge"}
+
+
 def test_the_sessions_of_a_user_deleted_through_a_proxy_are_removed(ann):
     ProxyUser.objects.get(pk=ann.pk).delete()
     assert [action for (action,) in acts("action")] == ["user_deleted", "purge", "purge"]
@@ -206,14 +246,15 @@ def test_a_background_failure_is_logged_by_its_class(admin, ann, monkeypatch, ca
 
 @regression
 def test_a_check_warns_of_a_user_admin_without_the_mixin():
-    assert "chatmemory.W014" not in found()
+    assert "chatmemory.W014" not in found(deploy=True)
     ours = django_admin.site.get_model_admin(User)
     assert isinstance(ours, ChatMemoryUserAdminMixin)
     django_admin.site.unregister(User)
     try:
-        assert "chatmemory.W014" not in found()
+        assert "chatmemory.W014" not in found(deploy=True)
         django_admin.site.register(User, UserAdmin)
-        assert "ChatMemoryUserAdminMixin" in found()["chatmemory.W014"]
+        assert "ChatMemoryUserAdminMixin" in found(deploy=True)["chatmemory.W014"]
+        assert "chatmemory.W014" not in found()  # each command would print it
     finally:
         if django_admin.site.is_registered(User):
             django_admin.site.unregister(User)
