@@ -507,6 +507,6 @@ def _orphans(session_pk: int | None) -> Iterator[Finding]:
         if session_pk is not None:
             rows = rows.filter(session_id=session_pk)
         gone = rows.filter(is_gone).values_list("session_id").annotate(Count("pk"))
-        for pk, count in gone.order_by("session_id").iterator():
+        for pk, count in gone.order_by("session_id"):
             sentence = f"{count:,} {what} belong to a session that does not exist."
             yield Finding(code="orphans", session_pk=pk, sentence=sentence)
