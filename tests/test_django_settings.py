@@ -20,6 +20,7 @@ from chatmemory.models import AuditEntry, Message, Session, database_now
 from tests.admin.scene import MASKED, all_pages, make_scene
 from tests.factories import BY, TALK, make_messages, make_session, make_user
 from tests.pages.test_chats import PAGES
+from tests.pooling import reconnect
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -32,14 +33,6 @@ HOSTS: dict[str, dict[str, Any]] = {
     },
     "no translation": {"USE_I18N": False},
 }
-
-
-def reconnect() -> None:
-    """Close the connection and its pool, whose connections have the time zone of their opening."""
-    backend: Any = connection
-    backend.close()
-    if connection.vendor == "postgresql":
-        backend.close_pool()
 
 
 @pytest.fixture

@@ -325,6 +325,8 @@ class HealthState(TypedDict):
     """whether the database answers"""
     channel_layer: NotRequired[bool]
     """whether the channel layer answers; true without a shared one"""
+    tables: NotRequired[bool | None]
+    """whether the columns of the tables fit the models; null without a database"""
     sweep_age: NotRequired[Annotated[float | None, Rule(schema={"type": "number", "minimum": 0})]]
     """seconds since this process found missed changes; null if it does not search for them"""
     overdue_turns: NotRequired[Count | None]

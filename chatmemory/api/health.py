@@ -24,6 +24,7 @@ class Health(PublicView):
             state |= {
                 "database": turns is not None,
                 "channel_layer": health.is_layer_reachable,
+                "tables": None if health.wrong_tables is None else not health.wrong_tables,
                 "sweep_age": None if age is None else round(age, 1),
                 "overdue_turns": None if turns is None else turns.overdue,
                 "unclaimed_turns": None if turns is None else turns.unclaimed,

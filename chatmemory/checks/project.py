@@ -17,6 +17,7 @@ from django.db import router
 from chatmemory.checks.values import is_dictionary
 from chatmemory.conf import settings
 from chatmemory.models import Session
+from chatmemory.services.integrity.tables import REMEDY, wrong_tables
 
 REDIS_WAIT_SECONDS = 5
 """How long channels_redis waits for a message."""
@@ -175,6 +176,18 @@ def check_autocommit(
             "transaction.atomic where several statements belong together.",
             id="chatmemory.E015",
         )
+    ]
+
+
+@checks.register(checks.Tags.database)
+def check_tables(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **_: Any
+) -> list[checks.CheckMessage]:
+    """Warn of tables that do not fit the models. No error, which would keep `migrate` from it."""
+    if router.db_for_write(Session) not in (databases or ()):
+        return []
+    return [
+        checks.Warning(sentence, hint=REMEDY, id="chatmemory.W031") for sentence in wrong_tables()
     ]
 
 

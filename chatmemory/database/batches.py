@@ -1,9 +1,10 @@
-"""Iterate over many sessions in batches."""
+"""Iterate over many sessions or rows, without an open cursor or transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from django.db.models import QuerySet
@@ -14,10 +15,19 @@ from chatmemory.models import Session, SessionQuerySet
 BATCH_SESSIONS = 500
 """Sessions that `in_batches` reads in one statement."""
 
+PAGE_ROWS = 1_000
+"""Rows that `in_pages` reads in one statement."""
+
 Progress = Callable[[int, int | None], None]
 """Called with the number of sessions or rows that are done, and their total if it is known."""
 
 T = TypeVar("T")
+
+# Note [No cursors]
+#
+# On PostgreSQL, `iterator()` of a queryset opens a cursor, which one server connection has. Outside
+# of a transaction, a pooler such as PgBouncer requests the next rows from another connection, which
+# does not have it. So many rows are read in pages.
 
 
 def in_batches(sessions: SessionQuerySet, progress: Progress | None = None) -> Iterator[int]:
@@ -56,6 +66,22 @@ def batches(sessions: SessionQuerySet, size: int) -> Iterator[list[int]]:
         batch = _next_batch(sessions, after=batch[-1], newest=newest, size=size)
 
 
+def in_pages(
+    rows: QuerySet[Any, T], column: str = "pk", value_of: Callable[[T], Any] = attrgetter("pk")
+) -> Iterator[T]:
+    """Yield rows in the order of a unique column. See Note [No cursors].
+
+    "-pk" is the descending order. `value_of` returns the value of the column in a row.
+    """
+    beyond = f"{column[1:]}__lt" if column.startswith("-") else f"{column}__gt"
+    rest = rows.order_by(column)
+    page = list(rest[:PAGE_ROWS])
+    yield from page
+    while len(page) == PAGE_ROWS:
+        page = list(rest.filter(**{beyond: value_of(page[-1])})[:PAGE_ROWS])
+        yield from page
+
+
 def check_size(name: str, size: int, *, maximum: int | None = None) -> None:
     """Check the argument for the size of a batch. Raises ValueError."""
     # An empty batch would be taken for the end: a check would find nothing, and report no damage.
@@ -71,7 +97,6 @@ def _newest_pk() -> int:
 
 @retried(is_repeatable=True)
 def _next_batch(sessions: SessionQuerySet, *, after: int, newest: int, size: int) -> list[int]:
-    # Not OFFSET: it would skip sessions after the caller has removed some. Not `iterator()`: its
-    # cursor is lost with the connection, but this statement can be retried.
+    # Not OFFSET: it would skip sessions after the caller has removed some. Note [No cursors]
     pks = sessions.filter(pk__gt=after, pk__lte=newest).order_by("pk").values_list("pk", flat=True)
     return list(pks[:size])

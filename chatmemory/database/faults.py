@@ -53,10 +53,13 @@ _SQLSTATES = {
     # A server with a statement_timeout cancels a wait for a lock with this code.
     "57014": Fault.LOCK_TIMEOUT,  # query_canceled
     "25P03": Fault.CONNECTION_LOST,  # idle_in_transaction_session_timeout
+    "25P04": Fault.CONNECTION_LOST,  # transaction_timeout
     "25006": Fault.READ_ONLY,  # read_only_sql_transaction
     "57P01": Fault.CONNECTION_LOST,  # admin_shutdown
     "57P02": Fault.CONNECTION_LOST,  # crash_shutdown
     "57P03": Fault.CONNECTION_LOST,  # cannot_connect_now
+    "57P04": Fault.CONNECTION_LOST,  # database_dropped
+    "57P05": Fault.CONNECTION_LOST,  # idle_session_timeout
     "53300": Fault.TOO_MANY_CONNECTIONS,  # too_many_connections
     "53100": Fault.OUT_OF_SPACE,  # disk_full
     "53200": Fault.OUT_OF_SPACE,  # out_of_memory
@@ -71,11 +74,29 @@ _ERRNOS = {
     1213: Fault.CONFLICT,  # ER_LOCK_DEADLOCK
     1020: Fault.CONFLICT,  # ER_CHECKREAD, of a snapshot that is too old
     1205: Fault.LOCK_TIMEOUT,  # ER_LOCK_WAIT_TIMEOUT
+    # These cancel a statement, also one that waits for a lock; the connection stays.
+    1317: Fault.LOCK_TIMEOUT,  # ER_QUERY_INTERRUPTED, by KILL QUERY
+    1969: Fault.LOCK_TIMEOUT,  # ER_STATEMENT_TIMEOUT, by max_statement_time
+    3024: Fault.LOCK_TIMEOUT,  # ER_QUERY_TIMEOUT, of MySQL
     2002: Fault.CONNECTION_LOST,  # CR_CONNECTION_ERROR
     2003: Fault.CONNECTION_LOST,  # CR_CONN_HOST_ERROR
+    2005: Fault.CONNECTION_LOST,  # CR_UNKNOWN_HOST, while the name server does not answer
     2006: Fault.CONNECTION_LOST,  # CR_SERVER_GONE_ERROR
+    2012: Fault.CONNECTION_LOST,  # CR_SERVER_HANDSHAKE_ERR
     2013: Fault.CONNECTION_LOST,  # CR_SERVER_LOST
+    2026: Fault.CONNECTION_LOST,  # CR_SSL_CONNECTION_ERROR
+    2027: Fault.CONNECTION_LOST,  # CR_MALFORMED_PACKET
     2055: Fault.CONNECTION_LOST,  # CR_SERVER_LOST_EXTENDED
+    1043: Fault.CONNECTION_LOST,  # ER_HANDSHAKE_ERROR
+    1079: Fault.CONNECTION_LOST,  # ER_SHUTDOWN_COMPLETE
+    1152: Fault.CONNECTION_LOST,  # ER_ABORTING_CONNECTION
+    1158: Fault.CONNECTION_LOST,  # ER_NET_READ_ERROR
+    1159: Fault.CONNECTION_LOST,  # ER_NET_READ_INTERRUPTED
+    1160: Fault.CONNECTION_LOST,  # ER_NET_ERROR_ON_WRITE
+    1161: Fault.CONNECTION_LOST,  # ER_NET_WRITE_INTERRUPTED
+    1184: Fault.CONNECTION_LOST,  # ER_NEW_ABORTING_CONNECTION
+    1927: Fault.CONNECTION_LOST,  # ER_CONNECTION_KILLED
+    4031: Fault.CONNECTION_LOST,  # ER_CLIENT_INTERACTION_TIMEOUT of MySQL, by wait_timeout
     1047: Fault.CONNECTION_LOST,  # ER_UNKNOWN_COM_ERROR, of a Galera node that is not ready
     1053: Fault.CONNECTION_LOST,  # ER_SERVER_SHUTDOWN
     1290: Fault.READ_ONLY,  # ER_OPTION_PREVENTS_STATEMENT, such as read_only

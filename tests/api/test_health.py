@@ -30,6 +30,7 @@ GOOD = {
     "status": "ok",
     "database": True,
     "channel_layer": True,
+    "tables": True,
     "sweep_age": None,
     "overdue_turns": 0,
     "unclaimed_turns": 0,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chatmemory.database.batches import batches
+from chatmemory.database import batches as module
+from chatmemory.database.batches import batches, in_pages
 from chatmemory.models import Session
 from chatmemory.services import (
     check_integrity,
@@ -49,3 +50,14 @@ def test_an_empty_batch_is_refused_and_not_taken_for_the_end(call, size):
 def test_a_recovery_locks_at_most_100_sessions_in_one_transaction():
     with pytest.raises(ValueError, match="batch_size must be 1 to 100, not 101"):
         recover_restored_database(by=BY, reason="", batch_size=101)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_rows_are_read_in_pages_in_the_order_of_a_column(monkeypatch, size):
+    monkeypatch.setattr(module, "PAGE_ROWS", size)
+    made = [make_session(key) for key in ("b", "a", "c")]
+    assert list(in_pages(Session.objects.all())) == made
+    assert list(in_pages(Session.objects.all(), "-pk")) == made[::-1]
+    keys = Session.objects.values_list("key", flat=True).distinct()
+    assert list(in_pages(keys, "key", str)) == ["a", "b", "c"]
+    assert list(in_pages(Session.objects.none())) == []

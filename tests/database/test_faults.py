@@ -12,6 +12,7 @@ from django.db import (
     DatabaseError,
     IntegrityError,
     InterfaceError,
+    OperationalError,
     ProgrammingError,
     connection,
     transaction,
@@ -26,6 +27,8 @@ from chatmemory.services import admit_turn, append_messages
 from chatmemory.services.turns.progress import start_turn
 from tests.factories import TALK, make_messages, make_session
 from tests.locking import KILL, held, second_connection, thread
+from tests.pooling import reconnect
+from tests.servers import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -208,6 +211,84 @@ def use_killed_connection() -> None:
 
 def test_a_killed_connection_is_lost(own_connection):
     assert fault_in(use_killed_connection) is Fault.CONNECTION_LOST
+
+
+LOST_STATES = (
+    *("08000", "08001", "08003", "08004", "08006", "08007", "08P01"),
+    *("25P03", "25P04", "57P01", "57P02", "57P03", "57P04", "57P05"),
+)
+LOST_ERRNOS = (
+    *(1043, 1047, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 4031),
+    *(2002, 2003, 2005, 2006, 2012, 2013, 2026, 2027, 2055),
+)
+CANCELED = ("57014", 1317, 1969, 3024)
+"""Codes of a canceled statement, whose connection stays."""
+
+
+def error_with(code: str | int) -> OperationalError:
+    """Return an error as PostgreSQL's driver (a text) or MariaDB's (a number) gives it."""
+    error = OperationalError()
+    driver_error = Exception(code)
+    if isinstance(code, str):
+        driver_error.sqlstate = code  # type: ignore[attr-defined]  # as psycopg's errors
+    error.__cause__ = driver_error
+    return error
+
+
+@pytest.mark.parametrize("code", [*LOST_STATES, *LOST_ERRNOS])
+def test_each_code_of_a_lost_connection_is_known(code):
+    assert fault_of(error_with(code)) is Fault.CONNECTION_LOST
+
+
+@pytest.mark.parametrize("code", CANCELED)
+def test_a_canceled_statement_loses_no_connection(code):
+    assert fault_of(error_with(code)) is Fault.LOCK_TIMEOUT
+
+
+def test_a_statement_above_the_time_limit_is_canceled(own_connection, only):
+    only("postgresql", "mysql")
+    if connection.vendor == "postgresql":
+        execute("SET statement_timeout = '10ms'")
+        slow = "SELECT pg_sleep(9)"
+    else:
+        execute("SET SESSION max_statement_time = 0.01")
+        tables = ", ".join(f"information_schema.collations AS c{n}" for n in range(4))
+        slow = f"SELECT SUM(c0.id * c1.id * c2.id * c3.id) FROM {tables}"  # noqa: S608  # constants
+    assert fault_in(execute, slow) is Fault.LOCK_TIMEOUT
+    execute("SELECT 1")
+
+
+@pytest.mark.slow
+@pytest.mark.regression
+@pytest.mark.parametrize("keeps", ["a pool", "CONN_MAX_AGE"])
+def test_the_first_message_after_the_idle_timeout_is_stored(only, keeps, monkeypatch):
+    only("postgresql", "mysql")
+    backend: Any = connection
+    reconnect()
+    if keeps == "CONN_MAX_AGE":
+        options = {**backend.settings_dict["OPTIONS"]}
+        options.pop("pool", None)
+        monkeypatch.setitem(backend.settings_dict, "OPTIONS", options)
+        monkeypatch.setitem(backend.settings_dict, "CONN_MAX_AGE", None)
+    make_session()
+    if connection.vendor == "postgresql":
+        [pid] = execute("SELECT pg_backend_pid()")
+        execute("SET idle_session_timeout = '10ms'")
+        is_ended = "SELECT NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = %s)"
+    else:
+        [pid] = execute("SELECT CONNECTION_ID()")
+        execute("SET SESSION wait_timeout = 1")
+        is_ended = "SELECT NOT EXISTS (SELECT 1 FROM information_schema.processlist WHERE id = %s)"
+
+    def has_ended() -> bool:
+        with second_connection() as other, other.cursor() as cursor:
+            cursor.execute(is_ended, pid)
+            return bool(cursor.fetchone()[0])
+
+    wait_for(has_ended, "the server does not end the connection")
+    append_messages(**TALK, messages=make_messages("a"))
+    assert Message.objects.get().text == "a"
+    reconnect()
 
 
 def test_a_closed_connection_is_lost(only):

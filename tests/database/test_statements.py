@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,10 +27,9 @@ from chatmemory.models import Message, Session, mark_of
 from chatmemory.models.values import page_columns
 from chatmemory.services.turns.claims import claim_values
 from chatmemory.services.turns.progress import finish_turn, renew_leases, start_turn
-from tests.conftest import missing
 from tests.factories import TALK, make_messages, make_session
 from tests.locking import second_connection
-from tests.servers import free_port, is_listening, wait_for
+from tests.pooling import reconnect, through_pgbouncer
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -46,13 +42,6 @@ def postgresql() -> Iterator[None]:
     statements._logged.clear()
     yield
     reconnect()
-
-
-def reconnect() -> None:
-    """Close the connection, and all others of its pool."""
-    backend: Any = connection
-    backend.close()
-    backend.close_pool()
 
 
 def prepared() -> list[str]:
@@ -398,32 +387,9 @@ def alter(kind: str) -> None:
 
 
 @pytest.fixture
-def pooler(postgresql, tmp_path: Path, monkeypatch) -> Iterator[None]:
-    """Connect through a PgBouncer that gives a server connection to each transaction."""
-    program = shutil.which("pgbouncer") or missing("PgBouncer is not installed")
-    there, port = connection.settings_dict, free_port()
-    config = tmp_path / "pgbouncer.ini"
-    config.write_text(
-        "[databases]\n"
-        f"* = host={there['HOST']} port={there['PORT'] or 5432} user={there['USER']}\n"
-        "[pgbouncer]\n"
-        f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
-        "auth_type = any\npool_mode = transaction\nignore_startup_parameters = options\n"
-    )
-    user = ["-u", "nobody"] if os.geteuid() == 0 else []  # it refuses to run as root
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(  # noqa: S603  # a fixed command
-            [program, *user, str(config)], stdout=log, stderr=log
-        )
-    try:
-        wait_for(lambda: is_listening(port), "PgBouncer does not listen", tmp_path / "log")
-        reconnect()
-        monkeypatch.setitem(there, "PORT", port)
+def pooler(postgresql: None, tmp_path: Path) -> Iterator[None]:
+    with through_pgbouncer(tmp_path):
         yield
-    finally:
-        reconnect()
-        process.terminate()
-        process.wait()
 
 
 def answer_alternately() -> None:

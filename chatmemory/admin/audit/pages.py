@@ -19,6 +19,7 @@ from chatmemory import codec, services, transfer
 from chatmemory.admin.keyset import list_without_rows
 from chatmemory.admin.readonly import ReadOnlyAdmin
 from chatmemory.admin.text import visible
+from chatmemory.database.batches import in_pages
 from chatmemory.errors import ChatMemoryError
 from chatmemory.models import AuditEntry
 from chatmemory.transfer.people import csv_row
@@ -60,7 +61,7 @@ class CsvView(AuditPage):
             raise Http404 from None
         rows = (
             entry
-            for entry in entries.iterator()
+            for entry in in_pages(entries, "-pk")
             if self.model_admin.permits(request, "view", obj=entry)
         )
         return transfer.file_response(

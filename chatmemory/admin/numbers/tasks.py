@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _
 
 from chatmemory.admin.numbers.tables import Column, Table, shown
 from chatmemory.services.health.state import Health
+from chatmemory.services.integrity.tables import REMEDY
 from chatmemory.services.numbers.due import MaintenanceState, TaskState
 from chatmemory.services.numbers.maintenance import Task
 from chatmemory.services.numbers.queue import Queue
@@ -50,6 +51,7 @@ def _health_facts(health: Health) -> list[Fact]:
             _("Without it, live updates from other processes are late."),
         ),
         _sweep(health),
+        *(Fact(_("Tables"), sentence, True, REMEDY) for sentence in health.wrong_tables or ()),
     ]
     if turns is not None:
         overdue = _(

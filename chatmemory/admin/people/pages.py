@@ -25,6 +25,7 @@ from chatmemory.admin.privacy import names_of
 from chatmemory.admin.readonly import ReadOnlyAdmin, operator
 from chatmemory.admin.states import state_of
 from chatmemory.admin.text import number_of
+from chatmemory.database.batches import in_pages
 from chatmemory.models import Session, SessionQuerySet
 from chatmemory.services import ErasureRecord
 from chatmemory.services.removal.erasure import stored_sessions_of
@@ -112,7 +113,7 @@ class PersonPage(PeoplePage):
         """
         names = ("view", *self.permissions)
         own = set()
-        for session in self.sessions().iterator():
+        for session in in_pages(self.sessions(), "-pk"):
             if not self.model_admin.permits(self.request, *names, obj=session):
                 return False
             own.add(session.pk)

@@ -20,9 +20,9 @@ class Command(ReportingCommand):
     """Prints one line per finding, then the number of findings of each kind."""
 
     help = (
-        "Find gaps, duplicates, wrong counters, orphans, overdue turns, unreadable rows and tool "
-        "calls without results. The output contains no message content. The exit status is 1 if "
-        "findings remain."
+        "Find wrong tables, gaps, duplicates, wrong counters, orphans, overdue turns, unreadable "
+        "rows and tool calls without results. The output contains no message content. The exit "
+        "status is 1 if findings remain."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -64,7 +64,8 @@ class Command(ReportingCommand):
     def _show(self, finding: services.Finding) -> None:
         mark = " (repaired)" if finding.is_fixed else " (--fix repairs it)"
         end = mark if finding.is_fixable else ""
-        self.report(f"session {finding.session_pk}: {finding.sentence}{end}", **asdict(finding))
+        place = "" if finding.session_pk is None else f"session {finding.session_pk}: "
+        self.report(f"{place}{finding.sentence}{end}", **asdict(finding))
 
     def _print_counts(self, found: Counter[str], fixed: Counter[str]) -> None:
         lines = [

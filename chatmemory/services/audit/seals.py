@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet
 from django.utils.crypto import constant_time_compare, salted_hmac
 
-from chatmemory.database.batches import Progress, check_size, count_of, reported
+from chatmemory.database.batches import Progress, check_size, count_of, in_pages, reported
 from chatmemory.database.faults import ignored_duplicate
 from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
@@ -211,7 +212,7 @@ def _findings(
             sentence=f"The chain is truncated: the given head is seal {known[0]}, "
             f"but the last stored seal is {chain.next_number - 1}.",
         )
-    for entry in _unsealed().order_by("pk").values(*SEALED).iterator():
+    for entry in in_pages(_unsealed().values(*SEALED), value_of=itemgetter("id")):
         entries.check(entry, 0)
     yield from entries.findings()
 

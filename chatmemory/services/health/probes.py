@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CACHE_SECONDS = 1.0
-"""How long the result of a probe is used again."""
+"""How long the result of most probes is used again."""
 WAIT_SECONDS = 2.0
 """How long a request waits for a probe."""
 HANG_SECONDS = 10.0
@@ -32,12 +32,14 @@ MAX_HANGING = 4
 
 
 class Probe(Generic[T]):
-    """Calls a function at most once a second, whatever the number of requests.
+    """Calls a function at most once in some seconds, whatever the number of requests.
 
     The function runs in a thread, and a request waits only for a limited time.
     """
 
-    def __init__(self, function: Callable[[], T]) -> None:
+    def __init__(self, function: Callable[[], T], *, seconds: float = CACHE_SECONDS) -> None:
+        """`seconds` is how long a result is used again."""
+        self._seconds = seconds
         self._function = function
         self._threads = DaemonExecutor(MAX_HANGING, name="chatmemory-health")
         self._lock = threading.Lock()
@@ -65,7 +67,7 @@ class Probe(Generic[T]):
         if not self._calls:
             return True
         if self._calls[-1].done():
-            return age_seconds >= CACHE_SECONDS
+            return age_seconds >= self._seconds
         return age_seconds >= HANG_SECONDS and len(self._calls) < MAX_HANGING
 
     def _call_in_thread(self) -> T | None:

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from chatmemory.services.health.probes import Probe
+from chatmemory.services.integrity.tables import wrong_tables
 from chatmemory.services.turns.stuck import StuckTurns, count_stuck_turns
 
 MAX_SWEEP_AGE_SECONDS = 60.0
 """A process sweeps every few seconds."""
+TABLES_SECONDS = 60.0
+"""How long the comparison of the tables is used again: it reads each of them."""
 
 
 class Sweep(Protocol):
@@ -35,6 +38,8 @@ class Health:
     turns: StuckTurns | None
     """None if the database does not answer."""
     is_layer_reachable: bool
+    wrong_tables: list[str] | None
+    """The tables that do not fit the models; None if that is unknown."""
     sweep_age: float | None
     """Seconds since the last sweep of this process; None if it does not sweep."""
 
@@ -45,7 +50,8 @@ class Health:
     @property
     def is_ok(self) -> bool:
         has_stuck = self.turns is None or bool(self.turns.overdue or self.turns.unclaimed)
-        return not has_stuck and self.is_layer_reachable and self.is_sweeping
+        is_wrong = has_stuck or bool(self.wrong_tables)
+        return not is_wrong and self.is_layer_reachable and self.is_sweeping
 
 
 class _Here:
@@ -63,6 +69,7 @@ def _is_layer_reachable() -> bool:
 
 stuck_turns = Probe(count_stuck_turns)
 layer = Probe(_is_layer_reachable)
+tables = Probe(wrong_tables, seconds=TABLES_SECONDS)
 
 
 def read_health() -> Health:
@@ -70,5 +77,6 @@ def read_health() -> Health:
     return Health(
         turns=stuck_turns.result(),
         is_layer_reachable=bool(layer.result()),
+        wrong_tables=tables.result(),
         sweep_age=None if here.process is None else here.process.sweep.age_seconds,
     )

@@ -24,9 +24,10 @@ class Finding:
     """A damaged session, turn or row, described without message content."""
 
     code: str
-    """A column of the session, or one of gap, double, below, removed, batch, user_row, overdue,
-    stray_turn, feedback, reply, unreadable, readable, call, result, orphans, unchecked."""
-    session_pk: int
+    """A column of the session, or one of table, gap, double, below, removed, batch, user_row,
+    overdue, stray_turn, feedback, reply, unreadable, readable, call, result, orphans, unchecked."""
+    session_pk: int | None
+    """None for a table."""
     sentence: str
     from_seq: int | None = None
     to_seq: int | None = None

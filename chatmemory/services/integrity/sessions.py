@@ -42,6 +42,7 @@ from chatmemory.services.integrity.findings import (
     record_repair,
 )
 from chatmemory.services.integrity.rows import check_rows, needs_check
+from chatmemory.services.integrity.tables import REMEDY, wrong_tables
 from chatmemory.services.numbers.maintenance import Task, recorded_findings
 from chatmemory.services.turns.endings import end_orphaned_turn
 from chatmemory.services.turns.recovery import recover_overdue_turn
@@ -78,7 +79,7 @@ def check_integrity(
     `repair_by` repairs the fixable findings of each session under its lock and records an audit
     entry `repair`. A repair adds no text, renumbers nothing and deletes nothing. One set of
     statements reads `batch_size` sessions. `progress` is called with the number of sessions that
-    are done, and with their total.
+    are done, and with their total. If tables do not fit the models, only that is found.
 
     Raises NotFound if nothing is stored under `session_pk`, and BadInput for a bad `scope`.
     """
@@ -87,6 +88,11 @@ def check_integrity(
         check_value(scope, "scope")
     if session_pk is not None and not 0 < session_pk <= MAX_PK:
         raise NotFound
+    wrong = wrong_tables()
+    if wrong:  # the statements below would fail
+        sentences = (f"{sentence} {REMEDY}" for sentence in wrong)
+        yield from (Finding(code="table", session_pk=None, sentence=one) for one in sentences)
+        return
     selected = _selected(session_pk, scope)
     checked: Iterable[_Facts] = chain.from_iterable(map(_facts, batches(selected, batch_size)))
     if progress is not None:
@@ -507,6 +513,6 @@ def _orphans(session_pk: int | None) -> Iterator[Finding]:
         if session_pk is not None:
             rows = rows.filter(session_id=session_pk)
         gone = rows.filter(is_gone).values_list("session_id").annotate(Count("pk"))
-        for pk, count in gone.order_by("session_id").iterator():
+        for pk, count in gone.order_by("session_id"):
             sentence = f"{count:,} {what} belong to a session that does not exist."
             yield Finding(code="orphans", session_pk=pk, sentence=sentence)

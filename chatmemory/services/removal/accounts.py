@@ -14,7 +14,7 @@ from django.contrib.auth.base_user import AbstractBaseUser
 from chatmemory.access.actors import Actor, all_scopes_of, user_scope
 from chatmemory.conf import settings
 from chatmemory.database.after_commit import call_after_commit
-from chatmemory.database.batches import in_batches
+from chatmemory.database.batches import in_batches, in_pages
 from chatmemory.database.faults import write_connection
 from chatmemory.database.pool import call_soon
 from chatmemory.database.retries import retried
@@ -119,7 +119,7 @@ def preview_forgetting(*, scopes: Sequence[str]) -> Forgetting:
     sessions = Session.objects.filter(scope__in=scopes)
     if policy == "erase":
         sessions = Session.objects.of_scopes(*chain.from_iterable(map(all_scopes_of, scopes)))
-    for session in sessions.order_by("pk").defer("instructions", "metadata").iterator():
+    for session in in_pages(sessions.defer("instructions", "metadata")):
         if session.held_at is not None:
             group = found.held
         elif policy == "erase" or (policy == "purge" and session.expires_at is None):

@@ -272,7 +272,7 @@ class Erasure:
         # A session that a concurrent call has hidden and not deleted yet is in that call's receipt.
         deleted = self._session_entries().filter(~_is_stored())
         totals = {"sessions": 0, "messages": 0, "turns": 0}
-        for counts in deleted.values_list("counts", flat=True).iterator():
+        for counts in deleted.values_list("counts", flat=True):
             totals["sessions"] += 1
             totals["messages"] += counts["messages"]
             totals["turns"] += counts["turns"]
@@ -378,7 +378,7 @@ def _interrupted(person: str) -> list[AuditEntry]:
     if not starts:
         return []
     of_sessions = _session_entries([*starts], after=entries[0].pk)
-    erased = Counter(of_sessions.values_list("counts__erasure", flat=True).iterator())
+    erased = Counter(of_sessions.values_list("counts__erasure", flat=True))
     return [
         start
         for erasure_id, start in starts.items()

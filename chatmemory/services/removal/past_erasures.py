@@ -10,7 +10,7 @@ from itertools import chain
 from django.db.models import Q
 
 from chatmemory.access.actors import Actor, person_for, person_of, visitor_of
-from chatmemory.database.batches import in_batches
+from chatmemory.database.batches import in_batches, in_pages
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.models import AuditEntry, Session
@@ -78,7 +78,7 @@ def find_erasures(*, by: Actor, scope: str | None = None) -> ErasureRecord:
     }
     unknown = {line.id for line in listed if line.key_id not in known_keys}
     entries = AuditEntry.objects.filter(session_pk__isnull=True, action__in=(STARTED, RECEIPT))
-    for entry in entries.order_by("pk").iterator():
+    for entry in in_pages(entries):
         erasure_id = entry.counts["erasure"]
         if entry.key_hash in hashes:
             found[erasure_id] = _known_erasure(entry, found.get(erasure_id))
@@ -122,7 +122,7 @@ def count_unknown_erasures() -> int:
     return len(
         {
             entry.counts["erasure"]
-            for entry in entries.order_by("pk").iterator()
+            for entry in in_pages(entries)
             if key_id_of(entry) not in known_keys
         }
     )
@@ -206,7 +206,7 @@ def _receipts() -> dict[str, str]:
     receipts = AuditEntry.objects.filter(session_pk__isnull=True, action=RECEIPT)
     times = receipts.values_list("counts__erasure", "counts__erased_at")
     # In the order of the times, so that the latest of each erasure remains in the dict.
-    return dict(sorted(times.iterator(), key=lambda found: found[1]))
+    return dict(sorted(times, key=lambda found: found[1]))
 
 
 def _scopes_by_hash(listed: Collection[ListedErasure]) -> dict[str, str]:
@@ -216,8 +216,8 @@ def _scopes_by_hash(listed: Collection[ListedErasure]) -> dict[str, str]:
     keys = [key for key in audit_keys() if key_id(key) in used]
     found: dict[str, str] = {}
     for column in ("scope", "removed_scope"):
-        scopes = Session.objects.order_by(column).values_list(column, flat=True).distinct()
-        for scope in scopes.iterator():
+        scopes = Session.objects.values_list(column, flat=True).distinct()
+        for scope in in_pages(scopes, column, str):
             person = person_of(scope)
             hashes = (keyed_hash(person, key) for key in keys)
             found.update((hashed, person) for hashed in hashes if hashed in wanted)

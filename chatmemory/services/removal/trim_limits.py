@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from typing import TypedDict
 
 from django.db.models.expressions import CombinedExpression
 from django.db.models.functions import Coalesce
 from django.utils.timezone import is_naive
 
+from chatmemory.database.batches import in_pages
 from chatmemory.errors import BadInput
 from chatmemory.models import DatabaseNow, Message, MessageQuerySet, Session
 
@@ -136,9 +138,9 @@ def _keep_turns(session: Session, keep: int) -> int:
 
 def _keep_tokens(session: Session, keep: int) -> int:
     floor = session.last_seq + 1
-    # In chunks, and not as a window function: only the rows that fit are read, newest first.
-    newest = _visible_rows(session).order_by("-seq").values_list("seq", "tokens")
-    for seq, tokens in newest.iterator(chunk_size=1_000):
+    # In pages, and not as a window function: only the rows that fit are read, newest first.
+    newest = _visible_rows(session).values_list("seq", "tokens")
+    for seq, tokens in in_pages(newest, "-seq", itemgetter(0)):
         keep -= tokens
         if keep < 0:
             break

@@ -248,6 +248,7 @@ export interface HealthState {
   status: "ok" | "unavailable";
   database?: boolean;
   channel_layer?: boolean;
+  tables?: boolean | null;
   sweep_age?: number | null;
   overdue_turns?: number | null;
   unclaimed_turns?: number | null;

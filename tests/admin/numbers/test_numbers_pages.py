@@ -247,7 +247,8 @@ def test_numbers_in_shapes_are_not_localized(admin, numbers, settings):
 
 def test_pages_cost_few_statements(admin, numbers):
     services.roll_up_numbers()
-    for address, most in ((NUMBERS, 12), (HEALTH, 8), (f"{NUMBERS}models.csv", 7)):
+    # One of the statements compares the tables: each process needs it once a minute.
+    for address, most in ((NUMBERS, 13), (HEALTH, 9), (f"{NUMBERS}models.csv", 7)):
         with CaptureQueriesContext(connection) as queries:
             assert admin.get(address, {"days": 90}).status_code == 200
         assert len(queries) <= most, [query["sql"] for query in queries]
