@@ -21,7 +21,9 @@ from chatmemory.access import logins
 from chatmemory.access.logins import Login
 from chatmemory.consumers.logins import login_of
 from chatmemory.consumers.origins import ais_allowed_origin
+from chatmemory.database.host_code import HostExecutor
 from chatmemory.database.pool import in_pool
+from chatmemory.live import titles
 from chatmemory.live.runner import runner
 from chatmemory.models import Message, Session, Turn
 from tests.factories import make_session
@@ -174,13 +176,14 @@ OF_REQUESTS = {"API_AUTHENTICATION", "ERASURE_LIST"}
 
 @pytest.fixture
 def _plain_connections(live, monkeypatch):
-    """Let connections come from no pool: any thread could get one that was lost."""
+    """Let connections come from no pool, and titles from one thread, so that a lost one is used."""
     if connection.vendor == "sqlite":
         pytest.skip("SQLite has no connection that could be lost")
     connection.close()
     options = {**connection.settings_dict["OPTIONS"]}
     options.pop("pool", None)
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
+    monkeypatch.setattr(titles, "_threads", HostExecutor(1, name="titles"))
     yield
     connection.close()
 
@@ -203,6 +206,14 @@ def test_a_function_of_the_host_can_query_after_its_connection_was_lost(
     call(ann)
     assert CALLS
     wait_for(lambda: is_closed(CALLS[-1]), "the connection stays open")
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_run_for_which_a_view_waits_can_query(ann, live, settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "RESPONDER": f"{__name__}.generator"}
+    turn = await sync_to_async(services.admit_turn)(**ann.talk, client_id="c1", content="hi")
+    await sync_to_async(runner.run)(turn.session_pk)
+    assert await Turn.objects.filter(status="complete").aexists()
 
 
 def lose_connection(number):
