@@ -17,6 +17,7 @@ from chatmemory.access.networks import network_of
 from chatmemory.access.visitors import token_in
 from chatmemory.conf import settings
 from chatmemory.consumers.origins import is_allowed_origin, origin_of
+from chatmemory.database.host_code import fresh_connections
 from chatmemory.database.pool import in_pool
 from chatmemory.errors import Unauthenticated
 from chatmemory.services import Login
@@ -104,5 +105,6 @@ def _of_user(user: object, key: str | None = None, credential: str | None = None
 async def _call_host_function(path: str, scope: Mapping[str, Any]) -> object:
     function = import_string(path)
     if not inspect.iscoroutinefunction(function):
-        function = in_pool(function)
-    return await function(scope)
+        return await in_pool(function)(scope)
+    async with fresh_connections():
+        return await function(scope)

@@ -203,6 +203,7 @@ def _call_on_delivery_thread(send: Callable[[], object]) -> None:
 
 
 def _deliver(send: Callable[[], object]) -> None:
+    close_old_connections()  # they may be too old since the last signal
     try:
         send()
     except BaseException as error:  # includes a receiver's SystemExit, which nothing else reports

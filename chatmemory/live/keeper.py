@@ -97,6 +97,7 @@ class Keeper:
             self._is_due.wait(min(self.seconds, settings.LEASE / 3) if self._runs else None)
             self._is_due.clear()  # before the check: a call during it causes another
             self._probe_loop()
+            close_old_connections()  # they may be too old since the last run
             try:
                 self._supervise(list(self._runs.values()))
             except (DatabaseError, InterfaceError) as error:

@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import Context
 from typing import Any, TypeVar
 
 from chatmemory.logs import log_error, watch_loop
@@ -81,7 +82,9 @@ class LoopThread:
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine in the loop until `stop` cancels it. Any thread may call this."""
-        return asyncio.run_coroutine_threadsafe(self._tracked(work), self.loop())
+        # In an empty context: in that of a view asgiref would call sync code on the view's thread,
+        # which may wait for this coroutine.
+        return Context().run(asyncio.run_coroutine_threadsafe, self._tracked(work), self.loop())
 
     def stop(self) -> None:
         """Cancel the submitted and background tasks, then end the loop and its thread."""

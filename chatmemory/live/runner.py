@@ -25,8 +25,8 @@ from asgiref.sync import async_to_sync
 
 from chatmemory import codec, responders
 from chatmemory.conf import settings
+from chatmemory.database.host_code import HOST_THREADS, HostExecutor, fresh_connections
 from chatmemory.database.host_tests import require_shared_data
-from chatmemory.database.threads import DaemonExecutor
 from chatmemory.errors import ChatMemoryError, MemoryUnavailable, ModelError, ModelTimeout
 from chatmemory.live.hub import hub
 from chatmemory.live.jobs import JobExecutor
@@ -57,8 +57,6 @@ logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.02
 """How long a responder that never waits may run before the loop runs other tasks."""
-RESPONDER_THREADS = min(32, (os.cpu_count() or 1) + 4)
-"""Threads for blocking calls of responders; as many as Python's default executor has."""
 POLL_SECONDS = 0.05
 """How often the drain checks whether runs have ended."""
 
@@ -80,7 +78,7 @@ class Runner:
         # The executor is for `asyncio.to_thread` in responders, and for LangChain's sync tools.
         self._thread = LoopThread(
             "chatmemory-runner",
-            executor=partial(DaemonExecutor, RESPONDER_THREADS, name="chatmemory-responders"),
+            executor=partial(HostExecutor, HOST_THREADS, name="chatmemory-responders"),
         )
         self._test_loop: asyncio.AbstractEventLoop | None = None
         """With `DB_THREADS` 0, the loop of a test's sockets: its thread sees the test's rows."""
@@ -349,7 +347,7 @@ class Runner:
         run.begin_step(0)
         yielded_at = time.monotonic()
         # Without aclosing Python would close the generator later, in another task.
-        async with aclosing(responders.find()(request)) as pieces:
+        async with fresh_connections(), aclosing(responders.find()(request)) as pieces:
             async for piece in pieces:
                 match piece:
                     case Text(text):

@@ -8,11 +8,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from django.db import close_old_connections
 from django.utils.module_loading import import_string
 
 from chatmemory.conf import settings
-from chatmemory.database.threads import DaemonExecutor
+from chatmemory.database.host_code import HostExecutor, fresh_connections
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.logs import log_error
 from chatmemory.services.titles import Untitled, aread_untitled, astore_title
@@ -25,7 +24,7 @@ TITLE_SECONDS = 30.0
 TITLE_THREADS = 2
 """Threads for sync functions. Not those of responders, so that no reply waits for a title."""
 
-_threads = DaemonExecutor(TITLE_THREADS, name="chatmemory-titles")
+_threads = HostExecutor(TITLE_THREADS, name="chatmemory-titles")
 
 
 async def give_title(claim: Claim) -> None:
@@ -37,7 +36,7 @@ async def give_title(claim: Claim) -> None:
         untitled = await aread_untitled(claim=claim)
         if untitled is None:
             return
-        async with asyncio.timeout(TITLE_SECONDS):  # Note [Timeouts]
+        async with fresh_connections(), asyncio.timeout(TITLE_SECONDS):  # Note [Timeouts]
             title = await _title_of(untitled)
         if isinstance(title, str):
             await astore_title(session=untitled.session, title=title)
@@ -62,12 +61,4 @@ async def _title_of(untitled: Untitled) -> object:
 
 async def _in_thread(function: Callable[..., Any], *arguments: object) -> Any:
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_threads, _with_fresh_connection, function, *arguments)
-
-
-def _with_fresh_connection(function: Callable[..., Any], *arguments: object) -> Any:
-    close_old_connections()
-    try:
-        return function(*arguments)
-    finally:
-        close_old_connections()
+    return await loop.run_in_executor(_threads, function, *arguments)

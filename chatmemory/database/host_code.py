@@ -1,0 +1,105 @@
+"""Call the host's code from an event loop, such as a responder, with usable connections."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import ParamSpec, TypeVar
+from weakref import WeakSet
+
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections, connections
+
+from chatmemory.conf import settings
+from chatmemory.database.threads import DaemonExecutor
+
+# Note [Host code in loops]
+#
+# Django closes unusable connections before and after each request. The host's code in our loops
+# belongs to no request, so its connections would stay broken until the process ends. It reaches
+# the database in two ways:
+# - Django's async methods and `sync_to_async` use one thread for all loops of the process.
+#   `fresh_connections` closes the connections of that thread.
+# - `asyncio.to_thread`, LangChain's sync tools and models use the loop's default executor, which is
+#   a `HostExecutor`.
+# With `DB_THREADS` 0 both are Django's thread, since another one does not see the rows of a test.
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+HOST_THREADS = min(32, (os.cpu_count() or 1) + 4)
+"""Threads for blocking calls; as many as Python's default executor has."""
+
+_is_host_code: ContextVar[bool] = ContextVar("chatmemory_is_host_code", default=False)
+_test_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+"""The loops of tests that have a `HostExecutor`."""
+_lock = threading.Lock()
+_blocks = 0
+"""Open blocks of `fresh_connections`, in all loops."""
+
+
+class HostExecutor(DaemonExecutor):
+    """Calls the host's code, each time with usable connections. See Note [Host code in loops]."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        if settings.DB_THREADS or not _is_host_code.get():  # a test's own calls need threads
+            return super().submit(_with_fresh_connection, fn, *args, **kwargs)
+        call = sync_to_async(fn)(*args, **kwargs)
+        return asyncio.run_coroutine_threadsafe(call, asyncio.get_running_loop())
+
+
+@asynccontextmanager
+async def fresh_connections() -> AsyncIterator[None]:
+    """Let async code of the host use the database in this block: Note [Host code in loops]."""
+    if not settings.DB_THREADS:
+        _use_host_executor()
+    token = _is_host_code.set(True)
+    try:
+        await _aclose_old(is_only=_count_block(1) == 1)
+        yield
+    finally:
+        _is_host_code.reset(token)
+        is_only = _count_block(-1) == 0
+        # Python may close a coroutine outside its task, where it cannot await.
+        if not isinstance(sys.exception(), GeneratorExit):
+            await _aclose_old(is_only=is_only)
+
+
+def _use_host_executor() -> None:
+    """Give the loop of a test, which we did not start, the executor of the runner's loop."""
+    loop = asyncio.get_running_loop()
+    if loop not in _test_loops:
+        _test_loops.add(loop)
+        loop.set_default_executor(HostExecutor(HOST_THREADS, name="chatmemory-responders"))
+
+
+def _count_block(change: int) -> int:
+    global _blocks
+    with _lock:
+        _blocks += change
+        return _blocks
+
+
+def _close_old(*, is_only: bool) -> None:
+    for connection in connections.all(initialized_only=True):
+        # Other blocks may be reading with a cursor, such as that of `aiterator`. The transaction of
+        # a test must stay open.
+        if (is_only or connection.errors_occurred) and not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
+
+
+def _with_fresh_connection(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    close_old_connections()
+    try:
+        return function(*args, **kwargs)
+    finally:
+        close_old_connections()
+
+
+_aclose_old = sync_to_async(_close_old)

@@ -1,0 +1,286 @@
+"""The host's functions that settings name use the database after its connections were lost."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import threading
+from collections import UserDict
+from itertools import pairwise
+from unittest.mock import patch
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.contrib.auth import get_user_model
+from django.db import connection
+from langchain_core.runnables import RunnableLambda
+
+from chatmemory import conf, services
+from chatmemory.access import logins
+from chatmemory.access.logins import Login
+from chatmemory.consumers.logins import login_of
+from chatmemory.consumers.origins import ais_allowed_origin
+from chatmemory.database.host_code import HostExecutor
+from chatmemory.database.pool import in_pool
+from chatmemory.live import titles
+from chatmemory.live.runner import runner
+from chatmemory.models import Message, Session, Turn
+from tests.factories import make_session
+from tests.locking import second_connection
+from tests.servers import (
+    DEADLINE,
+    Tab,
+    connected,
+    live_process,
+    person_with_talk,
+    sign_in,
+    wait_for,
+)
+
+User = get_user_model()
+
+ann = person_with_talk
+live = live_process
+
+CALLS: list[int] = []
+"""The connections in which the functions below have queried, newest last."""
+
+
+class Persistent:
+    """Whether the connection stays open, as with CONN_MAX_AGE None; only those of these functions,
+    so that no other test gets one that was lost."""
+
+    is_on = False
+
+
+def query(*_):
+    count = User.objects.count()
+    CALLS.append(_connection_id())
+    return count
+
+
+async def aquery(*_):
+    await User.objects.acount()
+    CALLS.append(await sync_to_async(_connection_id)())
+
+
+def _connection_id():
+    is_persistent = Persistent.is_on and threading.current_thread() is not threading.main_thread()
+    connection.close_at = None if is_persistent else 0
+    if connection.vendor == "postgresql":
+        return connection.connection.info.backend_pid
+    if is_persistent:
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION wait_timeout = 1")
+    return connection.connection.thread_id()
+
+
+async def generator(messages, session):
+    await aquery()
+    yield "Hello."
+
+
+async def generator_with_thread(messages, session):
+    yield str(await asyncio.to_thread(query))
+
+
+chain = RunnableLambda(lambda given: str(query()))
+
+
+async def afactory(session):
+    await aquery()
+    return echo
+
+
+async def echo(messages, session):
+    yield "Hello."
+
+
+def title(messages, session):
+    return f"Title {query()}"
+
+
+async def atitle(messages, session):
+    await aquery()
+    return "Title"
+
+
+def socket_user(scope):
+    query()
+    return User.objects.get()
+
+
+async def asocket_user(scope):
+    await aquery()
+    return await User.objects.aget()
+
+
+class Embeds(UserDict):
+    def values(self):
+        query()
+        return [["https://shop.example"]]
+
+
+def run_turn(ann):
+    """Run a turn, and whatever follows it."""
+    client_id = f"c{Turn.objects.count()}"
+    Session.objects.update(title="")  # the function of TITLE is called for the first turns
+    runner.enable()
+    admitted = services.admit_turn(
+        **ann.talk, client_id=client_id, content="hi", owner=runner.owner
+    )
+    runner.launch(admitted.claim)
+    turn = Turn.objects.filter(client_id=client_id, ended_at__isnull=False)
+    wait_for(turn.exists, "the turn does not end")
+    # Its title is given by a task that the end of the turn has submitted.
+    runner._thread.submit(asyncio.sleep(0)).result(DEADLINE)
+    wait_for(lambda: not runner._thread._tasks, "a task does not end")
+
+
+def open_socket(ann):
+    in_loop(login_of({"type": "websocket", "headers": []}))
+
+
+def check_login(ann):
+    in_loop(in_pool(logins.check_login)(Login.of(ann.user)))
+
+
+def open_from_embed(ann):
+    headers = [(b"host", b"testserver"), (b"origin", b"https://shop.example")]
+    in_loop(ais_allowed_origin({"headers": headers}, may_be_embed=True))
+
+
+def in_loop(work):
+    """Await in another loop than that of the test, whose thread has the test's own connection."""
+    runner._thread.submit(work).exception(DEADLINE)
+
+
+CASES = [
+    ("RESPONDER", "generator", run_turn),
+    ("RESPONDER", "generator_with_thread", run_turn),
+    ("RESPONDER", "chain", run_turn),
+    ("RESPONDER", "afactory", run_turn),
+    ("TITLE", "title", run_turn),
+    ("TITLE", "atitle", run_turn),
+    ("TOKEN_COUNTER", "query", run_turn),
+    ("REACH", "query", check_login),
+    ("SOCKET_AUTH", "socket_user", open_socket),
+    ("SOCKET_AUTH", "asocket_user", open_socket),
+    ("VALID_LOGINS", "query", check_login),
+    ("EMBEDS", "", open_from_embed),
+]
+OF_REQUESTS = {"API_AUTHENTICATION", "ERASURE_LIST"}
+"""Called only in requests and commands, whose connections Django closes."""
+
+
+@pytest.fixture
+def _plain_connections(live, monkeypatch):
+    """Let connections come from no pool, and titles from one thread, so that a lost one is used."""
+    if connection.vendor == "sqlite":
+        pytest.skip("SQLite has no connection that could be lost")
+    connection.close()
+    options = {**connection.settings_dict["OPTIONS"]}
+    options.pop("pool", None)
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
+    monkeypatch.setattr(titles, "_threads", HostExecutor(1, name="titles"))
+    yield
+    connection.close()
+
+
+@pytest.mark.database
+@pytest.mark.usefixtures("_plain_connections")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("setting", "name", "call"), CASES)
+def test_a_function_of_the_host_can_query_after_its_connection_was_lost(
+    ann, settings, setting, name, call
+):
+    value = f"{__name__}.{name}" if name else Embeds()
+    settings.CHATMEMORY = {**settings.CHATMEMORY, setting: value, "DB_THREADS": 1, "LEASE": 2}
+    CALLS.clear()
+    with patch.object(Persistent, "is_on", True):
+        call(ann)
+        lose_connection(CALLS[-1])
+        call(ann)  # it may notice that the connection was lost, and fail
+    CALLS.clear()
+    call(ann)
+    assert CALLS
+    wait_for(lambda: is_closed(CALLS[-1]), "the connection stays open")
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_run_for_which_a_view_waits_can_query(ann, live, settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "RESPONDER": f"{__name__}.generator"}
+    turn = await sync_to_async(services.admit_turn)(**ann.talk, client_id="c1", content="hi")
+    await sync_to_async(runner.run)(turn.session_pk)
+    assert await Turn.objects.filter(status="complete").aexists()
+
+
+def lose_connection(number):
+    """Wait until this connection is lost: by a command, or by `wait_timeout`."""
+    with second_connection() as other, other.cursor() as cursor:
+        if other.vendor == "postgresql":
+            cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [number])
+    wait_for(lambda: is_closed(number), "the connection stays open")
+
+
+def is_closed(number):
+    query = {
+        "postgresql": "SELECT 1 FROM pg_stat_activity WHERE pid = %s",
+        "mysql": "SELECT 1 FROM information_schema.processlist WHERE id = %s",
+    }
+    with second_connection() as other, other.cursor() as cursor:
+        cursor.execute(query[other.vendor], [number])
+        return not cursor.fetchall()
+
+
+@pytest.fixture
+def rolled_back(db):
+    """A signed-in user whose rows no other connection sees."""
+    person = sign_in()
+    make_session(owner=person.user)
+    return person
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", ["generator_with_thread", "chain"])
+def test_blocking_code_of_a_responder_sees_the_rows_of_a_test(rolled_back, settings, name):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "RESPONDER": f"{__name__}.{name}"}
+    admitted = services.admit_turn(**rolled_back.talk, client_id="c1", content="hi")
+    runner.run(admitted.session_pk)
+    assert Message.objects.get(role="assistant").text == "1"
+
+
+@pytest.mark.django_db
+async def test_blocking_code_of_a_socket_s_turn_sees_the_rows_of_a_test(rolled_back, settings):
+    functions = {
+        "RESPONDER": f"{__name__}.generator_with_thread",
+        "TITLE": f"{__name__}.title",
+        "SOCKET_AUTH": f"{__name__}.asocket_user",
+    }
+    settings.CHATMEMORY = {**settings.CHATMEMORY, **functions}
+    async with connected(tab := Tab(rolled_back)):
+        await tab.send("hi")
+        assert (await tab.until("session", title="Title 1"))["last_seq"] == 2
+        assert tab.texts() == ["hi", "1"]
+    assert await asyncio.to_thread(threading.current_thread) is not threading.main_thread()
+
+
+def test_each_setting_that_names_code_of_the_host_is_tested():
+    [body] = [
+        node.body
+        for node in ast.parse(inspect.getsource(conf)).body
+        if isinstance(node, ast.ClassDef) and node.name == "Settings"
+    ]
+    documented = {
+        before.targets[0].id: ast.literal_eval(after.value)
+        for before, after in pairwise(body)
+        if isinstance(before, ast.Assign) and isinstance(after, ast.Expr)
+    }
+    hooks = ("dotted path", "mapping of its own")
+    named = {
+        name
+        for name, text in documented.items()
+        if any(words in " ".join(text.split()) for words in hooks)
+    }
+    assert named == {setting for setting, _, _ in CASES} | OF_REQUESTS
