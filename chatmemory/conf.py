@@ -94,6 +94,14 @@ class Settings:
     WINDOW_MESSAGES = Setting[int | None](None)
     """Maximum size of the window in messages; None for no limit."""
 
+    WINDOW_JOIN = Setting(False)
+    """Whether the window joins messages of one role that follow each other, such as two user
+    messages after a failed turn, for providers that require users and replies to alternate."""
+
+    WINDOW_SYSTEM_FIRST = Setting(False)
+    """Whether the window has all system messages at its start, for providers that reject later
+    ones."""
+
     TOKEN_COUNTER = Setting("approximate")
     """Counts a message's tokens when it is stored: `approximate` (one token for four characters,
     and three for each message), or a dotted path to a function from the text that the model

@@ -61,14 +61,14 @@ def read_window(session: Session, *, only_if: Mapping[str, object] | None = None
 
     Excludes superseded and quarantined rows, empty replies, and results without a call. Redacted
     content becomes `[redacted]`, and a tool call without a result gets one that states this. Equal
-    rows give equal windows.
+    rows give equal windows. WINDOW_SYSTEM_FIRST and WINDOW_JOIN arrange the messages for providers.
     """
     limits = _limits()
     reader = _Reader(session, only_if or {})
     rows = _within(limits, reader)
     tokens = sum(row[2] for row in rows)
     window = Window(
-        messages=_instructions(session) + _with_results(reversed(rows)),
+        messages=_arranged(_instructions(session) + _with_results(reversed(rows))),
         tokens=tokens,
         is_over=tokens > limits.tokens or len(rows) > limits.messages,
         is_checked=reader.count == 1 and reader.has_rows,
@@ -286,6 +286,33 @@ def _with_results(selected: Iterable[_Candidate]) -> list[dict[str, object]]:
             awaited[call_id] = len(messages)
             messages.append(codec.unknown_outcome(call_id))
     return messages
+
+
+def _arranged(messages: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Arrange the messages as WINDOW_SYSTEM_FIRST and WINDOW_JOIN require."""
+    if settings.WINDOW_SYSTEM_FIRST:
+        messages.sort(key=lambda message: message["role"] != "system")
+    if not settings.WINDOW_JOIN:
+        return messages
+    joined: list[dict[str, object]] = []
+    for message in messages:
+        # Results of tools name their calls, so two of them stay two.
+        if joined and joined[-1]["role"] == message["role"] != "tool":
+            earlier = joined.pop()
+            content = _joined(earlier["content"], message["content"])
+            message = {**message, "content": content}
+        joined.append(message)
+    return joined
+
+
+def _joined(first: object, second: object) -> object:
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    return [*_blocks(first), *_blocks(second)]
+
+
+def _blocks(content: object) -> list[object]:
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
 def _has_only_results(content: object) -> bool:

@@ -95,6 +95,8 @@ def test_correct_settings_pass(correct):
         ({"MAX_REPLY_CHARS": 1.5}, "E002", "MAX_REPLY_CHARS"),
         ({"MAX_MESSAGE_BYTES": None}, "E002", "MAX_MESSAGE_BYTES"),
         ({"MEDIA_TOKENS": -1}, "E002", "MEDIA_TOKENS"),
+        ({"WINDOW_JOIN": "yes"}, "E002", "WINDOW_JOIN"),
+        ({"WINDOW_SYSTEM_FIRST": None}, "E002", "WINDOW_SYSTEM_FIRST"),
         ({"DB_THREADS": -1}, "E002", "DB_THREADS"),
         ({"SENDS_PER_MINUTE": True}, "E002", "SENDS_PER_MINUTE"),
         ({"LEASE": 0}, "E003", "above 0"),

@@ -15,6 +15,8 @@ DEFAULTS: dict[str, object] = {
     "SUGGESTIONS": (),
     "WINDOW_TOKENS": 8_000,
     "WINDOW_MESSAGES": None,
+    "WINDOW_JOIN": False,
+    "WINDOW_SYSTEM_FIRST": False,
     "TOKEN_COUNTER": "approximate",
     "MEDIA_TOKENS": 1_000,
     "MAX_MESSAGE_CHARS": 32_000,

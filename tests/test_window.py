@@ -544,6 +544,56 @@ def test_turns_of_other_sessions_supersede_nothing():
     assert texts(read().messages) == ["a", "b", "hi", "done"]
 
 
+SYSTEM = {"role": "system", "content": "Reply in German."}
+BLOCK = {"type": "text", "text": "c"}
+
+
+@pytest.mark.regression
+def test_neighbors_of_one_role_are_joined_if_the_setting_requires_it(settings):
+    stored = [
+        *make_messages("a"),  # the turn failed
+        *make_messages("b"),
+        {"role": "user", "content": [BLOCK]},
+        {"role": "assistant", "content": "Wait."},
+        calls("1", "2", content="I ask."),
+        result("1"),
+        result("2"),
+        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": "x"},
+        SYSTEM,
+        SYSTEM,
+    ]
+    shown = window_of(*stored)
+    assert len(shown) == 10
+    settings.CHATMEMORY = {"WINDOW_JOIN": True}
+    both = {"type": "text", "text": "a\n\nb"}
+    assert read().messages == [
+        {"role": "user", "content": [both, BLOCK]},
+        calls("1", "2", content="Wait.\n\nI ask."),
+        result("1"),
+        result("2"),
+        {"role": "assistant", "content": "x"},
+        {"role": "system", "content": "Reply in German.\n\nReply in German."},
+    ]
+    assert read().tokens == sum(map(count_tokens, shown))
+
+
+@pytest.mark.regression
+def test_system_messages_are_at_the_start_if_the_setting_requires_it(settings):
+    stored = [*make_messages("a", "b"), SYSTEM, *make_messages("c"), SYSTEM]
+    instructions = {"role": "system", "content": "Be brief."}
+    assert window_of(*stored, instructions="Be brief.") == [instructions, *stored]
+    settings.CHATMEMORY = {"WINDOW_SYSTEM_FIRST": True}
+    assert read().messages == [instructions, SYSTEM, SYSTEM, *make_messages("a", "b", "c")]
+    settings.CHATMEMORY = {"WINDOW_SYSTEM_FIRST": True, "WINDOW_JOIN": True}
+    assert [message["role"] for message in read().messages] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+    ]
+
+
 HIDDEN = "a\u202eb\U000e0041c\u2066d"
 
 

@@ -51,6 +51,9 @@ NUMBERS = {
 }
 """For each integer setting, its minimum and whether None is allowed."""
 
+FLAGS = ("WINDOW_JOIN", "WINDOW_SYSTEM_FIRST", "ALLOW_ANONYMOUS")
+"""Settings that are True or False."""
+
 MAXIMA = {
     "UNDO_DAYS": MAX_AGE_SECONDS // (24 * 60 * 60),
     "VISITOR_DAYS": 400,
@@ -90,6 +93,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
     return [
         *_check_names(),
         *_check_numbers(),
+        *_check_flags(),
         *_check_durations(),
         *_check_functions(),
         *_check_audit_keys(),
@@ -184,6 +188,14 @@ def _check_numbers() -> list[checks.CheckMessage]:
         message = f"CHATMEMORY[{name!r}] must be {what}."
         found.append(checks.Error(message, id="chatmemory.E002"))
     return found
+
+
+def _check_flags() -> list[checks.CheckMessage]:
+    return [
+        checks.Error(f"CHATMEMORY[{name!r}] must be True or False.", id="chatmemory.E002")
+        for name in FLAGS
+        if getattr(settings, name) not in (True, False)
+    ]
 
 
 def _check_durations() -> list[checks.CheckMessage]:

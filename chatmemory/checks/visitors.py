@@ -20,9 +20,6 @@ def check_visitors(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
     if not is_dictionary():
         return []
     found: list[checks.CheckMessage] = []
-    if settings.ALLOW_ANONYMOUS not in (True, False):
-        message = "CHATMEMORY['ALLOW_ANONYMOUS'] must be True or False."
-        found.append(checks.Error(message, id="chatmemory.E002"))
     if settings.VISITOR_ADOPT not in ("ask", "auto"):
         message = "CHATMEMORY['VISITOR_ADOPT'] must be ask or auto."
         found.append(checks.Error(message, id="chatmemory.E020"))

@@ -16,6 +16,17 @@ ROLES = {role: role for role in ("user", "assistant", "system")}
 ROLES |= {"human": "user", "ai": "assistant"}
 OPENAI_ROLES = {role: role for role in codec.ROLES} | {"developer": "system", "function": "tool"}
 
+_IGNORED = {"tools", "functions", "parallel_tool_calls"}
+"""Fields of a line in OpenAI's form that are not part of the conversation."""
+
+_PRODUCTS = {
+    "mapping": "ChatGPT",
+    "chat_messages": "Claude",
+    "chat": "Open WebUI",
+    "conversationId": "LibreChat",
+}
+"""Products by a field of the conversations that they export."""
+
 Message = dict[str, object]
 
 
@@ -38,13 +49,21 @@ class Dialogue:
 
 
 def read_dialogue(value: object) -> Dialogue:
-    """Parse a line; the id of OpenAI's and LangChain's forms is a hash. Raises BadInput."""
+    """Parse a line; the id is a hash in LangChain's form, and in OpenAI's form without an id.
+
+    Raises BadInput.
+    """
     match value:
+        case dict() if product := next(filter(None, map(_PRODUCTS.get, value)), None):
+            message = f"This is a conversation of {product}; convert it to an id and turns first."
+            raise BadInput(message, code="bad_shape")
         case {"id": str(id_), "turns": [_, *_] as turns}:
             messages = [_message(turn, f"turns[{place}]") for place, turn in enumerate(turns)]
-        case {"messages": [_, *_] as given, **others} if not others:
+        case {"messages": [_, *_] as given, **others}:
             messages = [from_openai(one, f"messages[{place}]") for place, one in enumerate(given)]
-            id_ = _digest(messages)
+            if unknown := others.keys() - _IGNORED - {"id"}:
+                raise codec.unknown_field(min(map(str, unknown)))
+            id_ = codec.check_client_id(others.get("id", _digest(messages)), field="id")
         case [_, *_] as given:
             messages = [_from_langchain(one, f"[{place}]") for place, one in enumerate(given)]
             id_ = _digest(messages)
@@ -57,6 +76,12 @@ def read_dialogue(value: object) -> Dialogue:
     for client_id, _ in dialogue.batches():
         codec.check_client_id(client_id, field="id")
     return dialogue
+
+
+def is_langchain(entries: Sequence[object]) -> bool:
+    """Whether a list is a line in LangChain's form, and not a list of lines."""
+    first = entries[0]
+    return isinstance(first, dict) and {"type", "data"} <= first.keys()
 
 
 def _digest(messages: list[Message]) -> str:

@@ -6,6 +6,7 @@ import hashlib
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import count
 from typing import Any, BinaryIO
 
@@ -17,11 +18,22 @@ from chatmemory.services import Actor, Import
 from chatmemory.services.notes import check_note
 from chatmemory.services.tags import check_tag
 from chatmemory.transfer.columns import ADDRESS, FEEDBACK, MESSAGE, NOTE, SESSION, TURN
-from chatmemory.transfer.dialogues import Dialogue, read_dialogue
+from chatmemory.transfer.dialogues import Dialogue, is_langchain, read_dialogue
 from chatmemory.transfer.jsonl import VERSION
 
 MAX_LINE = 64 * 2**20
 """Maximum line length, in bytes."""
+
+_UTF_16 = "in UTF-16; convert it to UTF-8"
+_OTHER_FILES = {
+    b"PK\3\4": "a ZIP archive; unpack it, and import the JSON lines in it",
+    b"\x1f\x8b": "compressed by gzip; unpack it first",
+    b"SQLite format 3": "a database of SQLite; export JSON lines from it",
+    b"%PDF": "a PDF document; export JSON lines instead",
+    b"<": "HTML or XML; export JSON lines instead",
+    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff", b"{\0", b"[\0", b"\0{", b"\0["), _UTF_16),
+}
+"""What a file is that begins with these bytes."""
 
 CHUNK_ROWS = 1_000
 CHUNK_CHARS = 4_000_000
@@ -58,32 +70,58 @@ class Target:
 
 
 class Lines:
-    """The lines that are not blank, with their numbers; a too long line is truncated."""
+    """The lines that are not blank, with their numbers; a too long line is truncated.
+
+    A file that is one JSON value is one line. Iteration raises BadInput for a file of another type.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream = stream
         self.number = 0
         """The number of the newest line, from 1."""
+        self._ahead = BytesIO()
+        """The beginning of the file, after it was searched for a JSON value of several lines."""
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         for self.number in count(1):
-            line = self.stream.readline(MAX_LINE + 1)
+            line = self._readline(MAX_LINE + 1)
             if not line:
                 return
             rest = line if len(line) > MAX_LINE else b""
             while rest and not rest.endswith(b"\n"):
-                rest = self.stream.readline(MAX_LINE)
-            line = (line.removeprefix(BOM_UTF8) if self.number == 1 else line).strip()
+                rest = self._readline(MAX_LINE)
+            line = (self._first(line) if self.number == 1 else line).strip()
             if line:
                 yield self.number, line
+
+    def _readline(self, limit: int) -> bytes:
+        line = self._ahead.readline(limit)
+        if not line.endswith(b"\n") and len(line) < limit:
+            line += self.stream.readline(limit - len(line))
+        return line
+
+    def _first(self, line: bytes) -> bytes:
+        """Return the first line, or the whole file if it is one JSON value. Raises BadInput."""
+        for begin, what in _OTHER_FILES.items():
+            if line.startswith(begin):
+                raise BadInput(f"The file is {what}.", code="bad_json")
+        line = line.removeprefix(BOM_UTF8)
+        if not line.startswith((b"{", b"[")) or _is_json(line):
+            return line
+        ahead = self.stream.read(max(0, MAX_LINE - len(line)))
+        if _is_json(line + ahead):
+            return line + ahead
+        self._ahead = BytesIO(ahead)
+        return line
 
 
 def import_lines(lines: Iterable[tuple[int, bytes]], *, target: Target) -> Iterator[Outcome]:
     """Store the sessions in numbered lines; yield one outcome per session.
 
     A session is stored completely or not at all. A rejected session is an outcome with its error,
-    and the import continues. Raises MemoryUnavailable and Busy; then repeat the call with all
-    lines: what is stored already is not stored again.
+    and the import continues. The lines in a line that is a list have their numbers in the list.
+    Raises MemoryUnavailable and Busy; then repeat the call with all lines: what is stored already
+    is not stored again.
     """
     codec.check_value(target.reason, "reason")
     importer = _Importer(target)
@@ -109,6 +147,10 @@ class _Importer:
             kind, value = _parse(line)
         except BadInput as error:
             yield self._failed(error)
+            return
+        if kind == "list":
+            for entry, one in enumerate(value, 1):
+                yield from self.read(entry, codec.dump_json(one).encode())
             return
         if kind in (None, "session"):
             yield from self.end()
@@ -239,8 +281,19 @@ class _Importer:
         return is_new
 
 
+def _is_json(text: bytes) -> bool:
+    try:
+        codec.parse_json(text, is_ours=True)
+    except BadInput as error:
+        return error.code != "bad_json"
+    return True
+
+
 def _parse(line: bytes) -> tuple[str | None, Any]:
-    """Return the type of a `jsonl` line (None for other forms) and its value. Raises BadInput."""
+    """Return the type of a `jsonl` line (None for other forms) and its value.
+
+    The type of a list of lines is `list`. Raises BadInput.
+    """
     if len(line) >= MAX_LINE:
         raise BadInput(
             f"The line is longer than {MAX_LINE} bytes.", code="too_large", limit=MAX_LINE
@@ -248,6 +301,8 @@ def _parse(line: bytes) -> tuple[str | None, Any]:
     match codec.parse_json(line, is_ours=True):
         case {"type": "session" | "turn" | "message" | "feedback" | "end" as kind, **rest}:
             return str(kind), rest
+        case [_, *_] as entries if not is_langchain(entries):
+            return "list", entries
         case _:
             return None, codec.parse_json(line)
 

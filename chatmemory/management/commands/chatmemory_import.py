@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -21,6 +22,9 @@ from chatmemory.management.owners import scope_of
 from chatmemory.management.reporting import ReportingCommand
 from chatmemory.transfer import Lines, Outcome, Target
 
+MAX_ERRORS = 10
+"""Errors of one kind that are printed. If no session was valid before, the import then stops."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
@@ -31,6 +35,11 @@ class Counts:
     existing: int = 0
     skipped: int = 0
     bad: int = 0
+
+    @property
+    def read(self) -> int:
+        """Number of valid sessions."""
+        return self.new + self.existing + self.skipped
 
     def add(self, outcome: Outcome) -> None:
         """Count one line."""
@@ -107,6 +116,7 @@ class Command(ReportingCommand):
         except BadInput as error:
             raise CommandError(str(error)) from error
         counts = Counts()
+        errors: Counter[str] = Counter()
         with _open(file) as stream:
             size = _size(stream)
             lines = Lines(stream)
@@ -115,10 +125,14 @@ class Command(ReportingCommand):
                     counts.add(outcome)
                     if outcome.error is not None:
                         self.bar.clear()
-                        self.stderr.write(f"Line {outcome.line}: {outcome.error}")
+                        self._report(outcome.line, outcome.error, errors)
+                        if errors[outcome.error.code] == MAX_ERRORS and not counts.read:
+                            break
                     self.bar.show(
                         lines.number if size is None else stream.tell(), size, str(counts)
                     )
+            except BadInput as error:
+                raise CommandError(str(error)) from error
             except ChatMemoryError as error:
                 raise CommandError(
                     f"Line {lines.number}: {error} Run this again to continue."
@@ -128,8 +142,18 @@ class Command(ReportingCommand):
             **asdict(counts),
             dry_run=dry_run,
         )
+        if counts.bad >= MAX_ERRORS and not counts.read:
+            raise CommandError("Stopped: no line was valid. docs/transfer.md describes the forms.")
         if counts.bad:
             raise CommandError(f"{counted(counts.bad, 'invalid line')} skipped.")
+
+    def _report(self, line: int, error: ChatMemoryError, errors: Counter[str]) -> None:
+        """Print an error, unless MAX_ERRORS of its code were printed."""
+        errors[error.code] += 1
+        if errors[error.code] <= MAX_ERRORS:
+            self.stderr.write(f"Line {line}: {error}")
+        if errors[error.code] == MAX_ERRORS:
+            self.stderr.write(f"Further errors of this kind ({error.code}) are not printed.")
 
 
 def _size(stream: BinaryIO) -> int | None:

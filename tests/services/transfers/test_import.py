@@ -26,7 +26,7 @@ from chatmemory import services
 from chatmemory.errors import Archived, Busy, Conflict, MemoryUnavailable, NotFound
 from chatmemory.models import AuditEntry, Message, Session, Turn
 from chatmemory.services import Actor, user_scope
-from chatmemory.transfer import Target, dialogues, import_lines, importing
+from chatmemory.transfer import Target, dialogues, export_sessions, import_lines, importing
 from tests.factories import make_user
 from tests.servers import wait_for
 
@@ -110,6 +110,12 @@ def test_a_dry_run_stores_nothing_and_prints_what_would_be_imported(run):
         ("[" * 100, "nested deeper"),
         ('{"id": "7", "id": "8", "turns": []}', "Duplicate key id"),
         ("[]", "must be an object"),
+        ('{"messages": [{"role": "user", "content": "x"}], "model": "m"}', "Unknown field model"),
+        ('{"messages": [{"role": "user", "content": "x"}], "id": 7}', "id must be"),
+        ('{"title": "a", "mapping": {}}', "conversation of ChatGPT; convert it"),
+        ('{"uuid": "a", "chat_messages": []}', "conversation of Claude; convert it"),
+        ('{"id": "a", "chat": {}}', "conversation of Open WebUI; convert it"),
+        ('{"conversationId": "a", "messages": [1]}', "conversation of LibreChat; convert it"),
         ('{"turns": [{"role": "ai", "text": "x"}]}', "must be an object"),
         ('{"id": 7, "turns": [{"role": "ai", "text": "x"}]}', "must be an object"),
         ('{"id": "7", "turns": []}', "must be an object"),
@@ -132,6 +138,84 @@ def test_a_bad_line_is_reported_and_the_others_are_imported(run, capsys, bad, wh
     assert err.startswith("Line 3: ")
     assert len(err) < 200
     assert re.search(why, err)
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"PK\3\4\x14\0rest", "a ZIP archive; unpack it"),
+        (b"\x1f\x8b\x08\0rest", "compressed by gzip"),
+        (line("7", "a").encode("utf-16"), "in UTF-16; convert it to UTF-8"),
+        (line("7", "a").encode("utf-16-be"), "in UTF-16; convert it to UTF-8"),
+        (b"<!DOCTYPE html>", "HTML or XML"),
+        (b"SQLite format 3\0", "a database of SQLite"),
+        (b"%PDF-1.7", "a PDF document"),
+    ],
+    ids=["zip", "gzip", "utf-16", "utf-16-be", "html", "sqlite", "pdf"],
+)
+def test_a_file_of_another_type_is_named(run, capsys, content, why):
+    with pytest.raises(CommandError, match=f"^The file is {why}"):
+        run(content)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_json_list_of_lines_is_its_lines(run, owner, capsys, indent):
+    form = {"type": "human", "data": {"content": "c"}}
+    lines = [json.loads(line("7", "a")), json.loads(line("8", "b")), [form], {"id": "9"}]
+    with pytest.raises(CommandError, match="1 invalid line"):
+        run(json.dumps(lines, indent=indent))
+    out, err = capsys.readouterr()
+    assert err.startswith("Line 4: ")
+    assert out.startswith("3 sessions, 3 messages; 3 new")
+    assert texts_of(owner, "talks:8") == [("user", "b")]
+
+
+@pytest.mark.regression
+def test_a_list_of_the_lines_of_an_export_is_the_export(run, owner):
+    run(line("7", "a"))
+    file = [
+        json.loads(text)
+        for text in "".join(export_sessions(Session.objects.all(), form="jsonl")).splitlines()
+    ]
+    Session.objects.update(key="another")
+    assert run(json.dumps(file, indent=1)).startswith("1 session, 1 message; 1 new")
+    assert texts_of(owner, "talks:7") == [("user", "a")]
+
+
+@pytest.mark.regression
+def test_a_pretty_printed_session_is_one_line(run, owner):
+    run(json.dumps(json.loads(line("7", "a")), indent=2))
+    assert texts_of(owner, "talks:7") == [("user", "a")]
+
+
+@pytest.mark.regression
+def test_the_import_stops_after_ten_errors_of_a_kind_without_a_valid_line(run, capsys):
+    with pytest.raises(CommandError, match="Stopped: no line was valid"):
+        run(*["{", "x"] * 20, line("7", "a"))
+    lines = capsys.readouterr().err.splitlines()
+    assert [text.split(":")[0] for text in lines[:-1]] == [f"Line {n}" for n in range(1, 11)]
+    assert lines[-1] == "Further errors of this kind (bad_json) are not printed."
+    assert not Session.objects.exists()
+
+
+@pytest.mark.regression
+def test_after_a_valid_line_all_lines_are_read_and_ten_errors_of_a_kind_printed(run, capsys):
+    with pytest.raises(CommandError, match="31 invalid lines skipped"):
+        run(line("7", "a"), *["x"] * 30, "{}", line("8", "a"))
+    out, err = capsys.readouterr()
+    assert out.startswith("2 sessions")
+    assert len(err.splitlines()) == 12
+    assert err.splitlines()[-1].startswith("Line 32: ")
+
+
+@pytest.mark.regression
+def test_a_line_of_openai_can_have_an_id_and_tools(run, owner):
+    messages = [{"role": "user", "content": "a"}]
+    run(json.dumps({"id": "7", "messages": messages, "tools": [], "parallel_tool_calls": False}))
+    assert texts_of(owner, "talks:7") == [("user", "a")]
 
 
 def test_an_id_with_other_messages_is_reported(run, capsys):
@@ -762,8 +846,9 @@ def test_a_conversation_of_another_format_is_imported_once(run, owner, dialogue,
         ({"messages": [{"role": "user", "content": 5}]}, "content"),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "must have an id"),
         ([{"type": "robot", "data": {}}], r"\[0\] is not a LangChain message"),
-        ([{"type": "human"}], r"\[0\] is not a LangChain message"),
-        (["x"], r"\[0\] is not a LangChain message"),
+        ([{"type": "human", "data": 5}], r"\[0\] is not a LangChain message"),
+        ([{"type": "human"}], "must be an object with id"),
+        (["x"], "must be an object with id"),
         ([{"type": "remove", "data": {"id": "1", "content": ""}}], r"\[0\] is a RemoveMessage"),
         ([{"type": "human", "data": {"content": "a\0"}}], r"U\+0000"),
     ],
