@@ -13,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.handlers.asgi import ASGIHandler
 from django.core.management import get_commands
 from django.shortcuts import resolve_url
-from django.urls import NoReverseMatch, Resolver404, resolve, reverse
+from django.urls import NoReverseMatch, Resolver404, get_script_prefix, resolve, reverse
 from django.utils.module_loading import import_string
 
 from chatmemory import startup
@@ -100,7 +100,8 @@ def check_login_url(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[c
             f"LOGIN_URL {str(settings.LOGIN_URL)!r} is neither a view name nor a known URL.",
             hint=(
                 "The chat pages redirect there. Set it to your login page, or add "
-                'path("accounts/", include("chatmemory.accounts")) to your URLs.'
+                'path("accounts/", include("chatmemory.accounts")) to your URLs. Below a URL '
+                'prefix, set it to the name of a view, such as "login".'
             ),
             id="chatmemory.W019",
         )
@@ -108,13 +109,15 @@ def check_login_url(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[c
 
 
 def _is_found(url: str) -> bool:
+    prefix = get_script_prefix()
     try:
         address = resolve_url(url)
-        if "//" not in address:
-            resolve(address.partition("?")[0])
+        if "//" in address:
+            return True
+        resolve("/" + address.partition("?")[0].removeprefix(prefix))
     except (NoReverseMatch, Resolver404):
         return False
-    return True
+    return address.startswith(prefix)
 
 
 def _are_pages_mounted() -> bool:

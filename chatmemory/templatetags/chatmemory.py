@@ -22,7 +22,7 @@ from chatmemory.access import visitors
 from chatmemory.conf import settings
 from chatmemory.pages.adoption import has_declined
 from chatmemory.pages.catalog import catalog_url
-from chatmemory.pages.views import SOCKET_PATH
+from chatmemory.pages.views import socket_path
 
 register = template.Library()
 
@@ -75,8 +75,8 @@ def _suggestions() -> SafeString:
 def _session(key: str | None) -> dict[str, object]:
     """Return the attributes that name the session; without a key, the browser chooses it."""
     if key is None:
-        return {"sockets": SOCKET_PATH}
-    return {"url": f"{SOCKET_PATH}{key}/", "create": codec.is_new_key(key)}
+        return {"sockets": socket_path()}
+    return {"url": f"{socket_path()}{key}/", "create": codec.is_new_key(key)}
 
 
 def _person(request: HttpRequest, key: str | None) -> dict[str, object]:

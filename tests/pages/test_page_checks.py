@@ -7,6 +7,7 @@ from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.conf import settings
 from django.core.asgi import get_asgi_application
+from django.test.utils import override_script_prefix
 from django.urls import include, path, re_path
 
 from chatmemory.routing import websocket_urlpatterns
@@ -79,6 +80,16 @@ def test_an_unknown_login_url_is_a_warning(url):
 @pytest.mark.parametrize("url", ["chatmemory:chat", "/chat/?x=1", "https://sso.example.org/"])
 def test_a_known_or_external_login_url_passes(url):
     assert warnings(LOGIN_URL=url) == {}
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    ("url", "is_found"),
+    [("chatmemory:chat", True), ("/app/chat/?x=1", True), ("/chat/", False), ("/app/no/", False)],
+)
+def test_a_login_url_below_a_prefix_begins_with_it(url, is_found):
+    with override_script_prefix("/app/"):
+        assert ("chatmemory.W019" not in warnings(LOGIN_URL=url)) is is_found
 
 
 def test_projects_without_the_pages_have_no_warning():
