@@ -54,6 +54,20 @@ def test_the_javascript_tests_pass(node):
     assert int(passed[1]) > 0
 
 
+SINK = re.compile(
+    r"(inner|outer)HTML\s*\+?=[^=]|insertAdjacentHTML|setHTMLUnsafe|parseFromString"
+    r"|createContextualFragment|document\.write|srcdoc|\beval\(|new Function|new Worker"
+    r"|\.src\s*=[^=]|setAttribute\(\"(on|src)"
+)
+"""Code that a page refuses that requires Trusted Types, unless a policy made the text."""
+
+
+@pytest.mark.regression
+def test_only_one_script_parses_html():
+    scripts = [path for path in STATIC.rglob("*.js") if SINK.search(path.read_text("utf-8"))]
+    assert [path.name for path in scripts] == ["html.js"]
+
+
 def constants() -> dict[str, Any]:
     """Return the numbers and lists of numbers in constants.js, by name."""
     script = (STATIC / "constants.js").read_text(encoding="utf-8")
