@@ -49,22 +49,32 @@ def chatmemory_widget(
     given = {name.replace("_", "-"): value for name, value in attributes.items()}
     element = {**_session(key), **_person(request, key), **given}
     return format_html(
-        '{}<script type="module" src="{}"></script>\n<chat-memory{}>{}</chat-memory>',
-        chatmemory_words(),
+        '{}<script type="module" src="{}"{}></script>\n<chat-memory{}>{}</chat-memory>',
+        chatmemory_words(context),
         static("chatmemory/chat.js"),
+        _nonce(request),
         flatatt({name: value for name, value in element.items() if value is not None}),
         _suggestions(),
     )
 
 
-@register.simple_tag
-def chatmemory_words() -> SafeString:
+@register.simple_tag(takes_context=True)
+def chatmemory_words(context: Context) -> SafeString:
     """Return the script with the texts in the active language; nothing if they are English.
 
     It is not deferred, so that it runs before each module, wherever the page has it.
     """
     address = catalog_url()
-    return format_html('<script src="{}"></script>\n', address) if address else SafeString()
+    if not address:
+        return SafeString()
+    return format_html('<script src="{}"{}></script>\n', address, _nonce(context.get("request")))
+
+
+def _nonce(request: HttpRequest | None) -> SafeString:
+    """Return the attribute with the nonce that django-csp or Django 6 has made for the request."""
+    # The second as in django.middleware.csp, which Django 5.2 lacks. Both are false until used.
+    nonce = getattr(request, "csp_nonce", getattr(request, "_csp_nonce", None))
+    return flatatt({"nonce": nonce})
 
 
 def _suggestions() -> SafeString:
