@@ -17,6 +17,7 @@ from django.urls import NoReverseMatch, Resolver404, get_script_prefix, resolve,
 from django.utils.module_loading import import_string
 
 from chatmemory import startup
+from chatmemory.pages.base import static_origins
 
 SOCKET_HINT = (
     'Route "websocket" to chatmemory.routing.websocket_urlpatterns, as project/asgi.py of '
@@ -88,6 +89,27 @@ def _has_chat(router: URLRouter) -> bool:
     modules = [getattr(getattr(c, "consumer_class", None), "__module__", "") for c in callbacks]
     inner = [found for callback in callbacks for found in _routers(callback)]
     return any(m.startswith("chatmemory.") for m in modules) or any(map(_has_chat, inner))
+
+
+@checks.register(deploy=True)
+def check_static_files(
+    app_configs: Sequence[AppConfig] | None, **_: Any
+) -> list[checks.CheckMessage]:
+    """Warn of static files on another origin, which a browser loads only with CORS."""
+    if not _are_pages_mounted():
+        return []
+    return [
+        checks.Warning(
+            f"The static files are on another origin: {origin}.",
+            hint=(
+                "Browsers load modules and stylesheets from there only if it sends "
+                "Access-Control-Allow-Origin: see docs/running.md of django-chatmemory. Silence "
+                "this check if it does."
+            ),
+            id="chatmemory.W040",
+        )
+        for origin in static_origins()
+    ]
 
 
 @checks.register

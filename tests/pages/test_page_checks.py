@@ -34,8 +34,8 @@ APPS = [app for app in settings.INSTALLED_APPS if app != "daphne"]
 MOUNTED = {"ROOT_URLCONF": __name__, "LOGIN_URL": "/chat/"}
 
 
-def warnings(**changed):
-    return found(**{**MOUNTED, **changed})
+def warnings(*, deploy=False, **changed):
+    return found(deploy=deploy, **{**MOUNTED, **changed})
 
 
 @pytest.mark.regression
@@ -69,6 +69,13 @@ def test_an_application_that_has_or_may_have_a_chat_socket_passes(name):
 def test_a_runserver_without_websockets_is_a_warning(apps, word):
     assert word in warnings(INSTALLED_APPS=apps, DEBUG=True)["chatmemory.W018"]
     assert "chatmemory.W018" not in warnings(INSTALLED_APPS=apps, DEBUG=False)
+
+
+@pytest.mark.regression
+def test_static_files_on_another_origin_are_a_warning():
+    assert "chatmemory.W040" not in warnings(deploy=True)
+    found = warnings(deploy=True, STATIC_URL="//cdn.example/static/")
+    assert "origin: cdn.example." in found["chatmemory.W040"]
 
 
 @pytest.mark.regression
