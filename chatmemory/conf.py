@@ -349,6 +349,11 @@ class Settings:
     become their description: an address that a model wrote could report to its host who reads
     what. The pages add the origins to their Content-Security-Policy."""
 
+    ASSET_ORIGINS = Setting[Sequence[str]](())
+    """Further origins from which the chat pages may load scripts, styles, fonts and data, each
+    `scheme://host[:port]`, such as for templates of your own. The origin of the static files is
+    always allowed. The pages add the origins to their Content-Security-Policy."""
+
     SENDS_PER_MINUTE = Setting[int | None](30)
     """Maximum messages of one person per minute, over websockets and REST; None for no limit.
     Counted in Django's cache."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, Scope, WebSocketCloseEvent
-from channels.routing import ProtocolTypeRouter, URLRouter
+from channels.routing import ProtocolTypeRouter
 from django.conf import settings
 from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
 from django.core.asgi import get_asgi_application
@@ -15,11 +15,11 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
 http = get_asgi_application()
 
 from chatmemory.live.drain import drain  # noqa: E402  # models need django.setup()
-from chatmemory.routing import websocket_urlpatterns  # noqa: E402
+from chatmemory.routing import SocketRouter, websocket_urlpatterns  # noqa: E402
 
 
 async def not_found(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-    """Close a websocket at an unknown address, for which `URLRouter` would raise."""
+    """Close a websocket at an unknown address, for which the router would raise."""
     await receive()
     await send(WebSocketCloseEvent(type="websocket.close", code=4404, reason=None))
 
@@ -32,6 +32,6 @@ application = ProtocolTypeRouter(
     {
         "http": ASGIStaticFilesHandler(http) if settings.DEBUG else http,
         "lifespan": drain.lifespan,
-        "websocket": URLRouter([*websocket_urlpatterns, unknown]),
+        "websocket": SocketRouter([*websocket_urlpatterns, unknown]),
     }
 )

@@ -99,6 +99,7 @@ AUTH_PASSWORD_VALIDATORS = [
         "NumericPasswordValidator",
     )
 ]
+LOGIN_URL = "login"
 LOGOUT_REDIRECT_URL = "home"
 
 LANGUAGE_CODE = "en"

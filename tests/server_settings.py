@@ -14,5 +14,7 @@ if os.environ.get("REDIS_URL"):  # other tests may use the same Redis
     if os.environ.get("LAYER") == "core":
         CHANNEL_LAYERS["default"]["BACKEND"] = "channels_redis.core.RedisChannelLayer"
     CACHES["default"]["KEY_PREFIX"] = os.environ["TEST_NAME"]
+FORCE_SCRIPT_NAME = os.environ.get("FORCE_SCRIPT_NAME")
+STATIC_URL = os.environ.get("STATIC_URL", "static/")
 if os.environ.get("WITHOUT_DAPHNE"):  # runserver is then Django's, a WSGI server
     INSTALLED_APPS.remove("daphne")

@@ -326,11 +326,16 @@ class Server:
         program: str = "uvicorn",
         redis_url: str = "",
         application: str = "tests.served:application",
+        arguments: str = "",
         limits: Mapping[str, float] | None = None,
         **chatmemory: object,
     ) -> None:
-        """`limits` are fields of `SocketLimits`; the rest are settings of the app."""
+        """`limits` are fields of `SocketLimits`; the rest are settings of the app.
+
+        `arguments` are further ones of the program.
+        """
         self.application = application
+        self.arguments = arguments
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self.program = program
@@ -365,7 +370,7 @@ class Server:
         command = COMMANDS[self.program].format(port=self.port, application=self.application)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603  # our own command line
-                [sys.executable, "-m", *command.split()],
+                [sys.executable, "-m", *command.split(), *self.arguments.split()],
                 cwd=settings.BASE_DIR,
                 env=self.env,
                 stdout=log,

@@ -158,6 +158,7 @@ def test_correct_settings_pass(correct):
         ({"IMAGE_ORIGINS": None}, "E007", "IMAGE_ORIGINS"),
         ({"IMAGE_ORIGINS": ["https://example.org/a"]}, "E007", "/a"),
         ({"IMAGE_ORIGINS": ["https://a.example;script-src *"]}, "E007", "script-src"),
+        ({"ASSET_ORIGINS": ["cdn.example"]}, "E007", "ASSET_ORIGINS"),
         ({"RESPONDER": "nonsense"}, "E008", "provider:model"),
         ({"EMBEDS": ["shop"]}, "E022", "map each public key"),
         ({"EMBEDS": {"shop": "https://shop.example"}}, "E022", "'https://shop.example'"),

@@ -67,6 +67,7 @@ DEFAULTS: dict[str, object] = {
     "PREPARED_STATEMENTS": None,
     "LOCK_TIMEOUT": 2,
     "IMAGE_ORIGINS": (),
+    "ASSET_ORIGINS": (),
     "SENDS_PER_MINUTE": 30,
 }
 DURATIONS = [name for name, setting in vars(Settings).items() if isinstance(setting, Duration)]

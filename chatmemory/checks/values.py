@@ -340,7 +340,11 @@ def _check_transcripts() -> list[checks.CheckMessage]:
 def _check_origins() -> list[checks.CheckMessage]:
     """Check that each origin of a setting is a scheme, host and optional port."""
     found: list[checks.CheckMessage] = []
-    for name, may_be_none in (("ALLOWED_ORIGINS", True), ("IMAGE_ORIGINS", False)):
+    for name, may_be_none in (
+        ("ALLOWED_ORIGINS", True),
+        ("IMAGE_ORIGINS", False),
+        ("ASSET_ORIGINS", False),
+    ):
         given: object = getattr(settings, name)
         if given is None and may_be_none:
             continue

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Concatenate, ParamSpec
+from urllib.parse import urlsplit
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.decorators import login_required
@@ -14,6 +15,7 @@ from django.contrib.auth.views import redirect_to_login
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.shortcuts import redirect, render
+from django.templatetags.static import static
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -87,9 +89,20 @@ def with_policy(view: Guarded[P]) -> Guarded[P]:
 
 
 def policy() -> str:
-    """Return the Content-Security-Policy, with the origins of allowed images."""
-    sources = " ".join(("'self'", *chat_settings.IMAGE_ORIGINS))
-    return f"{POLICY}; img-src {sources}" if chat_settings.IMAGE_ORIGINS else POLICY
+    """Return the Content-Security-Policy, with the origins of static files and images."""
+    origins = (*static_origins(), *chat_settings.ASSET_ORIGINS)
+    found = POLICY
+    for name in ("default-src", "script-src", "connect-src"):
+        found = found.replace(f"{name} 'self'", " ".join((name, "'self'", *origins)))
+    if not chat_settings.IMAGE_ORIGINS:
+        return found
+    return " ".join((f"{found}; img-src 'self'", *origins, *chat_settings.IMAGE_ORIGINS))
+
+
+def static_origins() -> list[str]:
+    """Return the other origin of the static files, if STATIC_URL or their storage has one."""
+    place = urlsplit(static("chatmemory/chat.js"))._replace(path="", query="", fragment="")
+    return [place.geturl().removeprefix("//")] if place.netloc else []
 
 
 def page(view: View[P]) -> Guarded[P]:

@@ -13,11 +13,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.handlers.asgi import ASGIHandler
 from django.core.management import get_commands
 from django.shortcuts import resolve_url
-from django.urls import NoReverseMatch, is_valid_path, reverse
+from django.urls import NoReverseMatch, get_script_prefix, is_valid_path, reverse
 from django.utils import translation
 from django.utils.module_loading import import_string
 
 from chatmemory import startup
+from chatmemory.pages.base import static_origins
 
 SOCKET_HINT = (
     'Route "websocket" to chatmemory.routing.websocket_urlpatterns, as project/asgi.py of '
@@ -91,6 +92,27 @@ def _has_chat(router: URLRouter) -> bool:
     return any(m.startswith("chatmemory.") for m in modules) or any(map(_has_chat, inner))
 
 
+@checks.register(deploy=True)
+def check_static_files(
+    app_configs: Sequence[AppConfig] | None, **_: Any
+) -> list[checks.CheckMessage]:
+    """Warn of static files on another origin, which a browser loads only with CORS."""
+    if not _are_pages_mounted():
+        return []
+    return [
+        checks.Warning(
+            f"The static files are on another origin: {origin}.",
+            hint=(
+                "Browsers load modules and stylesheets from there only if it sends "
+                "Access-Control-Allow-Origin: see docs/running.md of django-chatmemory. Silence "
+                "this check if it does."
+            ),
+            id="chatmemory.W040",
+        )
+        for origin in static_origins()
+    ]
+
+
 @checks.register
 def check_login_url(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
     """Warn if LOGIN_URL, to which the chat pages redirect, does not resolve."""
@@ -101,7 +123,8 @@ def check_login_url(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[c
             f"LOGIN_URL {str(settings.LOGIN_URL)!r} is neither a view name nor a known URL.",
             hint=(
                 "The chat pages redirect there. Set it to your login page, or add "
-                'path("accounts/", include("chatmemory.accounts")) to your URLs.'
+                'path("accounts/", include("chatmemory.accounts")) to your URLs. Below a URL '
+                'prefix, set it to the name of a view, such as "login".'
             ),
             id="chatmemory.W019",
         )
@@ -119,13 +142,17 @@ def _is_found(url: str) -> bool:
 
 
 def _is_found_now(url: str, language: str | None) -> bool:
+    prefix = get_script_prefix()
     try:
-        address = resolve_url(url)
+        address = resolve_url(url).partition("?")[0]
     except NoReverseMatch:
         return False
+    if "//" in address:
+        return True
+    path = "/" + address.removeprefix(prefix)
     # LocaleMiddleware redirects an unknown address to that with the prefix of the language.
-    paths = (address.partition("?")[0], f"/{language}{address.partition('?')[0]}")
-    return "//" in address or any(map(is_valid_path, paths))
+    paths = (path, f"/{language}{path}")
+    return address.startswith(prefix) and any(map(is_valid_path, paths))
 
 
 def _are_pages_mounted() -> bool:

@@ -10,7 +10,7 @@ from datetime import datetime
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
-from django.urls import reverse
+from django.urls import get_script_prefix, reverse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -25,9 +25,6 @@ from chatmemory.pages.listing import chats_of, list_chats
 from chatmemory.pages.steps import MAX_TEXT_CHARS, RowSteps, steps_of_rows, whole_text
 from chatmemory.rendering.rows import RowRenderer, is_markdown
 from chatmemory.rendering.text import visible
-
-SOCKET_PATH = "/ws/chat/"
-"""The prefix of the websocket route; a session's key and a slash follow."""
 
 PAGE_ROWS = 50
 RENDERED_ROWS = 100
@@ -124,7 +121,7 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
         "list": listed,
         "undo": undo_of(request, actor),
         "suggestions": chat_settings.SUGGESTIONS,
-        "socket": f"{SOCKET_PATH}{key}/",
+        "socket": f"{socket_path()}{key}/",
         "details": settings.DEBUG or getattr(request.user, "is_staff", False),
     }
     return render(request, "chatmemory/session.html", context)
@@ -168,6 +165,11 @@ def message(request: HttpRequest, key: str, seq: int) -> HttpResponse:
     response = HttpResponse(whole_text(found[0]), content_type="text/plain; charset=utf-8")
     response["X-Content-Type-Options"] = "nosniff"
     return response
+
+
+def socket_path() -> str:
+    """Return the path of the sockets, with the URL prefix; a session's key and a slash follow."""
+    return f"{get_script_prefix()}ws/chat/"
 
 
 def message_entries(

@@ -22,7 +22,7 @@ from chatmemory.access import visitors
 from chatmemory.conf import settings
 from chatmemory.pages.adoption import has_declined
 from chatmemory.pages.catalog import catalog_url
-from chatmemory.pages.views import SOCKET_PATH
+from chatmemory.pages.views import socket_path
 
 register = template.Library()
 
@@ -49,22 +49,32 @@ def chatmemory_widget(
     given = {name.replace("_", "-"): value for name, value in attributes.items()}
     element = {**_session(key), **_person(request, key), **given}
     return format_html(
-        '{}<script type="module" src="{}"></script>\n<chat-memory{}>{}</chat-memory>',
-        chatmemory_words(),
+        '{}<script type="module" src="{}"{}></script>\n<chat-memory{}>{}</chat-memory>',
+        chatmemory_words(context),
         static("chatmemory/chat.js"),
+        _nonce(request),
         flatatt({name: value for name, value in element.items() if value is not None}),
         _suggestions(),
     )
 
 
-@register.simple_tag
-def chatmemory_words() -> SafeString:
+@register.simple_tag(takes_context=True)
+def chatmemory_words(context: Context) -> SafeString:
     """Return the script with the texts in the active language; nothing if they are English.
 
     It is not deferred, so that it runs before each module, wherever the page has it.
     """
     address = catalog_url()
-    return format_html('<script src="{}"></script>\n', address) if address else SafeString()
+    if not address:
+        return SafeString()
+    return format_html('<script src="{}"{}></script>\n', address, _nonce(context.get("request")))
+
+
+def _nonce(request: HttpRequest | None) -> SafeString:
+    """Return the attribute with the nonce that django-csp or Django 6 has made for the request."""
+    # The second as in django.middleware.csp, which Django 5.2 lacks. Both are false until used.
+    nonce = getattr(request, "csp_nonce", getattr(request, "_csp_nonce", None))
+    return flatatt({"nonce": nonce})
 
 
 def _suggestions() -> SafeString:
@@ -75,8 +85,8 @@ def _suggestions() -> SafeString:
 def _session(key: str | None) -> dict[str, object]:
     """Return the attributes that name the session; without a key, the browser chooses it."""
     if key is None:
-        return {"sockets": SOCKET_PATH}
-    return {"url": f"{SOCKET_PATH}{key}/", "create": codec.is_new_key(key)}
+        return {"sockets": socket_path()}
+    return {"url": f"{socket_path()}{key}/", "create": codec.is_new_key(key)}
 
 
 def _person(request: HttpRequest, key: str | None) -> dict[str, object]:

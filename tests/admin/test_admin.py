@@ -11,7 +11,7 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
+from django.test.utils import CaptureQueriesContext, override_script_prefix
 from django.urls import reverse
 
 from chatmemory import services
@@ -488,6 +488,15 @@ def test_an_operator_tags_a_session(talk):
     assert "no tags" in shown(client.post(page, given))
     acts = AuditEntry.objects.order_by("pk").values_list("action", "reason", "actor_label")
     assert list(acts) == [("tag", "signed", "olga"), ("untag", "signed", "olga")]
+
+
+@pytest.mark.regression
+def test_a_changed_tag_leads_back_below_the_prefix_of_the_site(talk):
+    client = operator("view_session", "tag_session")
+    with override_script_prefix("/app/"):
+        given = {"tag": "contract", "reason": "signed", "act": "add"}
+        answer = client.post(f"/admin/chatmemory/session/{talk.pk}/tags/", given)
+    assert answer["Location"] == f"/app/admin/chatmemory/session/{talk.pk}/tags/"
 
 
 @pytest.mark.regression

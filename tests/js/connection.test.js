@@ -241,7 +241,12 @@ async function refuseFive(answer) {
 
 test("a server that answers HTTP but refuses five websockets is final", async () => {
   const client = await refuseFive(async () => ({status: 404}));
-  assert.deepEqual([client.state, client.ending?.code], ["ended", "refused"]);
+  assert.equal(client.state, "ended");
+  assert.equal(client.ending?.code, "refused");
+  assert.match(
+    client.ending.reason,
+    /refuses websockets: .* \(wss:\/\/chat.test\/ws\/chat\/k\/\)$/,
+  );
 });
 
 test("a proxy whose server is down is retried, and the console names the status", async () => {

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from django.contrib.staticfiles import finders
+from django.contrib.staticfiles.storage import ManifestStaticFilesStorage
 from django.core.management import call_command
 from django.test import override_settings
 
@@ -52,6 +53,38 @@ def test_the_javascript_tests_pass(node):
     passed = re.search(r"^\W*pass (\d+)", result.stdout, re.MULTILINE)
     assert passed, result.stdout
     assert int(passed[1]) > 0
+
+
+SINK = re.compile(
+    r"(inner|outer)HTML\s*\+?=[^=]|insertAdjacentHTML|setHTMLUnsafe|parseFromString"
+    r"|createContextualFragment|document\.write|srcdoc|\beval\(|new Function|new Worker"
+    r"|\.src\s*=[^=]|setAttribute\(\"(on|src)"
+)
+"""Code that a page refuses that requires Trusted Types, unless a policy made the text."""
+
+
+@pytest.mark.regression
+def test_only_one_script_parses_html():
+    scripts = [path for path in STATIC.rglob("*.js") if SINK.search(path.read_text("utf-8"))]
+    assert [path.name for path in scripts] == ["html.js"]
+
+
+class Hashed(ManifestStaticFilesStorage):
+    """As docs/running.md recommends."""
+
+    support_js_module_import_aggregation = True
+    max_post_process_passes = 12
+
+
+@pytest.mark.slow
+def test_a_storage_can_put_hashes_into_the_imports_of_the_scripts(tmp_path):
+    storage = Hashed(location=tmp_path)
+    shutil.copytree(STATIC, tmp_path / "chatmemory")
+    names = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*s")]
+    found = list(storage.post_process({name: (storage, name) for name in names}))
+    assert [entry for entry in found if isinstance(entry[2], Exception)] == []  # too few passes
+    chat = (tmp_path / storage.stored_name("chatmemory/chat.js")).read_text()
+    assert re.search(r'import\("\./chat/widget\.\w{12}\.js"\)', chat)
 
 
 def constants() -> dict[str, Any]:

@@ -77,7 +77,7 @@ const session = /** @type {SessionFrame} */ ({archived: false});
  * @param {number | "refused"} code
  */
 function closed(state, code) {
-  return {state, ending: {code, reason: ""}, session, lost: 0};
+  return {state, ending: {code, reason: "The reason."}, session, lost: 0};
 }
 
 test("a banner names the state of the connection", () => {
@@ -101,7 +101,7 @@ test("a banner names what ended the connection, and offers what helps", () => {
   assert.deepEqual(ended(1011), {text: words.ended.other, action: words.reload});
   assert.deepEqual(ended("refused"), {text: words.ended.refused, action: words.reload});
   const details = bannerOf(closed("ended", "refused"), {isOnline: true, hasDetails: true});
-  assert.ok(details.text.endsWith(words.refusedDetails));
+  assert.equal(details.text, `${words.ended.refused} The reason.`);
 });
 
 test("a banner names lost messages, and the state of a live session", () => {

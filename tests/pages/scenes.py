@@ -25,6 +25,7 @@ from tests.pages.test_chat_js import SITE, ScriptedServer, row
 
 FILES = Path(chatmemory.__file__).parent / "static"
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
+STRICT_POLICY = f"{POLICY}; require-trusted-types-for 'script'; trusted-types chatmemory"
 TALK = (
     "Can you compare the two plans?",
     "| plan | price | users |\n| --- | --: | --: |\n| small | €9 | 3 |\n| large | €29 | 20 |\n\n"
@@ -91,7 +92,7 @@ def serve_chat(
         elif name.startswith("/static/"):
             route.fulfill(path=FILES / name.removeprefix("/static/"))
         elif route.request.is_navigation_request():
-            headers = {"Content-Security-Policy": POLICY, "Content-Type": "text/html"}
+            headers = {"Content-Security-Policy": STRICT_POLICY, "Content-Type": "text/html"}
             route.fulfill(body=html, headers=headers)
         else:
             route.fulfill(status=304)  # the list of chats has not changed

@@ -163,6 +163,25 @@ def test_a_chat_is_renamed_pinned_archived_and_deleted_by_keyboard(side):
     expect(side.notice).to_be_hidden()
 
 
+@pytest.mark.regression
+def test_the_list_changes_on_a_page_that_requires_trusted_types(chats, desk):
+    def require(route: Route) -> None:
+        answer = route.fetch()
+        policy = f"{answer.headers['content-security-policy']}; require-trusted-types-for 'script'"
+        route.fulfill(
+            response=answer, headers={**answer.headers, "content-security-policy": policy}
+        )
+
+    desk.context.route("**/chat/c0/", require)
+    side = Side(desk.open("c0").page)
+    side.choose("c1", "Pin")
+    side.expect_groups("Pinned", "Today", "Previous 7 days", "Previous 30 days")
+    side.choose("c1", "Rename")
+    side.rename_box("c1").fill("Butter")
+    side.rename_box("c1").press("Enter")
+    side.expect_titles("Butter", "Apples", *ALL[2:])
+
+
 def test_a_rename_can_be_cancelled_and_an_empty_title_shows_the_first_words(side):
     side.choose("c1", "Rename")
     box = side.rename_box("c1")

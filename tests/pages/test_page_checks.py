@@ -10,6 +10,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from django.conf import settings
 from django.conf.urls.i18n import i18n_patterns
 from django.core.asgi import get_asgi_application
+from django.test.utils import override_script_prefix
 from django.urls import include, path, re_path
 
 from chatmemory.routing import websocket_urlpatterns
@@ -36,8 +37,8 @@ APPS = [app for app in settings.INSTALLED_APPS if app != "daphne"]
 MOUNTED = {"ROOT_URLCONF": __name__, "LOGIN_URL": "/chat/"}
 
 
-def warnings(**changed):
-    return found(**{**MOUNTED, **changed})
+def warnings(*, deploy=False, **changed):
+    return found(deploy=deploy, **{**MOUNTED, **changed})
 
 
 @pytest.mark.regression
@@ -74,6 +75,13 @@ def test_a_runserver_without_websockets_is_a_warning(apps, word):
 
 
 @pytest.mark.regression
+def test_static_files_on_another_origin_are_a_warning():
+    assert "chatmemory.W040" not in warnings(deploy=True)
+    found = warnings(deploy=True, STATIC_URL="//cdn.example/static/")
+    assert "origin: cdn.example." in found["chatmemory.W040"]
+
+
+@pytest.mark.regression
 @pytest.mark.parametrize("url", ["login", "/accounts/login/"])
 def test_an_unknown_login_url_is_a_warning(url):
     assert repr(url) in warnings(LOGIN_URL=url)["chatmemory.W019"]
@@ -93,6 +101,16 @@ def test_a_login_url_below_the_prefix_of_a_language_passes(url):
     changed = {"ROOT_URLCONF": module, "LANGUAGES": [("en", "English"), ("de", "German")]}
     assert warnings(LOGIN_URL=url, **changed) == {}
     assert set(warnings(LOGIN_URL=f"{url}x/", **changed)) == {"chatmemory.W019"}
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    ("url", "is_found"),
+    [("chatmemory:chat", True), ("/app/chat/?x=1", True), ("/chat/", False), ("/app/no/", False)],
+)
+def test_a_login_url_below_a_prefix_begins_with_it(url, is_found):
+    with override_script_prefix("/app/"):
+        assert ("chatmemory.W019" not in warnings(LOGIN_URL=url)) is is_found
 
 
 def test_projects_without_the_pages_have_no_warning():

@@ -283,6 +283,19 @@ def test_the_policy_allows_the_origins_of_images(web, ann):
     assert response["Content-Security-Policy"] == f"{POLICY}; img-src 'self' https://images.example"
 
 
+@pytest.mark.regression
+@override_settings(
+    STATIC_URL="https://cdn.example/static/",
+    CHATMEMORY={"ASSET_ORIGINS": ["https://fonts.example"]},
+)
+def test_the_policy_allows_the_origins_of_static_files_and_of_the_setting(web, ann):
+    origins = "'self' https://cdn.example https://fonts.example"
+    for path in ("/chat/talk/", "/accounts/login/"):
+        sent = web.get(path)["Content-Security-Policy"].split("; ")
+        assert {f"{name}-src {origins}" for name in ("default", "script", "connect")} <= {*sent}
+        assert "base-uri 'none'" in sent
+
+
 @pytest.mark.parametrize("query", ["after=x", "after=-1", "before=1.5", "after=" + "9" * 30])
 def test_a_wrong_number_is_refused(web, ann, query):
     talk(ann, "hi", "hello")

@@ -14,7 +14,10 @@ from tests.pages.test_chat_js import FILES, SITE, ScriptedServer, replied, row, 
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "require-trusted-types-for 'script'; trusted-types chatmemory"
+)
 HOST_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>A host</title>
 <link rel="stylesheet" href="/host.css"><script type="module" src="/chat.js"></script>
 <main><h1>A host</h1><p>Text, <a href="/">a link</a> and <button>a button</button>.</p>
@@ -53,7 +56,9 @@ def host(launch, browser_path):
         assert [problem for problem in problems if "favicon.ico" not in problem] == []
 
 
-def serve(page: Page, html: str, css: str, *, skip: str | None = None) -> ScriptedServer:
+def serve(
+    page: Page, html: str, css: str, *, skip: str | None = None, policy: str = POLICY
+) -> ScriptedServer:
     """Serve a host's page and the static files but `skip`, under a strict policy."""
 
     def answer(route: Route) -> None:
@@ -65,7 +70,7 @@ def serve(page: Page, html: str, css: str, *, skip: str | None = None) -> Script
         elif name:
             route.fulfill(path=FILES / name)
         else:
-            headers = {"Content-Security-Policy": POLICY, "Content-Type": "text/html"}
+            headers = {"Content-Security-Policy": policy, "Content-Type": "text/html"}
             route.fulfill(body=html, headers=headers)
 
     page.route(f"{SITE}/**", answer)
@@ -108,6 +113,16 @@ def test_the_element_has_its_own_style_and_changes_nothing_of_its_page(host):
         if not line.startswith(sizes)
     ]
     assert changed == []
+
+
+@pytest.mark.regression
+def test_a_nonce_is_enough_for_the_scripts(host):
+    policy = POLICY.replace("script-src 'self'", "script-src 'nonce-n0nce' 'strict-dynamic'")
+    html = HOST_PAGE.replace("<script ", '<script nonce="n0nce" ')
+    script = serve(host, html, HOST_CSS, policy=policy)
+    script.welcome(*replied("one", "1"))
+    Chat(host).expect_rows("one", "1")
+    expect(Chat(host).tool(1, "Edit")).to_be_visible()
 
 
 def test_on_a_page_from_right_to_left_the_button_and_the_panel_are_at_the_left(host):

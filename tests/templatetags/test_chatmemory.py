@@ -47,6 +47,28 @@ def test_the_tag_names_session_page_and_person():
     assert found["details"] == ""
 
 
+class Nonce:
+    """As those of django-csp and Django 6: false before its first use."""
+
+    def __str__(self):
+        return "n0nce"
+
+    def __bool__(self):
+        return False
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("name", ["csp_nonce", "_csp_nonce"])
+def test_each_script_has_the_nonce_of_the_request(name):
+    request = RequestFactory().get("/shop/")
+    request.user = AnonymousUser()
+    setattr(request, name, Nonce())
+    template = Template("{% load chatmemory %}{% chatmemory_widget %}{% chatmemory_words %}")
+    with translation.override("de"):
+        text = template.render(Context({"request": request}))
+    assert text.count("<script") == text.count(' nonce="n0nce"></script>') == 3
+
+
 def test_without_a_key_the_browser_chooses_the_session():
     found = drawn(user=User(pk=7))
     assert found == {"sockets": "/ws/chat/", "api": "/api/", "person": "7", "login": LOGIN}

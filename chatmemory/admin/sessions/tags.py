@@ -75,7 +75,7 @@ class TagsView(SessionPage):
             messages.warning(request, _("No tag was changed."))
         else:
             self.log(session, str(change))
-        return redirect(request.path)
+        return redirect(self.model_admin.url_of("session_tags", pk))
 
     def render(self, form: TagForm) -> HttpResponse:
         """Return the list of tags, and the form to change it."""

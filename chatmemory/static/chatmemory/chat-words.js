@@ -108,11 +108,6 @@ export const words = {
     ),
     other: _("The connection was closed."),
   },
-  // For staff users, and for all if DEBUG is on.
-  refusedDetails: _(
-    "The server answers, but refuses websockets: it needs an ASGI server such as daphne, and a route " +
-      "in asgi.py. The browser's console lists the causes; “manage.py check” finds the most frequent ones.",
-  ),
   signIn: _("Sign in"),
   reload: _("Reload"),
   continueHere: _("Continue here"),

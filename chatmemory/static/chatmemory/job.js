@@ -3,6 +3,8 @@
  * job has ended. Without JavaScript, the page reloads itself.
  */
 
+import {parse} from "./html.js";
+
 const SECONDS = 2;
 
 /** The part of the page that changes while the job runs. */
@@ -10,7 +12,7 @@ const ID = "chatmemory-progress";
 
 async function update() {
   const response = await fetch(location.href);
-  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  const page = parse(await response.text());
   const shown = document.getElementById(ID);
   const found = page.getElementById(ID);
   // The job has ended, or the operator has been logged out.
@@ -26,5 +28,3 @@ async function watch() {
 }
 
 watch();
-
-export {};

@@ -32,7 +32,7 @@ export function bannerOf({state, ending, session, lost}, {isOnline, hasDetails})
  */
 function endedBanner(ending, hasDetails) {
   const text = wordsFor(words.ended, ending) ?? words.ended.other;
-  const details = ending?.code === "refused" && hasDetails ? ` ${words.refusedDetails}` : "";
+  const details = ending?.code === "refused" && hasDetails ? ` ${ending.reason}` : "";
   /** @type {Record<string, string>} */
   const actions = {
     [CLOSE_UNAUTHENTICATED]: words.signIn,

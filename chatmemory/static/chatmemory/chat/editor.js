@@ -1,6 +1,7 @@
 // A form in place of a message, in which the user edits it.
 
 import {words} from "../chat-words.js";
+import {parse} from "../html.js";
 import {fitHeight, isSendable, isSendKey} from "./composer.js";
 import {find, textBox} from "./nodes.js";
 import {addStyle} from "./style.js";
@@ -8,12 +9,11 @@ import {addStyle} from "./style.js";
 /** @import {ChatMemoryClient} from "../chatmemory-client.js" */
 /** @import {MessageFrame} from "../types.d.ts" */
 
-const template = document.createElement("template");
-template.innerHTML = `
+const template = parse(`
 <form class="cm-change-form" aria-live="off">
   <textarea rows="1" name="text" autocomplete="off"></textarea>
   <div><button type="button" class="cm-button cm-quiet"></button><button type="submit" class="cm-button"></button></div>
-</form>`;
+</form>`);
 
 export class Editor {
   /** @type {{node: HTMLElement, form: HTMLFormElement, box: HTMLTextAreaElement, original: string} | null} */
@@ -42,7 +42,7 @@ export class Editor {
     if (!node.isConnected) return;
     this.abandon();
     const form = find(
-      /** @type {DocumentFragment} */ (template.content.cloneNode(true)),
+      /** @type {DocumentFragment} */ (template.cloneNode(true)),
       "form",
       HTMLFormElement,
     );

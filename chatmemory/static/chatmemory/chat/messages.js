@@ -136,13 +136,8 @@ export class MessageNodes {
    */
   #textTools({seq, text, cut, role}, node) {
     if (!text || cut || role === "tool") return [];
-    return [
-      copyButton(
-        () => this.#client.rows.get(seq)?.text ?? "",
-        () => textBox(node),
-        "cm-copy",
-      ),
-    ];
+    const source = () => this.#client.rows.get(seq)?.text ?? "";
+    return [copyButton(source, () => textBox(node), "cm-copy")];
   }
 
   /**

@@ -1,7 +1,8 @@
-// Creates and changes DOM nodes without losing the focus or the scroll position. Text from users and
-// models becomes a text node, never HTML.
+// Creates and changes DOM nodes without losing the focus or the scroll position. A text of users or
+// models becomes a text node.
 
 import {words} from "../chat-words.js";
+import {parse} from "../html.js";
 import {visible} from "./text.js";
 
 /**
@@ -95,6 +96,17 @@ export function button(text, onClick, className = "") {
 }
 
 /**
+ * Name a button that shows only an icon.
+ *
+ * @param {HTMLElement} button
+ * @param {string} text
+ */
+export function setLabel(button, text) {
+  button.title = text;
+  button.setAttribute("aria-label", text);
+}
+
+/**
  * A button that shows only an icon.
  *
  * @param {string} label
@@ -103,9 +115,9 @@ export function button(text, onClick, className = "") {
  */
 export function iconButton(label, path, className) {
   const node = button("", () => {}, `cm-icon ${className}`);
-  node.setAttribute("aria-label", label);
-  node.title = label;
-  node.innerHTML = `<svg viewBox="0 0 24 24" width="17" height="17" aria-hidden="true"><path d="${path}" fill="none" stroke="currentColor" stroke-width="1.8" stroke-linejoin="round"/></svg>`;
+  setLabel(node, label);
+  const icon = `<svg viewBox="0 0 24 24" width="17" height="17" aria-hidden="true"><path d="${path}" fill="none" stroke="currentColor" stroke-width="1.8" stroke-linejoin="round"/></svg>`;
+  node.append(parse(icon));
   return node;
 }
 

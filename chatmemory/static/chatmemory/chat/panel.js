@@ -2,18 +2,17 @@
 // can cover or clip it.
 
 import {words} from "../chat-words.js";
+import {parse} from "../html.js";
 import {widgetWords} from "../widget-words.js";
-import {find} from "./nodes.js";
-import {setLabel} from "./skeleton.js";
+import {find, setLabel} from "./nodes.js";
 
-const template = document.createElement("template");
-template.innerHTML = `
+const template = parse(`
 <div class="cm-page cm-corner">
   <button type="button" class="cm-button cm-opener" aria-haspopup="dialog" aria-expanded="false" aria-controls="cm-panel"><svg viewBox="0 0 24 24" width="20" height="20" aria-hidden="true"><path fill="currentColor" d="M5 3h14a3 3 0 0 1 3 3v9a3 3 0 0 1-3 3h-7l-5.3 3.6A.45.45 0 0 1 6 21.2V18H5a3 3 0 0 1-3-3V6a3 3 0 0 1 3-3Z"/></svg><span></span></button>
 </div>
 <div class="cm-page cm-widget cm-panel" id="cm-panel" popover="manual" role="dialog" tabindex="-1">
   <div class="cm-panel-head"><h2></h2><button type="button" class="cm-panel-close"><svg viewBox="0 0 24 24" width="20" height="20" aria-hidden="true"><path d="M6 6l12 12M18 6 6 18" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round"/></svg></button></div>
-</div>`;
+</div>`);
 
 export class Panel {
   #element;
@@ -28,7 +27,7 @@ export class Panel {
    */
   constructor(element, chat, menu, {open, close}) {
     this.#element = element;
-    const parts = /** @type {DocumentFragment} */ (template.content.cloneNode(true));
+    const parts = /** @type {DocumentFragment} */ (template.cloneNode(true));
     this.#opener = find(parts, ".cm-opener", HTMLButtonElement);
     this.#node = find(parts, ".cm-panel", HTMLElement);
     const label = element.getAttribute("label") || widgetWords.chat;

@@ -1,6 +1,7 @@
 // Stores a rating, and asks for its reason. Loaded with the first rating.
 
 import {words} from "../chat-words.js";
+import {parse} from "../html.js";
 import {gettext as _} from "../language.js";
 import {find} from "./nodes.js";
 import {addStyle} from "./style.js";
@@ -8,13 +9,12 @@ import {addStyle} from "./style.js";
 /** @import {ChatMemoryClient} from "../chatmemory-client.js" */
 /** @import {MessageFrame} from "../types.d.ts" */
 
-const template = document.createElement("template");
-template.innerHTML = `
+const template = parse(`
 <form class="cm-reason" aria-live="off">
   <input type="text" name="reason" maxlength="1000" autocomplete="off">
   <button type="submit" class="cm-link"></button>
   <button type="button" class="cm-link"></button>
-</form>`;
+</form>`);
 
 /**
  * Rate a turn, or withdraw the same rating.
@@ -75,7 +75,7 @@ function close(node) {
  * @param {(reason: string) => void} onEnd gets "" if the user gives no reason
  */
 function askForReason(node, question, text, onEnd) {
-  const copy = /** @type {DocumentFragment} */ (template.content.cloneNode(true));
+  const copy = /** @type {DocumentFragment} */ (template.cloneNode(true));
   const form = find(copy, "form", HTMLFormElement);
   const reason = find(form, "input", HTMLInputElement);
   const cancel = find(form, "[type=button]", HTMLButtonElement);

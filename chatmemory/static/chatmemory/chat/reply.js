@@ -1,6 +1,7 @@
 // The text of a streamed reply: finished blocks as HTML, whose nodes are never replaced, and the rest
 // as text.
 
+import {parse} from "../html.js";
 import {addCodeHeads} from "./code.js";
 import {visible} from "./text.js";
 
@@ -123,8 +124,7 @@ export class Reply {
 
 /** @param {string} html */
 function parsed(html) {
-  const template = document.createElement("template");
-  template.innerHTML = html;
-  addCodeHeads(template.content);
-  return [...template.content.children];
+  const content = parse(html);
+  addCodeHeads(content);
+  return [...content.children];
 }

@@ -1,10 +1,10 @@
 // The fixed parts of the element, around the messages.
 
 import {words} from "../chat-words.js";
-import {find} from "./nodes.js";
+import {parse} from "../html.js";
+import {find, setLabel} from "./nodes.js";
 
-const template = document.createElement("template");
-template.innerHTML = `
+const template = parse(`
 <div class="cm-banner" role="status" hidden><span></span><button type="button" class="cm-link"></button></div>
 <div class="cm-frame">
   <div class="cm-log" role="log" aria-live="polite" tabindex="0">
@@ -23,7 +23,7 @@ template.innerHTML = `
     <button type="submit" class="cm-round cm-send" disabled><svg viewBox="0 0 24 24" width="20" height="20" aria-hidden="true"><path d="M12 19V5M5.5 11.5 12 5l6.5 6.5" fill="none" stroke="currentColor" stroke-width="2.2" stroke-linecap="round" stroke-linejoin="round"/></svg></button>
   </div>
   <p class="cm-hint" aria-live="polite"></p>
-</form>`;
+</form>`);
 
 /** @typedef {ReturnType<typeof buildSkeleton>} Parts */
 
@@ -39,7 +39,7 @@ export function buildSkeleton(element, root) {
   rows.querySelector(".cm-earlier")?.remove();
   const suggestions = element.querySelector(".cm-suggestions");
   element.replaceChildren();
-  root.replaceChildren(template.content.cloneNode(true));
+  root.replaceChildren(template.cloneNode(true));
   const banner = find(root, ".cm-banner", HTMLElement);
   const parts = {
     rows,
@@ -66,7 +66,7 @@ export function buildSkeleton(element, root) {
   return parts;
 }
 
-/** @param {Record<"log" | "text" | "hint" | "older" | "newer" | "empty" | "stop" | "send", HTMLElement>} parts */
+/** @param {Parts} parts */
 function label({log, text, hint, older, newer, empty, stop, send}) {
   log.setAttribute("aria-label", words.log);
   text.setAttribute("aria-label", words.label);
@@ -78,15 +78,4 @@ function label({log, text, hint, older, newer, empty, stop, send}) {
   find(empty, "p", HTMLElement).textContent = words.empty;
   setLabel(stop, words.stop);
   setLabel(send, words.send);
-}
-
-/**
- * Name a button that shows only an icon.
- *
- * @param {HTMLElement} button
- * @param {string} text
- */
-export function setLabel(button, text) {
-  button.title = text;
-  button.setAttribute("aria-label", text);
 }

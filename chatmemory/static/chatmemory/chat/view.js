@@ -8,8 +8,9 @@ import {arrange} from "./arrange.js";
 import {bannerOf} from "./banner.js";
 import {Composer} from "./composer.js";
 import {MessageNodes} from "./messages.js";
+import {setLabel} from "./nodes.js";
 import {ScrollPosition} from "./scroll.js";
-import {buildSkeleton, setLabel} from "./skeleton.js";
+import {buildSkeleton} from "./skeleton.js";
 import {firstWords, isQuestion, visible} from "./text.js";
 
 /** @import {MessageFrame, OutboxEntry, PathItem, VersionPlace} from "../types.d.ts" */

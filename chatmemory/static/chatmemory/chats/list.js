@@ -1,6 +1,7 @@
 // Updates the list in place, from the list that the server renders.
 
 import {arrange} from "../chat/arrange.js";
+import {parse} from "../html.js";
 import {showTimes} from "../times.js";
 import {list, mark, openKey, search} from "./marks.js";
 
@@ -88,10 +89,9 @@ async function fetchList(url) {
     isStale = holds > 0;
     if (isStale || !response.ok) return undefined;
     known = {url: url.href, etag: response.headers.get("ETag") ?? ""};
-    const template = document.createElement("template");
-    template.innerHTML = html;
-    showTimes(template.content);
-    return template.content;
+    const content = parse(html);
+    showTimes(content);
+    return content;
   } catch {
     return undefined; // no connection: the list is loaded again when the page gets the focus
   }
@@ -141,7 +141,7 @@ function setContent(row, other) {
   setData(row, other);
   const [link, otherLink] = [row.querySelector("a"), other.querySelector("a")];
   if (link && otherLink && link.innerHTML !== otherLink.innerHTML) {
-    link.innerHTML = otherLink.innerHTML;
+    link.replaceChildren(...otherLink.childNodes);
   }
   const label = other.querySelector("button")?.getAttribute("aria-label") ?? "";
   row.querySelector("button")?.setAttribute("aria-label", label);

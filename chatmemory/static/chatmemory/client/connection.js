@@ -189,8 +189,7 @@ export class Connection {
     if (this.#hasOpened || this.state === "idle" || this.state === "ended") return;
     clearTimeout(this.#retryTimer);
     this.#abandon("refused");
-    this.ending = {code: "refused", reason: "handshake"};
-    console.error(refusal.refusalText(this.#url, this.#refusals));
+    this.ending = {code: "refused", reason: refusal.reportRefusal(this.#url, this.#refusals)};
     this.#setState("ended");
   }
 

@@ -1,5 +1,7 @@
 // Finds out why websockets are refused. Loaded after several failed handshakes.
 
+import {gettext as _} from "../language.js";
+
 const DOCS = "docs/running.md of django-chatmemory, “A page that cannot connect”";
 
 /**
@@ -35,18 +37,24 @@ More: ${DOCS}.`;
 }
 
 /**
- * For developers, so it is not translated.
+ * Write the causes to the console, in English for developers; return the text for staff users.
  *
  * @param {string} url
  * @param {number} count of failed handshakes
  */
-export function refusalText(url, count) {
-  return `chatmemory: ${url} was refused ${count} times, while the server answers HTTP.
+export function reportRefusal(url, count) {
+  console.error(`chatmemory: ${url} was refused ${count} times, while the server answers HTTP.
 - A server for WSGI, such as Django's own runserver or gunicorn without a worker class, serves no
   websockets: put "daphne" first in INSTALLED_APPS, or use uvicorn or daphne.
 - asgi.py must route "websocket" to chatmemory.routing.websocket_urlpatterns.
 - A proxy must forward the headers Upgrade and Connection.
+- If the site is below a URL prefix, the address above must begin with it: see FORCE_SCRIPT_NAME.
 - CHATMEMORY["ALLOWED_ORIGINS"] and ALLOWED_HOSTS must allow ${globalThis.location?.origin}.
 "manage.py check" finds the first two; the log of the server names a refused origin.
-More: ${DOCS}.`;
+More: ${DOCS}.`);
+  const text = _(
+    "The server answers, but refuses websockets: it needs an ASGI server such as daphne, and a route " +
+      "in asgi.py. The browser's console lists the causes; “manage.py check” finds the most frequent ones.",
+  );
+  return `${text} (${url})`;
 }
