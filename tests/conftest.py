@@ -89,8 +89,19 @@ FAST_CASES = 3
 """How many cases of a parametrized test with a database are fast."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    _mark_slow(items)
+    yield
+    # Each process launches Chromium once: it is closed before a test that needs no browser.
+    items.sort(key=_needs_browser)
+
+
+def _needs_browser(item: pytest.Item) -> bool:
+    return "launch" in getattr(item, "fixturenames", ())
+
+
+def _mark_slow(items: list[pytest.Item]) -> None:
     """Mark as slow what has no marker of its own.
 
     They are the contract's tests that start processes, and of a test with a database the cases
@@ -346,7 +357,7 @@ def launch() -> Iterator[Callable[[str], Browser]]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if "launch" in getattr(item, "fixturenames", ()):
+    if _needs_browser(item):
         os.environ[ALLOW_QUERIES] = "1"
     else:
         browsers.shared.close()

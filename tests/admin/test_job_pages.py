@@ -157,6 +157,7 @@ def test_cancel_leads_back_to_the_session_or_the_filtered_list(admin, talk):
     assert cancel_url(admin.get(url)) == f"{LIST}?scope_kind=user"
 
 
+@pytest.mark.slow
 def test_a_removal_is_undone_by_a_job(admin, talk):
     confirm(admin, act_url("purge", talk))
     job = Job.objects.get()
@@ -368,6 +369,7 @@ def test_all_sessions_that_match_the_filter_are_changed(admin):
     assert answer.redirect_chain[-1][0] == job_url(job)
 
 
+@pytest.mark.slow
 def test_the_default_list_selects_no_purged_or_expired_sessions(admin):
     make_many(3)
     make_session("expired", expires_at=LONG_AGO)
@@ -504,6 +506,7 @@ def test_the_page_of_a_job_lists_its_sessions_page_by_page(admin):
     assert statements(admin, job_url(job)) <= 12
 
 
+@pytest.mark.slow
 def test_an_operator_views_own_jobs_and_with_view_audit_all(admin, talk):
     confirm(admin, act_url("hold", talk))
     job = Job.objects.get()

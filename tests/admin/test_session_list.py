@@ -150,6 +150,7 @@ def test_a_page_keeps_the_filters_and_a_filter_drops_the_page(admin, monkeypatch
     assert "after=" not in second.content.decode().replace(page.older_url, "").split("<nav")[0]
 
 
+@pytest.mark.slow
 def test_counts_are_true_or_stated_as_more_than(admin, monkeypatch):
     monkeypatch.setattr(keyset, "MAX_COUNTED", 60)
     for number in range(60):
