@@ -12,7 +12,7 @@ PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
 help:
 	@echo "make demo    run the demo on http://127.0.0.1:8000/"
 	@echo "make test    run all tests but the long ones; ARGS='-k name' selects some"
-	@echo "make test-fast run the tests that take less than 0.15 s of CPU each"
+	@echo "make test-fast run the tests that take up to 0.15 s of CPU each"
 	@echo "make test-long run the tests that take several seconds each: kills, shutdowns, whole projects"
 	@echo "make test-django DJANGO=6.1 PYTHON=python3.13 run the fast tests with another Django"
 	@echo "make themes  check the admin under Unfold, Grappelli and Jazzmin; screenshots in var/screens"

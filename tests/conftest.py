@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cache
 from itertools import count
@@ -22,12 +23,15 @@ import redis
 from asgiref.sync import async_to_sync
 from channels.layers import channel_layers
 from django.conf import settings
+from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+from django.contrib.sessions.backends.db import SessionStore
 from django.core.cache import caches
 from django.core.management.color import no_style
 from django.db import OperationalError, connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.test import TransactionTestCase, override_settings
+from django.test import Client, TransactionTestCase, override_settings
 from django.utils import translation
+from django.utils.crypto import get_random_string
 from playwright.sync_api import Browser
 from pytest_django.plugin import DjangoDbBlocker
 
@@ -81,12 +85,39 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the contract's tests that start processes as slow; the contract has no such marker."""
+FAST_CASES = 3
+"""How many cases of a parametrized test with a database are fast."""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    _mark_slow(items)
+    yield
+    # Each process launches Chromium once: it is closed before a test that needs no browser.
+    items.sort(key=_needs_browser)
+
+
+def _needs_browser(item: pytest.Item) -> bool:
+    return "launch" in getattr(item, "fixturenames", ())
+
+
+def _mark_slow(items: list[pytest.Item]) -> None:
+    """Mark as slow what has no marker of its own.
+
+    They are the contract's tests that start processes, and of a test with a database the cases
+    between the first, the middle and the last: `make test-fast` runs one of each kind.
+    """
+    cases: dict[tuple[object, ...], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if "workers" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+        if "db" in getattr(item, "fixturenames", ()) or item.get_closest_marker("django_db"):
+            cases[item.parent, getattr(item, "originalname", item.name)].append(item)
+    for same in cases.values():
+        kept = {round(n * (len(same) - 1) / (FAST_CASES - 1)) for n in range(FAST_CASES)}
+        for number, item in enumerate(same):
+            if number not in kept:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -103,9 +134,9 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture(scope="session", autouse=True)
 def _settings() -> Iterator[None]:
     # Only tests that request Redis, and the servers that tests start, use it. Only the shop of the
-    # demo and the tests of visitors allow visitors.
+    # demo and the tests of visitors allow visitors. A test that rolls back has one connection.
     with override_settings(
-        CHATMEMORY={**settings.CHATMEMORY, "ALLOW_ANONYMOUS": False},
+        CHATMEMORY={**settings.CHATMEMORY, "ALLOW_ANONYMOUS": False, "DB_THREADS": 0},
         PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"],
         CACHES=environment.caches(""),
         CHANNEL_LAYERS=environment.channel_layers(""),
@@ -158,9 +189,12 @@ def _fast_flush() -> Iterator[None]:
     def empty_tables(case: Any) -> None:
         for alias in case._databases_names(include_mirrors=False):
             database = connections[alias]
-            existing = database.introspection.django_table_names(only_existing=True)
-            tables = [name for name in existing if name not in KEPT_TABLES]
-            flush(database, database.ops.sql_flush(no_style(), tables))
+            flush(database, database.ops.sql_flush(no_style(), tables_of(database)))
+
+    @cache
+    def tables_of(database: BaseDatabaseWrapper) -> list[str]:
+        existing = database.introspection.django_table_names(only_existing=True)
+        return [name for name in existing if name not in KEPT_TABLES]
 
     def flush(database: BaseDatabaseWrapper, statements: list[str]) -> None:
         for attempt in count():
@@ -187,6 +221,36 @@ def _fast_flush() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _fast_login() -> Iterator[None]:
+    """Let `force_login` of a new client store its login by one statement: Django needs fourteen.
+
+    It sends no signal and leaves `last_login`; `login` does both.
+    """
+    slow = Client.force_login
+
+    def force_login(client: Client, user: Any, backend: str | None = None) -> None:
+        cookie = settings.SESSION_COOKIE_NAME
+        if cookie in client.cookies or SessionStore.__module__ != settings.SESSION_ENGINE:
+            slow(client, user, backend)
+            return
+        user.backend = backend or settings.AUTHENTICATION_BACKENDS[0]
+        store = SessionStore(get_random_string(32))
+        store.update(
+            {
+                SESSION_KEY: user._meta.pk.value_to_string(user),
+                BACKEND_SESSION_KEY: user.backend,
+                HASH_SESSION_KEY: user.get_session_auth_hash(),
+            }
+        )
+        store.create_model_instance(store._session).save(force_insert=True)
+        client.cookies[cookie] = store.session_key
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Client, "force_login", force_login)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _isolated(
     request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch
@@ -196,8 +260,9 @@ def _isolated(
     # No minute ends in a test of a limit per minute; only servers in other processes see time pass.
     begin = time.time()
     monkeypatch.setattr("chatmemory.access.rates.time", SimpleNamespace(time=lambda: begin))
-    if _rolls_back(request):
-        settings.CHATMEMORY = {**settings.CHATMEMORY, "DB_THREADS": 0}
+    if _commits(request):
+        given = settings.CHATMEMORY
+        settings.CHATMEMORY = {name: given[name] for name in given.keys() - {"DB_THREADS"}}
     yield
     translation.deactivate()  # LocaleMiddleware leaves the language of the last request
     runner.shut_down()  # otherwise it would run the next test's turns
@@ -206,10 +271,10 @@ def _isolated(
     channel_layers.backends.clear()
 
 
-def _rolls_back(request: pytest.FixtureRequest) -> bool:
+def _commits(request: pytest.FixtureRequest) -> bool:
     marker = request.node.get_closest_marker("django_db")
     commits = marker is not None and marker.kwargs.get("transaction", False)
-    return not commits and "transactional_db" not in request.fixturenames
+    return commits or "transactional_db" in request.fixturenames
 
 
 @pytest.fixture
@@ -292,7 +357,7 @@ def launch() -> Iterator[Callable[[str], Browser]]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if "launch" in getattr(item, "fixturenames", ()):
+    if _needs_browser(item):
         os.environ[ALLOW_QUERIES] = "1"
     else:
         browsers.shared.close()

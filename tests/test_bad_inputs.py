@@ -105,6 +105,7 @@ def _constants(module: ast.Module, node: ast.expr) -> Iterator[str]:
             yield from (str(each.value) for each in nodes if isinstance(each, ast.Constant))
 
 
+@pytest.mark.slow
 def test_each_bad_input_has_a_test_for_each_entry():
     assert [*faults_of(PAGE.read_text())] == []
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from django.conf import settings
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Route
 
 from tests.browsers import TIMEOUT_MS
-from tests.conftest import missing
 
 AXE = Path(__file__).parents[1] / "js/node_modules/axe-core/axe.min.js"
 POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; frame-ancestors 'none'"
@@ -186,5 +186,5 @@ class Screens:
 def axe() -> str:
     """Return the source of axe-core; skip the test if it is not installed."""
     if not AXE.is_file():
-        missing("axe-core is not installed (make js installs it)")
+        pytest.skip("axe-core is not installed: make js installs it")
     return AXE.read_text(encoding="utf-8")

@@ -111,6 +111,7 @@ def test_a_forged_position_of_a_text_is_the_first_page(monkeypatch, value):
     assert operator("view_session").get(LIST, {"after": cursor}).status_code == 200
 
 
+@pytest.mark.slow
 def test_wrong_values_are_no_errors_of_the_server():
     session = talk_of(None)
     client = operator(

@@ -309,6 +309,7 @@ def test_pages_and_permalinks_show_the_right_messages(reader, ann, query, expect
     assert (numbers[0], numbers[-1], len(numbers)) == (*expected, 50)
 
 
+@pytest.mark.slow
 def test_the_links_between_pages_reach_every_message_once(reader, ann):
     talk = talk_of(ann, *(f"word {n}" for n in range(1, 121)))
     for start, link in (({}, "older"), ({"after": 0}, "newer")):
@@ -323,6 +324,7 @@ def test_the_links_between_pages_reach_every_message_once(reader, ann):
         assert sorted(found) == list(range(1, 121))
 
 
+@pytest.mark.slow
 def test_a_jump_to_a_number_or_a_date(reader, ann):
     talk = talk_of(ann, *(f"word {n}" for n in range(1, 301)))
     for row in Message.objects.all():
@@ -357,6 +359,7 @@ def test_a_date_is_found_in_few_statements_in_a_session_of_any_length(reader, an
     assert len(queries) <= 9
 
 
+@pytest.mark.slow
 def test_a_search_finds_texts_and_tool_calls(reader, talk):
     call = {"name": "look", "args": {"quote": 'say "Ahoy"'}, "id": "1"}
     calling = {"role": "assistant", "content": "", "tool_calls": [call]}
@@ -424,6 +427,7 @@ def neighbors(client, session, filters=""):
     return found
 
 
+@pytest.mark.slow
 def test_previous_and_next_follow_the_filtered_list(reader, ann):
     for number in range(1, 6):
         day = LONG_AGO.replace(day=number)
@@ -441,6 +445,7 @@ def test_previous_and_next_follow_the_filtered_list(reader, ann):
     assert reader.get(at("next", third), {"_changelist_filters": "no_such=1"}).status_code == 302
 
 
+@pytest.mark.slow
 @pytest.mark.database
 def test_the_links_visit_all_sessions_of_the_list_in_its_order(reader):
     """Also those without a message, which databases sort first or last."""
@@ -508,6 +513,7 @@ def test_a_purged_session_gets_notes_too(talk):
     assert "Restore" in shown(client.post(at("notes", talk), {"text": "Restore?"}, follow=True))
 
 
+@pytest.mark.slow
 def test_the_buttons_follow_the_permissions(talk):
     def labels(*rights):
         page = operator("view_session", *rights, name="-".join(("op", *rights))).get(
@@ -539,6 +545,7 @@ def fill(talk):
     services.hold_session(**where(talk), reason="")
 
 
+@pytest.mark.slow
 def test_the_statements_are_few_whatever_the_session_contains(ann):
     client = operator(*READER, "note_session", "view_audit", "redact_message")
     talks = [talk_of(ann, *("hi" for _ in range(10)), key=key) for key in ("plain", "full")]
@@ -554,6 +561,7 @@ def test_the_statements_are_few_whatever_the_session_contains(ann):
     assert counts[1] - counts[0] <= 2  # turns and notes
 
 
+@pytest.mark.slow
 def test_a_long_session_costs_no_more(reader, ann):
     counts = {}
     for length in (60, 900):

@@ -95,8 +95,15 @@ def test_a_permalink_scrolls_to_its_message(talk, opened):
     expect(page.locator("#m20")).to_be_in_viewport()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (1400, "light"),
+        (390, "dark"),
+        pytest.param(1400, "dark", marks=pytest.mark.long),
+        pytest.param(390, "light", marks=pytest.mark.long),
+    ],
+)
 def test_no_page_is_wider_than_the_window(talk, opened, width, scheme):
     page = opened(at("change", talk), viewport={"width": width, "height": 900}, color_scheme=scheme)
     for path in (at("change", talk), at("message", talk, 2), at("search", talk) + "?q=bold"):

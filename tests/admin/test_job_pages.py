@@ -53,7 +53,7 @@ FIRST = {"restore": "purge", "release": "hold", "unarchive": "archive", "untag":
 @pytest.fixture(autouse=True)
 def _long_slices(request, monkeypatch):
     """Let a job of few sessions end in one request, also on a busy machine."""
-    if "of_300" not in request.node.name:
+    if "requests_alone" not in request.node.name:
         monkeypatch.setattr(run, "SLICE_SECONDS", 60.0)
 
 
@@ -133,6 +133,7 @@ def cancel_url(page):
     return unescape(found)
 
 
+@pytest.mark.slow
 def test_cancel_leads_back_to_the_session_or_the_filtered_list(admin, talk):
     other = talk_of(make_user("eve"), key="other")
     filters = "owner_is=ann&tag=x+y"
@@ -156,6 +157,7 @@ def test_cancel_leads_back_to_the_session_or_the_filtered_list(admin, talk):
     assert cancel_url(admin.get(url)) == f"{LIST}?scope_kind=user"
 
 
+@pytest.mark.slow
 def test_a_removal_is_undone_by_a_job(admin, talk):
     confirm(admin, act_url("purge", talk))
     job = Job.objects.get()
@@ -298,6 +300,7 @@ def test_a_reason_that_cannot_be_stored_is_an_error(admin, talk):
     assert not Job.objects.exists()
 
 
+@pytest.mark.slow
 def test_a_skipped_session_is_reported_in_words(admin, talk):
     Session.objects.update(held_at=LONG_AGO)
     for name in ("trim", "clear", "purge"):
@@ -348,23 +351,25 @@ def select_across(client, action, query=""):
     return client.post(f"{LIST}{query}", chosen, follow=True)
 
 
+@pytest.mark.slow
 def test_all_sessions_that_match_the_filter_are_changed(admin):
-    make_many(250)
+    make_many(101)
     make_session("other", archived_at=LONG_AGO)
     page = select_across(admin, "purge", "?q=many-")
     summary = page.context["summary"]
-    assert (summary.count, summary.messages, summary.is_listed) == (250, 250, False)
-    assert "250 sessions will change." in shown(page)
+    assert (summary.count, summary.messages, summary.is_listed) == (101, 101, False)
+    assert "101 sessions will change." in shown(page)
     assert "The table shows the first 100" in shown(page)
     address = page.redirect_chain[-1][0]
-    assert "Sessions now: 250" in shown(admin.post(address, {"reason": "spam", "count": 100}))
-    answer = admin.post(address, {"reason": "spam", "count": 250}, follow=True)
+    assert "Sessions now: 101" in shown(admin.post(address, {"reason": "spam", "count": 100}))
+    answer = admin.post(address, {"reason": "spam", "count": 101}, follow=True)
     job = finish(Job.objects.get())
-    assert (job.total, job.done) == (250, 250)
+    assert (job.total, job.done) == (101, 101)
     assert Session.objects.filter(removed_at__isnull=True).get().key == "other"
     assert answer.redirect_chain[-1][0] == job_url(job)
 
 
+@pytest.mark.slow
 def test_the_default_list_selects_no_purged_or_expired_sessions(admin):
     make_many(3)
     make_session("expired", expires_at=LONG_AGO)
@@ -376,30 +381,31 @@ def test_the_default_list_selects_no_purged_or_expired_sessions(admin):
 
 @pytest.mark.database
 @pytest.mark.slow
-def test_all_of_300_sessions_are_changed_in_requests_alone(admin, settings):
+def test_all_sessions_are_changed_in_requests_alone(admin, settings):
     """As on a WSGI server: each request of the job's page executes a slice."""
-    make_many(300)
+    make_many(120)
     address = f"{LIST}act/hold/?all=1"
-    assert admin.get(address).context["summary"].count == 300
-    admin.post(address, {"reason": "a dispute", "count": 300})
+    assert admin.get(address).context["summary"].count == 120
+    admin.post(address, {"reason": "a dispute", "count": 120})
     job = Job.objects.get()
     requests = 0
     while Job.objects.get().is_active:
         text = shown(admin.get(job_url(job)))
-        assert "of 300 sessions done" in text or not Job.objects.get().is_active
+        assert "of 120 sessions done" in text or not Job.objects.get().is_active
         requests += 1
         assert requests < 200  # usually below 10
-    assert (Job.objects.get().done, Job.objects.get().skipped) == (300, {})
-    assert AuditEntry.objects.filter(action="hold").count() == 300
+    assert (Job.objects.get().done, Job.objects.get().skipped) == (120, {})
+    assert AuditEntry.objects.filter(action="hold").count() == 120
 
 
 def test_a_count_ends_at_its_limit(admin, monkeypatch):
-    make_many(120)
-    monkeypatch.setattr(preview, "MAX_COUNTED", 110)
+    make_many(5)
+    monkeypatch.setattr(selection, "MAX_LISTED", 3)
+    monkeypatch.setattr(preview, "MAX_COUNTED", 3)
     page = admin.get(f"{LIST}act/purge/?all=1")
-    assert "More than 110 sessions will change." in shown(page)
-    admin.post(f"{LIST}act/purge/?all=1", {"reason": "spam", "count": 110})
-    assert finish(Job.objects.get()).done == 120
+    assert "More than 3 sessions will change." in shown(page)
+    admin.post(f"{LIST}act/purge/?all=1", {"reason": "spam", "count": 3})
+    assert finish(Job.objects.get()).done == 5
 
 
 def statements(client, address):
@@ -410,10 +416,10 @@ def statements(client, address):
 
 @pytest.mark.database
 @pytest.mark.parametrize("action", [*ACTIONS, "export"])
-def test_a_preview_of_100_sessions_needs_few_statements(admin, action):
+def test_a_preview_of_many_sessions_needs_few_statements(admin, action):
     for number in range(3):
         running_turn(talk_of(make_user(), key=f"talk-{number}"), f"c{number}")
-    make_many(97)
+    make_many(12)
     for address in (act_url(action, *Session.objects.all()), f"{LIST}act/{action}/?all=1"):
         assert statements(admin, address) <= 12
     make_many_more()
@@ -421,7 +427,7 @@ def test_a_preview_of_100_sessions_needs_few_statements(admin, action):
 
 
 def make_many_more():
-    Session.objects.bulk_create(Session(scope=SERVER, key=f"more-{n}") for n in range(50))
+    Session.objects.bulk_create(Session(scope=SERVER, key=f"more-{n}") for n in range(15))
 
 
 @pytest.mark.parametrize(
@@ -443,6 +449,7 @@ def waiting_job(rights=ACTING):
     return order("hold", order=Order(by=Actor.operator(olga), reason="spam", permissions=rights))
 
 
+@pytest.mark.slow
 def test_the_page_of_an_active_job_updates_itself_and_continues_it(admin):
     job = waiting_job()
     claim = claim_job(owner="other")
@@ -483,6 +490,7 @@ def test_a_job_ends_when_the_operator_loses_the_permission(admin):
     assert "Put on hold: failed. The operator may not do this any more." in page
 
 
+@pytest.mark.slow
 def test_the_page_of_a_job_lists_its_sessions_page_by_page(admin):
     make_many(102)
     Session.objects.filter(key="many-0").update(held_at=LONG_AGO)
@@ -498,6 +506,7 @@ def test_the_page_of_a_job_lists_its_sessions_page_by_page(admin):
     assert statements(admin, job_url(job)) <= 12
 
 
+@pytest.mark.slow
 def test_an_operator_views_own_jobs_and_with_view_audit_all(admin, talk):
     confirm(admin, act_url("hold", talk))
     job = Job.objects.get()
@@ -528,6 +537,7 @@ def test_the_list_of_jobs_is_filtered_and_read_only(admin, talk):
         assert admin.get(f"{JOBS}{path}").status_code == 404
 
 
+@pytest.mark.slow
 def test_the_permissions_of_each_action_are_needed(talk):
     for name, action in ACTIONS.items():
         client = operator("view_session", *set(ACTING) - {action.permission}, name=f"no-{name}")
@@ -616,6 +626,7 @@ def test_an_export_is_a_download_with_an_audit_entry_for_each_session(admin, tal
     assert not Job.objects.exists()
 
 
+@pytest.mark.slow
 def test_an_export_of_many_sessions_has_one_entry(admin):
     make_many(101)
     Session.objects.update(last_seq=0)

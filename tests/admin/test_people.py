@@ -115,6 +115,7 @@ def test_the_page_is_bounded_and_leads_to_older_sessions(admin, ann, monkeypatch
     assert seen == ["s4", "s3", "s2", "s1", "s0"]
 
 
+@pytest.mark.slow
 def test_the_page_takes_the_same_statements_for_any_number_of_sessions(admin, ann):
     address = url("person", services.user_scope(ann))
     counts = []

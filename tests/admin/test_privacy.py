@@ -76,10 +76,12 @@ def reveal(client, session, **given):
     return client.post(f"/admin/chatmemory/session/{session.pk}/reveal/", given)
 
 
+@pytest.mark.slow
 def test_normal_shows_texts_to_readers(talk):
     assert len(shown(operator(*READ), talk)) == len(pages(talk))
 
 
+@pytest.mark.slow
 def test_a_session_without_a_title_is_called_by_its_first_words_on_each_page(talk):
     Session.objects.update(title="")
     client = operator(*READ)
@@ -95,6 +97,7 @@ def test_a_session_without_a_title_is_called_by_its_first_words_on_each_page(tal
             assert (answer.status_code, SECRET in answer.content.decode()) == (200, False), page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", ["", f"{SECRET} title"])
 @pytest.mark.parametrize("mode", ["masked", "off"])
 def test_no_page_shows_a_text(talk, settings, mode, title):
@@ -106,6 +109,7 @@ def test_no_page_shows_a_text(talk, settings, mode, title):
     assert "order-7" not in listed, "a search by the title would disclose it"
 
 
+@pytest.mark.slow
 def test_a_reveal_needs_a_reason_and_is_recorded(talk, settings):
     settings.CHATMEMORY = {"TRANSCRIPTS": "masked"}
     client = operator(*READ, "view_unmasked")
@@ -117,6 +121,7 @@ def test_a_reveal_needs_a_reason_and_is_recorded(talk, settings):
     assert f"/admin/chatmemory/session/{talk.pk}/change/" in shown(client, talk)
 
 
+@pytest.mark.slow
 def test_a_reveal_of_a_visitors_session_is_recorded(settings):
     settings.CHATMEMORY = {"TRANSCRIPTS": "masked", "ALLOW_ANONYMOUS": True}
     guest = make_visitor().actor
@@ -130,6 +135,7 @@ def test_a_reveal_of_a_visitors_session_is_recorded(settings):
     assert shown(client, session)
 
 
+@pytest.mark.slow
 def test_a_reveal_is_of_one_session_one_operator_and_a_while(talk, settings, monkeypatch):
     settings.CHATMEMORY = {"TRANSCRIPTS": "masked"}
     client = operator(*READ, "view_unmasked")
@@ -142,6 +148,7 @@ def test_a_reveal_is_of_one_session_one_operator_and_a_while(talk, settings, mon
     assert shown(client, talk) == set()
 
 
+@pytest.mark.slow
 def test_a_reveal_ends_with_the_permission_and_with_a_clear(talk, settings):
     settings.CHATMEMORY = {"TRANSCRIPTS": "masked"}
     client = operator(*READ, "view_unmasked")
@@ -156,6 +163,7 @@ def test_a_reveal_ends_with_the_permission_and_with_a_clear(talk, settings):
     assert shown(client, talk) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rights", [READ, ("view_session", "view_unmasked")])
 def test_a_reveal_needs_both_permissions(talk, settings, rights):
     settings.CHATMEMORY = {"TRANSCRIPTS": "masked"}
@@ -165,6 +173,7 @@ def test_a_reveal_needs_both_permissions(talk, settings, rights):
     assert not {address for address in shown(client, talk) if change in address}
 
 
+@pytest.mark.slow
 def test_off_reveals_nothing(talk, settings):
     settings.CHATMEMORY = {"TRANSCRIPTS": "masked"}
     client = operator(*READ, "view_unmasked")

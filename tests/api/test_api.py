@@ -345,6 +345,7 @@ def test_the_wait_for_a_turn_of_another_process_ends_before_its_lease(api, talk,
     assert answer.json()["messages"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_twenty_equal_posts_in_parallel_store_one_message(ann, talk):
     clients = [Client() for _ in range(20)]

@@ -221,6 +221,7 @@ READABLE = {
 """The headers that a page of another origin may always read (Fetch, 4.6)."""
 
 
+@pytest.mark.slow
 def test_the_documentation_of_cors_exposes_each_header_that_the_api_sends(talk, settings):
     names = exposed_in((ROOT / "docs/api.md").read_text())
     assert exposed_in((ROOT / "tests/tokens/settings.py").read_text()) == names

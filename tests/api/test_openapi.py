@@ -105,6 +105,7 @@ def test_what_writes_needs_the_csrf_token_beside_the_session(schema):
     assert found["/api/health/", "get"]["security"] == [{}]
 
 
+@pytest.mark.slow
 def test_tokens_are_described_too(settings):
     classes = [
         "rest_framework.authentication.TokenAuthentication",
@@ -150,6 +151,7 @@ def test_the_page_loads_nothing_from_other_hosts():
     assert "://" not in page + script
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.slow
 def test_the_page_lists_the_operations_and_sends_a_request(ann, serve, launch, chromium):
@@ -168,6 +170,7 @@ def test_the_page_lists_the_operations_and_sends_a_request(ann, serve, launch, c
     assert [url for url in foreign if not url.startswith(hosts)] == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_generated_client_uses_the_api(ann, serve, tmp_path, monkeypatch, settings):
     [server] = serve()

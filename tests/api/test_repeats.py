@@ -20,11 +20,10 @@ from chatmemory.api.operations import OPERATIONS
 from chatmemory.models import AuditEntry, Feedback, Message, Session, Turn
 from chatmemory.services import Actor
 from tests.factories import make_messages, make_session, make_user
-from tests.servers import DEADLINE, sign_in, start_servers, wait_for
+from tests.servers import DEADLINE, sign_in, started, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
-serve = start_servers
 KEY = str(uuid.uuid4())
 TOKEN = "a" * 32
 
@@ -62,6 +61,14 @@ def stored():
         list(Feedback.objects.order_by("pk").values()),
         list(AuditEntry.objects.order_by("pk").values("action", "session_pk")),
     )
+
+
+@pytest.fixture(scope="module")
+def server(django_db_setup, tmp_path_factory):
+    """A server that the tests of this module share."""
+    with started(tmp_path_factory.mktemp("server")) as start:
+        [server] = start(SELF_SERVICE=["erase"])
+        yield server
 
 
 @pytest.fixture
@@ -191,11 +198,10 @@ def test_each_operation_that_writes_is_repeated():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_request_that_is_repeated_after_a_cut_connection_changes_nothing(ann, talk, serve, name):
+def test_a_request_that_is_repeated_after_a_cut_connection_changes_nothing(ann, talk, server, name):
     case = CASES[name]
     method, path, body = case.request
     path = path.format(case.prepare(talk))
-    [server] = serve(SELF_SERVICE=["erase"])
     # So that neither a sweep nor a new run changes the turns meanwhile.
     Turn.objects.filter(client_id="c1").update(lease_until="2100-01-01T00:00:00Z")
     with sent(server, ann, method, path, body):

@@ -71,6 +71,7 @@ def test_each_round_has_one_slice_of_each_case_in_another_order(run):
     )
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_the_order(run):
     orders = [run(unit("0 a", "0 b", "0 c"), seed=seed)[1] for seed in (5, 5)]
     assert orders[0] == orders[1]
@@ -85,11 +86,13 @@ def test_times_are_per_call_and_waiting_needs_no_cpu(run):
         assert sample.backend is None
 
 
+@pytest.mark.slow
 def test_the_floor_runs_against_itself(run):
     results, _ = run(unit("0 a", "0 b", repeats_floor=True))
     assert results["0 a again"].plan.floor == "0 a"
 
 
+@pytest.mark.slow
 def test_several_processes_call_simultaneously_and_their_time_is_that_of_all(
     run, begun_at_answers, monkeypatch
 ):

@@ -131,7 +131,9 @@ def test_a_wrong_line_is_refused_with_its_number(tmp_path, line):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", ["", json.dumps(dialogue_line(["Hello"], []))])
+@pytest.mark.parametrize(
+    "text", ["", pytest.param(json.dumps(dialogue_line(["Hello"], [])), marks=pytest.mark.long)]
+)
 def test_a_file_without_facts_is_refused(tmp_path, text):
     path = tmp_path / "talks.jsonl"
     path.write_text(text)

@@ -737,6 +737,7 @@ async def test_the_documented_examples_work(ann, capsys):
             assert (await within(functions["patient"](talk, "hi"))).text == "hi "
 
 
+@pytest.mark.slow
 def test_the_client_imports_no_django():
     code = "import sys, chatmemory.client; print(*sys.modules)"
     process = subprocess.run(  # noqa: S603  # our own code

@@ -105,6 +105,7 @@ def test_each_operation_is_a_method_with_its_fields(name):
 # Sessions
 
 
+@pytest.mark.slow
 async def test_sessions_are_opened_renamed_pinned_and_archived(ann):
     key = str(uuid.uuid4())
     async with rest_of(ann) as rest:
@@ -138,6 +139,7 @@ async def test_a_session_is_purged_listed_and_restored(ann):
     assert texts == ["hi", "hello"]
 
 
+@pytest.mark.slow
 async def test_sessions_are_filtered_and_all_pages_are_read_in_order(ann, monkeypatch):
     monkeypatch.setattr("chatmemory.client.rest.PAGE_SIZE", 2)
     keys = [f"s{n}" for n in range(5)]
@@ -195,6 +197,7 @@ async def test_only_the_last_responses_are_kept(ann, monkeypatch):
 # Messages and turns
 
 
+@pytest.mark.slow
 async def test_a_message_is_sent_with_and_without_waiting_and_edited(ann):
     async with rest_of(ann) as rest:
         sent = await rest.send_message("talk", "good morning", wait=20)
@@ -219,6 +222,7 @@ async def test_a_message_is_sent_with_and_without_waiting_and_edited(ann):
     assert await Message.objects.acount() == 8
 
 
+@pytest.mark.slow
 async def test_messages_are_read_both_ways_and_those_that_were_missed(ann, monkeypatch):
     monkeypatch.setattr("chatmemory.client.rest.PAGE_SIZE", 2)
     texts = [str(n) for n in range(3, 8)]
@@ -347,6 +351,7 @@ async def test_a_write_over_https_passes_the_csrf_check_of_django(ann):
         assert (await refused(rest.archive_session("talk"))).code == "forbidden"
 
 
+@pytest.mark.slow
 async def test_the_documented_examples_work(ann, settings, capsys):
     settings.CHATMEMORY |= {"API_AUTHENTICATION": ["tests.client.test_rest.BearerLogin"]}
     page = (django_settings.BASE_DIR / "docs" / "client.md").read_text()

@@ -313,7 +313,9 @@ async def wait_until_settled(person, watchers) -> ClientState:
 
 @pytest.mark.slow
 @pytest.mark.database
-@pytest.mark.parametrize("seed", range(3), indirect=True)
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(one, marks=pytest.mark.long) for one in (1, 2))], indirect=True
+)
 async def test_a_client_that_follows_frames_has_the_same_state_as_a_new_client(ann, applied):
     chance = LossyLayer.chance
     watchers = [Watcher(ann) for _ in range(2)]

@@ -52,6 +52,7 @@ def encoded(monkeypatch) -> list[int]:
     return seqs
 
 
+@pytest.mark.slow
 def test_a_frame_with_the_most_steps_is_small():
     call = {
         "id": "\U0001f600" * 200,

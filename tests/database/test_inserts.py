@@ -63,6 +63,7 @@ def any_write(chance: random.Random) -> _Write:
     )
 
 
+@pytest.mark.slow
 def test_a_write_of_a_known_shape_has_the_statement_of_a_new_one(monkeypatch):
     chance = random.Random(7)  # noqa: S311  # no secret
     connection = connections["default"]

@@ -62,6 +62,7 @@ def live(settings, monkeypatch):
     responders_for_tests.GO.set()
 
 
+@pytest.mark.slow
 @pytest.mark.regression
 def test_the_keeper_renews_all_leases_except_that_of_a_locked_turn(ann, live):
     runner.enable()

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.django_db
 FIELDS = r"(?:\*|\d{1,2}) (?:\*|\d{1,2}) \* \* (?:\*|[0-6])"
 
 
+@pytest.mark.slow
 def test_daily_jobs(chapter, sign_in, tmp_path):
     rows = re.findall(
         r"^\| `(chatmemory_\w+)` \|[^|]*\| `([^`]+)` \| `([^`]+)` \|$", chapter.text, re.MULTILINE

@@ -52,6 +52,7 @@ def test_each_chapter_has_a_test():
     assert [name for name in chapters() if f"def test_{name}(" not in tests] == []
 
 
+@pytest.mark.slow
 def test_roles_and_the_first_sign_in(chapter, sign_in):
     assert chapter.run("chatmemory_roles")[0] == 0
     groups = {group.name: group for group in Group.objects.order_by("pk")}
@@ -79,6 +80,7 @@ def test_roles_and_the_first_sign_in(chapter, sign_in):
     assert "view_audit" in page.text
 
 
+@pytest.mark.slow
 def test_undo_a_purge(chapter, sign_in):
     talk = make_talk()
     page = sign_in(LEAD)
@@ -113,6 +115,7 @@ def test_undo_a_purge(chapter, sign_in):
     assert services.get_session(**address_of(talk)).message_count == 4
 
 
+@pytest.mark.slow
 def test_find_yesterday_s_failed_turn(chapter, sign_in):
     failed, other = make_talk(), talk_of(make_user("bob"), key="other", title="Another one")
     claim = services.admit_turn(
@@ -148,6 +151,7 @@ def test_find_yesterday_s_failed_turn(chapter, sign_in):
     assert re.search(r"Failures by code .*model_timeout 1", page.text)
 
 
+@pytest.mark.slow
 def test_a_request_of_a_person(chapter, sign_in, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     talk, held = make_talk(), make_talk(key="held")
@@ -261,6 +265,7 @@ def test_legal_hold(chapter, sign_in):
     assert not Session.objects.filter(held_at__isnull=False).exists()
 
 
+@pytest.mark.slow
 def test_a_leaked_key_in_a_message(chapter, sign_in, tmp_path):
     talk = make_talk(f"My key is {SECRET}", f"{SECRET} is no order", "Oh", "Yes")
     Session.objects.filter(pk=talk.pk).update(instructions=f"Never say {SECRET}")

@@ -44,7 +44,7 @@ process.stdout.write(JSON.stringify(results));
 @pytest.mark.slow
 def test_the_javascript_tests_pass(node):
     if not (HERE / "node_modules").is_dir():
-        missing("The packages in tests/js are not installed (make js installs them)")
+        pytest.skip("the packages of tests/js are not installed: make js installs them")
     npm = shutil.which("npm") or missing("npm is not installed")
     result = subprocess.run(  # noqa: S603  # no input
         [npm, "test"], cwd=HERE, capture_output=True, text=True, check=False

@@ -150,6 +150,7 @@ async def calling(node: str, person: Any, **options: Any) -> Any:
         yield run
 
 
+@pytest.mark.slow
 async def test_sessions_are_opened_changed_purged_and_restored(ann, node):
     key = str(uuid.uuid4())
     async with calling(node, ann, pageSize=1) as run:
@@ -187,6 +188,7 @@ async def test_sessions_are_opened_changed_purged_and_restored(ann, node):
     assert [each["key"] for each in filtered] == [key]
 
 
+@pytest.mark.slow
 async def test_messages_are_sent_edited_rated_and_read_both_ways(ann, node):
     blocks = [{"type": "text", "text": "one"}]
     edit = {"text": "two", "replaces": 3, "expect_seq": 3, "client_id": "c2", "wait": True}
@@ -226,6 +228,7 @@ async def test_messages_are_sent_edited_rated_and_read_both_ways(ann, node):
     assert await Message.objects.acount() == 7
 
 
+@pytest.mark.slow
 async def test_turns_are_stopped_and_cancelled(ann, node, settings, monkeypatch):
     monkeypatch.setattr("chatmemory.live.runner.runner.keeper.seconds", 0.1)
     use_responder(settings, "endless")
@@ -244,6 +247,7 @@ async def test_turns_are_stopped_and_cancelled(ann, node, settings, monkeypatch)
     assert stopped["turn"] == "c1"
 
 
+@pytest.mark.slow
 async def test_own_data_tickets_and_health(ann, node, settings, monkeypatch):
     settings.CHATMEMORY |= {"SELF_SERVICE": ["export", "erase"], "HEALTH_TOKEN": "secret"}
     async with calling(node, ann) as run:
@@ -268,6 +272,7 @@ async def test_own_data_tickets_and_health(ann, node, settings, monkeypatch):
     assert not await Session.objects.aexists()
 
 
+@pytest.mark.slow
 async def test_refusals_have_the_fields_of_their_problem(ann, node, settings):
     bob = await db(sign_in)()
     await db(make_session)("theirs", owner=bob.user)
@@ -305,6 +310,7 @@ REPEATED: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REPEATED)
 async def test_a_call_is_repeated_after_a_cut_connection_and_stores_nothing_twice(ann, node, name):
     async with serving() as address, cutting(address) as proxy:

@@ -265,6 +265,7 @@ def test_ctrl_c_ends_it_and_what_is_done_stays_done(acting):
     assert AuditEntry.objects.filter(action="tag").count() == tagged
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_a_closed_pipe_ends_it_without_an_error(acting):

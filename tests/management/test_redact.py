@@ -208,6 +208,7 @@ def test_the_error_states_how_to_confirm(file):
     assert redacted() == [1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_more_than_a_hundred_texts_need_their_number(file):
     talk = store(*[KEY] * 101)
@@ -387,6 +388,7 @@ def test_after_ctrl_c_the_same_command_redacts_the_rest(redacting, file):
     assert KEY not in everything()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_a_closed_pipe_ends_it_without_an_error(redacting):

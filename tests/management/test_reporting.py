@@ -90,6 +90,7 @@ def progress_of(command, *args, **options):
     return err.getvalue().splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_each_long_command_shows_its_progress(tmp_path, settings):
     talks = make_talks(3)

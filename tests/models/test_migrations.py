@@ -40,6 +40,7 @@ def test_no_migration_is_missing():
     call_command("makemigrations", "chatmemory", check=True, dry_run=True)
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_the_migrations_run_forwards_and_backwards():
     before = tables()

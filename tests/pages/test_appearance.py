@@ -99,8 +99,15 @@ def luminance(color: str) -> float:
 
 @pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("language", ["en", "ar"])
+@pytest.mark.parametrize(
+    ("scheme", "language"),
+    [
+        ("light", "en"),
+        ("dark", "ar"),
+        pytest.param("dark", "en", marks=pytest.mark.long),
+        pytest.param("light", "ar", marks=pytest.mark.long),
+    ],
+)
 def test_no_rule_of_axe_is_broken(tab, scheme, language):
     server = open_chat(tab, TALK, language=language)
     tab.locator("#cm-scheme").select_option(scheme)

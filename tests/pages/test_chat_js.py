@@ -152,6 +152,7 @@ def running(turn: str) -> dict[str, Any]:
     return {"turn": turn, "status": "running", "since": None}
 
 
+@pytest.mark.long
 def test_a_ping_is_answered(scripted):
     script, _ = scripted
     script.welcome()
@@ -159,6 +160,7 @@ def test_a_ping_is_answered(scripted):
     assert script.wait_for("pong")["n"] == 5
 
 
+@pytest.mark.long
 def test_text_is_set_by_a_snapshot_appended_by_deltas_and_ended_by_its_row(scripted):
     script, chat = scripted
     script.welcome(row(1, "hi", turn="t"), running=running("t"))
@@ -175,6 +177,7 @@ def test_text_is_set_by_a_snapshot_appended_by_deltas_and_ended_by_its_row(scrip
     chat.expect_rows("hi", "Hello again!")
 
 
+@pytest.mark.long
 def test_newer_rows_replace_rows_and_the_floor_and_a_reset_remove_them(scripted):
     script, chat = scripted
     script.welcome(row(1, "one"), row(2, "two"), row(3, "three", revision=2))
@@ -229,6 +232,7 @@ def test_a_session_that_was_removed_while_there_was_no_socket_is_not_shown(scrip
     chat.expect_rows()
 
 
+@pytest.mark.long
 def test_a_changed_row_that_is_not_loaded_makes_no_gap(scripted):
     script, chat = scripted
     script.welcome(row(9, "nine"), row(10, "ten"), first_seq=3)
@@ -318,6 +322,7 @@ def test_an_unacknowledged_message_is_sent_again_under_its_client_id(scripted):
     chat.expect_rows("once")
 
 
+@pytest.mark.long
 def test_a_message_is_retried_if_the_error_permits_it_and_kept_otherwise(scripted):
     script, chat = scripted
     script.welcome()
@@ -382,6 +387,7 @@ def refusing(page: Page) -> tuple[RefusingServer, Chat]:
     return script, Chat(page)
 
 
+@pytest.mark.long
 @pytest.mark.regression
 def test_a_server_that_does_not_answer_http_is_retried(refusing):
     script, chat = refusing
@@ -392,6 +398,7 @@ def test_a_server_that_does_not_answer_http_is_retried(refusing):
     expect(chat.banner).to_contain_text(re.compile("The connection is lost|You are offline"))
 
 
+@pytest.mark.long
 @pytest.mark.regression
 def test_a_socket_that_opens_during_the_http_check_stays_open(refusing):
     script, chat = refusing
@@ -415,6 +422,7 @@ def test_a_server_that_answers_http_but_no_websockets_ends_the_attempts(refusing
     assert script.refusals == before
 
 
+@pytest.mark.long
 @pytest.mark.regression
 def test_a_second_http_check_changes_nothing(refusing):
     script, chat = refusing
@@ -426,6 +434,7 @@ def test_a_second_http_check_changes_nothing(refusing):
     assert not chat.page.evaluate("window.isChanged")
 
 
+@pytest.mark.long
 @pytest.mark.regression
 def test_a_pending_websocket_is_ignored_after_the_final_http_check(refusing):
     script, chat = refusing
@@ -438,6 +447,7 @@ def test_a_pending_websocket_is_ignored_after_the_final_http_check(refusing):
     expect(chat.page.locator("chat-memory[data-state=ended]")).to_be_attached()
 
 
+@pytest.mark.long
 @pytest.mark.regression
 def test_a_client_closed_during_the_http_check_stays_closed(refusing):
     script, chat = refusing
@@ -453,6 +463,7 @@ def _answer(asked: Route) -> None:
     page.wait_for_timeout(200)
 
 
+@pytest.mark.long
 @pytest.mark.regression
 def test_a_server_that_accepted_one_socket_is_retried_without_end(page):
     page.clock.install()
@@ -503,6 +514,7 @@ def test_a_final_bye_ends_the_connection(scripted, code, sentence, action):
     assert len(script.sockets) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("code", "after_ms"), [(4503, 60_000), (4429, None)])
 def test_no_attempt_is_made_before_the_time_that_the_server_sent(page, code, after_ms):
     page.clock.install()
@@ -521,6 +533,7 @@ def test_no_attempt_is_made_before_the_time_that_the_server_sent(page, code, aft
     assert len(script.sockets) == 2
 
 
+@pytest.mark.long
 def test_a_lost_stop_is_repeated_while_the_turn_runs(scripted):
     script, chat = scripted
     script.welcome(row(1, "hi", turn="t"), running=running("t"))
@@ -558,6 +571,7 @@ TICKETS = """async () => {
 }"""
 
 
+@pytest.mark.long
 def test_each_connection_has_a_new_ticket(scripted):
     script, chat = scripted
     script.welcome()
@@ -571,6 +585,7 @@ def test_each_connection_has_a_new_ticket(scripted):
     assert len(script.sockets) == 3  # and the page's own
 
 
+@pytest.mark.long
 def test_a_ticket_function_that_throws_synchronously_ends_the_client(scripted):
     _, chat = scripted
     state = chat.page.evaluate(
@@ -624,6 +639,7 @@ def test_a_message_is_shown_until_its_row_or_its_turn_arrives(scripted):
     chat.expect_rows("now")
 
 
+@pytest.mark.long
 def test_a_message_refused_by_a_full_queue_is_sent_after_a_turn_ends(scripted):
     script, chat = scripted
     script.welcome(row(1, "now", turn="t"), running=running("t"))
@@ -635,6 +651,7 @@ def test_a_message_refused_by_a_full_queue_is_sent_after_a_turn_ends(scripted):
     assert script.wait_for("send")["client_id"] == sent["client_id"]
 
 
+@pytest.mark.long
 def test_a_client_selects_the_policy_for_a_message_during_a_turn(scripted):
     script, chat = scripted
     script.welcome(row(1, "now", turn="t"), running=running("t"))
@@ -787,6 +804,7 @@ def test_another_answer_is_offered_when_the_start_of_a_long_turn_is_loaded(scrip
     assert script.wait_for("send")["replaces"] == 1
 
 
+@pytest.mark.long
 def test_another_answer_is_requested_with_the_same_message(scripted):
     script, chat = scripted
     script.welcome(*replied("one", "1", "two", "2"))
@@ -884,6 +902,7 @@ def test_versions_of_versions_are_found_and_loaded(scripted):
     chat.expect_rows("a2", "A2", "c2", "C2", "continues from the newest")
 
 
+@pytest.mark.long
 def test_silence_is_a_lost_socket(page):
     page.clock.install()
     script = ScriptedServer(page)
@@ -944,6 +963,7 @@ def test_a_frame_that_is_too_large_for_the_server_is_not_sent(scripted):
     assert script.wait_for("send")["text"] == "after it"
 
 
+@pytest.mark.long
 def test_a_message_that_closed_the_socket_by_its_size_is_shown_as_too_large(scripted):
     script, chat = scripted
     script.welcome()

@@ -217,6 +217,7 @@ def test_a_refused_change_is_explained_and_loses_nothing(desk, side):
     desk.problems.clear()  # the browser reports each 409
 
 
+@pytest.mark.long
 def test_a_rename_without_a_connection_can_be_repeated(desk, side):
     side.choose("c1", "Rename")
     box = side.rename_box("c1")
@@ -232,6 +233,7 @@ def test_a_rename_without_a_connection_can_be_repeated(desk, side):
     desk.problems.clear()
 
 
+@pytest.mark.long
 def test_a_sign_out_elsewhere_is_stated(desk, side):
     other = desk.page()
     other.goto(f"{desk.server.address}/chat/")
@@ -305,6 +307,7 @@ def test_other_tabs_follow_each_change(desk, side):
     expect(chat.banner).to_be_hidden()
 
 
+@pytest.mark.long
 def test_an_update_that_fails_does_not_end_the_updates(desk, side):
     page = side.page
 
@@ -340,6 +343,7 @@ def test_running_and_unread_replies_are_marked(desk, side):
     expect(side.row("c0").locator(".cm-unread")).to_be_hidden()  # by the storage event
 
 
+@pytest.mark.long
 def test_what_this_browser_has_shown_is_bounded_and_kept_for_each_person(desk, side):
     page = side.page
     person = page.locator(".cm-chats").get_attribute("data-person")
@@ -393,6 +397,7 @@ def test_chats_are_searched_by_keyboard(side):
     expect(page).to_have_url(re.compile("/chat/c3/$"))
 
 
+@pytest.mark.long
 def test_an_open_dialog_keeps_the_focus(side):
     side.page.locator(".cm-heading").click()
     side.page.keyboard.press("?")
@@ -437,6 +442,7 @@ def test_more_chats_are_loaded_and_kept_by_an_update(desk, long_side):
     )
 
 
+@pytest.mark.long
 def test_an_update_waits_for_an_open_menu_and_a_rename(desk, side):
     side.open_menu("c1")
     rename(desk, "c2", "Cheese")
@@ -468,6 +474,7 @@ def rename(desk: Desk, key: str, title: str) -> None:
     page.close()
 
 
+@pytest.mark.long
 def test_the_menu_closes_by_its_button_and_when_its_list_scrolls(long_side):
     side = long_side
     button = side.row("c1").get_by_role("button")
@@ -485,7 +492,7 @@ def test_the_menu_closes_by_its_button_and_when_its_list_scrolls(long_side):
     expect(side.menu).to_be_hidden()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_the_pages_are_accessible_and_fit_on_a_phone(chats, desk, scheme):
     desk.context = desk.new_context(**PHONE, color_scheme=scheme)
     page = desk.page()

@@ -42,6 +42,7 @@ def test_each_tab_has_its_own_draft(scripted):
     expect(chat.box).to_have_value("one")
 
 
+@pytest.mark.long
 def test_without_storage_a_text_is_only_lost_at_the_reload(scripted):
     script, chat = scripted
     chat.page.add_init_script("Storage.prototype.setItem = () => { throw Error('full'); }")
@@ -61,6 +62,7 @@ def test_escape_stops_the_reply_and_keeps_the_draft(scripted):
     expect(chat.box).to_have_value("next")
 
 
+@pytest.mark.long
 def test_escape_stops_nothing_while_a_text_is_composed_or_nothing_runs(scripted):
     script, chat = scripted
     script.welcome(row(1, "hi", turn="t1", client_id="t1"), running=running("t1"))
@@ -104,6 +106,7 @@ def test_arrow_up_in_an_empty_box_edits_the_last_own_message(scripted):
     expect(chat.page.get_by_role("textbox", name="Edit message")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_arrow_up_without_a_message_changes_nothing(scripted):
     script, chat = scripted
     script.welcome()
@@ -112,7 +115,7 @@ def test_arrow_up_without_a_message_changes_nothing(scripted):
     assert script.wait_for("send")["text"] == "hi"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_a_question_mark_outside_of_a_text_box_lists_the_keys(scripted, scheme):
     script, chat = scripted
     chat.page.emulate_media(color_scheme=scheme)

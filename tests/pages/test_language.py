@@ -336,6 +336,7 @@ def in_german(settings) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_no_word_of_the_pages_is_english_in_german(vocabulary, in_german):
     web, anna = Client(), make_user("anna")
@@ -363,7 +364,9 @@ def test_no_word_of_the_pages_is_english_in_german(vocabulary, in_german):
 
 @pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.parametrize("language", ["de_DE", "?", ""])
+@pytest.mark.parametrize(
+    "language", ["de_DE", *(pytest.param(one, marks=pytest.mark.long) for one in ("?", ""))]
+)
 def test_without_a_catalog_the_words_are_english_in_any_language(page, language):
     html = PAGE.replace("<!doctype html>", f'<!doctype html><html lang="{language}">')
     page.route(f"{SITE}/", lambda route: route.fulfill(body=html, content_type="text/html"))
@@ -437,7 +440,7 @@ EDGES = """(node) => {
 
 @pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.parametrize("language", ["ar", "en"])
+@pytest.mark.parametrize("language", ["ar", pytest.param("en", marks=pytest.mark.long)])
 def test_each_paragraph_has_its_own_direction_and_code_is_from_left_to_right(page, language):
     reply = "```\nx = 1\n```\n\n- نص عربي\n\nنص عربي\n\nAn English text"
     open_chat(page, ["مرحبا", reply], language=language)

@@ -152,6 +152,7 @@ def test_only_a_block_that_a_later_footnote_changes_is_replaced(desk):
     expect(chat.page.locator(".cm-rich sup a")).to_have_attribute("href", re.compile("^#m2-fn"))
 
 
+@pytest.mark.long
 @pytest.mark.django_db(transaction=True)
 def test_another_answer_and_feedback_do_not_replace_blocks(desk):
     chat = desk.open()
@@ -249,6 +250,7 @@ def test_a_reconnect_keeps_blocks_of_the_same_text_and_drops_others(scripted):
     expect(chat.page.locator(".cm-rest")).to_have_text("# y")
 
 
+@pytest.mark.long
 def test_after_a_reset_the_blocks_are_shown_again(scripted):
     script, chat = scripted
     script.welcome(running=running("t"))
@@ -260,6 +262,7 @@ def test_after_a_reset_the_blocks_are_shown_again(scripted):
         script.emit("synced", cursor="c2")
 
 
+@pytest.mark.long
 def test_a_last_block_may_come_before_its_text(scripted):
     script, chat = scripted
     script.welcome(running=running("t"))

@@ -57,6 +57,7 @@ def test_a_reply_is_rated_with_a_reason_and_the_rating_is_withdrawn(scripted):
     expect(reason).to_have_count(0)
 
 
+@pytest.mark.long
 def test_a_double_click_asks_once_for_the_reason(scripted):
     script, chat = scripted
     script.welcome(row(1, "hi", **QUESTION), row(2, "hello", **REPLY))
@@ -72,6 +73,7 @@ def test_a_double_click_asks_once_for_the_reason(scripted):
     expect(reason).to_have_count(0)
 
 
+@pytest.mark.long
 def test_a_refused_rating_is_reported_and_changes_nothing(scripted):
     script, chat = scripted
     script.welcome(row(1, "hi", **QUESTION), row(2, "hello", **REPLY))
@@ -84,6 +86,7 @@ def test_a_refused_rating_is_reported_and_changes_nothing(scripted):
     expect(notice).to_have_count(0)
 
 
+@pytest.mark.long
 def test_a_reason_that_is_not_saved_can_be_sent_again(scripted):
     script, chat = scripted
     script.welcome(row(1, "hi", **QUESTION), row(2, "hello", **REPLY))
@@ -140,7 +143,9 @@ def test_a_message_has_its_time_in_the_zone_and_language_of_the_user(launch, chr
 
 
 @pytest.mark.firefox
-@pytest.mark.parametrize("text", ["word " * 400, "line\n" * 30])
+@pytest.mark.parametrize(
+    "text", ["word " * 400, pytest.param("line\n" * 30, marks=pytest.mark.long)]
+)
 def test_a_long_message_of_the_user_is_folded(scripted, text):
     script, chat = scripted
     script.welcome(row(1, text.strip()), row(2, text, role="assistant"), row(3, "short"))
@@ -164,6 +169,7 @@ def test_a_failed_reply_can_be_tried_again(scripted):
     assert script.wait_for("send")["replaces"] == 1
 
 
+@pytest.mark.long
 def test_a_reply_whose_input_was_too_long_is_not_tried_again(scripted):
     script, chat = scripted
     failed = {"status": "failed", "error": "context_too_long"}

@@ -287,6 +287,7 @@ class TestInTheBrowser:
             chat.page.emulate_media(color_scheme=scheme)
             check_access(chat.page, "chat-memory")
 
+    @pytest.mark.long
     def test_parallel_calls_are_in_their_order(self, scripted):
         script, chat = scripted
         both = calls(2, ("a", "first"), ("b", "second"))
@@ -297,6 +298,7 @@ class TestInTheBrowser:
         script.emit("message", **result(4, "No.", "a", failed=True))
         expect(steps_in(chat)).to_have_text(["first Failed", "second Done"])
 
+    @pytest.mark.long
     def test_a_call_without_a_result_shows_so_when_the_turn_has_ended(self, scripted):
         script, chat = scripted
         script.welcome(asked(), calls(2, ("c1", "weather")), running=running("t1"))
@@ -306,6 +308,7 @@ class TestInTheBrowser:
         expect(steps_in(chat)).to_have_text(["weather No result"])
         expect(chat.page.get_by_text("Stopped before the end.")).to_be_visible()
 
+    @pytest.mark.long
     def test_the_ids_of_calls_may_repeat_in_another_turn(self, scripted):
         script, chat = scripted
         later = {"turn": "t2"}
@@ -317,6 +320,7 @@ class TestInTheBrowser:
             script.emit("message", **result(seq, text, **later))
         expect(steps_in(chat)).to_have_text(["old Done", "new Done", "weather Done"])
 
+    @pytest.mark.long
     def test_a_result_joins_its_call_when_the_earlier_messages_are_loaded(self, scripted):
         script, chat = scripted
         script.welcome(result(3, "sun"), reply(4), first_seq=1, last_seq=4)

@@ -185,6 +185,7 @@ def test_a_button_opens_and_closes_the_chat(host):
     assert len(script.sockets) == 1
 
 
+@pytest.mark.long
 def test_messages_that_follow_a_reset_are_not_announced(host):
     script = serve(host, HOST_PAGE, HOST_CSS)
     script.welcome(*replied("one", "1"))
@@ -214,6 +215,7 @@ def test_a_draft_in_a_widget_survives_a_reload(host):
     expect(chat.box).to_have_value("half a thought")
 
 
+@pytest.mark.long
 def test_the_list_of_the_keys_closes_before_its_panel_and_with_it(host):
     html = HOST_PAGE.replace("></chat", ' mode="button" label="Ask us"></chat')
     script = serve(host, html, HOST_CSS)
@@ -299,6 +301,7 @@ def test_another_chat_sends_nothing_that_the_last_one_may_have_and_leaves_that_o
     assert len(script.sockets) == 1
 
 
+@pytest.mark.long
 def test_the_focus_is_in_the_text_box_if_the_chat_ended_behind_its_menu(host):
     html = HOST_PAGE.replace('url="/ws/chat/k/"', 'sockets="/ws/chat/" person="7"')
     script = serve(host, html, HOST_CSS)
@@ -337,6 +340,7 @@ def test_an_open_panel_takes_no_focus_and_fills_a_phone(host):
     expect(host).to_have_url(re.compile("#the-login$"))
 
 
+@pytest.mark.long
 def test_without_a_stylesheet_the_chat_is_shown_and_the_console_names_it(launch, chromium):
     with launch(chromium).new_context() as context:
         page = context.new_page()
@@ -483,6 +487,7 @@ COUNT = """() => {
 }"""
 
 
+@pytest.mark.long
 def test_removed_widgets_leave_nothing_behind_and_one_put_back_continues(host):
     script = serve(host, HOSTILE_PAGE, PLAIN_CSS)
     host.evaluate(COUNT)

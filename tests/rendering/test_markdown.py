@@ -179,6 +179,7 @@ def test_a_language_that_pygments_does_not_know_is_plain(monkeypatch):
     assert markdown("```nonsense\nif\n```").count("<span") == 0
 
 
+@pytest.mark.slow
 def test_the_time_to_load_a_lexer_is_not_counted(monkeypatch, empty_cache):
     load = highlighting.find_lexer_class_by_name
 
@@ -202,8 +203,21 @@ def test_rendering_in_another_thread_is_equal(empty_cache):
         assert pool.submit(markdown, text).result() == html
 
 
-@pytest.mark.parametrize("chars", [2_000, pytest.param(MAX_MARKDOWN_CHARS, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", HOSTILE)
+WHOLE = (
+    *("open brackets", "mixed emphasis", "open code", "open tags", "deep quotes in lines"),
+    *("lists in a line", "definitions", "narrow tables", "open blocks of formulas"),
+)
+"""One of each kind of hostile text, which `make test` renders at the full length."""
+
+
+def hostile_texts():
+    for name in HOSTILE:
+        yield pytest.param(name, 2_000, id=name)
+        cost = pytest.mark.slow if name in WHOLE else pytest.mark.long
+        yield pytest.param(name, MAX_MARKDOWN_CHARS, id=f"{name}, whole", marks=cost)
+
+
+@pytest.mark.parametrize(("name", "chars"), hostile_texts())
 def test_a_hostile_text_stays_within_its_budget(name, chars, empty_cache):
     text = HOSTILE[name][:chars]
     html = markdown(text)
@@ -243,6 +257,7 @@ def test_rows_of_a_table_above_the_limit_of_cells_are_text():
     assert html.count("|1|2|") == 2_000 - (cells - 2) / 2
 
 
+@pytest.mark.slow
 def test_all_tables_of_a_text_share_the_limit_of_cells():
     html = markdown("|a|b|\n|-|-|\n|1|2|\n\n" * 1_000)
     assert html.count("<td>") + html.count("<th>") <= budget.MAX_TABLE_CELLS

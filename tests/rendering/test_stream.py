@@ -56,6 +56,7 @@ def whole(text):
     return "".join([document.html(text, document.parse(text)), *document.end()])
 
 
+@pytest.mark.slow
 def test_blocks_are_split_where_the_parser_ends_them():
     different = [
         text for text in texts(5, 1_500) if events(whole(text)) != events(module.markdown(text))
@@ -63,6 +64,7 @@ def test_blocks_are_split_where_the_parser_ends_them():
     assert different == []
 
 
+@pytest.mark.slow
 @given(st.lists(FRAGMENTS, max_size=12), st.randoms(use_true_random=False))
 def test_a_text_in_any_pieces_becomes_the_same_blocks(fragments, choice):
     text = "\n".join(fragments)
@@ -87,6 +89,7 @@ def test_the_closed_characters_and_the_open_text_are_the_text(fragments, length)
     assert stream.closed_chars == len(text)
 
 
+@pytest.mark.slow
 def test_a_streamed_text_without_late_definitions_becomes_the_stored_html():
     for text in texts(6, 300):
         assert "".join(streamed(text)) == markdown(text)

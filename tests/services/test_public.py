@@ -9,6 +9,8 @@ import runpy
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from chatmemory import services
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,6 +73,7 @@ def test_each_exported_function_is_in_one_section_of_the_reference():
     assert sorted(listed) == sorted(exported_functions())
 
 
+@pytest.mark.slow
 def test_each_internal_twin_is_used():
     sources = {path: path.read_text() for path in (ROOT / "chatmemory").rglob("*.py")}
     twins = {

@@ -175,6 +175,7 @@ def test_each_test_of_the_contract_fails_for_a_faulty_store():
     assert set().union(*FAILING_TESTS.values()) == TESTS
 
 
+@pytest.mark.slow
 def test_the_contract_needs_neither_django_nor_langchain():
     code = (
         "import sys, chatmemory.testing.contract\n"

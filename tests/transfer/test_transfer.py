@@ -417,6 +417,7 @@ def test_a_turn_that_starts_during_the_read_is_exported_once(mira):
     assert [type(one).__name__ for one in both] == ["Turn", "Message"]
 
 
+@pytest.mark.slow
 def test_the_page_size_does_not_change_the_output(mira, monkeypatch):
     make_talk(mira)
     whole = {form: text_of(form) for form in FORMS}

@@ -30,8 +30,15 @@ def send_policy(route):
     route.fulfill(response=answer, headers=headers)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (1400, "light"),
+        (390, "dark"),
+        pytest.param(1400, "dark", marks=pytest.mark.long),
+        pytest.param(390, "light", marks=pytest.mark.long),
+    ],
+)
 def test_pages_fit_and_violate_no_policy(launch, chromium, live_server, login, scheme, width):
     for status in ("complete", "failed"):
         DailyTurns.objects.create(

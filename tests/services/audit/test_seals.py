@@ -147,6 +147,7 @@ def test_the_database_rejects_a_second_seal_with_the_same_number_or_entry(column
         AuditSeal.objects.create(**again, digest="")
 
 
+@pytest.mark.slow
 @commits
 def test_simultaneous_sealers_write_one_chain():
     entries = record(100)

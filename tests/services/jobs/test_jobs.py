@@ -174,6 +174,7 @@ def test_the_smallest_job_is_next():
     assert claim.job_pk == small.pk
 
 
+@pytest.mark.slow
 def test_a_slice_ends_after_its_time_and_the_next_one_continues():
     make_talks(run.CHUNK + 2)
     job = order("hold")
@@ -220,6 +221,7 @@ def test_a_cancelled_job_keeps_what_it_has_done():
     assert finish(undo(job)).done == 1
 
 
+@pytest.mark.slow
 def test_a_process_stops_at_a_cancellation(monkeypatch):
     make_talks(run.CHUNK + 3)
     job = order("hold")

@@ -82,6 +82,7 @@ def everything_stored() -> str:
     )
 
 
+@pytest.mark.slow
 def test_nothing_of_the_person_stays():
     ann, bob = make_user("ann"), make_user("bob")
     fill(ann)
@@ -275,6 +276,7 @@ def test_a_receipt_does_not_count_what_another_call_has_not_deleted(monkeypatch)
     assert not Session.objects.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.regression
 @pytest.mark.django_db(transaction=True)
 def test_receipts_of_simultaneous_erasures_count_each_session_once(postgresql):
@@ -326,6 +328,7 @@ def test_a_run_that_started_before_the_erasure_writes_nothing():
     assert not Message.stored.exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_erasure_hides_the_session_and_the_next_vacuum_deletes_it(monkeypatch):
     ann = make_user("ann")
     fill(ann)
@@ -404,6 +407,7 @@ def test_sessions_opened_during_the_erasure_are_not_erased():
     assert list(pks) == []
 
 
+@pytest.mark.slow
 def test_an_erasure_can_be_repeated():
     ann = make_user("ann")
     fill(ann)
@@ -445,6 +449,7 @@ def run_command(*args: str) -> str:
     return out.getvalue()
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_receipt():
     ann = make_user("ann")
     fill(ann)

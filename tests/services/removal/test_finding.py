@@ -250,6 +250,7 @@ def test_a_statement_searches_a_bounded_number_of_messages(monkeypatch):
     assert calls == [(0, 35), (10, 35), (20, 35), (30, 35), (35, 35)]
 
 
+@pytest.mark.slow
 def test_short_sessions_share_statements():
     numbers = []
     for count in (2, 100):

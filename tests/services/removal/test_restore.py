@@ -405,6 +405,7 @@ def test_purges_are_listed_by_their_time():
     assert [removed.entry_pk for removed in list_removed(by=ann)] == [*others, newest]
 
 
+@pytest.mark.slow
 @pytest.mark.regression
 def test_a_page_of_purges_is_read_from_one_range_of_an_index(postgresql):
     """By primary key, PostgreSQL would read the newer entries of all actors."""

@@ -369,6 +369,7 @@ def test_the_command_seals_the_audit_unless_it_is_a_dry_run():
     assert AuditSeal.objects.count() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.regression
 @pytest.mark.django_db(transaction=True)  # ANALYZE commits on MariaDB
 def test_the_turns_of_a_chunk_are_found_by_an_index():

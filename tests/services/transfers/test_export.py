@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -31,7 +31,7 @@ from tests.factories import BY, make_messages, make_session, make_user
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-YESTERDAY = datetime.now(UTC) - timedelta(days=1)
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def test_an_export_of_a_person_contains_all_stored_sessions(mira):
     at: dict[str, Any] = {"by": BY, "scope": user_scope(mira), "reason": ""}
     talk("living", mira, "hidden", "b", "c")
     trim_session(session_key="living", keep_last=1, **at)
-    talk("archived", mira, "in the archive", archived_at=YESTERDAY)
-    talk("expired", mira, "too old", expires_at=YESTERDAY)
+    talk("archived", mira, "in the archive", archived_at=LONG_AGO)
+    talk("expired", mira, "too old", expires_at=LONG_AGO)
     talk("purged", mira, "purged words")
     purge_session(session_key="purged", **at)
     waits = make_session("waits", owner=mira)

@@ -375,6 +375,7 @@ def test_without_a_waiting_turn_one_statement_finds_no_session_to_claim():
     assert statements(lambda: sessions_to_claim(scope=scope)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.database
 @pytest.mark.django_db
 def test_a_sweep_starts_with_other_sessions_each_time():
@@ -385,6 +386,7 @@ def test_a_sweep_starts_with_other_sessions_each_time():
     assert len(set().union(*found)) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.regression
 def test_the_end_of_a_turn_starts_the_persons_next_session_without_a_sweep(
     ann, settings, monkeypatch
@@ -428,6 +430,7 @@ def test_the_limit_costs_a_send_of_a_person_one_statement(postgresql):
     assert statements(lambda: admit(server, "talk", owner="me")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.database
 @pytest.mark.django_db
 def test_the_count_reads_only_the_persons_active_turns(postgresql):

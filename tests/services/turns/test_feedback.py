@@ -365,6 +365,7 @@ def test_a_reply_that_shows_other_feedback_is_found_and_repaired(talk):
     assert codes() == []
 
 
+@pytest.mark.slow
 @pytest.mark.regression
 def test_the_number_of_replies_does_not_change_the_number_of_statements_of_a_repair(talk):
     run("t3")

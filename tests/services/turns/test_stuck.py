@@ -79,6 +79,7 @@ def test_a_turn_that_the_limit_of_its_user_holds_back_is_not_stuck(settings):
     assert stuck() == (1, 1)
 
 
+@pytest.mark.slow
 def test_ended_turns_are_not_read(postgresql):
     sessions = [Session(scope=f"user:{number}", key="talk") for number in range(300)]
     Session.objects.bulk_create(sessions)

@@ -918,6 +918,7 @@ def test_open_calls_with_an_id_get_a_result_even_invalid_ones():
     assert list(check_integrity()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.regression
 def test_the_maximum_of_open_calls_ends_in_few_statements():
     session = make_session()

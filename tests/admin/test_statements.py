@@ -1,0 +1,100 @@
+"""How many statements each page of the admin executes for an operator who has all permissions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from tests.admin.scene import MASKED, Page, Scene, all_pages, make_scene
+from tests.admin.visits import operator
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]
+
+MOST = 12
+READING = 6
+"""The first reading of an hour is recorded in a transaction of its own: six statements more."""
+ACTION = {
+    **dict.fromkeys(("clear", "purge", "restore", "stop"), 9),
+    **dict.fromkeys(("tag", "untag"), 7),
+    "export": 6,
+}
+STATEMENTS = {
+    "list": 8,
+    "list of none": 6,
+    "list masked": 8,
+    "conversation": 12 + READING,
+    "conversation running": 11 + READING,
+    "conversation purged": 10 + READING,
+    "conversation held": 11 + READING,
+    "conversation of the server": 11 + READING,
+    "conversation masked": 12 + READING,
+    "reveal": 5,
+    "log": 8,
+    "people": 6,
+    "people erased": 8,
+    "person": 12,
+    "person export": 6,
+    "person erase": 11,
+    "message": 9,
+    "redact": 7,
+    "redact a turn": 7,
+    "search": 7,
+    "tags": 6,
+    "job": 10,
+    "job running": 8,
+    "undo": 7,
+    "jobs": 5,
+    "log of a message": 10,
+    "audit": 5,
+    "verify": 7,
+    "audit entry": 7,
+    "log of an entry": 7,
+    "numbers": 12,
+    "health": 8,
+}
+"""For each page, the statements of the first visit on PostgreSQL; `ACTION` has those of actions."""
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return make_scene()
+
+
+@pytest.fixture
+def admin(scene: Scene) -> Client:
+    rights = Permission.objects.values_list("codename", flat=True)
+    client = operator(*rights)
+    client.get("/admin/")  # content types are kept by the process
+    return client
+
+
+def statements(client: Client, address: str) -> int:
+    with CaptureQueriesContext(connection) as queries:
+        assert client.get(address).status_code == 200
+    return len(queries)
+
+
+def expected(page: Page) -> int:
+    act, _, action = page.name.partition("act ")
+    return STATEMENTS[page.name] if act else ACTION.get(action, 8)
+
+
+@pytest.mark.parametrize(("pages", "mode"), [(all_pages(), "normal"), (MASKED, "masked")])
+def test_each_page_executes_its_number_of_statements(
+    scene: Scene, admin: Client, settings: Any, pages: list[Page], mode: str
+) -> None:
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "TRANSCRIPTS": mode}
+    found = {page.name: statements(admin, scene.address(page.path)) for page in pages}
+    if connection.vendor == "postgresql":
+        assert found == {page.name: expected(page) for page in pages}
+    again = {
+        page.name: statements(admin, scene.address(page.path))
+        for page in pages
+        if found[page.name] > MOST
+    }
+    assert {name: count for name, count in again.items() if count > MOST} == {}
