@@ -1,7 +1,6 @@
 // The state of the connection and of the session, in one sentence above the messages.
 
 import {words} from "../chat-words.js";
-import {CLOSE_TOO_MANY_CONNECTIONS, CLOSE_UNAUTHENTICATED} from "../constants.js";
 
 /** @import {ConnectionState, Ending, SessionFrame} from "../types.d.ts" */
 
@@ -15,6 +14,7 @@ import {CLOSE_TOO_MANY_CONNECTIONS, CLOSE_UNAUTHENTICATED} from "../constants.js
  * @returns {Banner}
  */
 export function bannerOf({state, ending, session, lost}, {isOnline, hasDetails}) {
+  if (ending?.code === 4404 && lost) return {text: words.messagesLost(lost), action: words.reload};
   if (state === "ended") return endedBanner(ending, hasDetails);
   // A live socket is more reliable than the browser's guess.
   if (!isOnline && state !== "live") return {text: words.offline};
@@ -33,11 +33,8 @@ export function bannerOf({state, ending, session, lost}, {isOnline, hasDetails})
 function endedBanner(ending, hasDetails) {
   const text = wordsFor(words.ended, ending) ?? words.ended.other;
   const details = ending?.code === "refused" && hasDetails ? ` ${words.refusedDetails}` : "";
-  /** @type {Record<string, string>} */
-  const actions = {
-    [CLOSE_UNAUTHENTICATED]: words.signIn,
-    [CLOSE_TOO_MANY_CONNECTIONS]: words.continueHere,
-  };
+  /** @type {Record<string, string>} by close code */
+  const actions = {4401: words.signIn, 4409: words.continueHere};
   return {text: text + details, action: wordsFor(actions, ending) ?? words.reload};
 }
 
