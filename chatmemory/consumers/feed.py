@@ -202,9 +202,16 @@ class Feed:
         if session != self._last_session:
             self._last_session = session
             frames.append(protocol.dump("session", **session))
+        rows = self._rows
         cursor_text = str(
             Cursor(
-                head.pk, head.epoch, self._rows.seq, head.revision, head.first_seq, self._rows.mark
+                head.pk,
+                head.epoch,
+                rows.seq,
+                head.revision,
+                head.first_seq,
+                rows.mark,
+                stored_at=rows.stored_at,
             )
         )
         if cursor_text != self._last_cursor:

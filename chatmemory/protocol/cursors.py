@@ -7,7 +7,9 @@ from dataclasses import astuple, dataclass
 
 from chatmemory.codec import MAX_SAFE_INTEGER
 
-_CURSOR = re.compile(r"([0-9]{1,16})\." * 5 + r"([0-9a-f]{16}|)(?:\.([0-9]{1,16}))?")
+_CURSOR = re.compile(
+    r"([0-9]{1,16})\." * 5 + r"([0-9a-f]{16}|)(?:\.([0-9]{1,16}))?(?:~(-?[0-9]{1,18}))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,13 @@ class Cursor:
     """Identifies the row `seq`, which a restored database may have replaced; empty for no row."""
     changed: int | None = None
     """The last row that was sent of those that changed with `revision`; None for all of them."""
+    stored_at: int | None = None
+    """When the row `seq` was stored, in microseconds since 1970; None if that is unknown."""
 
     def __str__(self) -> str:
-        return ".".join(str(part) for part in astuple(self) if part is not None)
+        *position, stored_at = astuple(self)
+        text = ".".join(str(part) for part in position if part is not None)
+        return text if stored_at is None else f"{text}~{stored_at}"
 
     @classmethod
     def parse(cls, text: str) -> Cursor | None:
@@ -38,8 +44,10 @@ class Cursor:
         if found is None:
             return None
         pk, epoch, seq, revision, first_seq = numbers = [int(part) for part in found.groups()[:5]]
-        changed = None if found[7] is None else int(found[7])
+        changed, stored_at = (None if part is None else int(part) for part in found.groups()[6:])
         if max(*numbers, changed or 0) > MAX_SAFE_INTEGER:
             # The server assigns no such number, and adding to it overflows in a database.
             return None
-        return cls(pk, epoch, seq, revision, first_seq, mark=found[6], changed=changed)
+        return cls(
+            pk, epoch, seq, revision, first_seq, mark=found[6], changed=changed, stored_at=stored_at
+        )

@@ -227,7 +227,8 @@ class Reset(TypedDict):
     reason: ResetReason
     """`purged` or `cleared`: removed; `restored`: a removal was undone, or the database was
     restored; `behind`: more than 500 messages missed; `ahead`: a restored database has fewer
-    messages than the client; `diverged`: a restored database has other messages under these seqs;
+    messages than the client, or not its session; `diverged`: a restored database has other messages
+    under these seqs;
     `other`: the cursor belongs to another session"""
     epoch: int
     """the new epoch"""

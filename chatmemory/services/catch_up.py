@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import accumulate, chain, repeat
 from typing import Any
+
+from django.db.models import Q
 
 from chatmemory.access.actors import Actor, scope_for
 from chatmemory.access.addresses import MAX_SEQ, check_session_key
@@ -13,8 +16,10 @@ from chatmemory.database.pool import in_pool
 from chatmemory.database.reads import read_marks, read_page_at
 from chatmemory.database.retries import retried
 from chatmemory.errors import NotFound
-from chatmemory.models import Head, Message, Page, StoredMessage, mark_of
+from chatmemory.models import AuditEntry, Head, Message, Page, Session, StoredMessage, mark_of
+from chatmemory.models.paging import MICROSECOND, UNIX_EPOCH
 from chatmemory.protocol import Cursor
+from chatmemory.services.audit.keys import key_hashes
 from chatmemory.services.sessions import check_page_limit
 
 FIRST_ROWS = 50
@@ -40,6 +45,7 @@ class RowCursor:
     def __init__(self) -> None:
         self.seq = 0
         self._mark: str | tuple[Any, ...] = ""
+        self._stored_at: datetime | int | None = None
         self.lowest = 0
         """The lowest row that was sent: changes of lower ones are not."""
         self.first_seq = 1
@@ -55,6 +61,7 @@ class RowCursor:
         """Start at a client's cursor."""
         cursor = cls()
         cursor.seq, cursor._mark = position.seq, position.mark
+        cursor._stored_at = position.stored_at
         changed = MAX_SEQ if position.changed is None else position.changed
         cursor.seen = (position.revision, changed)
         return cursor
@@ -74,6 +81,12 @@ class RowCursor:
         if not isinstance(self._mark, str):  # hashed at its use: most rows are not the last one
             self._mark = mark_of(*self._mark)
         return self._mark
+
+    @property
+    def stored_at(self) -> int | None:
+        """When the row `seq` was stored, in microseconds since 1970; None if that is unknown."""
+        at = self._stored_at
+        return _microseconds(at) if isinstance(at, datetime) else at
 
     def due(
         self,
@@ -99,12 +112,13 @@ class RowCursor:
             if not is_left():
                 return
             self.seq, self._mark = row.seq, row.identity
+            self._stored_at = row.created_at
             if row.step is not None:
                 self._last_step = (row.turn_client_id, row.step)
             yield row
         if not page.rows and self.seq != page.head.last_seq:
             # All missed rows are below the floor. The last one was not sent: its mark is unknown.
-            self.seq, self._mark = page.head.last_seq, ""
+            self.seq, self._mark, self._stored_at = page.head.last_seq, "", None
 
     def follow_from_memory(self) -> None:
         """Note the mark of the current row before a change from memory."""
@@ -136,6 +150,7 @@ class RowCursor:
             self.first_seq,
             self.mark,
             None if changed == MAX_SEQ else changed,
+            self.stored_at,
         )
 
 
@@ -170,7 +185,8 @@ def next_rows(
         # Note [Commit order]: no lower seq appears later, so a position is one number.
         page = read_page_at(scope, key, after=position.seq, limit=limit)
         if page is None:
-            return NextRows(page=None, reset=Reset("purged"))
+            vanished = _vanished(scope, key, position)
+            return NextRows(page=None, reset=vanished or Reset("purged"))
         reset = _reset(page, position) or _check_marks(page.head, marks or {})
         if reset is None:
             return NextRows(page=page, position=position)
@@ -189,9 +205,9 @@ def _reset(page: Page, position: Cursor) -> Reset | None:
     head = page.head
     is_same = head.epoch == position.epoch
     if not is_same and head.pk != position.session_pk:
-        return Reset("other")
+        return _vanished(head.scope, head.key, position) or Reset("other")
     if position.seq > head.last_seq:
-        return Reset("ahead", lost=position.seq - head.last_seq)
+        return Reset("ahead", lost=_lost_above(head, position))
     if position.seq < head.first_seq:
         if not is_same:
             return Reset("cleared")
@@ -203,6 +219,41 @@ def _reset(page: Page, position: Cursor) -> Reset | None:
         return Reset("ahead")
     missed = head.last_seq - max(position.seq, head.first_seq - 1)
     return Reset("behind") if missed > MAX_MISSED_ROWS else None
+
+
+@retried(is_repeatable=True)
+def _vanished(scope: str, key: str, position: Cursor) -> Reset | None:
+    """Return the reset if a restore lost the session of a cursor, with its messages.
+
+    A session that was removed is still stored, or its removal is in the audit.
+    """
+    lost = position.seq - position.first_seq + 1
+    address = Q(key=key) & (Q(scope=scope) | Q(removed_scope=scope))
+    stored = Session.objects.filter(address | Q(epoch=position.epoch), pk=position.session_pk)
+    if lost <= 0 or stored.exists():
+        return None
+    entries = AuditEntry.objects.filter(
+        session_pk=position.session_pk, key_hash__in=key_hashes(key)
+    )
+    return None if entries.exists() else Reset("ahead", lost=lost)
+
+
+@retried(is_repeatable=True)
+def _lost_above(head: Head, position: Cursor) -> int | None:
+    """Return how many messages up to a position a restore lost.
+
+    None if the newest message is not older than the position's: it was stored after the restore,
+    and replaces a lost one.
+    """
+    newest = Message.stored.filter(seq=head.last_seq, **head.as_session())
+    for stored_at in newest.values_list("created_at", flat=True):
+        if position.stored_at is None or _microseconds(stored_at) > position.stored_at:
+            return None
+    return position.seq - head.last_seq
+
+
+def _microseconds(at: datetime) -> int:
+    return (at.astimezone(UTC) - UNIX_EPOCH) // MICROSECOND
 
 
 def _check_marks(head: Head, marks: Mapping[int, str]) -> Reset | None:

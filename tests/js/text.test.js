@@ -104,6 +104,12 @@ test("a banner names what ended the connection, and offers what helps", () => {
   assert.equal(details.text, `${words.ended.refused} The reason.`);
 });
 
+test("a banner does not call a chat removed that a restore lost", () => {
+  const lost = {...closed("ended", 4404), lost: 3};
+  assert.match(bannerOf(lost, online).text, /restored from a backup.*3 messages were lost/);
+  assert.equal(bannerOf({...lost, lost: 0}, online).text, words.ended[4404]);
+});
+
 test("a banner names lost messages, and the state of a live session", () => {
   const live = {state: /** @type {const} */ ("live"), ending: null, session, lost: 2};
   assert.match(bannerOf(live, online).text, /2 messages were lost/);

@@ -1,7 +1,7 @@
 // The state of the connection and of the session, in one sentence above the messages.
 
 import {words} from "../chat-words.js";
-import {CLOSE_TOO_MANY_CONNECTIONS, CLOSE_UNAUTHENTICATED} from "../constants.js";
+import {CLOSE_NOT_FOUND, CLOSE_TOO_MANY_CONNECTIONS, CLOSE_UNAUTHENTICATED} from "../constants.js";
 
 /** @import {ConnectionState, Ending, SessionFrame} from "../types.d.ts" */
 
@@ -15,6 +15,7 @@ import {CLOSE_TOO_MANY_CONNECTIONS, CLOSE_UNAUTHENTICATED} from "../constants.js
  * @returns {Banner}
  */
 export function bannerOf({state, ending, session, lost}, {isOnline, hasDetails}) {
+  if (ending?.code === CLOSE_NOT_FOUND && lost) return {text: words.messagesLost(lost), action: words.reload};
   if (state === "ended") return endedBanner(ending, hasDetails);
   // A live socket is more reliable than the browser's guess.
   if (!isOnline && state !== "live") return {text: words.offline};
