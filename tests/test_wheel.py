@@ -10,6 +10,7 @@ import subprocess
 import sys
 import uuid
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,11 +95,11 @@ def manage(project, *arguments: str) -> str:
 
 
 @contextmanager
-def served(project):
-    """Serve the project with Daphne; yield its address."""
+def served(project, program="daphne"):
+    """Serve the project; yield its address."""
     folder, environment = project
     port, log = free_port(), folder / "server.log"
-    command = [sys.executable, "-m", "daphne", "-p", str(port), "mysite.asgi:application"]
+    command = [sys.executable, "-m", *program.split(), f"--port={port}", "mysite.asgi:application"]
     with (
         log.open("wb") as out,
         subprocess.Popen(  # noqa: S603  # our own command line
@@ -106,10 +107,31 @@ def served(project):
         ) as process,
     ):
         try:
-            wait_for(lambda: is_listening(port), "Daphne does not start", log)
+            wait_for(lambda: is_listening(port), f"{program} does not start", log)
             yield SimpleNamespace(port=port, address=f"http://127.0.0.1:{port}")
         finally:
             process.kill()
+
+
+@pytest.mark.regression
+@pytest.mark.slow
+def test_a_server_that_requires_the_lifespan_starts_the_readmes_application(empty_project):
+    with served(empty_project, "uvicorn --lifespan on"):
+        pass  # otherwise it exits before it listens
+
+
+POSTGRESQL = {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {"pool": True}}
+SQLITE = {"ENGINE": "django.db.backends.sqlite3", "OPTIONS": {"timeout": 9}}
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    ("database", "more"), [(POSTGRESQL, {}), (SQLITE, {"transaction_mode": "IMMEDIATE"})]
+)
+def test_the_readmes_settings_keep_the_options_of_the_database(database, more):
+    names = {"INSTALLED_APPS": [], "DATABASES": {"default": deepcopy(database)}}
+    exec(readme_block("# settings.py"), names)  # noqa: S102  # our own page
+    assert names["DATABASES"]["default"]["OPTIONS"] == {**database["OPTIONS"], **more}
 
 
 async def talk(server, login) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+from uuid import UUID
 
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.apps import AppConfig, apps
@@ -13,7 +14,17 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.handlers.asgi import ASGIHandler
 from django.core.management import get_commands
 from django.shortcuts import resolve_url
-from django.urls import NoReverseMatch, get_script_prefix, is_valid_path, reverse
+from django.urls import (
+    NoReverseMatch,
+    Resolver404,
+    URLResolver,
+    get_resolver,
+    get_script_prefix,
+    is_valid_path,
+    resolve,
+    reverse,
+)
+from django.urls.converters import UUIDConverter
 from django.utils import translation
 from django.utils.module_loading import import_string
 
@@ -155,9 +166,60 @@ def _is_found_now(url: str, language: str | None) -> bool:
     return address.startswith(prefix) and any(map(is_valid_path, paths))
 
 
-def _are_pages_mounted() -> bool:
+@checks.register
+def check_addresses(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+    """Warn if a URL of the project hides one of ours, or one of ours hides one of the project."""
+    if not (_are_mounted("chatmemory:chat") or _are_mounted("chatmemory_api:sessions")):
+        return []
+    return [
+        checks.Warning(
+            f"{address} leads to {found}, which hides {name}.",
+            hint="The first of the URLs wins. Include those of chatmemory under a prefix of their "
+            'own, such as "chat/api/", and before a URL that matches more.',
+            id="chatmemory.W041",
+        )
+        for address, name in _views(get_resolver())
+        if (found := _view_at(address)) not in ("", name)
+        and (found.startswith("chatmemory.") or name.startswith("chatmemory."))
+    ]
+
+
+def _views(resolver: URLResolver, prefix: str = "/") -> Iterator[tuple[str, str]]:
+    """Yield an example of each address, with the name of the view that the project means for it."""
+    for view in resolver.reverse_dict:
+        if not callable(view):
+            continue  # a name of a view
+        for possibilities, _, _, converters in resolver.reverse_dict.getlist(view):
+            text, names = possibilities[0]
+            examples = {
+                name: str(UUID(int=1)) if isinstance(converters.get(name), UUIDConverter) else "1"
+                for name in names
+            }
+            yield prefix + text % examples, _name_of(view)
+    for below, inner in resolver.namespace_dict.values():
+        if "%(" not in below:  # a prefix with parameters
+            yield from _views(inner, prefix + below)
+
+
+def _view_at(address: str) -> str:
     try:
-        reverse("chatmemory:chat")
+        return _name_of(resolve(address).func)
+    except Resolver404:  # the example is not one
+        return ""
+
+
+def _name_of(view: object) -> str:
+    known = getattr(view, "view_class", view)
+    return f"{known.__module__}.{getattr(known, '__qualname__', type(known).__qualname__)}"
+
+
+def _are_pages_mounted() -> bool:
+    return _are_mounted("chatmemory:chat")
+
+
+def _are_mounted(name: str) -> bool:
+    try:
+        reverse(name)
     except (ImportError, ImproperlyConfigured, NoReverseMatch):  # Django checks ROOT_URLCONF
         return False
     return True

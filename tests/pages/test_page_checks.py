@@ -81,6 +81,34 @@ def test_static_files_on_another_origin_are_a_warning():
     assert "origin: cdn.example." in found["chatmemory.W040"]
 
 
+def tickets(request, pk=None):
+    """A view of the host's own API."""
+
+
+own_api = path("api/", include([re_path("^tickets/$", tickets), path("users/<int:pk>/", tickets)]))
+chat_api = path("api/", include("chatmemory.api.urls"))
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    ("urls", "words"),
+    [
+        ([chat_api, own_api], ("/api/tickets/ leads to chatmemory.api", "hides tests.pages")),
+        ([own_api, chat_api], ("/api/tickets/ leads to tests.pages", "hides chatmemory.api")),
+        ([path("<path:rest>", tickets), *urlpatterns], ("/chat/", "hides chatmemory.pages")),
+    ],
+)
+def test_an_address_of_two_views_is_a_warning(urls, words):
+    found = warnings(ROOT_URLCONF=tuple(urls))["chatmemory.W041"]
+    assert all(word in found for word in words)
+
+
+def test_addresses_of_one_view_pass():
+    own = path("chat/api/", include("chatmemory.api.urls"))
+    assert warnings(ROOT_URLCONF=(own, *urlpatterns, own_api)) == {}
+    assert "chatmemory.W041" not in found(ROOT_URLCONF="project.urls")
+
+
 @pytest.mark.regression
 @pytest.mark.parametrize("url", ["login", "/accounts/login/"])
 def test_an_unknown_login_url_is_a_warning(url):
