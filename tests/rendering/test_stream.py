@@ -59,7 +59,7 @@ def whole(text):
 def test_blocks_are_split_where_the_parser_ends_them():
     different = [
         text
-        for text in texts(5, 1_500)
+        for text in texts(5, 500)
         if events(whole(text)) != events(module._rendered(text, "", ()))
     ]
     assert different == []
