@@ -14,5 +14,5 @@ if os.environ.get("REDIS_URL"):  # other tests may use the same Redis
     if os.environ.get("LAYER") == "core":
         CHANNEL_LAYERS["default"]["BACKEND"] = "channels_redis.core.RedisChannelLayer"
     CACHES["default"]["KEY_PREFIX"] = os.environ["TEST_NAME"]
-if os.environ.get("WITHOUT_DAPHNE"):  # runserver is then Django's, a WSGI server
+if os.environ.get("WITHOUT_DAPHNE"):  # runserver would then be Django's, a WSGI server
     INSTALLED_APPS.remove("daphne")
