@@ -235,16 +235,16 @@ def _fast_login() -> Iterator[None]:
             slow(client, user, backend)
             return
         user.backend = backend or settings.AUTHENTICATION_BACKENDS[0]
-        store = SessionStore(get_random_string(32))
-        store.update(
-            {
-                SESSION_KEY: user._meta.pk.value_to_string(user),
-                BACKEND_SESSION_KEY: user.backend,
-                HASH_SESSION_KEY: user.get_session_auth_hash(),
-            }
-        )
-        store.create_model_instance(store._session).save(force_insert=True)
-        client.cookies[cookie] = store.session_key
+        login = {
+            SESSION_KEY: user._meta.pk.value_to_string(user),
+            BACKEND_SESSION_KEY: user.backend,
+            HASH_SESSION_KEY: user.get_session_auth_hash(),
+        }
+        store = SessionStore()
+        key = get_random_string(32)
+        row = {"session_data": store.encode(login), "expire_date": store.get_expiry_date()}
+        store.model(session_key=key, **row).save(force_insert=True)
+        client.cookies[cookie] = key
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Client, "force_login", force_login)

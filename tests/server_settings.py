@@ -16,5 +16,5 @@ if os.environ.get("REDIS_URL"):  # other tests may use the same Redis
     CACHES["default"]["KEY_PREFIX"] = os.environ["TEST_NAME"]
 FORCE_SCRIPT_NAME = os.environ.get("FORCE_SCRIPT_NAME")
 STATIC_URL = os.environ.get("STATIC_URL", "static/")
-if os.environ.get("WITHOUT_DAPHNE"):  # runserver is then Django's, a WSGI server
+if os.environ.get("WITHOUT_DAPHNE"):  # runserver would then be Django's, a WSGI server
     INSTALLED_APPS.remove("daphne")

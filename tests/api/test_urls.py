@@ -57,7 +57,7 @@ def test_a_write_without_the_last_slash_is_not_redirected(api, talk):
 @pytest.mark.slow
 def test_a_project_can_answer_all_other_urls_in_the_same_way(api):
     assert problem(api.get("/api/other/"))[:2] == (404, "not_found")
-    assert api.get("/api/schema/").status_code == 200
+    assert api.get("/api/docs/").status_code == 200
 
 
 @pytest.mark.regression

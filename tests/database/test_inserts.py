@@ -68,7 +68,7 @@ def test_a_write_of_a_known_shape_has_the_statement_of_a_new_one(monkeypatch):
     chance = random.Random(7)  # noqa: S311  # no secret
     connection = connections["default"]
     known: dict[object, Any] = {}
-    for _ in range(4_000):
+    for _ in range(1_000):
         write = any_write(chance)
         limits = {"SESSION_TTL": chance.choice((None, 60)), "LOCK_TIMEOUT": chance.choice((1, 2))}
         monkeypatch.setattr(connection, "in_atomic_block", chance.choice((True, False)))

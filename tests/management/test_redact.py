@@ -374,6 +374,7 @@ def redacting(live_database_env, file):
         running.kill()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_after_ctrl_c_the_same_command_redacts_the_rest(redacting, file):
