@@ -329,8 +329,9 @@ def _insert_waiting(send: _Send, only_if: Mapping[str, object]) -> Admitted | No
     turn.save(force_insert=True)
     if Message.stored.filter(session=session, client_id=send.client_id).exists():
         raise Conflict
-    announce_change(session.pk)
-    announce_waiting(session.pk, send.client_id)
+    # An interrupt may have cancelled a requeued turn, so that no process ends another one.
+    is_ready = session.running is None or send.if_busy == "interrupt"
+    announce_waiting(session.pk, send.client_id, is_ready=is_ready)
     return Admitted(
         session_pk=session.pk,
         turn=send.client_id,

@@ -241,7 +241,8 @@ def _mark_running(session: Session, turn: Turn, owner: str) -> Claim:
         fence=turn.fence,
         **lease_columns(owner),
     )
-    announce_change(session.pk)
+    # The start follows immediately, and the runner announces it to the other processes.
+    announce_change(session.pk, is_local=True)
     return claim_of(turn, scope=session.scope, key=session.key)
 
 

@@ -54,7 +54,6 @@ def requeue_turn(session: Session, turn: Turn) -> None:
     )
     # Note [Fence]: the late write of the former owner must match no row.
     Session.objects.filter(pk=session.pk).update(fence=F("fence") + 1, revision=F("revision") + 1)
-    announce_change(session.pk)
     announce_waiting(session.pk, turn.client_id)
 
 
