@@ -26,6 +26,7 @@ from chatmemory.database.after_commit import (
     call_after_commit,
     changes,
     job_waiting,
+    turn_ready,
     visitor_ended,
 )
 from chatmemory.database.host_tests import is_test_running
@@ -46,7 +47,7 @@ def connect() -> None:
     hub.listener = runner
     here.process = hub
     _connect(changes, notify_session)
-    _connect(signals.turn_waiting, start_turn)
+    _connect(turn_ready, start_turn)
     _connect(signals.stop_requested, stop_turn)
     _connect(job_waiting, start_job)
     _connect(request_started, start_sweeps)
@@ -75,16 +76,19 @@ def watch_user_model(sender: type[Model], **_: object) -> None:
         _connect(post_delete, forget_user, sender)
 
 
-def notify_session(session_pk: int, change: Change | None, **_: object) -> None:
+def notify_session(
+    session_pk: int, change: Change | None, is_local: bool = False, **_: object
+) -> None:
     """Let the sockets and the waiting REST requests read the session again, or show the change."""
-    hub.hint(session_pk, change)
+    hub.hint(session_pk, change, is_local=is_local)
     waits.wake(session_pk)
 
 
 def start_turn(session_pk: int, **_: object) -> None:
-    """Let a runner of this or another process claim the session's next turn."""
+    """Let a runner of this or another process claim the session's next turn, and show it."""
+    notify_session(session_pk, None, is_local=True)
     runner.run_waiting(session_pk)
-    hub.notify_runners(session_pk)
+    hub.notify_runners(session_pk, is_first=not runner.owner)
 
 
 def stop_turn(turn_pk: int, **_: object) -> None:

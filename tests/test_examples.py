@@ -26,8 +26,9 @@ from chatmemory import services
 from chatmemory.admin import ChatMemoryUserAdminMixin, SessionAdmin
 from chatmemory.memory import ChatMemory
 from chatmemory.models import AuditEntry, Message, Session
-from chatmemory.services import Actor
-from tests.factories import make_messages, make_session, make_user
+from chatmemory.services import SERVER, Actor
+from chatmemory.services.turns.progress import finish_turn
+from tests.factories import BY, make_messages, make_session, make_user
 
 pytestmark = pytest.mark.django_db
 
@@ -91,6 +92,26 @@ def test_readme_appends_and_reads_a_page(capsys):
     for _ in range(2):
         run_example("README.md", "import Actor, append_messages", **names)
         assert capsys.readouterr().out == "['Where is it?']\n"
+
+
+def test_a_receiver_defers_a_message_during_a_reply(
+    monkeypatch, django_capture_on_commit_callbacks
+):
+    """With a stand-in for Celery, which calls the task immediately."""
+    celery = ModuleType("celery")
+    celery.__dict__["shared_task"] = lambda **_: lambda f: SimpleNamespace(delay=f)
+    monkeypatch.setitem(sys.modules, "celery", celery)
+    names = run_example("docs/hooks.md", "from celery import", Order=type("Order", (), {}))
+    order = SimpleNamespace(pk=7, is_shipped=True)
+    address = {"session_key": "order-7", "by": BY, "scope": SERVER}
+    make_session("order-7")
+    claim = services.admit_turn(**address, client_id="c1", content="Where?", owner="me").claim
+    for _ in range(2):
+        with django_capture_on_commit_callbacks(execute=True):
+            names["order_saved"](instance=order)
+    finish_turn(claim=claim, status="complete", message={"role": "assistant", "content": "Soon."})
+    rows = services.read_history(**address).rows
+    assert [row.text for row in rows] == ["Where?", "Soon.", "Your order 7 was shipped."]
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/langchain.md"])

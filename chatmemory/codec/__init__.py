@@ -31,11 +31,23 @@ from chatmemory.codec.checks import (
 )
 from chatmemory.codec.cleaning import REASONING_TYPES, check_value, cleaned, text_of
 from chatmemory.codec.json import MAX_SAFE_INTEGER, dump_json, parse_json
-from chatmemory.codec.messages import MAX_CALLS, ROLES, Row, count_tokens, decode, encode, redacted
+from chatmemory.codec.messages import (
+    BATCH_BEGIN,
+    MAX_CALLS,
+    ROLES,
+    Row,
+    count_tokens,
+    decode,
+    decode_batch,
+    encode,
+    encode_batch,
+    redacted,
+)
 from chatmemory.codec.steps import MAX_STEP_CHARS, Steps, steps_of
 from chatmemory.codec.usage import parse_usage, token_count
 
 __all__ = [
+    "BATCH_BEGIN",
     "CALLS",
     "HIDDEN",
     "MAX_CALLS",
@@ -59,8 +71,10 @@ __all__ = [
     "cleaned",
     "count_tokens",
     "decode",
+    "decode_batch",
     "dump_json",
     "encode",
+    "encode_batch",
     "is_blank",
     "is_new_key",
     "keep_named_calls",

@@ -13,10 +13,11 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from operator import itemgetter, setitem
+from typing import Any
 
 from django.utils.module_loading import import_string
 
@@ -33,6 +34,9 @@ ROLES = ("system", "user", "assistant", "tool")
 
 MAX_CALLS = 1_000
 """Maximum tool calls of one message, valid and invalid: ending a turn may add a row for each."""
+
+BATCH_BEGIN = '{"messages":'
+"""How the text of `encode_batch` begins, and that of a message with a role never does."""
 
 _MEDIA_TYPES = frozenset(
     {"image", "image_url", "input_image", "image_generation_call", "computer_screenshot"}
@@ -212,11 +216,28 @@ def _without_media(value: list[object], found: list[object]) -> list[object]:
     return [copy(part) for part in value]
 
 
-def _read(role: str, body: str | None) -> dict[str, object]:
+def encode_batch(rows: Sequence[Row]) -> str:
+    """Convert rows to one JSON text, which `decode` reads as an empty user's message."""
+    messages = [decode(row.role, row.text, row.body) for row in rows]
+    return dump_json({"messages": messages, "role": "user", "content": ""})
+
+
+def decode_batch(text: str) -> list[dict[str, object]]:
+    """Return the plain messages of an `encode_batch`; none if it is another text."""
+    if not text.startswith(BATCH_BEGIN):
+        return []
+    try:
+        messages: Any = _read("user", text, MAX_DEPTH + 2)["messages"]
+        return [_read(each["role"], dump_json(each)) for each in messages]
+    except (BadInput, ValueError, TypeError, KeyError):  # an import may contain any text
+        return []
+
+
+def _read(role: str, body: str | None, max_depth: int = MAX_DEPTH) -> dict[str, object]:
     """Parse a row's body. Raises BadInput, ValueError."""
     if role not in ROLES or body is None:
         raise BadInput(code="bad_field")
-    check_depth(body, MAX_DEPTH)
+    check_depth(body, max_depth)
     message: object = BODY_READER.decode(body)
     if not isinstance(message, dict) or message.get("role") != role:
         raise BadInput(code="bad_shape")

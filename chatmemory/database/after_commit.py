@@ -30,10 +30,9 @@ from chatmemory.models import Change, Turn
 #
 # Services only announce; they don't know the receivers. `transaction.on_commit` sends a signal, so
 # no receiver is notified of a write that is rolled back, and none runs inside a transaction.
-# - Signals to the app's own receivers (changes, turn_waiting, stop_requested, job_waiting,
-#   visitor_ended), and
-#   session_changed, are sent immediately by the thread that committed. Our receivers only pass a
-#   hint to a loop or a thread.
+# - Signals to the app's own receivers (changes, turn_ready, stop_requested, job_waiting,
+#   visitor_ended), and turn_waiting and session_changed, are sent immediately by the thread that
+#   committed. Our receivers only pass a hint to a loop or a thread.
 # - Signals to the host's receivers, which may be slow, are sent by the delivery thread if a thread
 #   of the pool committed, in the order of the commits. Sockets and runs wait for a pool thread, so
 #   it must not wait for the host's code. Other threads belong to their caller and send themselves.
@@ -50,7 +49,11 @@ MAX_UNDELIVERED = 1_000
 
 changes = signals.Signal()
 """`session_changed` for the app's own receivers. Also carries `change`, which may have content: a
-`Change`, or None if it must be read. See Note [Rows from memory]."""
+`Change`, or None if it must be read, see Note [Rows from memory]; and `is_local`, whether another
+announcement follows for other processes."""
+
+turn_ready = signals.Signal()
+"""A waiting turn can start. For the app's own receivers, which also treat it as a change."""
 
 job_waiting = signals.Signal()
 """A job waits for a process to execute it. For the app's own receivers."""
@@ -66,9 +69,11 @@ REMOVING = frozenset({"trim", "clear", "purge", "redact", "erase"})
 """Actions that make messages unreadable."""
 
 
-def announce_change(session_pk: int, change: Change | None = None) -> None:
+def announce_change(
+    session_pk: int, change: Change | None = None, *, is_local: bool = False
+) -> None:
     """Send `changes` and `session_changed` after the commit."""
-    _send_after_commit(changes, session_pk=session_pk, change=change)
+    _send_after_commit(changes, session_pk=session_pk, change=change, is_local=is_local)
     _send_after_commit(signals.session_changed, session_pk=session_pk)
 
 
@@ -86,8 +91,17 @@ def announce_appended(
     )
 
 
-def announce_waiting(session_pk: int, client_id: str) -> None:
-    """Send `turn_waiting` after the commit, so that a runner claims the turn."""
+def announce_waiting(session_pk: int, client_id: str, *, is_ready: bool = True) -> None:
+    """Send `turn_waiting` and `session_changed` after the commit.
+
+    With `is_ready` a runner claims the turn. Otherwise another turn of the session runs, and the
+    process that ends that one claims the next.
+    """
+    if is_ready:
+        _send_after_commit(turn_ready, session_pk=session_pk)
+        _send_after_commit(signals.session_changed, session_pk=session_pk)
+    else:
+        announce_change(session_pk)
     _send_after_commit(signals.turn_waiting, session_pk=session_pk, client_id=client_id)
 
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from chatmemory import codec
 from chatmemory.codec import Row
 from chatmemory.database.faults import write_connection
 from chatmemory.database.sql import with_names
@@ -52,6 +53,11 @@ class EarlierTurn:
     user_seq: int | None
     epoch: int
     replaces_from: int | None
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether it is no turn: Note [Deferred messages]."""
+        return self.asked.startswith(codec.BATCH_BEGIN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from chatmemory.live.blocks import LiveBlocks
 from chatmemory.live.layer import RUNNERS, Layer, group_of
 from chatmemory.live.loops import LoopThread
+from chatmemory.live.peers import Peers
 from chatmemory.live.sockets import Socket, Sockets, login_digest
 from chatmemory.live.sweep import SWEEP_SECONDS, Sweep
 from chatmemory.live.texts import LiveText, Mirrored, Place, Texts
@@ -40,6 +41,17 @@ LAYER_WAIT_SECONDS = 1.0
 """How long a caller waits for a probe of the channel layer."""
 MAX_RECONNECT_MS = 60_000
 """The longest time within which they reconnect."""
+
+
+# Note [Claiming in turn]
+#
+# All processes that run turns receive the hint that a turn can start. If all tried to claim it,
+# each would read, and wait for the session's lock, to find that another one was faster. So they try
+# one after another: first the process that sent the hint, if it runs turns, then the others in an
+# order that depends on the session, by steps of CLAIM_STEP_SECONDS. The process that starts the
+# turn announces it, which ends the others' wait, and shows them who runs turns. A process that does
+# not know the others tries immediately, which only costs the statements.
+CLAIM_STEP_SECONDS = 0.1
 
 
 class Listener(Protocol):
@@ -74,6 +86,9 @@ class Hub:
             self._run_jobs,
             seconds=sweep_seconds,
         )
+        self._peers = Peers()
+        self._delayed: dict[int, asyncio.TimerHandle] = {}
+        """The claims that wait for other processes, by session."""
         self._restart_reason = ""
         self._reconnect_ms = RECONNECT_MS_PER_SOCKET
         self._layer = self._new_layer()
@@ -84,7 +99,8 @@ class Hub:
     def shut_down(self) -> None:
         """End the thread and drop all state; the next use starts a new one."""
         self._thread.stop()
-        for part in (self._sockets, self._texts, self.sweep):
+        self._delayed.clear()
+        for part in (self._sockets, self._texts, self.sweep, self._peers):
             part.clear()
         self._restart_reason = ""
         self._layer = self._new_layer()
@@ -169,17 +185,23 @@ class Hub:
         if not self.sweep.is_enabled:
             self.serve()
 
-    def hint(self, session_pk: int, change: Change | None = None) -> None:
-        """Notify the session's sockets in all processes that it changed.
+    def hint(
+        self, session_pk: int, change: Change | None = None, *, is_local: bool = False
+    ) -> None:
+        """Notify the session's sockets, by default in all processes, that it changed.
 
         Those of this process show the change without reading it, if it is given.
         """
         self._sockets.hint(session_pk, change)
-        self._publish_hint(group_of(session_pk), "news", session=session_pk)
+        if not is_local:
+            self._publish_hint(group_of(session_pk), "news", session=session_pk)
 
-    def notify_runners(self, session_pk: int) -> None:
-        """Notify the runners of other processes that a turn waits."""
-        self._publish_hint(RUNNERS, "work", session=session_pk)
+    def notify_runners(self, session_pk: int, *, is_first: bool = True) -> None:
+        """Notify the runners and sockets of other processes that a turn can start.
+
+        Without `is_first` this process tries to claim it before the others.
+        """
+        self._publish_hint(RUNNERS, "work", session=session_pk, first=is_first)
 
     def notify_stop(self, turn_pk: int) -> None:
         """Notify the runners of other processes that a turn must stop."""
@@ -193,6 +215,11 @@ class Hub:
         if self._layer.is_shared:
             self._thread.call(self._layer.send, group, kind, fields)
 
+    def announce_run(self, place: Place, *, was_waiting: bool) -> None:
+        """Notify other processes that a run has started here: see Note [Claiming in turn]."""
+        group = RUNNERS if was_waiting else group_of(place.session_pk)
+        self._publish_hint(group, "begun", session=place.session_pk)
+
     def begin_text(self, place: Place, turn: str, step: int) -> LiveText:
         """Start the text of a step of a run in this process."""
         text = self._texts.begin(place, turn, step)
@@ -202,8 +229,11 @@ class Hub:
         return text
 
     def publish(self, place: Place) -> None:
-        """Send new pieces of a text of this process to all sockets of the session: Note [Ticks]."""
-        is_read = self._layer.is_shared or self._sockets.has(place.session_pk)
+        """Send new pieces of a text of this process to all sockets of the session: Note [Ticks].
+
+        To other processes only if one of them requested the text.
+        """
+        is_read = self._texts.is_requested(place) or self._sockets.has(place.session_pk)
         if is_read and not self._texts.is_scheduled(place):
             self._thread.call(self._release, place)
 
@@ -248,7 +278,8 @@ class Hub:
     def _on_join(self, session_pk: int | None) -> None:
         """Recover the events that were sent before the group was joined; None for `RUNNERS`."""
         if session_pk is None:
-            self._send_whole()  # requests for these texts did not arrive
+            for place in self._texts.own_places(None):  # requests for these did not arrive
+                self._layer.send(group_of(place.session_pk), "begun", {"session": place.session_pk})
             return
         self._sockets.hint(session_pk)
         if not self._texts.own_places(session_pk):
@@ -277,16 +308,16 @@ class Hub:
         self._texts.schedule(place)
         asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick, place)
         self._sockets.notify_text(place.session_pk)
-        self._send_text(place, event)
-
-    def _send_whole(self, session_pk: int | None = None) -> None:
-        """Send the texts of this process, by default of all sessions, to other processes."""
-        for place in self._texts.own_places(session_pk):
-            self._send_text(place, self._texts.whole_event(place))
-
-    def _send_text(self, place: Place, event: Mapping[str, object] | None) -> None:
-        if event is not None and self._layer.is_shared:
+        if self._texts.is_requested(place):
             self._layer.send(group_of(place.session_pk), "text", event)
+
+    def _send_whole(self, session_pk: int) -> None:
+        """Send the text of a session to the process that requested it, and further pieces."""
+        for place in self._texts.own_places(session_pk):
+            self._release(place)  # `publish` does nothing without readers
+            self._texts.request(place)
+            if (event := self._texts.whole_event(place)) is not None:
+                self._layer.send(group_of(session_pk), "text", event)
 
     def _on_event(self, kind: str, event: Mapping[str, Any]) -> None:
         match kind:
@@ -301,11 +332,37 @@ class Hub:
             case "login":
                 self._sockets.close_login(event["login"])
             case "work":
-                self._run_waiting(event["session"])
+                self._sockets.hint(event["session"])
+                self._claim_in_turn(event["session"], is_first=event.get("first", True))
+            case "begun":
+                self._on_begun(event["session"], event["origin"])
             case "job":
                 self._run_jobs()
             case "stop" if self.listener is not None:
                 self.listener.stop(event["turn"])
+
+    def _claim_in_turn(self, session_pk: int, *, is_first: bool) -> None:
+        """Claim the turn that waits, if no process before this one does. Note [Claiming in turn]"""
+        rank = self._peers.rank(self._layer.name, session_pk) + (not is_first)
+        if not rank:
+            self._run_waiting(session_pk)
+        elif session_pk not in self._delayed:
+            loop = asyncio.get_running_loop()
+            delay = rank * CLAIM_STEP_SECONDS
+            self._delayed[session_pk] = loop.call_later(delay, self._claim_late, session_pk)
+
+    def _claim_late(self, session_pk: int) -> None:
+        del self._delayed[session_pk]
+        self._run_waiting(session_pk)
+
+    def _on_begun(self, session_pk: int, origin: str) -> None:
+        """Leave the turn to the process that runs it; request its text if a socket shows it."""
+        self._peers.add(origin)
+        if (delayed := self._delayed.pop(session_pk, None)) is not None:
+            delayed.cancel()
+        if self._sockets.has(session_pk):
+            self._sockets.hint(session_pk)
+            self._request_text(session_pk)
 
     def _mirror(self, event: Mapping[str, Any]) -> None:
         session_pk: int = event["session"]

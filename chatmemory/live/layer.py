@@ -79,6 +79,11 @@ class Layer:
         return layer is not None and not isinstance(layer, InMemoryChannelLayer)
 
     @property
+    def name(self) -> str:
+        """The `origin` of this process's events; empty before it has a channel."""
+        return self._channel
+
+    @property
     def has_hints(self) -> bool:
         """Whether hints wait for the layer."""
         return bool(self._outbox)

@@ -117,7 +117,7 @@ class Runner:
 
     def launch(self, claim: Claim) -> None:
         """Run a claimed turn in the runner's loop, without waiting for it."""
-        self._submit_and_probe(self._run(claim))
+        self._submit_and_probe(self._run(claim, was_waiting=False))
 
     def run_waiting(self, session_pk: int) -> None:
         """Claim and run the session's next turn, if this process runs turns."""
@@ -262,7 +262,7 @@ class Runner:
             logger.warning("a turn cannot be claimed now: %s", error.code)
             return None
 
-    async def _run(self, claim: Claim) -> None:
+    async def _run(self, claim: Claim, *, was_waiting: bool = True) -> None:
         # The drain released all unstarted claims when it began, but this one arrived later.
         if self._is_draining:
             await self.release_claims()
@@ -276,7 +276,7 @@ class Runner:
             self.keeper.wake()
         try:
             with run_context(claim):
-                await self._respond(run)
+                await self._respond(run, was_waiting)
         except asyncio.CancelledError:
             if not run.is_ending:
                 raise
@@ -285,13 +285,15 @@ class Runner:
             if self._runs.get(claim) is run and not run.is_ending:
                 del self._runs[claim]
 
-    async def _respond(self, run: Run) -> None:
+    async def _respond(self, run: Run, was_waiting: bool) -> None:
         """Run the responder and store the end of the turn, also if the responder fails."""
         status, error = COMPLETE, ""
         try:
             if not await progress.astart_turn(claim=run.claim):
                 return
             run.is_started = True
+            run.begin_step(0)  # before the announcement: other processes then request the text
+            hub.announce_run(run.place, was_waiting=was_waiting)
             request = await aread_request(claim=run.claim)
             if request is None:
                 return
@@ -344,7 +346,6 @@ class Runner:
 
     async def _stream(self, run: Run, request: Request) -> None:
         run.window_tokens = request.window_tokens
-        run.begin_step(0)
         yielded_at = time.monotonic()
         # Without aclosing Python would close the generator later, in another task.
         async with fresh_connections(), aclosing(responders.find()(request)) as pieces:
@@ -427,7 +428,7 @@ class Runner:
                 hub.notify_runners(session_pk)
             # Not gathered: the oldest session must be claimed first.
             elif claim := await self._claim(session_pk):
-                self.launch(claim)
+                self._submit_and_probe(self._run(claim))
 
 
 def _is_closed_from_outside(run: Run) -> bool:

@@ -96,9 +96,11 @@ class Texts:
         self._texts: dict[Place, LiveText] = {}
         self._mirrors: dict[Place, LiveText] = {}
         self._scheduled: set[Place] = set()
+        self._requested: set[Place] = set()
+        """The own texts that another process shows, until their turn ends."""
 
     def clear(self) -> None:
-        for collection in (self._texts, self._mirrors, self._scheduled):
+        for collection in (self._texts, self._mirrors, self._scheduled, self._requested):
             collection.clear()
 
     def begin(self, place: Place, turn: str, step: int) -> LiveText:
@@ -112,6 +114,7 @@ class Texts:
             text = texts.get(place)
             if text is not None and text.turn == turn:
                 texts.pop(place, None)
+                self._requested.discard(place)
 
     def get(self, place: Place) -> LiveText | None:
         return self._texts.get(place) or self._mirrors.get(place)
@@ -119,6 +122,13 @@ class Texts:
     def own_places(self, session_pk: int | None) -> list[Place]:
         """Return the places of the session's texts, or of all, whose run is in this process."""
         return _places(self._texts, session_pk)
+
+    def request(self, place: Place) -> None:
+        """Let another process receive the pieces of this own text."""
+        self._requested.add(place)
+
+    def is_requested(self, place: Place) -> bool:
+        return place in self._requested
 
     def is_scheduled(self, place: Place) -> bool:
         """Whether a tick will release new pieces."""

@@ -214,7 +214,7 @@ class Session(models.Model):
     running = KeyField(max_length=64, null=True)
     """The client_id of the running turn; null when idle."""
     waiting = models.IntegerField(db_default=0)
-    """The number of waiting turns."""
+    """The number of waiting turns and deferred batches."""
     fence = models.BigIntegerField(db_default=0)
     """See Note [Fence]."""
     tokens = models.BigIntegerField(_("tokens"), db_default=0)

@@ -68,7 +68,15 @@ class TurnQuerySet(QuerySet["Turn"]):
 
     def waiting(self) -> TurnQuerySet:
         """Select waiting turns, in the order in which they start."""
-        return self.filter(status=Turn.Status.WAITING).order_by("place", "pk")
+        return self.undeferred().filter(status=Turn.Status.WAITING).order_by("place", "pk")
+
+    def deferred(self) -> TurnQuerySet:
+        """Select deferred batches, in the order in which they will be stored."""
+        return self.filter(_is_deferred(), status=Turn.Status.WAITING).order_by("pk")
+
+    def undeferred(self) -> TurnQuerySet:
+        """Exclude batches of messages, which are no turns: Note [Deferred messages]."""
+        return self.exclude(_is_deferred())
 
     def claimable(self) -> TurnQuerySet:
         """Select waiting turns of idle sessions, and turns that were returned to the queue."""
@@ -158,6 +166,10 @@ class TurnQuerySet(QuerySet["Turn"]):
         return self.update(**Turn.end_columns(status, **columns))
 
 
+def _is_deferred() -> Q:
+    return Q(asked__startswith=codec.BATCH_BEGIN)
+
+
 def _is_claimable() -> Q:
     is_idle = Q(session__running__isnull=True) | Q(session__running=F("client_id"))
     return is_idle & Q(status=Turn.Status.WAITING)
@@ -200,13 +212,14 @@ class Turn(models.Model):
         Session, on_delete=models.PROTECT, related_name="turns", db_index=False
     )
     scope = KeyField(max_length=150, db_default="")
-    """The session's scope while the turn waits or runs, else empty: counted without a join."""
+    """The session's scope while the turn waits or runs, else empty: counted without a join. Empty
+    for a deferred batch, to which TURNS_PER_USER does not apply."""
     client_id = KeyField(max_length=64)
     status = models.CharField(max_length=12, choices=Status.choices)
     place = models.BigIntegerField(db_default=0)
     """The order in the queue, lowest first; turns with the same place start by primary key."""
     asked = models.TextField(default="")
-    """The user's message as JSON, until it has a row."""
+    """The user's message as JSON, until it has a row; or a deferred batch: `encode_batch`."""
     user_seq = models.BigIntegerField(null=True)
     """The seq of the user's row; null while the turn waits."""
     replaces_from = models.BigIntegerField(null=True)
@@ -296,4 +309,5 @@ class Turn(models.Model):
         """The text of a user message that has no row yet."""
         if not self.asked:  # as of a running turn; the codec would report it as damaged
             return ""
-        return codec.text_of(codec.decode("user", "", self.asked).get("content"))
+        messages = codec.decode_batch(self.asked) or [codec.decode("user", "", self.asked)]
+        return "\n\n".join(codec.text_of(message.get("content")) for message in messages)

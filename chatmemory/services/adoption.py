@@ -183,7 +183,7 @@ def _move(session: Session, moved: dict[str, str], by: Actor) -> None:
     columns = ["scope", "key", "removed_scope", "owner", "pinned_at", "revision"]
     session.save(update_fields=columns)
     turns = Turn.objects.filter(session=session.pk, status__in=Turn.ACTIVE_STATUSES)
-    turns.update(scope=by.owner)
+    turns.undeferred().update(scope=by.owner)
     items = JobItem.objects.filter(session_pk=session.pk, outcome="")
     items.update(scope=session.scope, key=session.key)
     announce_change(session.pk)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from django.db.models import F
+
 from chatmemory import codec
 from chatmemory.access.actors import Actor, scope_for
 from chatmemory.access.addresses import address_lane, check_session_key
@@ -13,14 +15,19 @@ from chatmemory.codec import Row
 from chatmemory.database.after_commit import announce_change
 from chatmemory.database.faults import ignored_duplicate
 from chatmemory.database.inserts import OPEN_SESSION, store_rows
+from chatmemory.database.locks import lock_at, locked_transaction
 from chatmemory.database.pool import in_pool
-from chatmemory.database.refusals import read_session_state
-from chatmemory.errors import BadInput, Busy, HistoryCleared, NotFound
-from chatmemory.models import Session
+from chatmemory.database.refusals import SessionState, read_session_state
+from chatmemory.errors import BadInput, Busy, Conflict, HistoryCleared, NotFound
+from chatmemory.models import Session, Turn
 from chatmemory.services.sessions import MAX_ATTEMPTS, unexplained_refusal, write_or_open
+from chatmemory.services.turns.deferral import defer, store_deferred
 from chatmemory.services.turns.recovery import recover_overdue_turn
 
 MAX_BATCH = 1_000
+
+BUSY_POLICIES = ("reject", "defer")
+"""Policies for a batch during a turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +40,8 @@ class Appended:
     last_seq: int
     is_duplicate: bool
     """An earlier call with this client_id stored the batch."""
+    is_deferred: bool = False
+    """The batch waits for the end of the running turn. It has no seqs yet: both are 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +53,11 @@ class _Batch:
     rows: Sequence[Row]
     client_id: str
     epoch: int | None
+    is_deferrable: bool
+
+    def conditions(self) -> dict[str, object]:
+        """Return what the columns of the session must be."""
+        return {**OPEN_SESSION, **({} if self.epoch is None else {"epoch": self.epoch})}
 
 
 def append_messages(
@@ -56,6 +70,7 @@ def append_messages(
     epoch: int | None = None,
     create: bool = False,
     lenient: bool = False,
+    if_busy: str = "reject",
 ) -> Appended:
     """Store a batch of up to 1,000 plain messages, all or none, with consecutive seqs.
 
@@ -63,6 +78,12 @@ def append_messages(
     first batch. With `epoch`, nothing is stored after a clear or purge. `create` opens the session
     if it is missing, unless `epoch` is given. `lenient` repairs and flags values that the database
     cannot store, instead of refusing them.
+
+    `if_busy` applies while a turn runs, whose rows are consecutive. `reject` raises Busy. `defer`
+    accepts the batch and stores it when the turn ends, however it ends: directly after its rows.
+    Until then a repeated call returns a duplicate without seqs. A clear or purge removes it. A turn
+    that only waits defers nothing: the batch is stored now, before the message of that turn, which
+    gets its seq when it starts.
 
     An empty batch stores nothing, not even its `client_id`, also if the session is archived or
     busy. Its `first_seq` is the next seq, one above `last_seq`.
@@ -74,6 +95,8 @@ def append_messages(
     """
     scope = scope_for(by, scope)
     check_session_key(session_key)
+    if if_busy not in BUSY_POLICIES:
+        raise BadInput(f"if_busy must be one of {', '.join(BUSY_POLICIES)}.", field="if_busy")
     if len(messages) > MAX_BATCH:
         raise BadInput(
             f"A batch can have at most {MAX_BATCH} messages.", code="too_many", limit=MAX_BATCH
@@ -87,6 +110,7 @@ def append_messages(
         ],
         client_id=codec.new_client_id() if client_id is None else codec.check_client_id(client_id),
         epoch=epoch,
+        is_deferrable=if_busy == "defer",
     )
     return write_or_open(
         partial(_append if batch.rows else _append_nothing, batch),
@@ -102,16 +126,14 @@ def _append(batch: _Batch) -> Appended:
     for _ in range(MAX_ATTEMPTS):
         # Most writes succeed, so the reason for a refusal is read only afterwards. The WHERE clause
         # of the write has checked all conditions.
-        if (appended := _insert(batch)) or (appended := _explain_refusal(batch)):
+        if (appended := _insert(batch, waiting=0)) or (appended := _append_by_state(batch)):
             return appended
     raise unexplained_refusal(batch.scope, batch.key)
 
 
-def _insert(batch: _Batch) -> Appended | None:
+def _insert(batch: _Batch, **only_if: int) -> Appended | None:
     """Store the rows; return None if the session refuses them or the client_id is stored."""
-    conditions = {**OPEN_SESSION, "running": None}
-    if batch.epoch is not None:
-        conditions["epoch"] = batch.epoch
+    conditions = {**batch.conditions(), "running": None, **only_if}
     with ignored_duplicate():
         stored = store_rows(
             batch.rows,
@@ -133,8 +155,11 @@ def _insert(batch: _Batch) -> Appended | None:
     return None
 
 
-def _explain_refusal(batch: _Batch) -> Appended | None:
-    """Return the batch of an earlier call, or raise the reason; None if the reason has ended."""
+def _append_by_state(batch: _Batch) -> Appended | None:
+    """Return the batch of an earlier call, store or defer it, or raise the reason for a refusal.
+
+    Returns None if the reason has ended.
+    """
     state = read_session_state(batch.scope, batch.key, batch.client_id)
     # Before all other reasons: a repeated call succeeds even if the session was closed meanwhile.
     if state.rows:
@@ -146,13 +171,61 @@ def _explain_refusal(batch: _Batch) -> Appended | None:
             last_seq=state.rows[-1].seq,
             is_duplicate=True,
         )
+    if state.turn is not None and (batch.is_deferrable or state.turn.is_deferred):
+        return _replay_deferred(batch, state)
     state.check_open(batch.epoch)
-    if state.running is not None:
-        # The run of a dead process would refuse all messages until the next sweep.
-        is_ended = state.is_overdue and recover_overdue_turn(state.session_pk)
-        if not is_ended:
-            raise Busy(turn=state.running)
+    if state.running is None:
+        return _insert_before_waiting(batch) if state.waiting else None
+    # The run of a dead process would refuse all messages until the next sweep.
+    if state.is_overdue and recover_overdue_turn(state.session_pk):
+        return None
+    if batch.is_deferrable:
+        return _defer(batch)
+    raise Busy(turn=state.running)
+
+
+def _insert_before_waiting(batch: _Batch) -> Appended | None:
+    """Store the rows behind deferred ones, before the messages of turns that wait."""
+    with locked_transaction():
+        session = lock_at(batch.scope, batch.key)
+        if session.running is None:
+            store_deferred(session)
+        return _insert(batch)
+
+
+def _defer(batch: _Batch) -> Appended | None:
+    """Defer the batch; return None if no turn runs any more, or its client_id is used."""
+    with ignored_duplicate(), locked_transaction():
+        sessions = Session.objects.at(batch.scope, batch.key).filter(**batch.conditions())
+        # Locks the session only if it meets the conditions.
+        if not sessions.exclude(running=None).update(fence=F("fence")):
+            return None
+        session = sessions.get()
+        defer(session, batch.client_id, batch.rows)
+        return _deferred(session.pk, session.epoch, is_duplicate=False)
     return None
+
+
+def _replay_deferred(batch: _Batch, state: SessionState) -> Appended:
+    """Return the deferred batch of an earlier call. Raises Conflict, HistoryCleared."""
+    earlier = state.turn
+    assert earlier is not None  # noqa: S101  # the caller checked it
+    if not earlier.is_deferred or earlier.asked != codec.encode_batch(batch.rows):
+        raise Conflict
+    if earlier.status != Turn.Status.WAITING or batch.epoch not in (None, state.epoch):
+        raise HistoryCleared
+    return _deferred(state.session_pk, state.epoch, is_duplicate=True)
+
+
+def _deferred(session_pk: int, epoch: int, *, is_duplicate: bool) -> Appended:
+    return Appended(
+        session_pk=session_pk,
+        epoch=epoch,
+        first_seq=0,
+        last_seq=0,
+        is_duplicate=is_duplicate,
+        is_deferred=True,
+    )
 
 
 def _append_nothing(batch: _Batch) -> Appended:

@@ -35,7 +35,12 @@ def read_sessions(sessions: SessionQuerySet) -> Iterator[Reading]:
 def _read(pk: int) -> Reading | None:
     # The waiting turns are read before the head. A turn that starts between the two reads then
     # appears as its row; read in the other order, it could be missing from both.
-    waiting = list(Turn.objects.filter(session=pk, user_seq__isnull=True).waiting())
+    waiting = list(
+        # Deferred messages too.
+        Turn.objects.filter(session=pk, user_seq__isnull=True, status=Turn.Status.WAITING).order_by(
+            "place", "pk"
+        )
+    )
     session = Session.objects.filter(pk=pk).first()
     if session is None:
         return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+import textwrap
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -102,6 +104,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
 """The functions of each section, in order."""
 
 MAX_LINE_CHARS = 88
+MAX_TEXT_CHARS = 100
 
 
 class _Annotation(str):
@@ -143,7 +146,7 @@ def _function(name: str) -> str:
     function = exported_functions()[name]
     mark = "" if f"a{name}" in services.__all__ else " (no twin)"
     code = f"```python\n{_signature(name, function)}\n```"
-    return f"### `{name}`{mark}\n\n{code}\n\n{_first_paragraph(function)}\n"
+    return f"### `{name}`{mark}\n\n{code}\n\n{_first_paragraph(function)}\n{_errors(function)}"
 
 
 def _signature(name: str, function: Callable[..., Any]) -> str:
@@ -179,6 +182,13 @@ def _type(name: str) -> str:
 
 def _annotation(value: Any) -> str:
     return str(getattr(value, "__forward_arg__", value))
+
+
+def _errors(function: Callable[..., Any]) -> str:
+    """Return the sentence of the docstring that names the errors, as a paragraph."""
+    text = " ".join(inspect.cleandoc(function.__doc__ or "").partition("\n\n")[2].split())
+    found = re.search(r"Raises [^.]+\.", text)
+    return "" if found is None else f"\n{textwrap.fill(found[0], MAX_TEXT_CHARS)}\n"
 
 
 def _first_paragraph(documented: Any) -> str:

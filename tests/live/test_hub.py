@@ -49,8 +49,11 @@ def joined(hub, wire, session_pk=7):
 
 def runs(hub, wire, pieces=("So ", "far"), session_pk=7, turn="c1", step=0):
     """Start a run in a hub's process, with these pieces of text."""
-    text = hub.begin_text(Place(session_pk, EPOCH), turn, step)
+    place = Place(session_pk, EPOCH)
+    text = hub.begin_text(place, turn, step)
     wait_for(lambda: wire.groups.get(RUNNERS), "the runner has not joined the group")
+    if not step:
+        hub.announce_run(place, was_waiting=False)
     grow(hub, text, *pieces, session_pk=session_pk)
     return text
 
@@ -190,7 +193,7 @@ def test_progress_reaches_other_processes_in_order_with_the_text(hubs, wire):
 def test_a_runner_without_sockets_answers_requests_for_the_whole_text(hubs, wire):
     here, there = hubs
     runs(here, wire)
-    wait_for(lambda: (group_of(7), "text") in wire.sent, "the text is not published")
+    wait_for(lambda: (group_of(7), "begun") in wire.sent, "the run is not announced")
     assert not here._sockets.session_pks()
     joined(there, wire)
     wait_for(lambda: seen(there) == ("c1", 0, "So far"), "the text was not requested or not sent")
@@ -202,7 +205,7 @@ def test_the_whole_text_is_requested_after_the_group_was_joined(hubs, wire):
     sessions = range(1, 21)  # the order of calls for different groups is random
     for session_pk in sessions:
         runs(here, wire, session_pk=session_pk)
-        wait_for(lambda pk=session_pk: (group_of(pk), "text") in wire.sent, "not published")
+        wait_for(lambda pk=session_pk: (group_of(pk), "begun") in wire.sent, "not announced")
     for session_pk in sessions:
         joined(there, wire, session_pk)
     for session_pk in sessions:
@@ -213,10 +216,10 @@ def test_a_process_that_joins_the_runners_sends_its_texts(hubs, wire):
     """Its first piece is sent immediately, and requests that came before do not reach it."""
     here, there = hubs
     joined(there, wire)
-    wire.losses["text"] = 1
     text = here._texts.begin(PLACE, "c1", 0)
+    here.announce_run(PLACE, was_waiting=False)
+    wait_for(lambda: (RUNNERS, "whole") in wire.sent[1:], "the text is not requested")
     grow(here, text, "So far")
-    wait_for(lambda: wire.losses["text"] == 0, "no piece was lost")
     here._thread.call(here._layer.join, RUNNERS)
     wait_for(lambda: seen(there) == ("c1", 0, "So far"), "the text does not arrive")
 
@@ -243,8 +246,7 @@ def test_the_sweep_requests_a_text_again_whose_request_or_answer_was_lost(hubs, 
     with own_threads():
         services.admit_turn(**TALK, client_id="c1", content="hi", owner="p1")
     here.begin_text(place, "c1", 0).pieces.append("So far")
-    here.publish(place)
-    wait_for(lambda: (group_of(session.pk), "text") in wire.sent, "not published")
+    wait_for(lambda: wire.groups.get(RUNNERS), "the runner has not joined the group")
     wire.losses[kind] = 1
     there.sweep.seconds = 0.1
     there.join(place, socket := FakeSocket())
@@ -294,6 +296,7 @@ def test_a_text_belongs_to_one_epoch_of_a_primary_key(hubs, wire):
     runs(here, wire, ("stale",))
     wait_for(lambda: seen(there), "no text there")
     restored = here.begin_text(Place(7, EPOCH + 1), "c1", 0)
+    here.announce_run(Place(7, EPOCH + 1), was_waiting=False)
     restored.pieces.append("new")
     here.publish(Place(7, EPOCH + 1))
     wait_for(lambda: seen(there, epoch=EPOCH + 1) == ("c1", 0, "new"), "the new text is missing")

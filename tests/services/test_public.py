@@ -68,6 +68,13 @@ def test_each_exported_function_and_type_is_documented():
     assert undocumented == []
 
 
+def test_the_reference_names_the_errors_of_each_function_that_reads_or_writes():
+    page = REFERENCE["page"]()
+    sections = {part.split("`")[0]: part for part in page.split("### `")[1:]}
+    names = [name for name in exported_functions() if name not in WITHOUT_TWIN]
+    assert [name for name in names if "Raises" not in sections[name]] == []
+
+
 def test_each_exported_function_is_in_one_section_of_the_reference():
     listed = [name for names in REFERENCE["SUBJECTS"].values() for name in names]
     assert sorted(listed) == sorted(exported_functions())

@@ -72,11 +72,11 @@ def plant_kill_points() -> None:
 
     poke = hub.hint
 
-    def poking(session_pk: int, change: Change | None = None) -> None:
+    def poking(session_pk: int, change: Change | None = None, *, is_local: bool = False) -> None:
         if getattr(finished, "is_next", False):  # this thread has just committed the end of a turn
             finished.is_next = False
             steps.reach("before_poke")
-        poke(session_pk, change)
+        poke(session_pk, change, is_local=is_local)
 
     patch_everywhere("store_rows", storing)
     patch_everywhere("astart_turn", starting)

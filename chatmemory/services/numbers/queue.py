@@ -21,7 +21,12 @@ class Queue:
 
 def read_queue() -> Queue:
     """Count the turns that wait or run, in one statement on the index of live turns."""
-    live = Turn.objects.filter(status__in=Turn.ACTIVE_STATUSES).order_by().values("status")
+    live = (
+        Turn.objects.undeferred()
+        .filter(status__in=Turn.ACTIVE_STATUSES)
+        .order_by()
+        .values("status")
+    )
     rows = live.annotate(number=Count("pk"), oldest=Min("created_at"), now=DatabaseNow())
     counts = {row["status"]: row for row in rows}
     waiting = counts.get(Turn.Status.WAITING.value)

@@ -108,12 +108,15 @@ def move_epoch(session: Session) -> UnstoredText:
 
 
 def cancel_waiting(session: Session) -> None:
-    """Cancel the waiting turns, except one that returned to the queue. Needs the lock."""
+    """Cancel the waiting turns, except one that returned to the queue. Needs the lock.
+
+    Deferred messages stay: they were accepted. See Note [Deferred messages].
+    """
     for turn in session.turns.waiting():
         if turn.client_id != session.running:
             end_turn(session, turn, Turn.Status.CANCELLED)
-    Session.objects.filter(pk=session.pk).update(waiting=0)
-    session.waiting = 0
+    session.waiting = session.turns.deferred().count()
+    Session.objects.filter(pk=session.pk).update(waiting=session.waiting)
 
 
 def end_turn(session: Session, turn: Turn, status: str, **columns: F) -> None:

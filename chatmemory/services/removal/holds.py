@@ -53,7 +53,7 @@ def release_session(
 ) -> AuditEntry | None:
     """End a hold; None if the session is not on hold.
 
-    `session_pk` and errors are those of `hold_session`.
+    `session_pk` is that of `hold_session`. Raises BadInput, NotFound, MemoryUnavailable.
     """
     check_reason(reason)
     with locked_transaction():

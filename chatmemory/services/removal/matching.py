@@ -49,8 +49,11 @@ def occurrence_in_message(message: Message, text: str) -> Occurrence | None:
 
 def occurrence_in_turn(turn: Turn, text: str) -> Occurrence | None:
     """Find a text in what a turn stores besides messages: the waiting message, the partial text."""
-    asked = _texts(codec.decode("user", "", turn.asked)) if turn.asked else ()
-    return _first(chain([turn.asked_text] if turn.asked else [], asked, [turn.partial]), text)
+    messages: list[Any] = codec.decode_batch(turn.asked)
+    if turn.asked and not messages:
+        messages = [codec.decode("user", "", turn.asked)]
+    asked = [turn.asked_text] if turn.asked else []
+    return _first(chain(asked, _texts(messages), [turn.partial]), text)
 
 
 def occurrence_in_value(value: object, text: str) -> Occurrence | None:

@@ -365,7 +365,10 @@ def _move(session: Session, found: Import) -> None:
 
 
 def discard_import(*, found: Import) -> None:
-    """Delete the stored part of an import, unless it was finished or is on hold."""
+    """Delete the stored part of an import, unless it was finished or is on hold.
+
+    Raises MemoryUnavailable.
+    """
     if not found.was_imported:
         while _discard_chunk(found):
             pass

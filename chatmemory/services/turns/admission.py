@@ -196,9 +196,9 @@ def _admit_by_state(send: _Send) -> Admitted | None:
     if state.is_overdue and recover_overdue_turn(state.session_pk):
         return None
     if state.is_busy and send.must_be_idle:
-        raise Busy(turn=_blocking_turn(state))
-    if state.waiting >= settings.QUEUE_DEPTH:
-        raise QueueFull(turn=_blocking_turn(state))
+        raise Busy(turn=_blocking_turn(state.session_pk, state.running))
+    if _is_queue_full(state.session_pk, state.waiting):
+        raise QueueFull(turn=_blocking_turn(state.session_pk, state.running))
     if not state.is_busy and (send.must_be_idle or send.expect_seq is not None):
         return _admit_to_idle(send)
     # If the session became idle meanwhile, the announcement lets a runner claim the turn.
@@ -234,11 +234,20 @@ def _admit_to_idle(send: _Send) -> Admitted | None:
 
 
 def _admit_to_queue(send: _Send) -> Admitted | None:
-    """Let the turn wait; return None if the queue is full or the client_id is stored already."""
+    """Let the turn wait; return None if the client_id is stored already. Raises QueueFull."""
     with ignored_duplicate(), locked_transaction():
         _check_expected(send)
-        return _insert_waiting(send, send.conditions(waiting__lt=settings.QUEUE_DEPTH))
+        return _insert_waiting(send, send.conditions())
     return None
+
+
+def _is_queue_full(session_pk: int, waiting: int) -> bool:
+    """Return whether QUEUE_DEPTH turns wait, of a session that counts `waiting`."""
+    if waiting < settings.QUEUE_DEPTH:
+        return False
+    # Deferred batches are counted too, but no message of a person is refused because of them.
+    deferred = Turn.objects.filter(session=session_pk).deferred().count()
+    return waiting - deferred >= settings.QUEUE_DEPTH
 
 
 def _check_expected(send: _Send) -> None:
@@ -301,6 +310,8 @@ def _insert_waiting(send: _Send, only_if: Mapping[str, object]) -> Admitted | No
     if not found:
         return None
     session = sessions.get()
+    if _is_queue_full(session.pk, session.waiting - 1):
+        raise QueueFull(turn=_blocking_turn(session.pk, session.running))
     turn = Turn(
         session=session,
         scope=session.scope,
@@ -318,8 +329,9 @@ def _insert_waiting(send: _Send, only_if: Mapping[str, object]) -> Admitted | No
     turn.save(force_insert=True)
     if Message.stored.filter(session=session, client_id=send.client_id).exists():
         raise Conflict
-    announce_change(session.pk)
-    announce_waiting(session.pk, send.client_id)
+    # An interrupt may have cancelled a requeued turn, so that no process ends another one.
+    is_ready = session.running is None or send.if_busy == "interrupt"
+    announce_waiting(session.pk, send.client_id, is_ready=is_ready)
     return Admitted(
         session_pk=session.pk,
         turn=send.client_id,
@@ -329,10 +341,10 @@ def _insert_waiting(send: _Send, only_if: Mapping[str, object]) -> Admitted | No
     )
 
 
-def _blocking_turn(state: SessionState) -> str | None:
+def _blocking_turn(session_pk: int, running: str | None) -> str | None:
     """Return the client_id of the running turn, else of the first waiting one."""
-    waiting = Turn.objects.filter(session=state.session_pk).waiting()
-    return state.running or waiting.values_list("client_id", flat=True).first()
+    waiting = Turn.objects.filter(session=session_pk).waiting()
+    return running or waiting.values_list("client_id", flat=True).first()
 
 
 def _replay(state: SessionState, send: _Send) -> Admitted:

@@ -25,6 +25,7 @@ from chatmemory.database.retries import retried
 from chatmemory.database.statements import CompiledSelect, Parameter, padded
 from chatmemory.errors import BadInput, Conflict, HistoryCleared, NotFound
 from chatmemory.models import DatabaseNow, Session, Turn, TurnQuerySet
+from chatmemory.services.turns.deferral import store_deferred_of
 from chatmemory.services.turns.fairness import is_within_turn_limit
 from chatmemory.services.turns.stops import cancel_waiting_turns
 from chatmemory.services.turns.versions import check_replaceable, supersede
@@ -146,9 +147,9 @@ def find_unstarted_claim(*, session_pk: int, client_id: str, owner: str) -> Clai
 
 def _oldest_rows() -> QuerySet[Any, Any]:
     # The oldest turn represents its session, whatever its place in the queue: two sessions that
-    # each counted the other as older would wait forever.
+    # each counted the other as older would wait forever. A deferred batch has no scope.
     ready = Turn.objects.filter(session=Parameter("session")).claimable()
-    rows: QuerySet[Any, Any] = ready.order_by("pk").values("pk", "scope")[:1]
+    rows: QuerySet[Any, Any] = ready.order_by("scope", "pk").values("pk", "scope")[:1]
     return rows
 
 
@@ -160,6 +161,8 @@ _OLDEST = CompiledSelect(_oldest_rows)
 def _claim_next(session_pk: int, owner: str) -> Claim | None:
     # Read without the lock: most processes that are notified of a turn find that it is claimed.
     for turn_pk, scope in _OLDEST.tuples(session=session_pk):
+        if not scope and store_deferred_of(session_pk):
+            return _claim_next(session_pk, owner)
         if not may_chat(scope):
             cancel_waiting_turns(session_pk)
         elif is_within_turn_limit(scope, turn_pk=turn_pk, session_pk=session_pk):
@@ -238,7 +241,8 @@ def _mark_running(session: Session, turn: Turn, owner: str) -> Claim:
         fence=turn.fence,
         **lease_columns(owner),
     )
-    announce_change(session.pk)
+    # The start follows immediately, and the runner announces it to the other processes.
+    announce_change(session.pk, is_local=True)
     return claim_of(turn, scope=session.scope, key=session.key)
 
 

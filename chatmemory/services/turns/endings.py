@@ -24,6 +24,7 @@ from chatmemory.codec import Row
 from chatmemory.database.after_commit import announce_change, announce_finished, announce_waiting
 from chatmemory.database.inserts import store_rows
 from chatmemory.models import Message, Session, Turn
+from chatmemory.services.turns.deferral import store_deferred
 
 
 def end_or_requeue(session: Session, turn: Turn) -> str:
@@ -53,7 +54,6 @@ def requeue_turn(session: Session, turn: Turn) -> None:
     )
     # Note [Fence]: the late write of the former owner must match no row.
     Session.objects.filter(pk=session.pk).update(fence=F("fence") + 1, revision=F("revision") + 1)
-    announce_change(session.pk)
     announce_waiting(session.pk, turn.client_id)
 
 
@@ -82,7 +82,7 @@ def interrupt_turn(session: Session, turn: Turn) -> None:
     )
     announce_change(session.pk)
     _mark_ended(session, turn, Turn.Status.INTERRUPTED)
-    _announce_next(session)
+    _continue(session)
 
 
 def end_orphaned_turn(session: Session, turn: Turn) -> None:
@@ -127,7 +127,7 @@ def _end_without_row(session: Session, turn: Turn, status: str, partial: str = "
     )
     announce_change(session.pk)
     _mark_ended(session, turn, status, partial)
-    _announce_next(session)
+    _continue(session)
 
 
 def _mark_ended(session: Session, turn: Turn, status: str, partial: str = "") -> None:
@@ -135,8 +135,9 @@ def _mark_ended(session: Session, turn: Turn, status: str, partial: str = "") ->
     announce_finished(session.pk, turn.client_id, status, "")
 
 
-def _announce_next(session: Session) -> None:
-    """Announce the next turn of the queue, if there is one."""
+def _continue(session: Session) -> None:
+    """Store what was deferred, and announce the next turn of the queue, if there is one."""
+    store_deferred(session)
     if session.waiting:
         for client_id in session.turns.waiting().values_list("client_id", flat=True)[:1]:
             announce_waiting(session.pk, client_id)

@@ -37,6 +37,7 @@ from chatmemory.services.turns.claims import (
     compiled_claimed_turns,
     lease_columns,
 )
+from chatmemory.services.turns.deferral import store_deferred_of
 from chatmemory.services.turns.endings import results_for_open_calls
 
 
@@ -46,7 +47,7 @@ class FinishedTurn:
 
     last_seq: int
     waiting: int
-    """Number of waiting turns."""
+    """Number of waiting turns and of batches that were deferred."""
     change: Change | None = None
     """See Note [Rows from memory]."""
 
@@ -102,7 +103,7 @@ def start_turn(*, claim: Claim) -> bool:
         else:
             is_started = bool(_START.run(False, owner=claim.owner, **identity))
         if is_started:
-            announce_change(claim.session_pk, change)
+            announce_change(claim.session_pk, change, is_local=True)  # the runner tells the others
             announce_started(claim.session_pk, claim.client_id)
         return is_started
 
@@ -273,6 +274,8 @@ def _finish(finish: _Finish) -> FinishedTurn | None:
         finished = _find_finished(finish)
     if finished is not None:
         finish.announce(finished.change)
+        if finished.waiting:
+            store_deferred_of(claim.session_pk)
     return finished
 
 

@@ -56,7 +56,9 @@ def list_turns(*, session_key: str, by: Actor, scope: str | None = None) -> list
 @retried(is_repeatable=True)
 def _live_turns(session: Session) -> list[LiveTurn]:
     row = Message.stored.filter(session=OuterRef("session_id"), seq=OuterRef("user_seq"))
-    found = session.turns.filter(status__in=Turn.ACTIVE_STATUSES).order_by("place", "pk")
+    found = (
+        session.turns.undeferred().filter(status__in=Turn.ACTIVE_STATUSES).order_by("place", "pk")
+    )
     turns: list[Any] = list(found.annotate(row_text=Subquery(row.values("text"))))
     # A requeued turn waits, but it is the session's running one and starts first.
     turns.sort(key=lambda turn: turn.status != "running" and turn.client_id != session.running)
@@ -85,7 +87,11 @@ def _state(session: Session, client_id: str) -> TurnState:
     # The rows of a turn are consecutive, so the next row of another turn follows its last one.
     others = Message.stored.filter(session=OuterRef("session_id"), seq__gt=OuterRef("user_seq"))
     following = others.exclude(turn=OuterRef("user_seq")).order_by("seq").values("seq")[:1]
-    turns = session.turns.filter(client_id=client_id).annotate(following=Subquery(following))
+    turns = (
+        session.turns.undeferred()
+        .filter(client_id=client_id)
+        .annotate(following=Subquery(following))
+    )
     turn: Any = turns.first()
     if turn is None:
         raise UnknownTurn

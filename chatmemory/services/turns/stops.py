@@ -56,7 +56,7 @@ def _stop(session: Session, client_id: str) -> str:
 
 
 def _stop_stored(session: Session, client_id: str) -> str:
-    turns = session.turns.filter(client_id=client_id)
+    turns = session.turns.undeferred().filter(client_id=client_id)
     status = turns.get().status
     # The status was read without the lock: if the turn was claimed since, `_cancel` returns False.
     if status == Turn.Status.WAITING and _cancel(session.pk, client_id):
