@@ -17,7 +17,7 @@ No function that ends a turn starts the next one: `claim_next` does.
 
 from __future__ import annotations
 
-from django.db.models import F
+from django.db.models import F, Max
 
 from chatmemory import codec
 from chatmemory.codec import Row
@@ -63,14 +63,14 @@ def interrupt_turn(session: Session, turn: Turn) -> None:
         _end_without_row(session, turn, Turn.Status.INTERRUPTED, partial=turn.partial)
         return
     # The saved partial text may be that of a step whose row was stored since.
-    is_step_stored = Message.stored.filter(
-        session=session, turn=turn.user_seq, step=turn.step
-    ).exists()
+    rows = Message.stored.filter(session=session, turn=turn.user_seq)
+    last_step = rows.aggregate(last=Max("step"))["last"]
+    is_step_stored = last_step is not None and turn.step <= last_step
     last = codec.encode(
         {"role": "assistant", "content": "" if is_step_stored else turn.partial},
         lenient=True,
         status=Message.Status.INTERRUPTED,
-        step=turn.step,
+        step=last_step + 1 if is_step_stored else turn.step,
     )
     store_rows(
         [*results_for_open_calls(session.pk, turn.user_seq), last],

@@ -707,6 +707,27 @@ def test_an_end_stores_the_last_row_and_the_status():
     assert (session.running, session.waiting) == (None, 0)
 
 
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    ("saved", "partial", "step"),
+    [(0, "", 2), (1, "", 2), (2, "so f", 2), (3, "so f", 3), (None, "", 2)],
+)
+def test_a_recovered_turn_repeats_no_step_of_a_stored_row(saved, partial, step):
+    session = make_session()
+    claim = run()
+    for stored in (0, 1):
+        call = {"id": f"c{stored}", "name": "f", "args": {}}
+        message = {"role": "assistant", "content": "I look.", "tool_calls": [call]}
+        add_rows(claim=claim, messages=[message], step=stored)
+    if saved is not None:
+        save_partial(claim=claim, text="so f", step=saved)
+    let_the_lease_end()
+    assert recover_overdue_turn(session.pk)
+    steps = Message.objects.in_order().values_list("step", flat=True)
+    assert [each for each in steps if each is not None] == [0, 1, step]
+    assert Message.objects.in_order().last().text == partial
+
+
 def test_no_output_of_a_model_prevents_the_end_of_its_run():
     make_session()
     strange = {"nan": float("nan"), "nul": "\0", "set": {1}, "lone": "\ud800"}
