@@ -1,4 +1,4 @@
-// JSON as people read it: indented. The values stay as they are written; rendering/json.py does the same.
+// JSON as people read it: indented. rendering/json.py does the same.
 
 const TOKENS = /"(?:[^"\\]|\\.)*"?|\[\s*\]|\{\s*\}|[[\]{}:,]|[^\s"[\]{}:,]+/gs;
 const MAX_INDENT = 20;

@@ -1,5 +1,4 @@
-// Creates and changes DOM nodes without losing the focus or the scroll position. A text of users or
-// models becomes a text node.
+// Creates and changes DOM nodes without losing the focus or the scroll position.
 
 import {words} from "../chat-words.js";
 import {parse} from "../html.js";

@@ -70,7 +70,7 @@ export class Connection {
     this.#setState("idle");
   }
 
-  /** The session is in sync: the next lost connection starts with the shortest pause again. */
+  /** The session is in sync: the next pause is the shortest again. */
   confirm() {
     this.#attempts = 0;
     if (this.state === "connecting") this.#setState("live");
