@@ -6,8 +6,11 @@ leads there.
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.conf import settings
 from django.contrib.auth.views import LoginView, LogoutView
+from django.http import HttpRequest, HttpResponse
 from django.urls import path, reverse
 
 from chatmemory.pages.base import with_policy
@@ -27,8 +30,19 @@ class SignIn(LoginView):
         return reverse("chatmemory:chat")
 
 
+class SignOut(LogoutView):
+    """Also removes what the browser keeps for this site: drafts, read positions."""
+
+    template_name = "chatmemory/signed_out.html"
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        response = super().post(request, *args, **kwargs)
+        response["Clear-Site-Data"] = '"storage"'
+        return response
+
+
 sign_in = SignIn.as_view()
-sign_out = LogoutView.as_view(template_name="chatmemory/signed_out.html")
+sign_out = SignOut.as_view()
 
 # Without a namespace: projects and Django's own pages know these names.
 urlpatterns = [

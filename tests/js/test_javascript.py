@@ -183,7 +183,7 @@ def test_first_words_and_markup_are_equal_in_both_languages(node):
     assert markup == list(map(text.has_markup, texts))
 
 
-ENTRIES = ("admin", "chat", "chats", "job", "scheme", "scheme-switch", "times")
+ENTRIES = ("admin", "chat", "chats", "job", "scheme", "scheme-switch", "sign-out", "times")
 """The modules that no other one imports."""
 OTHERS = ["admin", "rest_framework", "drf_spectacular_sidecar"]
 """The folders of other apps, which have most of the files."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
+from tests.pages.scenes import open_chat
 from tests.pages.test_chat_js import SITE, page, row, running, scripted
 from tests.pages.test_widget import check_access
 
@@ -128,3 +129,23 @@ def test_a_question_mark_outside_of_a_text_box_lists_the_keys(scripted, scheme):
     chat.page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
     expect(chat.page.locator(".cm-log")).to_be_focused()
+
+
+KEPT = """() => [...Object.keys(sessionStorage), ...Object.keys(localStorage)]
+    .filter((name) => name.includes("of-ann") || name.endsWith(":scheme"))"""
+
+
+def test_drafts_and_read_positions_are_removed_when_the_person_signs_out(page):
+    open_chat(page)
+    page.evaluate(
+        """() => {
+          addEventListener("pagehide", () => localStorage.setItem("chatmemory:late:of-ann", "2"));
+          sessionStorage.setItem("chatmemory:draft:of-ann", "a secret");
+          localStorage.setItem("chatmemory:seen:of-ann", "[]");
+          localStorage.setItem("chatmemory:scheme", "dark");
+          localStorage.setItem("host:of-ann", "1");
+        }"""
+    )
+    with page.expect_navigation():
+        page.get_by_role("button", name="Sign out").click()
+    assert sorted(page.evaluate(KEPT)) == ["chatmemory:scheme", "host:of-ann"]

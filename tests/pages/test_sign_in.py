@@ -81,6 +81,15 @@ def test_signing_out_is_a_post_and_leads_back_to_the_sign_in(ann):
     assert browser.get("/chat/").status_code == 302
 
 
+@pytest.mark.parametrize("to", [None, "home"])
+def test_signing_out_removes_what_the_browser_keeps_of_the_person(ann, to):
+    browser, _ = sign_in()
+    with override_settings(LOGOUT_REDIRECT_URL=to):
+        answer = browser.post("/accounts/logout/")
+    assert answer["Clear-Site-Data"] == '"storage"'
+    assert "Clear-Site-Data" not in browser.get("/accounts/logout/")
+
+
 @pytest.mark.parametrize("path", ["login", "logout"])
 def test_the_pages_send_the_policy(ann, path):
     browser, _ = sign_in()
