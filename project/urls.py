@@ -23,11 +23,11 @@ urlpatterns = [
 ]
 
 if apps.is_installed("drf_spectacular_sidecar"):  # the extra `openapi`
-    from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+    from project import schema
 
     urlpatterns += [
-        path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
-        path("api/docs/", SpectacularSwaggerSplitView.as_view(), name="api-docs"),
+        path("api/schema/", schema.schema, name="schema"),
+        path("api/docs/", schema.docs, name="api-docs"),
     ]
 
 # All other URLs of the API get its errors in JSON, instead of a page.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 from django.urls import Resolver404, include, path, resolve
+from drf_spectacular.generators import SchemaGenerator
 
 from tests.api.calls import JSON, problem
 
@@ -56,6 +57,21 @@ def test_a_write_without_the_last_slash_is_not_redirected(api, talk):
 def test_a_project_can_answer_all_other_urls_in_the_same_way(api):
     assert problem(api.get("/api/other/"))[:2] == (404, "not_found")
     assert api.get("/api/schema/").status_code == 200
+
+
+@pytest.mark.regression
+def test_the_demo_generates_its_schema_once_whatever_the_query(api, monkeypatch):
+    found = api.get("/api/schema/").json()
+    assert "/api/sessions/" in found["paths"]
+    monkeypatch.delattr(SchemaGenerator, "parse")
+    for query in ("?version=2", "?lang=de", "?format=json"):
+        assert api.get(f"/api/schema/{query}").json() == found
+
+
+@pytest.mark.regression
+@pytest.mark.parametrize("page", ["schema", "docs"])
+def test_the_pages_of_the_schema_are_only_read(api, page):
+    assert api.options(f"/api/{page}/").status_code == 405
 
 
 @pytest.mark.parametrize("address", ["other/", "health", "sessionsx/", ""])
