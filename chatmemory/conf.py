@@ -151,10 +151,10 @@ class Settings:
     for `UNDO_DAYS`), `erase` (immediately and permanently) or `keep`. Held sessions are kept."""
 
     TRANSCRIPTS = Setting("normal")
-    """What the admin shows of conversations: `normal`; `masked` (texts, titles, instructions and
-    metadata are unreadable until an operator with `view_unmasked` reveals a session with a reason,
-    which the audit records); or `off` (none of them, to no operator). Exports, which have a
-    permission of their own, are not masked."""
+    """What the admin shows of conversations: `normal`; `masked` (texts, titles, instructions,
+    metadata and notes are unreadable until an operator with `view_unmasked` reveals a session with
+    a reason, which the audit records); or `off` (none of them, to no operator). Exports, which have
+    a permission of their own, are not masked."""
 
     AUDIT_KEY = Setting("")
     """The secret key of the audit's seals and hashes. Empty uses Django's `SECRET_KEY`, for

@@ -50,6 +50,11 @@ def title_of(request: HttpRequest, session: Session) -> str:
     return visible(_content(request, session).apply(session.title))
 
 
+def note_text(request: HttpRequest, session: Session, text: str) -> str:
+    """Return the text of a note as the operator sees it, masked unless titles are shown."""
+    return text if _content(request, session) is Content.SHOWN else mask(text)
+
+
 def name_of(
     model_admin: ReadOnlyAdmin,
     request: HttpRequest,

@@ -47,6 +47,18 @@ def talk():
     return session
 
 
+@pytest.mark.regression
+@pytest.mark.parametrize("mode", ["normal", "masked", "off"])
+def test_notes_are_masked_where_the_conversation_is_hidden(talk, settings, mode):
+    settings.CHATMEMORY = {"TRANSCRIPTS": mode}
+    services.add_note(session_key=talk.key, scope=talk.scope, by=BY, text=f"a {SECRET} note")
+    page = operator("view_session", "note_session").get(
+        f"/admin/chatmemory/session/{talk.pk}/change/"
+    )
+    assert (f"a {SECRET} note" in page.content.decode()) is (mode == "normal")
+    assert ("•" * len(SECRET) in page.content.decode()) is (mode != "normal")
+
+
 def pages(session):
     """Return the URLs on which the session is named or shown."""
     base = f"/admin/chatmemory/session/{session.pk}"

@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from chatmemory import services
+from chatmemory.admin.privacy import note_text
 from chatmemory.admin.readonly import operator
 from chatmemory.admin.sessions.conversation.base import ConversationPage
 from chatmemory.admin.text import number_of, visible
@@ -41,13 +42,13 @@ class NoteRow:
     created_at: datetime
 
 
-def notes_of(session: Session) -> list[NoteRow]:
+def notes_of(request: HttpRequest, session: Session) -> list[NoteRow]:
     """Return the notes of a session, the newest first."""
     return [
         NoteRow(
             pk=note.pk,
             author=visible(note.actor_label),
-            text=visible(note.text),
+            text=visible(note_text(request, session, note.text)),
             created_at=note.created_at,
         )
         for note in session.notes.order_by("-pk")

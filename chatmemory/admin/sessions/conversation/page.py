@@ -88,7 +88,7 @@ class ConversationView(ConversationPage):
             gaps=history.gaps(),
             content=content_of(self.model_admin, self.request, session),
             may_read=self.may("view_transcript", session),
-            notes=notes_of(session) if may_note and facts.related.has_notes else [],
+            notes=notes_of(self.request, session) if may_note and facts.related.has_notes else [],
             may_note=may_note,
             notes_url=self.url("session_notes", session.pk) if may_note else "",
             max_note_chars=MAX_NOTE_CHARS,
