@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Concatenate, ParamSpec
+from urllib.parse import urlsplit
 
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.views import redirect_to_login
@@ -39,7 +41,7 @@ from chatmemory.services import Actor
 
 POLICY = (
     "default-src 'self'; script-src 'self'; object-src 'none'; base-uri 'none'; "
-    "frame-ancestors 'none'; connect-src 'self'"
+    "frame-ancestors 'none'; connect-src 'self'; form-action 'self'"
 )
 
 PROBLEMS = {
@@ -80,7 +82,7 @@ def with_policy(view: Guarded[P]) -> Guarded[P]:
     @wraps(view)
     def inner(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
         response = view(request, *args, **kwargs)
-        response.headers.setdefault("Content-Security-Policy", policy())
+        response.headers.setdefault("Content-Security-Policy", _with_form_targets(policy()))
         return response
 
     return inner
@@ -90,6 +92,15 @@ def policy() -> str:
     """Return the Content-Security-Policy, with the origins of allowed images."""
     sources = " ".join(("'self'", *chat_settings.IMAGE_ORIGINS))
     return f"{POLICY}; img-src {sources}" if chat_settings.IMAGE_ORIGINS else POLICY
+
+
+def _with_form_targets(policy: str) -> str:
+    """Add the origins to which the project redirects from a form."""
+    # Chromium also checks the redirect that answers a form, such as that of a sign-out.
+    targets = [settings.LOGIN_URL, settings.LOGIN_REDIRECT_URL, settings.LOGOUT_REDIRECT_URL]
+    places = [urlsplit(str(url or ""))._replace(path="", query="", fragment="") for url in targets]
+    origins = {place.geturl().removeprefix("//") for place in places if place.netloc}
+    return policy.replace("form-action 'self'", " ".join(("form-action 'self'", *sorted(origins))))
 
 
 def page(view: View[P]) -> Guarded[P]:
