@@ -19,7 +19,8 @@ class OnceGenerator(SchemaGenerator):
 
 @cache
 def _schema() -> Any:
-    return SchemaGenerator().get_schema(public=True)
+    generator: Any = SchemaGenerator
+    return generator().get_schema(public=True)
 
 
 schema = require_safe(SpectacularJSONAPIView.as_view(generator_class=OnceGenerator))

@@ -194,3 +194,10 @@ def _log_in(browser: OpenerDirector, page: str, username: str, password: str) ->
     answer = browser.open(form.url, urlencode(filled).encode())
     assert answer.url == page
     return int(answer.status)
+
+
+@pytest.mark.regression
+def test_the_proxy_of_the_compose_file_sends_the_address_of_its_client():
+    """Without this line nginx passes on what the client sent."""
+    text = (settings.BASE_DIR / "compose.yaml").read_text()
+    assert "proxy_set_header X-Forwarded-For $$remote_addr;" in text

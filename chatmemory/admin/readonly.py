@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any, ClassVar, NoReturn
 
+from django.apps import apps
+from django.conf import settings as django_settings
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
@@ -16,12 +19,14 @@ from django.core.exceptions import (
 )
 from django.db.models import QuerySet
 from django.db.models.constants import LOOKUP_SEP
-from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import reverse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.template.loader import get_template
+from django.urls import URLPattern, reverse
 
 from chatmemory.admin.keyset import KeysetChangeList
 from chatmemory.admin.text import number_of
 from chatmemory.models import Session
+from chatmemory.pages.base import with_policy
 from chatmemory.services import Actor
 from chatmemory.services.audit import entries
 
@@ -48,6 +53,14 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
     class Media:
         css = {"all": ["chatmemory/admin.css"]}  # noqa: RUF012  # Django's form
+
+    @property
+    def urls(self) -> list[URLPattern]:
+        """Return the addresses; their pages send the policy of the chat pages."""
+        found: list[URLPattern] = super().urls
+        for one in found:
+            one.callback = _with_policy(one.callback)
+        return found
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm(f"chatmemory.{self.view_codename}")
@@ -191,6 +204,29 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         if found is None or not self.permits(request, "view", obj=found):
             raise Http404
         return found
+
+
+def _with_policy(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    policed = with_policy(view)
+
+    @wraps(view)
+    def inner(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        return (policed if _needs_policy() else view)(request, *args, **kwargs)
+
+    return inner
+
+
+def _needs_policy() -> bool:
+    """Return whether our pages of the admin send a Content-Security-Policy.
+
+    Not if the project has a middleware for it, which would keep ours, nor if the project or a theme
+    replaces Django's base templates, which then can have inline code.
+    """
+    if any("csp" in name.lower() for name in django_settings.MIDDLEWARE):
+        return False
+    folder = apps.get_app_config("admin").path
+    bases: list[Any] = [get_template(f"admin/{name}.html") for name in ("base", "base_site")]
+    return all(str(base.origin).startswith(folder) for base in bases)
 
 
 def _declares(declared: Any, lookup: str) -> bool:

@@ -9,6 +9,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec
 from urllib.parse import urlsplit
 
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.views import redirect_to_login
@@ -41,7 +42,7 @@ from chatmemory.services import Actor
 
 POLICY = (
     "default-src 'self'; script-src 'self'; object-src 'none'; base-uri 'none'; "
-    "frame-ancestors 'none'; connect-src 'self'"
+    "frame-ancestors 'none'; connect-src 'self'; form-action 'self'"
 )
 
 PROBLEMS = {
@@ -82,7 +83,7 @@ def with_policy(view: Guarded[P]) -> Guarded[P]:
     @wraps(view)
     def inner(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
         response = view(request, *args, **kwargs)
-        response.headers.setdefault("Content-Security-Policy", policy())
+        response.headers.setdefault("Content-Security-Policy", _with_form_targets(policy()))
         return response
 
     return inner
@@ -103,6 +104,15 @@ def static_origins() -> list[str]:
     """Return the other origin of the static files, if STATIC_URL or their storage has one."""
     place = urlsplit(static("chatmemory/chat.js"))._replace(path="", query="", fragment="")
     return [place.geturl().removeprefix("//")] if place.netloc else []
+
+
+def _with_form_targets(policy: str) -> str:
+    """Add the origins to which the project redirects from a form."""
+    # Chromium also checks the redirect that answers a form, such as that of a sign-out.
+    targets = [settings.LOGIN_URL, settings.LOGIN_REDIRECT_URL, settings.LOGOUT_REDIRECT_URL]
+    places = [urlsplit(str(url or ""))._replace(path="", query="", fragment="") for url in targets]
+    origins = {place.geturl().removeprefix("//") for place in places if place.netloc}
+    return policy.replace("form-action 'self'", " ".join(("form-action 'self'", *sorted(origins))))
 
 
 def page(view: View[P]) -> Guarded[P]:

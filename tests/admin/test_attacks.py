@@ -50,6 +50,50 @@ def masked(settings):
     )
 
 
+HEADER = "Content-Security-Policy"
+
+
+@pytest.mark.parametrize("page", [LIST, AUDIT, f"{LIST}people/", "/admin/chatmemory/maintenance/"])
+def test_each_page_of_ours_sends_the_policy_of_the_chat_pages(page):
+    client = operator("view_session", "view_audit", "view_numbers", "view_user")
+    answer = client.get(page)
+    assert answer.status_code == 200
+    assert "script-src 'self'" in answer[HEADER]
+    assert HEADER not in client.get("/admin/auth/user/")
+
+
+def test_the_policy_of_the_project_is_not_replaced(settings):
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "tests.admin.test_attacks.CSPMiddleware"]
+    assert operator("view_session").get(LIST)[HEADER] == "default-src *"
+
+
+class CSPMiddleware:
+    """Sends a policy unless the answer has one, as those of Django 6 and django-csp do."""
+
+    def __init__(self, get_response):
+        self.get_response = get_response
+
+    def __call__(self, request):
+        response = self.get_response(request)
+        response.headers.setdefault(HEADER, "default-src *")
+        return response
+
+
+@pytest.mark.parametrize("base", ["base", "base_site"])
+def test_a_theme_with_its_own_base_template_has_no_policy(settings, base):
+    own = {f"admin/{base}.html": "{% block content %}{% endblock %}"}
+    loaders = [
+        ("django.template.loaders.locmem.Loader", own),
+        "django.template.loaders.app_directories.Loader",
+    ]
+    [engine] = settings.TEMPLATES
+    options = {**engine["OPTIONS"], "loaders": loaders}
+    settings.TEMPLATES = [{**engine, "APP_DIRS": False, "OPTIONS": options}]
+    answer = operator("view_session").get(LIST)
+    assert answer.status_code == 200
+    assert HEADER not in answer
+
+
 @pytest.mark.parametrize("query", TESTS_OF_TEXT)
 def test_no_address_tests_a_column_that_no_filter_declares(masked, query):
     client = operator("view_session", "trim_history")

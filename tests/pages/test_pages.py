@@ -333,7 +333,7 @@ def test_our_pages_send_their_policy_and_are_not_stored(web, ann, path):
 
 def test_a_sign_out_is_a_post(web):
     page = html_of(web.get("/chat/"))
-    assert '<form method="post" action="/accounts/logout/">' in page
+    assert '<form id="cm-sign-out" method="post" action="/accounts/logout/">' in page
     assert web.get("/accounts/logout/").status_code == 405
 
 

@@ -96,6 +96,21 @@ def test_signing_out_removes_what_the_browser_keeps_of_the_person(ann, to):
     assert "Clear-Site-Data" not in browser.get("/accounts/logout/")
 
 
+@pytest.mark.parametrize(
+    ("to", "targets"),
+    [
+        (None, "'self'"),
+        ("home", "'self'"),
+        ("https://sso.example/end?x=1", "'self' https://sso.example"),
+    ],
+)
+def test_forms_lead_only_to_this_site_and_where_the_project_redirects(ann, to, targets):
+    browser, _ = sign_in()
+    with override_settings(LOGOUT_REDIRECT_URL=to):
+        policy = browser.get("/chat/~archived/")["Content-Security-Policy"]
+    assert policy.endswith(f"; form-action {targets}")
+
+
 @pytest.mark.parametrize("path", ["login", "logout"])
 def test_the_pages_send_the_policy(ann, path):
     browser, _ = sign_in()
