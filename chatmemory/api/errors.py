@@ -18,6 +18,7 @@ from django.http import Http404, UnreadablePostError
 from rest_framework import exceptions
 from rest_framework.response import Response
 
+from chatmemory.database.faults import is_unavailable
 from chatmemory.database.host_tests import ChatMemoryTestMixinMissing
 from chatmemory.errors import (
     Archived,
@@ -122,6 +123,8 @@ def error_response(error: Exception, context: object) -> Response:
     if isinstance(error, ChatMemoryTestMixinMissing):
         raise error
     error = entry_for(TRANSLATED, type(error)) or error
+    if is_unavailable(error):
+        error = MemoryUnavailable()
     if isinstance(error, ChatMemoryError):
         return _response(error)
     if http_error := entry_for(HTTP_ONLY, type(error)):

@@ -42,6 +42,8 @@ class Fault(Enum):
     """The database can't store the value."""
     TOO_LARGE = auto()
     """The row or statement exceeds a limit of the database."""
+    NO_TABLES = auto()
+    """A table or the database is missing, as while a restore drops and creates it."""
     OTHER = auto()
 
 
@@ -65,6 +67,8 @@ _SQLSTATES = {
     "53200": Fault.OUT_OF_SPACE,  # out_of_memory
     "23505": Fault.DUPLICATE,  # unique_violation
     "23503": Fault.MISSING_PARENT,  # foreign_key_violation
+    "42P01": Fault.NO_TABLES,  # undefined_table
+    "3D000": Fault.NO_TABLES,  # invalid_catalog_name
     "54000": Fault.TOO_LARGE,  # program_limit_exceeded
 }
 # Other codes of a class: connection exception, system error, data exception.
@@ -110,12 +114,15 @@ _ERRNOS = {
     1452: Fault.MISSING_PARENT,  # ER_NO_REFERENCED_ROW_2
     1366: Fault.BAD_DATA,  # ER_TRUNCATED_WRONG_VALUE_FOR_FIELD
     1406: Fault.BAD_DATA,  # ER_DATA_TOO_LONG
+    1146: Fault.NO_TABLES,  # ER_NO_SUCH_TABLE
+    1049: Fault.NO_TABLES,  # ER_BAD_DB_ERROR
+    1046: Fault.NO_TABLES,  # ER_NO_DB_ERROR, if it was dropped and created
     1153: Fault.TOO_LARGE,  # ER_NET_PACKET_TOO_LARGE
 }
 # https://www.sqlite.org/rescode.html
 #
-# A wait for a lock and a conflict have the same code. A read-only file is not a standby, since each
-# connection opens the same file.
+# A wait for a lock and a conflict have the same code; a missing table has none of its own. A
+# read-only file is not a standby, since each connection opens the same file.
 _SQLITE_CODES = {
     5: Fault.CONFLICT,  # SQLITE_BUSY
     6: Fault.CONFLICT,  # SQLITE_LOCKED
@@ -147,6 +154,12 @@ def fault_of(error: DatabaseError | InterfaceError) -> Fault:
     if arguments and isinstance(arguments[0], int):
         return _ERRNOS.get(arguments[0], Fault.OTHER)
     return Fault.CONNECTION_LOST if isinstance(error, InterfaceError) else Fault.OTHER
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """Whether an error means that the database cannot be reached, or has no tables."""
+    kinds = (Fault.CONNECTION_LOST, Fault.TOO_MANY_CONNECTIONS, Fault.NO_TABLES)
+    return isinstance(error, DatabaseError | InterfaceError) and fault_of(error) in kinds
 
 
 def write_connection() -> BaseDatabaseWrapper:

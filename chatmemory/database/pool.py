@@ -6,6 +6,8 @@ import asyncio
 import atexit
 import functools
 import logging
+import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -209,6 +211,26 @@ def _wait_at_exit() -> None:
     for executor in _executors.values():
         executor.shutdown(wait=False)
         executor.join(EXIT_WAIT_SECONDS)
+
+
+def _forget_inherited_pool() -> None:
+    """Forget Django's pool and connection of the parent process, which also uses their sockets.
+
+    They are kept in `_inherited`: if they were closed, the server would end those of the parent.
+    """
+    backend = sys.modules.get("django.db.backends.postgresql.base")
+    pools = getattr(getattr(backend, "DatabaseWrapper", None), "_connection_pools", {})
+    connection = write_connection()
+    if (pool := pools.pop(connection.alias, None)) is not None:
+        _inherited.append((pool, connection.connection))
+        if not connection.in_atomic_block:
+            connection.connection = None
+
+
+_inherited: list[object] = []
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_inherited_pool)
 
 
 def _lock_of(lane: Lane) -> asyncio.Lock:

@@ -70,12 +70,14 @@ def durably(work: Callable[[], T], *, is_repeatable: bool) -> T:
     for attempt in count():
         try:
             return work()
-        except (ProgrammingError, NotSupportedError):
-            raise  # a bug or a missing migration, not a transient error
         except SynchronousOnlyOperation as error:
             raise SynchronousOnlyOperation(_twin_hint(work)) from error
         except (DatabaseError, InterfaceError) as error:
             fault = fault_of(error)
+            if fault is not Fault.NO_TABLES and isinstance(
+                error, ProgrammingError | NotSupportedError
+            ):
+                raise  # a bug or a missing migration, not a transient error
             lock_timeouts += fault is Fault.LOCK_TIMEOUT
             _raise_permanent_error(fault, error)
             # After a failover a pool can hold connections to the former primary, which now only

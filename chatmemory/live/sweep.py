@@ -16,7 +16,9 @@ from typing import Any
 
 from chatmemory.access.logins import aallowed_logins, acurrent_logins
 from chatmemory.conf import settings
+from chatmemory.database.faults import is_unavailable
 from chatmemory.database.pool import in_pool
+from chatmemory.errors import MemoryUnavailable
 from chatmemory.live.sockets import Sockets, close_others
 from chatmemory.live.texts import Texts
 from chatmemory.logs import log_error
@@ -112,6 +114,9 @@ class Sweep:
                     pause = await sweep()
                     self._succeeded_at[sweep.__name__] = time.monotonic()
                 except Exception as error:
+                    if isinstance(error, MemoryUnavailable) or is_unavailable(error):
+                        logger.warning("a sweep failed: the database is unavailable")
+                        continue
                     log_error(logger, "a sweep failed; the next is in %s s", pause, error=error)
 
     async def _sweep_heads(self) -> float:

@@ -133,12 +133,8 @@ async def test_without_the_database_the_client_must_reconnect(ann, monkeypatch):
             bye, code = await tab.closed()
     finally:
         await db(rename)("elsewhere", "chatmemory_ticket")
-    # On other databases a missing table is not a database fault, but a missing migration.
-    is_unavailable = connection.vendor == "sqlite"
-    assert (bye["reason"], code) == (
-        ("unavailable", 4503) if is_unavailable else ("internal", 1011)
-    )
-    assert (bye["after_ms"] is not None) == is_unavailable
+    assert (bye["reason"], code) == ("unavailable", 4503)
+    assert bye["after_ms"] is not None
     assert bye["reconnect"]
 
 

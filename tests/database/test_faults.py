@@ -330,8 +330,14 @@ def test_a_full_disk_is_out_of_space(own_connection, only):
     )
 
 
-def test_a_missing_table_has_no_kind_of_its_own():
-    assert fault_in(execute, "SELECT * FROM nothing") is Fault.OTHER
+def test_a_missing_table_has_a_kind_of_its_own_but_on_sqlite():
+    kind = Fault.OTHER if connection.vendor == "sqlite" else Fault.NO_TABLES
+    assert fault_in(execute, "SELECT * FROM nothing") is kind
+
+
+@pytest.mark.parametrize("code", ["3D000", "42P01", 1046, 1049, 1146])
+def test_each_code_of_a_missing_table_or_database_is_known(code):
+    assert fault_of(error_with(code)) is Fault.NO_TABLES
 
 
 def failing(times: int, call) -> tuple[list[int], Any]:
