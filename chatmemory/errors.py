@@ -147,6 +147,15 @@ class ModelError(ChatMemoryError):
     code = "model_error"
 
 
+class ResponderError(ModelError):
+    """The bot failed. An operator must check its code.
+
+    For every error of the responder that no client of a provider raised.
+    """
+
+    code = "responder_error"
+
+
 class ModelUnavailable(ModelError):
     """The model is unavailable.
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sysconfig
 import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 MAX_FRAMES = 30
 """Frames of one error in the log: the last ones, where the error was raised."""
+_LIBRARIES = (
+    str(Path(__file__).parent),
+    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+    "<frozen",
+)
+"""Beginnings of the names of files that are not the host's."""
 MAX_ERRORS = 10
 """Errors in one log entry: the error, its causes, and the members of groups."""
 
@@ -22,14 +30,28 @@ def log_error(
     error: BaseException,
     level: int = logging.ERROR,
 ) -> None:
-    """Log a message, then the classes and frames of an error and its causes."""
-    with_error = f"{message}: %s"
+    """Log a message, then the classes and frames of an error and its causes.
+
+    The class and the place are part of the template, by which tools such as Sentry group errors.
+    """
+    with_error = f"{message}: %s\n{place_of(error).replace('%', '%%')}"
     logger.log(level, with_error, *args, describe(error), stacklevel=2)
 
 
 def describe(error: BaseException) -> str:
     """Format the classes, HTTP statuses and frames of an error and its causes, without texts."""
     return "\n".join(line for each in _chain(error) for line in _lines(each))
+
+
+def place_of(error: BaseException) -> str:
+    """Return the class of an error, and the last function of the host in its frames, if any."""
+    functions = [
+        f" in {frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}"
+        for each in _chain(error)
+        for frame, _ in traceback.walk_tb(each.__traceback__)
+        if not frame.f_code.co_filename.startswith(_LIBRARIES)
+    ]
+    return type(error).__name__ + "".join(functions[-1:])
 
 
 def log_loop_error(logger: logging.Logger, context: Mapping[str, Any]) -> None:

@@ -2,8 +2,9 @@
 
 The committing thread sends them. For commits of sockets and runs a separate thread does, except
 for `session_changed`, `turn_waiting` and `stop_requested`: these are always sent immediately, so
-their receivers must be quick. All carry `session_pk`, none carries content. An exception in a
-receiver is logged without its text, and does not stop other receivers.
+their receivers must be quick. All carry `session_pk`. None carries content, except for the error of
+`responder_failed`. An exception in a receiver is logged without its text, and does not stop other
+receivers.
 """
 
 from __future__ import annotations
@@ -60,3 +61,7 @@ person, or on all."""
 save_failed = Signal()
 """A LangChain history could not store messages. Also carries `ref` and `error`. Sent without a
 commit; `session_pk` is None."""
+
+responder_failed = Signal()
+"""A responder raised an error. Also carries `client_id` and `error`, the exception, whose text and
+local variables may contain messages and keys. Sent without a commit, before the turn ends."""

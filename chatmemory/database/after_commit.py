@@ -21,7 +21,7 @@ from django.dispatch import Signal
 
 from chatmemory import codec, signals
 from chatmemory.database.faults import write_connection
-from chatmemory.database.pool import is_pool_thread
+from chatmemory.database.pool import in_pool, is_pool_thread
 from chatmemory.database.threads import DaemonExecutor
 from chatmemory.logs import log_error
 from chatmemory.models import Change, Turn
@@ -129,6 +129,13 @@ def announce_finished(session_pk: int, client_id: str, status: str, error: str) 
     """Send `turn_finished` and log the turn after the commit."""
     send = partial(_send_finished, session_pk, client_id, status, error)
     _call_after_commit(partial(_call_on_delivery_thread, send))
+
+
+def announce_failure(session_pk: int, client_id: str, error: BaseException) -> None:
+    """Send `responder_failed` now."""
+    if signals.responder_failed.has_listeners():
+        fields = {"session_pk": session_pk, "client_id": client_id, "error": error}
+        _call_on_delivery_thread(partial(signals.responder_failed.send_robust, None, **fields))
 
 
 def announce_act(session_pk: int | None, action: str, actor: str, messages: int) -> None:
@@ -255,3 +262,6 @@ def call_after_commit(call: Callable[[], object], *, using: str | None = None) -
     # Not with `robust=True`: Django then logs the error's text too, and its log call fails for a
     # `partial`, which has no name.
     transaction.on_commit(hook, using=using)
+
+
+aannounce_failure = in_pool(announce_failure)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import ParamSpec, TypeVar
 from weakref import WeakSet
 
@@ -49,7 +50,7 @@ class HostExecutor(DaemonExecutor):
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         if settings.DB_THREADS or not _is_host_code.get():  # a test's own calls need threads
-            return super().submit(_with_fresh_connection, fn, *args, **kwargs)
+            return super().submit(partial(_with_fresh_connection, fn, *args, **kwargs))
         call = sync_to_async(fn)(*args, **kwargs)
         return asyncio.run_coroutine_threadsafe(call, asyncio.get_running_loop())
 

@@ -22,9 +22,11 @@ from functools import partial
 from typing import Any
 
 from asgiref.sync import async_to_sync
+from django.conf import settings as django_settings
 
 from chatmemory import codec, responders
 from chatmemory.conf import settings
+from chatmemory.database.after_commit import aannounce_failure
 from chatmemory.database.host_code import HOST_THREADS, HostExecutor, fresh_connections
 from chatmemory.database.host_tests import require_shared_data
 from chatmemory.errors import ChatMemoryError, MemoryUnavailable, ModelError, ModelTimeout
@@ -48,6 +50,7 @@ from chatmemory.live.titles import give_title
 from chatmemory.logs import log_error
 from chatmemory.models import Message
 from chatmemory.responders import Finished, Progress, Request, Text
+from chatmemory.responders.failures import code_of
 from chatmemory.services.turns import progress, recovery
 from chatmemory.services.turns.claims import Claim, aclaim_next, claim_next
 from chatmemory.services.turns.fairness import asessions_to_claim, has_turn_limit
@@ -57,6 +60,8 @@ logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.02
 """How long a responder that never waits may run before the loop runs other tasks."""
+MAX_ERROR_CHARS = 1_000
+"""Maximum length of the text of a responder's error."""
 POLL_SECONDS = 0.05
 """How often the drain checks whether runs have ended."""
 
@@ -288,6 +293,7 @@ class Runner:
     async def _respond(self, run: Run, was_waiting: bool) -> None:
         """Run the responder and store the end of the turn, also if the responder fails."""
         status, error = COMPLETE, ""
+        request: Request | None = None
         try:
             if not await progress.astart_turn(claim=run.claim):
                 return
@@ -312,19 +318,31 @@ class Runner:
             level = logging.WARNING if is_ours else logging.ERROR
             message = "turn %s ends as %s"
             log_error(logger, message, run.claim.client_id, error, error=problem, level=level)
+            await aannounce_failure(run.claim.session_pk, run.claim.client_id, problem)
         except BaseException as problem:
             # A responder may raise SystemExit or CancelledError itself.
             if run.is_ending or self._is_shutting_down or _is_closed_from_outside(run):
                 raise
-            status, error = FAILED, ModelError.code
+            status, error = FAILED, code_of(problem)
             message = "turn %s: the responder failed"
             log_error(logger, message, run.claim.client_id, error=problem)
+            await self._explain(run, request, problem)
         if run.save_task is not None:
             # The end would wait for the save's lane (Note [Lanes]). Until this task claims the end,
             # the keeper can still end the run.
             await asyncio.wait({run.save_task})
         if run.claim_end():
             await self._finish(run, status, error)
+
+    async def _explain(self, run: Run, request: Request | None, error: BaseException) -> None:
+        """Show the text of an error to developers: it may contain messages and keys."""
+        text = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS].replace("`", "'")
+        if django_settings.DEBUG:
+            logger.error("turn %s: %s", run.claim.client_id, text)
+        owner = request.session.owner if request is not None else None
+        if getattr(owner, "is_staff", False) and run.last is None:
+            run.add_text(f"\n\n```text\n{text}\n```\n" if run.chars else f"```text\n{text}\n```\n")
+        await aannounce_failure(run.claim.session_pk, run.claim.client_id, error)
 
     async def _finish(self, run: Run, status: str, error: str) -> None:
         """Store the end of a run. The caller has claimed it with `claim_end`."""

@@ -33,6 +33,7 @@ RENDERED_ROWS = 100
 
 FAILURES = {
     "model_error": gettext_lazy("The model failed."),
+    "responder_error": gettext_lazy("The bot failed. An operator has to fix this."),
     "model_unavailable": gettext_lazy("The model is not available. Try again in a moment."),
     "model_timeout": gettext_lazy("The model took too long."),
     "model_rate_limited": gettext_lazy(

@@ -18,6 +18,7 @@ from chatmemory.errors import (
     ModelRateLimited,
     ModelTimeout,
     ModelUnavailable,
+    ResponderError,
 )
 
 _CLASSES: Sequence[tuple[type[ModelError], Set[str], Set[int], Sequence[str]]] = (
@@ -124,6 +125,12 @@ def kind_of(error: BaseException) -> type[ModelError] | None:
         if names & known or statuses & known_statuses or any(part in text for part in phrases):
             return kind
     return None
+
+
+def code_of(error: BaseException) -> str:
+    """Return the code of an error for which `kind_of` returns None."""
+    is_of_provider = any(map(_is_of_client, _causes(error)))
+    return (ModelError if is_of_provider else ResponderError).code
 
 
 def is_blocked(message: Mapping[str, object]) -> bool:

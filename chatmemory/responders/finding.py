@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sys
 from collections.abc import AsyncGenerator, Callable
@@ -73,7 +74,10 @@ def _from_path(path: str) -> Responder:
 
 def _from_factory(factory: Callable[[Session], Any]) -> Responder:
     async def respond(request: Request) -> AsyncGenerator[Step, None]:
-        made = factory(request.session)
+        if inspect.iscoroutinefunction(factory):
+            made = factory(request.session)
+        else:
+            made = await asyncio.to_thread(factory, request.session)  # Note [Host code in loops]
         if inspect.isawaitable(made):
             made = await made
         async with aclosing(_from_object(made)(request)) as items:

@@ -123,7 +123,7 @@ async def test_a_failed_turn_has_a_reply_with_its_error(ann, settings):
     use_responder(settings, "failing")
     async with serving() as address, chat(address, ann) as talk:
         reply = await within(talk.ask("hi"))
-    assert (reply.text, reply.status, reply.error) == ("So far, ", "failed", "model_error")
+    assert (reply.text, reply.status, reply.error) == ("So far, ", "failed", "responder_error")
 
 
 async def test_stop_interrupts_a_turn(ann, settings, monkeypatch):

@@ -8,6 +8,7 @@ import inspect
 import threading
 from collections import UserDict
 from itertools import pairwise
+from queue import Queue
 from unittest.mock import patch
 
 import pytest
@@ -16,11 +17,12 @@ from django.contrib.auth import get_user_model
 from django.db import connection
 from langchain_core.runnables import RunnableLambda
 
-from chatmemory import conf, services
+from chatmemory import conf, services, signals
 from chatmemory.access import logins
 from chatmemory.access.logins import Login
 from chatmemory.consumers.logins import login_of
 from chatmemory.consumers.origins import ais_allowed_origin
+from chatmemory.database.after_commit import is_everything_delivered
 from chatmemory.database.host_code import HostExecutor
 from chatmemory.database.pool import in_pool
 from chatmemory.live import titles
@@ -85,12 +87,35 @@ async def generator_with_thread(messages, session):
     yield str(await asyncio.to_thread(query))
 
 
-chain = RunnableLambda(lambda given: str(query()))
+chain = RunnableLambda[object, str](lambda given: str(query()))
 
 
 async def afactory(session):
     await aquery()
     return echo
+
+
+def factory(session):
+    query()
+    return echo
+
+
+async def failing(messages, session):
+    yield "So far, "
+    raise LookupError(f"no order {messages[-1]['content']}")
+
+
+def failing_factory(session):
+    raise LookupError(f"no bot for {session.key}")
+
+
+class APIStatusError(Exception):
+    """As a generated client of a provider raises it."""
+
+
+async def of_provider(messages, session):
+    yield "So far, "
+    raise APIStatusError("no")
 
 
 async def echo(messages, session):
@@ -161,6 +186,7 @@ CASES = [
     ("RESPONDER", "generator_with_thread", run_turn),
     ("RESPONDER", "chain", run_turn),
     ("RESPONDER", "afactory", run_turn),
+    ("RESPONDER", "factory", run_turn),
     ("TITLE", "title", run_turn),
     ("TITLE", "atitle", run_turn),
     ("TOKEN_COUNTER", "query", run_turn),
@@ -185,6 +211,7 @@ def _plain_connections(live, monkeypatch):
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
     monkeypatch.setattr(titles, "_threads", HostExecutor(1, name="titles"))
     yield
+    wait_for(is_everything_delivered, "a receiver still has such a connection")
     connection.close()
 
 
@@ -206,6 +233,77 @@ def test_a_function_of_the_host_can_query_after_its_connection_was_lost(
     call(ann)
     assert CALLS
     wait_for(lambda: is_closed(CALLS[-1]), "the connection stays open")
+
+
+def answer(ann, settings, name):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "RESPONDER": f"{__name__}.{name}"}
+    run_turn(ann)
+    return Message.objects.get(role="assistant")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_sync_factory_can_query(ann, live, settings):
+    CALLS.clear()
+    assert answer(ann, settings, "factory").text == "Hello."
+    assert CALLS
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("failing", "responder_error"),
+        ("failing_factory", "responder_error"),
+        ("missing", "responder_error"),
+        ("of_provider", "model_error"),
+    ],
+)
+def test_an_error_of_the_hosts_code_has_its_own_code(ann, live, settings, name, code):
+    assert answer(ann, settings, name).error == code
+    assert Turn.objects.get().error == code
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_staff", [True, False])
+def test_only_the_session_of_a_staff_member_shows_the_error_of_a_bot(ann, live, settings, is_staff):
+    User.objects.update(is_staff=is_staff)
+    shown = "\n\n```text\nLookupError: no order hi\n```\n" if is_staff else ""
+    assert answer(ann, settings, "failing").text == f"So far, {shown}"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_debug", [True, False])
+def test_the_text_of_a_bots_error_is_logged_only_with_debug(ann, live, settings, caplog, is_debug):
+    settings.DEBUG = is_debug
+    answer(ann, settings, "failing")
+    assert ("LookupError: no order hi" in caplog.text) is is_debug
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_template_of_the_log_names_the_class_and_the_function_of_the_host(
+    ann, live, settings, caplog
+):
+    answer(ann, settings, "failing")
+    [template] = [record.msg for record in caplog.records if "responder failed" in record.msg]
+    assert template == f"turn %s: the responder failed: %s\nLookupError in {__name__}.failing"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("name", ["failing", "of_provider"])
+def test_a_receiver_gets_the_exception_of_a_responder(ann, live, settings, name):
+    received = Queue()
+
+    def receive(error, client_id, session_pk, **_):
+        received.put((type(error), client_id, session_pk, threading.current_thread().name))
+
+    signals.responder_failed.connect(receive)
+    try:
+        answer(ann, settings, name)
+        kind, *names = received.get(timeout=DEADLINE)
+    finally:
+        signals.responder_failed.disconnect(receive)
+    assert kind is {"failing": LookupError, "of_provider": APIStatusError}[name]
+    assert names == ["c0", Session.objects.get().pk, "chatmemory-signals_0"]
 
 
 @pytest.mark.django_db(transaction=True)

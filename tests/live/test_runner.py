@@ -127,9 +127,9 @@ def test_the_responder_gets_the_window_with_the_new_message_last(ann):
 def test_a_responder_that_fails_leaves_a_row_with_the_partial_text(ann, settings, caplog):
     use_responder(settings, "failing")
     begin(ann)
-    assert (ended().status, turn().error) == ("failed", "model_error")
+    assert (ended().status, turn().error) == ("failed", "responder_error")
     reply = Message.objects.get(role="assistant")
-    assert (reply.text, reply.status, reply.error) == ("So far, ", "failed", "model_error")
+    assert (reply.text, reply.status, reply.error) == ("So far, ", "failed", "responder_error")
     assert "builtins.RuntimeError" in caplog.text
     assert "secret" not in str(list(Turn.objects.values()) + list(Message.objects.values()))
 
@@ -168,7 +168,7 @@ def test_a_failure_is_logged_with_its_class_and_cause(
 def test_a_responder_that_exits_or_cancels_fails_only_its_own_turn(ann, settings, name):
     use_responder(settings, name)
     begin(ann)
-    assert (ended().status, turn().error) == ("failed", "model_error")
+    assert (ended().status, turn().error) == ("failed", "responder_error")
     assert rows()[-1] == ("assistant", "So far, ", "failed")
     use_responder(settings, "echo")
     begin(ann, "again", "c2")
@@ -220,7 +220,7 @@ def test_unstorable_characters_are_replaced_in_the_partial_text(ann, settings, m
 def test_a_responder_that_cannot_be_used_fails_the_turn(ann, settings, name):
     use_responder(settings, name)
     begin(ann)
-    assert (ended().status, turn().error) == ("failed", "model_error")
+    assert (ended().status, turn().error) == ("failed", "responder_error")
     assert rows()[-1] == ("assistant", "", "failed")
 
 
@@ -765,10 +765,10 @@ async def test_a_run_does_not_use_the_event_loop_of_its_caller(ann, settings):
     assert loop is not asyncio.get_running_loop()
 
 
-def test_a_memory_error_in_a_responder_is_reported_as_a_model_error(ann, settings):
+def test_a_memory_error_in_a_responder_is_reported_as_an_error_of_the_responder(ann, settings):
     use_responder(settings, "not_found")
     begin(ann)
-    assert (ended().status, turn().error) == ("failed", "model_error")
+    assert (ended().status, turn().error) == ("failed", "responder_error")
 
 
 def test_a_turn_that_already_runs_is_not_run_again_by_a_caller(ann, settings):

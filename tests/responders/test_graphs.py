@@ -162,7 +162,7 @@ def test_a_tool_that_fails_fails_the_turn_and_leaves_no_call_open(caplog):
         calling(("broken", {"city": "Rome"}, "a")), AIMessage("never said"), AIMessage("Well.")
     )
     turn = send_and_run("How is it?")
-    assert (turn.status, turn.error) == ("failed", "model_error")
+    assert (turn.status, turn.error) == ("failed", "responder_error")
     assert [role for role, _ in rows()] == ["user", "assistant", "tool", "assistant"]
     assert "secret" not in str(rows())
     model.replies[1] = AIMessage("Well.")

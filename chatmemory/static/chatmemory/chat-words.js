@@ -44,6 +44,7 @@ export const words = {
   /** @type {Texts} by the error code of a message */
   errors: {
     model_error: _("The model failed."),
+    responder_error: _("The bot failed. An operator has to fix this."),
     model_unavailable: _("The model is not available. Try again in a moment."),
     model_timeout: _("The model took too long."),
     model_rate_limited: _("The model received too many requests. Try again in a moment."),
