@@ -30,6 +30,7 @@ from django.core.management.color import no_style
 from django.db import OperationalError, connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import Client, TransactionTestCase, override_settings
+from django.test.utils import override_script_prefix
 from django.utils import translation
 from django.utils.crypto import get_random_string
 from playwright.sync_api import Browser
@@ -331,6 +332,14 @@ def postgresql() -> None:
     """Skip the test on all other databases."""
     if connection.vendor != "postgresql":
         pytest.skip("only for PostgreSQL")
+
+
+@pytest.fixture
+def url_prefix(settings: Any) -> Iterator[str]:
+    """The project is below a URL prefix."""
+    settings.STATIC_URL = "/app/static/"  # Django would keep one with the prefix for later tests
+    with override_script_prefix("/app/"):
+        yield "/app/"
 
 
 @pytest.fixture

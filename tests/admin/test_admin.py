@@ -11,7 +11,7 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
-from django.test.utils import CaptureQueriesContext, override_script_prefix
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from chatmemory import services
@@ -498,11 +498,10 @@ def test_an_operator_tags_a_session(talk):
 
 
 @pytest.mark.regression
-def test_a_changed_tag_leads_back_below_the_prefix_of_the_site(talk):
+def test_a_changed_tag_leads_back_below_the_prefix_of_the_site(talk, url_prefix):
     client = operator("view_session", "tag_session")
-    with override_script_prefix("/app/"):
-        given = {"tag": "contract", "reason": "signed", "act": "add"}
-        answer = client.post(f"/admin/chatmemory/session/{talk.pk}/tags/", given)
+    given = {"tag": "contract", "reason": "signed", "act": "add"}
+    answer = client.post(f"/admin/chatmemory/session/{talk.pk}/tags/", given)
     assert answer["Location"] == f"/app/admin/chatmemory/session/{talk.pk}/tags/"
 
 

@@ -75,21 +75,6 @@ def test_the_pages_of_the_schema_are_only_read(api, page):
     assert api.options(f"/api/{page}/").status_code == 405
 
 
-@pytest.mark.regression
-def test_the_demo_generates_its_schema_once_whatever_the_query(api, monkeypatch):
-    found = api.get("/api/schema/").json()
-    assert "/api/sessions/" in found["paths"]
-    monkeypatch.delattr(SchemaGenerator, "parse")
-    for query in ("?version=2", "?lang=de", "?format=json"):
-        assert api.get(f"/api/schema/{query}").json() == found
-
-
-@pytest.mark.regression
-@pytest.mark.parametrize("page", ["schema", "docs"])
-def test_the_pages_of_the_schema_are_only_read(api, page):
-    assert api.options(f"/api/{page}/").status_code == 405
-
-
 @pytest.mark.parametrize("address", ["other/", "health", "sessionsx/", ""])
 def test_urls_that_the_api_does_not_use_belong_to_the_host(address):
     with pytest.raises(Resolver404):

@@ -6,7 +6,6 @@ import uuid
 
 import pytest
 from django.conf import settings
-from django.test.utils import override_script_prefix
 
 from tests.browsers import Chat
 from tests.factories import make_user
@@ -58,11 +57,10 @@ def test_page_and_widget_chat_below_a_prefix(
 
 @pytest.mark.regression
 @pytest.mark.django_db
-def test_the_address_of_the_socket_begins_with_the_prefix(client):
+def test_the_address_of_the_socket_begins_with_the_prefix(client, url_prefix):
     client.force_login(make_user("ann"))
     key = str(uuid.uuid4())
-    with override_script_prefix("/app/"):
-        page = client.get(f"/chat/{key}/").content.decode()
-        shop = client.get("/shop/").content.decode()
-    assert f'url="/app/ws/chat/{key}/"' in page
-    assert 'sockets="/app/ws/chat/"' in shop
+    page = client.get(f"/chat/{key}/").content.decode()
+    shop = client.get("/shop/").content.decode()
+    assert f'url="{url_prefix}ws/chat/{key}/"' in page
+    assert f'sockets="{url_prefix}ws/chat/"' in shop
