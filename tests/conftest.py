@@ -110,9 +110,11 @@ def _mark_slow(items: list[pytest.Item]) -> None:
     """
     cases: dict[tuple[object, ...], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if "workers" in getattr(item, "fixturenames", ()):
+        names = getattr(item, "fixturenames", ())
+        if "workers" in names:
             item.add_marker(pytest.mark.slow)
-        if "db" in getattr(item, "fixturenames", ()) or item.get_closest_marker("django_db"):
+        marked = item.get_closest_marker("django_db")
+        if marked or "db" in names or "transactional_db" in names:
             cases[item.parent, getattr(item, "originalname", item.name)].append(item)
     for same in cases.values():
         kept = {round(n * (len(same) - 1) / (FAST_CASES - 1)) for n in range(FAST_CASES)}

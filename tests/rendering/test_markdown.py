@@ -217,7 +217,7 @@ def hostile_texts():
         yield pytest.param(name, MAX_MARKDOWN_CHARS, id=f"{name}, whole", marks=cost)
 
 
-@pytest.mark.parametrize(("name", "chars"), hostile_texts())
+@pytest.mark.parametrize(("name", "chars"), [*hostile_texts()])
 def test_a_hostile_text_stays_within_its_budget(name, chars, empty_cache):
     text = HOSTILE[name][:chars]
     html = markdown(text)
