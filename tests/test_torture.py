@@ -37,7 +37,7 @@ from tests.torture.plans.links import commits, loss, redis
 from tests.torture.plans.locks import locks
 from tests.torture.plans.restores import restore
 from tests.torture.plans.slow import slow
-from tests.torture.plans.zombies import zombie
+from tests.torture.plans.zombies import NoStallFound, zombie
 from tests.torture.proxy import APPEND, statement_in
 from tests.torture.talker import Talker
 from tests.torture.verdict import Figure, Outcome, Verdict, summary
@@ -329,6 +329,12 @@ async def test_a_restore_shows_no_foreign_rows_and_reports_each_loss(shared):
 async def test_a_stalled_run_does_not_receive_the_text_of_the_next_turn(shared):
     outcome = await zombie(shared, 1, last=4)
     assert outcome.violations == []
+
+
+@pytest.mark.long
+async def test_a_plan_whose_stalls_come_before_the_start_of_a_run_does_not_finish(shared):
+    with pytest.raises(NoStallFound):
+        await zombie(shared, 1, last=1)
 
 
 @pytest.mark.long

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 
+from asgiref.sync import sync_to_async as db
+
+from chatmemory.models import Turn
 from tests.servers import Server
 from tests.torture.checker import Violation
 from tests.torture.planted import CALLS, STALLED, STALLS
@@ -13,24 +17,36 @@ from tests.torture.world import LEASE, Figure, Outcome, World
 
 WORDS = 30
 """Length of the reply during which the stalled run continues."""
-TAKEN_OVER = 4 * LEASE
+TAKEN_OVER = 12 * LEASE
 """Seconds in which another server ends the turn, unless the stalled run holds its lock."""
 STALL = "stalled"
 
 
+class NoStallFound(Exception):
+    """No stall lay between a start and its model call."""
+
+
 async def zombie(world: World, rounds: int, *, last: int | None = None) -> Outcome:
-    """Stop a server before each statement of a run; another server runs the next turn."""
+    """Stop a server before each statement of a run; another server runs the next turn.
+
+    Raises NoStallFound if no stall could show that the model gets the text of another turn.
+    """
     if not world.servers:
         await world.start(2)
     stalled, other = world.servers[:2]
     (world.folder / STALLS).mkdir(exist_ok=True)
     [talker] = await talkers(world, 1, lambda: stalled)
+    between = 0
     for _ in range(rounds):
-        statement = 1
-        while await _stall_at(statement, world, talker, stalled, other) and statement != last:
-            statement += 1
+        for statement in range(1, (last or sys.maxsize) + 1):
+            is_between = await _stall_at(statement, world, talker, stalled, other)
+            if is_between is None:
+                break
+            between += is_between
     await world.settle()
     await close_all([talker])
+    if not between:
+        raise NoStallFound
     found = await world.check(faults={STALL: rounds * (last or 4)})
     calls = _calls(world, talker.key)
     mistaken = [
@@ -40,6 +56,7 @@ async def zombie(world: World, rounds: int, *, last: int | None = None) -> Outco
     ]
     figures = [
         Figure("stalls", world.history.faults()[STALL]),
+        Figure("stalls between a start and its model call", between),
         Figure("model calls", len(calls), at_least=1),
         Figure("model calls with another turn's text", len(mistaken), at_most=0),
     ]
@@ -48,8 +65,11 @@ async def zombie(world: World, rounds: int, *, last: int | None = None) -> Outco
 
 async def _stall_at(
     statement: int, world: World, talker: Talker, stalled: Server, other: Server
-) -> bool:
-    """Stall a run before this statement; False if it has fewer."""
+) -> bool | None:
+    """Stall a run before this statement; None if it has fewer.
+
+    Returns whether the run had started and not called the model, and another server ended its turn.
+    """
     file, sign = world.folder / STALLS / str(statement), world.folder / STALLED
     file.touch()
     talker.choose = lambda: stalled
@@ -58,11 +78,14 @@ async def _stall_at(
     while not sign.exists():
         if asking.done():
             file.unlink()
-            return False
+            return None
         await asyncio.sleep(0.01)
     sign.unlink()
     world.fault(STALL)
     answering = None
+    turn = talker.current
+    is_called = turn in dict(_calls(world, talker.key))
+    is_between = not is_called and await db(_is_started)(turn)
     try:
         talker.choose = lambda: other
         talker.drop_socket()
@@ -74,7 +97,11 @@ async def _stall_at(
     await asking
     if answering is not None:
         await answering
-    return True
+    return is_between and answering is not None
+
+
+def _is_started(turn: str) -> bool:
+    return Turn.objects.filter(client_id=turn, started_at__isnull=False).exists()
 
 
 def _calls(world: World, key: str) -> list[tuple[str, str]]:
