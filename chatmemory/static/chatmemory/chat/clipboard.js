@@ -32,7 +32,7 @@ async function copyText(text, shown) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // Forbidden, or the page was not loaded over HTTPS. Some browsers copy only with a selection.
+    // Forbidden, or without HTTPS. Some browsers copy only with a selection.
     getSelection()?.selectAllChildren(shown);
     const put = (/** @type {ClipboardEvent} */ event) => {
       event.clipboardData?.setData("text/plain", text);

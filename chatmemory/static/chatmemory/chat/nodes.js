@@ -95,7 +95,7 @@ export function button(text, onClick, className = "") {
 }
 
 /**
- * Name a button that shows only an icon.
+ * Name a button with an icon.
  *
  * @param {HTMLElement} button
  * @param {string} text

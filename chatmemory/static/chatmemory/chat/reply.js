@@ -40,7 +40,7 @@ export class Reply {
     return this.#isWhole;
   }
 
-  /** Show what is new in the stream. Blocks that are shown remain, also after a reconnect. */
+  /** Show what is new. Blocks that are shown remain, also after a reconnect. */
   draw() {
     if (!this.stream || this.#isEnded) return;
     const {text, html, closed, isWhole} = this.stream;
@@ -102,7 +102,7 @@ export class Reply {
     }
   }
 
-  // The dot pulses only while no text arrives: an animation is drawn 60 times in a second.
+  // Only while no text arrives: an animation is drawn 60 times in a second.
   #awaitPause() {
     const {classList} = this.#rest;
     clearTimeout(this.#pauseTimer);

@@ -227,7 +227,7 @@ export class ChatView {
     setTimeout(draw, MAX_DRAW_DELAY_MS);
   }
 
-  // Draw streamed text, at most once in TEXT_MS: each time, the browser lays out and paints the page.
+  // At most once in TEXT_MS: each time, the browser lays out and paints the page.
   #drawStreams() {
     if (this.#textTimer) return;
     const wait = this.#textDrawnAt + TEXT_MS - performance.now();

@@ -52,7 +52,7 @@ export class Connection {
     this.#handlers = handlers;
   }
 
-  /** Open the socket without waiting for the next attempt, but not before the server permits it. */
+  /** Open the socket now, but not before the server permits it. */
   connect() {
     if (this.#opening || this.#socket) return;
     if (this.state === "waiting" && Date.now() < this.#notBefore) return;
