@@ -31,6 +31,13 @@ test("JSON that would grow too much remains as it is", () => {
 });
 
 test("the indentation of deep JSON is limited", () => {
-  assert.equal(Math.max(...indented("[".repeat(40)).split("\n").map(({ length }) => length)), 41);
+  assert.equal(
+    Math.max(
+      ...indented("[".repeat(40))
+        .split("\n")
+        .map(({length}) => length),
+    ),
+    41,
+  );
   assert.equal(indented("]"), "\n]");
 });

@@ -15,7 +15,8 @@ import {CLOSE_NOT_FOUND, CLOSE_TOO_MANY_CONNECTIONS, CLOSE_UNAUTHENTICATED} from
  * @returns {Banner}
  */
 export function bannerOf({state, ending, session, lost}, {isOnline, hasDetails}) {
-  if (ending?.code === CLOSE_NOT_FOUND && lost) return {text: words.messagesLost(lost), action: words.reload};
+  if (ending?.code === CLOSE_NOT_FOUND && lost)
+    return {text: words.messagesLost(lost), action: words.reload};
   if (state === "ended") return endedBanner(ending, hasDetails);
   // A live socket is more reliable than the browser's guess.
   if (!isOnline && state !== "live") return {text: words.offline};
