@@ -13,7 +13,7 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.http import HttpRequest, HttpResponse
 from django.urls import path, reverse
 
-from chatmemory.pages.base import with_policy
+from chatmemory.csp import with_policy
 
 
 class SignIn(LoginView):

@@ -25,8 +25,8 @@ from django.urls import URLPattern, reverse
 
 from chatmemory.admin.keyset import KeysetChangeList
 from chatmemory.admin.text import number_of
+from chatmemory.csp import with_policy
 from chatmemory.models import Session
-from chatmemory.pages.base import with_policy
 from chatmemory.services import Actor
 from chatmemory.services.audit import entries
 

@@ -7,16 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Concatenate, ParamSpec
-from urllib.parse import urlsplit
 
-from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.views import redirect_to_login
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.shortcuts import redirect, render
-from django.templatetags.static import static
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -25,7 +22,7 @@ from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.http import require_POST, require_safe
 
 from chatmemory.access import logins, rates
-from chatmemory.conf import settings as chat_settings
+from chatmemory.csp import with_policy
 from chatmemory.errors import (
     BadInput,
     Busy,
@@ -39,11 +36,6 @@ from chatmemory.errors import (
     Unauthenticated,
 )
 from chatmemory.services import Actor
-
-POLICY = (
-    "default-src 'self'; script-src 'self'; object-src 'none'; base-uri 'none'; "
-    "frame-ancestors 'none'; connect-src 'self'; form-action 'self'"
-)
 
 PROBLEMS = {
     BadInput: (400, gettext_lazy("The address of this page is not valid.")),
@@ -75,44 +67,6 @@ class Done:
     """The address of the page that a browser without JavaScript shows next."""
     fields: dict[str, object] = field(default_factory=dict)
     """The answer to a script."""
-
-
-def with_policy(view: Guarded[P]) -> Guarded[P]:
-    """Send a Content-Security-Policy that allows only scripts from files of this site."""
-
-    @wraps(view)
-    def inner(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
-        response = view(request, *args, **kwargs)
-        response.headers.setdefault("Content-Security-Policy", _with_form_targets(policy()))
-        return response
-
-    return inner
-
-
-def policy() -> str:
-    """Return the Content-Security-Policy, with the origins of static files and images."""
-    origins = (*static_origins(), *chat_settings.ASSET_ORIGINS)
-    found = POLICY
-    for name in ("default-src", "script-src", "connect-src"):
-        found = found.replace(f"{name} 'self'", " ".join((name, "'self'", *origins)))
-    if not chat_settings.IMAGE_ORIGINS:
-        return found
-    return " ".join((f"{found}; img-src 'self'", *origins, *chat_settings.IMAGE_ORIGINS))
-
-
-def static_origins() -> list[str]:
-    """Return the other origin of the static files, if STATIC_URL or their storage has one."""
-    place = urlsplit(static("chatmemory/chat.js"))._replace(path="", query="", fragment="")
-    return [place.geturl().removeprefix("//")] if place.netloc else []
-
-
-def _with_form_targets(policy: str) -> str:
-    """Add the origins to which the project redirects from a form."""
-    # Chromium also checks the redirect that answers a form, such as that of a sign-out.
-    targets = [settings.LOGIN_URL, settings.LOGIN_REDIRECT_URL, settings.LOGOUT_REDIRECT_URL]
-    places = [urlsplit(str(url or ""))._replace(path="", query="", fragment="") for url in targets]
-    origins = {place.geturl().removeprefix("//") for place in places if place.netloc}
-    return policy.replace("form-action 'self'", " ".join(("form-action 'self'", *sorted(origins))))
 
 
 def page(view: View[P]) -> Guarded[P]:

@@ -29,7 +29,7 @@ from django.utils import translation
 from django.utils.module_loading import import_string
 
 from chatmemory import startup
-from chatmemory.pages.base import static_origins
+from chatmemory.csp import static_origins
 
 SOCKET_HINT = (
     'Route "websocket" to chatmemory.routing.websocket_urlpatterns, as project/asgi.py of '

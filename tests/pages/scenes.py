@@ -15,7 +15,7 @@ from django.utils.translation import gettext
 from playwright.sync_api import Page, Route
 
 import chatmemory
-from chatmemory.pages.base import POLICY
+from chatmemory.csp import policy
 from chatmemory.pages.catalog import Catalog
 from chatmemory.pages.listing import Chat, ChatList, Group
 from chatmemory.pages.steps import RowSteps
@@ -25,7 +25,7 @@ from tests.pages.test_chat_js import SITE, ScriptedServer, row
 
 FILES = Path(chatmemory.__file__).parent / "static"
 AT = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
-STRICT_POLICY = f"{POLICY}; require-trusted-types-for 'script'; trusted-types chatmemory"
+STRICT_POLICY = f"{policy()}; require-trusted-types-for 'script'; trusted-types chatmemory"
 TALK = (
     "Can you compare the two plans?",
     "| plan | price | users |\n| --- | --: | --: |\n| small | €9 | 3 |\n| large | €29 | 20 |\n\n"

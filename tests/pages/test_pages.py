@@ -17,7 +17,6 @@ from django.test import Client, override_settings
 from chatmemory import codec, errors, services
 from chatmemory.errors import ModelError
 from chatmemory.models import Session
-from chatmemory.pages.base import POLICY
 from chatmemory.pages.steps import MAX_TEXT_CHARS
 from chatmemory.pages.views import (
     FAILURES,
@@ -276,11 +275,12 @@ def test_the_footnotes_of_two_messages_have_different_ids(web, ann):
 
 def test_the_policy_allows_the_origins_of_images(web, ann):
     talk(ann, "q", "![a](https://images.example/a.png)")
-    assert web.get("/chat/talk/")["Content-Security-Policy"] == POLICY
+    assert "img-src" not in web.get("/chat/talk/")["Content-Security-Policy"]
     with override_settings(CHATMEMORY={"IMAGE_ORIGINS": ["https://images.example"]}):
         response = web.get("/chat/talk/")
     assert "<img src=" in html_of(response)
-    assert response["Content-Security-Policy"] == f"{POLICY}; img-src 'self' https://images.example"
+    sent = response["Content-Security-Policy"].split("; ")
+    assert "img-src 'self' https://images.example" in sent
 
 
 @pytest.mark.regression
@@ -326,8 +326,9 @@ def test_no_page_has_inline_code(web, ann, path):
 def test_our_pages_send_their_policy_and_are_not_stored(web, ann, path):
     talk(ann, "hi", "hello")
     response = web.get(f"/chat/{path}")
-    assert response["Content-Security-Policy"] == POLICY
-    assert "frame-ancestors 'none'" in POLICY  # a question in a frame could be clicked unseen
+    sent = response["Content-Security-Policy"].split("; ")
+    assert {"default-src 'self'", "script-src 'self'", "base-uri 'none'"} <= {*sent}
+    assert "frame-ancestors 'none'" in sent  # a question in a frame could be clicked unseen
     assert "no-store" in response["Cache-Control"]
 
 
