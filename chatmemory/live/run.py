@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from chatmemory import codec
@@ -19,7 +20,7 @@ from chatmemory.codec.usage import sum_usage
 from chatmemory.database.pool import in_pool
 from chatmemory.database.reads import read_session_with_owner
 from chatmemory.database.retries import retried
-from chatmemory.errors import MemoryUnavailable, ModelError
+from chatmemory.errors import BadInput, MemoryUnavailable, ModelError
 from chatmemory.live.hub import hub
 from chatmemory.live.texts import LiveText, Place
 from chatmemory.models import Message
@@ -228,7 +229,10 @@ def store_end(run: Run, status: str, error: str) -> bool:
     """Store the end of a run if its fence is valid; return False if the caller must retry."""
     with run.store_lock:
         try:
-            ended = _add_end(run, status, error)
+            try:
+                ended = _add_end(run, status, error)
+            except BadInput as problem:
+                ended, status = _add_storable_end(run, problem), FAILED
         except MemoryUnavailable:
             logger.warning("turn %s: the end cannot be stored yet", run.claim.client_id)
             return False
@@ -275,6 +279,33 @@ def _add_end(run: Run, status: str, error: str) -> FinishedTurn | None:
     if ended is not None:
         _count_tokens(run, last)
     return ended
+
+
+def _add_storable_end(run: Run, problem: BadInput) -> FinishedTurn | None:
+    """End the turn as failed, with as much of its text as the database can store.
+
+    The caller has locked `store_lock`.
+    """
+    logger.error(
+        "turn %s: the database cannot store its end: %s", run.claim.client_id, problem.code
+    )
+    is_reply = run.last is not None and run.last.get("role") == Message.Role.ASSISTANT
+    text = codec.text_of(run.last.get("content")) if run.last and is_reply else run.text.text
+    run.last_id = ""  # nothing of this message was stored
+    for storable in _STORABLE:
+        run.last = {"role": "assistant", "content": storable(text), "repaired": ["content"]}
+        with contextlib.suppress(BadInput):
+            return _add_end(run, FAILED, problem.code)
+    run.last = {"role": "assistant", "content": "", "repaired": ["content"]}
+    return _add_end(run, FAILED, problem.code)
+
+
+_STORABLE: tuple[Callable[[str], str], ...] = (
+    lambda text: re.sub(r"[^\0-\uffff]", "\ufffd", text),  # utf8mb3 of MariaDB
+    lambda text: text.encode("cp1252", "replace").decode("cp1252"),  # its latin1
+    lambda text: text.encode("ascii", "replace").decode("ascii"),
+)
+"""What a database with another character set can store of a text."""
 
 
 def _usage_with(run: Run, message: Mapping[str, object]) -> Mapping[str, object]:

@@ -29,7 +29,7 @@ from chatmemory.conf import settings
 from chatmemory.database.after_commit import aannounce_failure
 from chatmemory.database.host_code import HOST_THREADS, HostExecutor, fresh_connections
 from chatmemory.database.host_tests import require_shared_data
-from chatmemory.errors import ChatMemoryError, MemoryUnavailable, ModelError, ModelTimeout
+from chatmemory.errors import BadInput, ChatMemoryError, MemoryUnavailable, ModelError, ModelTimeout
 from chatmemory.live.hub import hub
 from chatmemory.live.jobs import JobExecutor
 from chatmemory.live.keeper import Keeper
@@ -68,6 +68,10 @@ POLL_SECONDS = 0.05
 
 class _FenceLost(Exception):
     """Another process ended this turn. See Note [Fence]."""
+
+
+class _Unstorable(Exception):
+    """The database cannot store a finished message. Its text is the error code."""
 
 
 class Runner:
@@ -310,6 +314,8 @@ class Runner:
             if not run.is_started:
                 return  # a sweep requeues the turn when its lease has expired
             status = INTERRUPTED
+        except _Unstorable as problem:
+            status, error = FAILED, str(problem)
         except TimeoutError:
             status, error = FAILED, ModelTimeout.code
         except ModelError as problem:
@@ -412,7 +418,11 @@ class Runner:
             await self._store_last(run)
 
     async def _store_last(self, run: Run) -> None:
-        if not await astore_last(run):
+        try:
+            is_stored = await astore_last(run)
+        except BadInput as problem:  # a database with another character set
+            raise _Unstorable(problem.code) from problem
+        if not is_stored:
             raise _FenceLost
 
     def _on_end(self, run: Run) -> None:

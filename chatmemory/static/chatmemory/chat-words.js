@@ -1,6 +1,5 @@
-// The texts of the element. A page can change them before the element is drawn.
-//
-// Texts about stored messages are in _row.html and pages/views.py too, for pages without JavaScript.
+// The texts of the element, which a page can change before it is drawn. For pages without JavaScript,
+// _row.html and pages/views.py repeat some.
 
 import {gettext as _, interpolate, ngettext} from "./language.js";
 

@@ -1,5 +1,5 @@
-// Who chats in a widget, and in which session. What the page leaves open is decided here and kept in
-// the browser: the visitor, and the key of a session. Nothing is stored before the first message.
+// Who chats in a widget, and in which session. What the page leaves open is kept in the browser: the
+// visitor, and the key of a session. Nothing is stored before the first message.
 
 import {words} from "../chat-words.js";
 import {ApiError, RestClient} from "../chatmemory-rest.js";

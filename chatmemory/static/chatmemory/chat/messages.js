@@ -1,5 +1,5 @@
-// The node of each message. A message keeps its node when it moves from the outbox to the rows, or
-// from a streamed text to a row: a new node would lose the focus.
+// The node of each message. It stays when the message moves from the outbox, or from a stream, to the
+// rows: a new node would lose the focus.
 
 import {words} from "../chat-words.js";
 import {beginsTurn, streamKey, turnStart} from "../chatmemory-client.js";

@@ -1,5 +1,4 @@
-// The text of a streamed reply: finished blocks as HTML, whose nodes are never replaced, and the rest
-// as text.
+// The text of a streamed reply: finished blocks as HTML, in nodes that stay; the rest as text.
 
 import {parse} from "../html.js";
 import {addCodeHeads} from "./code.js";
