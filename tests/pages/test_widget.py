@@ -110,6 +110,7 @@ def test_the_element_has_its_own_style_and_changes_nothing_of_its_page(host):
     assert changed == []
 
 
+@pytest.mark.long
 def test_on_a_page_from_right_to_left_the_button_and_the_panel_are_at_the_left(host):
     html = HOST_PAGE.replace("<html", '<html dir="rtl"').replace("></chat", ' mode="button"></chat')
     serve(host, html, "")
@@ -236,6 +237,7 @@ def test_a_person_who_has_to_sign_in_is_told_so_at_once(host):
     assert script.sockets == []
 
 
+@pytest.mark.long
 def test_another_chat_begins_with_the_suggestions(host):
     element = """<chat-memory sockets="/ws/chat/" person="7"><div class="cm-suggestions" hidden>
         <button type="button">Where is my order?</button></div></chat-memory>"""
