@@ -73,6 +73,7 @@ def test_no_name_is_used_twice():
     assert len(names) == len(set(names))
 
 
+@pytest.mark.slow
 def test_each_example_matches_its_schema(schema):
     media = [
         each

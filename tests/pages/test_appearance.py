@@ -197,6 +197,7 @@ def test_all_tabs_follow_the_switch(context, tab):
     assert tab.evaluate(SCHEME) == "dark"
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.slow
 def test_without_storage_the_choice_lasts_as_long_as_the_page(tab):

@@ -555,6 +555,7 @@ TARGET = """button => {
 """Whether a button answers within the 24 pixels of WCAG 2.2, 2.5.8."""
 
 
+@pytest.mark.long
 def test_buttons_below_messages_are_large_enough_to_touch(desk_with_long_talk):
     desk = desk_with_long_talk
     phone = {"viewport": {"width": 360, "height": 640}, "is_mobile": True, "has_touch": True}

@@ -301,6 +301,7 @@ RENDERED = {
 }
 
 
+@pytest.mark.long
 def test_an_unacknowledged_message_is_sent_again_under_its_client_id(scripted):
     script, chat = scripted
     script.welcome()
@@ -411,6 +412,7 @@ def test_a_socket_that_opens_during_the_http_check_stays_open(refusing):
     chat.expect_rows("one")
 
 
+@pytest.mark.long
 @pytest.mark.regression
 def test_a_server_that_answers_http_but_no_websockets_ends_the_attempts(refusing):
     script, chat = refusing
@@ -476,6 +478,7 @@ def test_a_server_that_accepted_one_socket_is_retried_without_end(page):
     assert script.http_checks == []
 
 
+@pytest.mark.long
 def test_a_new_chat_states_while_there_is_no_network(new_chat):
     script, chat = new_chat
     chat.page.context.set_offline(True)
@@ -739,6 +742,7 @@ def test_the_answers_are_offered_whichever_import_ends_first(scripted):
         page.close()
 
 
+@pytest.mark.long
 def test_delayed_updates_are_shown(scripted):
     script, chat = scripted
     script.welcome()
@@ -954,6 +958,7 @@ def test_a_refused_message_can_be_edited(scripted):
     expect(note).to_be_hidden()
 
 
+@pytest.mark.long
 def test_a_frame_that_is_too_large_for_the_server_is_not_sent(scripted):
     script, chat = scripted
     script.welcome()

@@ -103,6 +103,7 @@ def path_of(page: Page) -> str:
     return urlsplit(page.url).path
 
 
+@pytest.mark.long
 def test_without_its_module_the_menu_is_a_page_and_the_list_stays(side):
     page = side.page
     page.route("**/chats/*.js", lambda route: route.abort("connectionrefused"))

@@ -452,6 +452,7 @@ def test_each_paragraph_has_its_own_direction_and_code_is_from_left_to_right(pag
     assert page.locator(".cm-code").evaluate("node => getComputedStyle(node).direction") == "ltr"
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.slow
 def test_a_narrow_page_from_right_to_left_fits_and_its_arrow_points_back(page):

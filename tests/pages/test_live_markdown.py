@@ -203,6 +203,7 @@ def test_the_rest_of_a_text_is_shown_as_text(scripted):
 DOT = "node => getComputedStyle(node, '::after').animationName"
 
 
+@pytest.mark.long
 def test_the_dot_pulses_only_while_no_text_arrives(scripted):
     script, chat = scripted
     script.welcome(running=running("t"))

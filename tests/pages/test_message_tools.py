@@ -107,6 +107,7 @@ def test_a_reason_that_is_not_saved_can_be_sent_again(scripted):
     expect(notice).to_have_count(0)
 
 
+@pytest.mark.long
 def test_a_running_reply_and_messages_without_a_turn_are_not_rated(scripted):
     script, chat = scripted
     script.welcome(

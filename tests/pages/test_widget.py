@@ -125,6 +125,7 @@ def test_a_nonce_is_enough_for_the_scripts(host):
     expect(Chat(host).tool(1, "Edit")).to_be_visible()
 
 
+@pytest.mark.long
 def test_on_a_page_from_right_to_left_the_button_and_the_panel_are_at_the_left(host):
     html = HOST_PAGE.replace("<html", '<html dir="rtl"').replace("></chat", ' mode="button"></chat')
     serve(host, html, "")
@@ -251,6 +252,7 @@ def test_a_person_who_has_to_sign_in_is_told_so_at_once(host):
     assert script.sockets == []
 
 
+@pytest.mark.long
 def test_another_chat_begins_with_the_suggestions(host):
     element = """<chat-memory sockets="/ws/chat/" person="7"><div class="cm-suggestions" hidden>
         <button type="button">Where is my order?</button></div></chat-memory>"""
