@@ -68,15 +68,17 @@ class TurnQuerySet(QuerySet["Turn"]):
 
     def waiting(self) -> TurnQuerySet:
         """Select waiting turns, in the order in which they start."""
-        return self.undeferred().filter(status=Turn.Status.WAITING).order_by("place", "pk")
+        turns = self.filter(status=Turn.Status.WAITING).undeferred()
+        return turns.order_by("place", "pk")
 
     def deferred(self) -> TurnQuerySet:
         """Select deferred batches, in the order in which they will be stored."""
-        return self.filter(_is_deferred(), status=Turn.Status.WAITING).order_by("pk")
+        batches = self.filter(status=Turn.Status.WAITING, asked__startswith=codec.BATCH_BEGIN)
+        return batches.order_by("pk")
 
     def undeferred(self) -> TurnQuerySet:
         """Exclude batches of messages, which are no turns: Note [Deferred messages]."""
-        return self.exclude(_is_deferred())
+        return self.exclude(asked__startswith=codec.BATCH_BEGIN)
 
     def claimable(self) -> TurnQuerySet:
         """Select waiting turns of idle sessions, and turns that were returned to the queue."""
@@ -164,10 +166,6 @@ class TurnQuerySet(QuerySet["Turn"]):
     def mark_ended(self, status: str, **columns: Any) -> int:
         """Set the final status and clear the columns of live turns; return the count."""
         return self.update(**Turn.end_columns(status, **columns))
-
-
-def _is_deferred() -> Q:
-    return Q(asked__startswith=codec.BATCH_BEGIN)
 
 
 def _is_claimable() -> Q:
