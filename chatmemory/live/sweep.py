@@ -183,10 +183,12 @@ def _recover_turns(skip: int = 0) -> _Turns:
 
     The first `skip` overdue turns, which could not be ended before, come last.
     """
+    # Read first: a lease that ends meanwhile is either overdue below, or known for the next sweep.
+    lease_ends_in = Turn.objects.seconds_to_lease_end()
     ended = recovery.recover_all_overdue_turns(limit=MAX_SWEPT_TURNS, skip=skip)
     return _Turns(
         waiting=sessions_to_sweep(limit=MAX_SWEPT_TURNS),
-        lease_ends_in=Turn.objects.seconds_to_lease_end(),
+        lease_ends_in=lease_ends_in,
         skipped=0 if ended.is_all else skip + ended.failed,
     )
 

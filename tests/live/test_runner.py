@@ -847,6 +847,24 @@ def test_a_dead_process_is_detected_when_its_lease_expires(ann, settings, monkey
     assert ended().status == "interrupted"
 
 
+@pytest.mark.regression
+def test_a_lease_that_expires_during_a_sweep_is_known_to_the_next_one(ann, monkeypatch):
+    admitted = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="dead")
+    progress.start_turn(claim=admitted.claim)
+    recover = recovery.recover_all_overdue_turns
+
+    def recover_before_the_end(**options):
+        ended = recover(**options)
+        Turn.objects.update(lease_until=DatabaseNow() - timedelta(seconds=1))
+        return ended
+
+    monkeypatch.setattr(sweep.recovery, "recover_all_overdue_turns", recover_before_the_end)
+    assert sweep._recover_turns().lease_ends_in is not None
+    monkeypatch.undo()
+    sweep._recover_turns()
+    assert turn("c1").status == "interrupted"
+
+
 @pytest.mark.slow
 def test_a_process_that_dies_between_two_sweeps_is_detected_with_a_short_lease(
     ann, settings, monkeypatch
