@@ -94,7 +94,7 @@ def nobody(by):
 
 
 def test_reach_refuses_visitors_before_a_row_is_stored(settings):
-    settings.CHATMEMORY |= {"REACH": f"{THIS_MODULE}.nobody"}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "REACH": f"{THIS_MODULE}.nobody"}
     with pytest.raises(Forbidden):
         services.create_visitor()
     assert not Visitor.objects.exists()
@@ -122,7 +122,7 @@ def test_a_request_moves_the_end_but_not_beyond_the_absolute_end(age, left):
 
 
 def test_the_absolute_end_may_be_earlier(settings):
-    settings.CHATMEMORY |= {"VISITOR_MAX_DAYS": 3}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "VISITOR_MAX_DAYS": 3}
     assert days_left(services.create_visitor()) == 3
 
 
@@ -162,7 +162,7 @@ def all_revoked(logins):
 
 
 def test_the_hosts_function_does_not_decide_about_visitors(settings):
-    settings.CHATMEMORY |= {"VALID_LOGINS": f"{THIS_MODULE}.all_revoked"}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "VALID_LOGINS": f"{THIS_MODULE}.all_revoked"}
     guest, user = Login(actor=make_visitor().actor, proof=""), Login.of(make_user())
     assert allowed_logins({guest, user}) == {guest}
 
@@ -213,7 +213,7 @@ def test_new_visitors_are_limited(settings, limits, networks):
 
 
 def test_a_network_above_its_limit_does_not_use_up_that_of_all(settings):
-    settings.CHATMEMORY |= {"VISITORS_PER_HOUR": 1, "VISITORS_PER_MINUTE": 2}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "VISITORS_PER_HOUR": 1, "VISITORS_PER_MINUTE": 2}
     services.create_visitor(network="a")
     for _ in range(5):
         with pytest.raises(RateLimited):
@@ -222,7 +222,7 @@ def test_a_network_above_its_limit_does_not_use_up_that_of_all(settings):
 
 
 def test_sends_are_limited_per_network(settings):
-    settings.CHATMEMORY |= {"VISITOR_SENDS_PER_MINUTE": 2}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "VISITOR_SENDS_PER_MINUTE": 2}
     first, second = make_visitor().actor, make_visitor().actor
     rates.check_network(first, "a")
     rates.check_network(second, "a")
@@ -233,7 +233,7 @@ def test_sends_are_limited_per_network(settings):
 
 
 def test_tokens_of_all_visitors_are_capped(settings):
-    settings.CHATMEMORY |= {"VISITOR_TOKENS_PER_DAY": 10}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "VISITOR_TOKENS_PER_DAY": 10}
     first, second = make_visitor().actor, make_visitor().actor
     rates.count_tokens(scope=first.owner, tokens=10)
     with pytest.raises(RateLimited):

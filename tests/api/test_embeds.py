@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def _embeds(settings):
     embeds = {"shop": [SHOP], "other": [OTHER]}
-    settings.CHATMEMORY |= {"ALLOW_ANONYMOUS": True, "EMBEDS": embeds}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "ALLOW_ANONYMOUS": True, "EMBEDS": embeds}
     cache.clear()
     yield
     cache.clear()
@@ -78,7 +78,7 @@ def test_a_secret_is_refused_on_the_pages_of_other_embeds(origin):
 
 def test_a_removed_embed_ends_its_visitors(settings):
     page = Page(SHOP, make_visitor(embed="shop").token)
-    settings.CHATMEMORY |= {"EMBEDS": {}}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "EMBEDS": {}}
     answer = page.get("/api/sessions/")
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"] == "Session, Visitor"
@@ -110,12 +110,12 @@ def test_browsers_let_the_pages_of_embeds_alone_read_answers(settings):
     assert (asked.status_code, asked.headers["Access-Control-Allow-Origin"]) == (204, SHOP)
     assert "Authorization" in asked.headers["Access-Control-Allow-Headers"]
     assert Page(EVIL).options("/api/sessions/").status_code in (401, 405)
-    settings.CHATMEMORY |= {"EMBEDS": {}}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "EMBEDS": {}}
     assert "Vary" not in Page(SHOP).get("/api/health/").headers
 
 
 def test_new_visitors_of_an_embed_are_limited_beside_those_of_other_embeds(settings):
-    settings.CHATMEMORY |= {"EMBED_VISITORS_PER_MINUTE": 1}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "EMBED_VISITORS_PER_MINUTE": 1}
     assert post(Page(), VISITORS, {"embed": "shop"}).status_code == 201
     limited = post(Page(), VISITORS, {"embed": "shop"})
     assert problem(limited)[:2] == (429, "rate_limited")
@@ -123,7 +123,7 @@ def test_new_visitors_of_an_embed_are_limited_beside_those_of_other_embeds(setti
 
 
 def test_the_visitors_of_embeds_end_earlier(settings):
-    settings.CHATMEMORY |= {"EMBED_DAYS": 3}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "EMBED_DAYS": 3}
     shopper, here = (
         datetime.fromisoformat(post(page, VISITORS, body).json()["ends_at"])
         for page, body in ((Page(), {"embed": "shop"}), (Browser(), {}))

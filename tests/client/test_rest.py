@@ -44,7 +44,11 @@ class BearerLogin(NameLogin):
 def live(process, settings, monkeypatch):
     monkeypatch.setattr("chatmemory.client.chat.FIRST_RETRY_SECONDS", 0.01)
     settings.ALLOWED_HOSTS = ["127.0.0.1"]
-    settings.CHATMEMORY |= {"READS_PER_MINUTE": None, "WRITES_PER_MINUTE": None}
+    settings.CHATMEMORY = {
+        **settings.CHATMEMORY,
+        "READS_PER_MINUTE": None,
+        "WRITES_PER_MINUTE": None,
+    }
 
 
 @pytest.fixture
@@ -284,7 +288,7 @@ async def test_feedback_is_set_changed_and_withdrawn(ann):
 
 
 async def test_own_data_is_exported_and_erased(ann, settings):
-    settings.CHATMEMORY |= {"SELF_SERVICE": ["export", "erase"]}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": ["export", "erase"]}
     async with rest_of(ann) as rest:
         file = b"".join(await all_of(rest.export_own_data()))
         assert [session["key"] for session in json.loads(file)] == ["talk"]
@@ -298,14 +302,17 @@ async def test_own_data_is_exported_and_erased(ann, settings):
 
 
 async def test_an_export_that_is_not_allowed_is_an_error(ann, settings):
-    settings.CHATMEMORY |= {"SELF_SERVICE": []}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": []}
     async with rest_of(ann) as rest:
         error = await refused(all_of(rest.export_own_data()))
     assert (error.status, error.code) == (403, "forbidden")
 
 
 async def test_a_token_logs_in_and_its_tickets_open_websockets(ann, settings):
-    settings.CHATMEMORY |= {"API_AUTHENTICATION": ["tests.api.test_authentication.NameLogin"]}
+    settings.CHATMEMORY = {
+        **settings.CHATMEMORY,
+        "API_AUTHENTICATION": ["tests.api.test_authentication.NameLogin"],
+    }
     login = {"Authorization": "Name ann"}
     async with (
         serving() as address,
@@ -318,7 +325,7 @@ async def test_a_token_logs_in_and_its_tickets_open_websockets(ann, settings):
 
 
 async def test_a_ticket_that_may_be_issued_later_is_an_os_error(ann, settings):
-    settings.CHATMEMORY |= {"WRITES_PER_MINUTE": 1}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "WRITES_PER_MINUTE": 1}
     async with rest_of(ann) as rest:
         await rest.ticket()
         with pytest.raises(OSError, match="rate_limited"):
@@ -329,7 +336,7 @@ async def test_a_ticket_that_may_be_issued_later_is_an_os_error(ann, settings):
 
 
 async def test_health_needs_no_login_and_its_token_opens_the_details(ann, settings, monkeypatch):
-    settings.CHATMEMORY |= {"HEALTH_TOKEN": "secret"}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "HEALTH_TOKEN": "secret"}
     async with rest_of(ann, headers={"Authorization": "Bearer of-ann"}) as rest:
         assert await rest.get_health() == {"status": "ok"}
         assert (await rest.get_health("secret"))["database"] is True
@@ -353,7 +360,10 @@ async def test_a_write_over_https_passes_the_csrf_check_of_django(ann):
 
 @pytest.mark.slow
 async def test_the_documented_examples_work(ann, settings, capsys):
-    settings.CHATMEMORY |= {"API_AUTHENTICATION": ["tests.client.test_rest.BearerLogin"]}
+    settings.CHATMEMORY = {
+        **settings.CHATMEMORY,
+        "API_AUTHENTICATION": ["tests.client.test_rest.BearerLogin"],
+    }
     page = (django_settings.BASE_DIR / "docs" / "client.md").read_text()
     functions: dict[str, Any] = {}
     for example in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
@@ -387,7 +397,7 @@ async def test_refusals_have_the_fields_of_their_problem(ann, settings):
         error = await refused(rest.update_session("talk", title="x" * 201))
         assert (error.status, error.code) == (400, "bad_field")
         assert (error.field, error.limit, error.attempts) == ("title", 200, 1)
-        settings.CHATMEMORY |= {"WRITES_PER_MINUTE": 1}
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "WRITES_PER_MINUTE": 1}
         await rest.archive_session("talk")
         error = await refused(rest.archive_session("talk"))
         assert (error.status, error.code, error.retry) == (429, "rate_limited", True)
@@ -483,7 +493,7 @@ SENT_ONCE: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", SENT_ONCE)
 async def test_a_call_whose_repeat_would_differ_is_sent_once(ann, settings, name):
-    settings.CHATMEMORY |= {"SELF_SERVICE": ["export", "erase"]}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": ["export", "erase"]}
     await db(make_session)("other", owner=ann.user)
     async with cut_rest_of(ann) as (rest, proxy):
         undo = (await rest.purge_session("other"))["undo"]

@@ -28,7 +28,7 @@ KEY = str(uuid.uuid4())
 
 @pytest.fixture
 def guest(process, settings):
-    settings.CHATMEMORY |= {"ALLOW_ANONYMOUS": True}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "ALLOW_ANONYMOUS": True}
     cache.clear()
     guest = make_visitor()
     here = {"session_key": "talk", "by": guest.actor}
@@ -123,7 +123,7 @@ OTHER = "https://other.example"
 
 @pytest.fixture
 def embeds(guest, settings):
-    settings.CHATMEMORY |= {"EMBEDS": {"shop": [SHOP], "other": [OTHER]}}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "EMBEDS": {"shop": [SHOP], "other": [OTHER]}}
 
 
 async def page_of(actor, origin):
@@ -164,7 +164,7 @@ async def test_the_sweep_closes_the_sockets_of_removed_embeds(embeds, settings):
     shopper = await db(make_visitor)(embed="shop")
     async with await page_of(shopper.actor, SHOP) as tab:
         await tab.hello(create=True)
-        settings.CHATMEMORY |= {"EMBEDS": {"other": [OTHER]}}
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "EMBEDS": {"other": [OTHER]}}
         await hub.sweep._sweep_logins()
         _, code = await tab.closed()
     assert code == 4401
@@ -173,13 +173,13 @@ async def test_the_sweep_closes_the_sockets_of_removed_embeds(embeds, settings):
 async def test_the_sweep_and_each_frame_end_the_sockets_of_a_removed_origin(embeds, settings):
     """The other origins of the embed stay."""
     second = "https://www.shop.example"
-    settings.CHATMEMORY |= {"EMBEDS": {"shop": [SHOP, second]}}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "EMBEDS": {"shop": [SHOP, second]}}
     shopper, other = await db(make_visitor)(embed="shop"), await db(make_visitor)(embed="shop")
     pages = [await page_of(by.actor, at) for by, at in ((shopper, SHOP), (other, second))]
     async with pages[0] as removed, pages[1] as kept, await page_of(shopper.actor, SHOP) as used:
         for tab in (removed, kept, used):
             await tab.hello(create=True)
-        settings.CHATMEMORY |= {"EMBEDS": {"shop": [second]}}
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "EMBEDS": {"shop": [second]}}
         assert (await used.send("hi"))["code"] == "unauthenticated"
         await hub.sweep._sweep_logins()
         for tab in (removed, used):
@@ -202,7 +202,7 @@ class StoredEmbeds(Mapping):
 
 
 async def test_the_embeds_may_be_in_the_hosts_database(guest, settings):
-    settings.CHATMEMORY |= {"EMBEDS": StoredEmbeds()}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "EMBEDS": StoredEmbeds()}
     await db(make_user)(SHOP)
     shopper = await db(make_visitor)(embed="shop")
     async with await page_of(shopper.actor, SHOP) as tab:
@@ -244,7 +244,7 @@ async def test_the_end_of_a_visitor_closes_the_sockets_immediately(guest):
 
 
 async def test_the_sockets_of_a_visitor_are_counted(guest, settings):
-    settings.CHATMEMORY |= {"CONNECTIONS_PER_USER": 1}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "CONNECTIONS_PER_USER": 1}
     async with connected(first := tab_of(guest.token)):
         await eventually(lambda: connections._of.get(guest.actor.owner))
         async with connected(tab_of(guest.token)):
@@ -253,7 +253,7 @@ async def test_the_sockets_of_a_visitor_are_counted(guest, settings):
 
 
 async def test_sends_of_an_address_are_limited(guest, settings):
-    settings.CHATMEMORY |= {"VISITOR_SENDS_PER_MINUTE": 1}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "VISITOR_SENDS_PER_MINUTE": 1}
     async with connected(tab := tab_of(guest.token)):
         assert (await tab.send("one"))["type"] == "ok"
         await tab.idle(4)

@@ -115,7 +115,11 @@ def test_each_option_is_documented():
 @pytest.fixture
 def ann(process, settings):
     settings.ALLOWED_HOSTS = ["127.0.0.1"]
-    settings.CHATMEMORY |= {"READS_PER_MINUTE": None, "WRITES_PER_MINUTE": None}
+    settings.CHATMEMORY = {
+        **settings.CHATMEMORY,
+        "READS_PER_MINUTE": None,
+        "WRITES_PER_MINUTE": None,
+    }
     ann = sign_in(make_user("ann"))
     make_session(owner=ann.user)
     services.append_messages(**ann.talk, messages=make_messages("hi", "hello"))
@@ -249,7 +253,11 @@ async def test_turns_are_stopped_and_cancelled(ann, node, settings, monkeypatch)
 
 @pytest.mark.slow
 async def test_own_data_tickets_and_health(ann, node, settings, monkeypatch):
-    settings.CHATMEMORY |= {"SELF_SERVICE": ["export", "erase"], "HEALTH_TOKEN": "secret"}
+    settings.CHATMEMORY = {
+        **settings.CHATMEMORY,
+        "SELF_SERVICE": ["export", "erase"],
+        "HEALTH_TOKEN": "secret",
+    }
     async with calling(node, ann) as run:
         ticket, health, details, file, text, refused, receipt = await run(
             ["issueTicket"],
@@ -276,7 +284,7 @@ async def test_own_data_tickets_and_health(ann, node, settings, monkeypatch):
 async def test_refusals_have_the_fields_of_their_problem(ann, node, settings):
     bob = await db(sign_in)()
     await db(make_session)("theirs", owner=bob.user)
-    settings.CHATMEMORY |= {"WRITES_PER_MINUTE": 2}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "WRITES_PER_MINUTE": 2}
     nobody = {"headers": {}}
     await db(services.admit_turn)(**ann.talk, client_id="c1", content="hi", owner="another")
     async with serving() as address:
@@ -342,7 +350,7 @@ SENT_ONCE: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", SENT_ONCE)
 async def test_a_call_whose_repeat_would_differ_is_sent_once(ann, node, settings, name):
-    settings.CHATMEMORY |= {"SELF_SERVICE": ["export", "erase"]}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": ["export", "erase"]}
     await db(make_session)("other", owner=ann.user)
     where = {**ann.talk, "session_key": "other"}
     undo = (await db(services.purge_session)(**where, reason="")).pk

@@ -174,7 +174,7 @@ def test_the_erasure_of_a_user_forgets_the_visitors_who_became_the_user():
 
 
 def test_a_replayed_erasure_ends_the_visitor_too(settings, tmp_path):
-    settings.CHATMEMORY |= {"ERASURE_LIST": str(tmp_path / "erasures")}
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "ERASURE_LIST": str(tmp_path / "erasures")}
     guest = guest_with("a")
     restored = Visitor.objects.get(), Session.objects.get()
     services.erase_person(by=guest, reason="")
