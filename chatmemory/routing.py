@@ -14,6 +14,7 @@ from django.urls import re_path
 from chatmemory import startup
 from chatmemory.consumers import ChatConsumer
 from chatmemory.live.preload import preload
+from chatmemory.live.standby import standby
 
 # Any key matches: an invalid one gets the same answer as an unknown one.
 websocket_urlpatterns = [re_path(r"^ws/chat/(?P<key>(?s:.+))/$", ChatConsumer.as_asgi())]
@@ -32,3 +33,5 @@ class SocketRouter(URLRouter):  # type: ignore[misc]  # Channels has no types
 
 if startup.is_serving():
     preload()
+    if not startup.is_testing():
+        standby.start()

@@ -30,3 +30,8 @@ def is_serving() -> bool:
     `runserver` runs the checks in the process that serves afterwards.
     """
     return not Startup.is_inspected or sys.argv[1:2] == ["runserver"]
+
+
+def is_testing() -> bool:
+    """Whether tests import the application: threads would query outside of their transactions."""
+    return "pytest" in sys.modules or sys.argv[1:2] == ["test"]

@@ -83,7 +83,7 @@ class Runner:
     """How long the drain waits for the database to store the ends of interrupted runs."""
 
     def __init__(self) -> None:
-        self.name = f"{socket.gethostname()[:24]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.rename()
         # The executor is for `asyncio.to_thread` in responders, and for LangChain's sync tools.
         self._thread = LoopThread(
             "chatmemory-runner",
@@ -99,6 +99,10 @@ class Runner:
         """When the unanswered probe of the loop was sent; None if there is none."""
         self._is_enabled = False
         self._is_draining = False
+
+    def rename(self) -> None:
+        """Get another name for the leases: a forked process must not have that of its parent."""
+        self.name = f"{socket.gethostname()[:24]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
     def enable(self) -> None:
         """Let this process run waiting turns."""

@@ -8,9 +8,12 @@ import sys
 import pytest
 from django.conf import settings
 
-from chatmemory import startup
+from chatmemory import services, startup
 from chatmemory.live.preload import preload
+from chatmemory.models import Turn
+from chatmemory.services import Actor
 from tests.conftest import database_environment
+from tests.factories import make_session, make_user
 from tests.servers import Server, wait_for
 
 pytestmark = pytest.mark.django_db  # checks read the features of the database
@@ -74,6 +77,26 @@ def test_a_server_imports_the_responder_before_it_listens(tmp_path, program):
     try:
         server.start()
         assert "imported" in server.log.read_text()
+    finally:
+        server.kill()
+
+
+@pytest.mark.long
+@pytest.mark.regression
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("program", ["uvicorn", "daphne", "gunicorn", "preloading gunicorn"])
+def test_a_server_runs_the_turns_that_waited_for_it(tmp_path, program):
+    session = make_session(owner=make_user())
+    at = {"session_key": session.key, "by": Actor.user(session.owner)}
+    services.admit_turn(**at, client_id="c1", content="hi")
+    environment = {**database_environment()}
+    if program == "preloading gunicorn":
+        environment["GUNICORN_CMD_ARGS"] = "--preload"
+    server = Server(environment, tmp_path / "log", program=program.split()[-1])
+    try:
+        server.start()
+        turn = Turn.objects.filter(status="complete")
+        wait_for(turn.exists, "nobody claims it", server.log)
     finally:
         server.kill()
 
