@@ -29,7 +29,7 @@ from tests.torture.checker import (
     violations,
 )
 from tests.torture.history import Event, History, read_history
-from tests.torture.plans import PLANS
+from tests.torture.plans import PLANS, dying
 from tests.torture.plans.crowds import isolation, readers, storm, stuck
 from tests.torture.plans.dying import kill, pause, rolling, unfenced
 from tests.torture.plans.greedy import greedy
@@ -241,6 +241,14 @@ async def test_servers_killed_at_steps_of_a_turn_lose_and_duplicate_nothing(shar
 async def test_a_paused_server_adds_no_second_reply(shared):
     outcome = await pause(shared, 1, talking=2)
     assert outcome.violations == []
+
+
+@pytest.mark.regression
+async def test_a_pause_after_which_no_turn_is_taken_over_is_reported(alone, monkeypatch):
+    monkeypatch.setattr(dying, "DEADLINE", 0.1)
+    await dying._note_takeovers(alone, set())
+    [found] = await alone.check(faults={"takeover": 1})
+    assert found.wrong == "no fault"
 
 
 @pytest.mark.long
