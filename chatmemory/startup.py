@@ -35,3 +35,15 @@ def is_serving() -> bool:
 def is_testing() -> bool:
     """Whether tests import the application: threads would query outside of their transactions."""
     return "pytest" in sys.modules or sys.argv[1:2] == ["test"]
+
+
+def are_threads_patched() -> bool:
+    """Whether gevent or eventlet has replaced threads.
+
+    An event loop would then run in the thread of the requests, where Django refuses queries while
+    a loop runs.
+    """
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    return (gevent is not None and gevent.is_module_patched("threading")) or (
+        eventlet is not None and eventlet.is_monkey_patched("thread")
+    )

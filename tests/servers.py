@@ -48,7 +48,12 @@ SERVERS = {
 }
 """Modules to run, with their arguments."""
 
-COMMANDS = {**SERVERS, "runserver": "django runserver --noreload {port}"}
+COMMANDS = {
+    **SERVERS,
+    "runserver": "django runserver --noreload {port}",
+    "gevent": "gunicorn --log-level warning --worker-class gevent --bind 127.0.0.1:{port} "
+    "{application}",
+}
 """Also those that no test runs on `on_each_server`."""
 
 on_daphne_and_uvicorn = pytest.mark.parametrize("program", ["daphne", "uvicorn"])

@@ -18,6 +18,7 @@ from chatmemory.checks.values import is_dictionary
 from chatmemory.conf import settings
 from chatmemory.models import Session
 from chatmemory.services.integrity.tables import REMEDY, wrong_tables
+from chatmemory.startup import are_threads_patched
 
 REDIS_WAIT_SECONDS = 5
 """How long channels_redis waits for a message."""
@@ -232,3 +233,20 @@ def check_routers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[che
     message = f"DATABASE_ROUTERS send writes of chatmemory to different databases: {places}."
     hint = "db_for_write must return one alias for chatmemory and the user model."
     return [checks.Error(message, hint=hint, id="chatmemory.E013")]
+
+
+@checks.register
+def check_patched_threads(
+    app_configs: Sequence[AppConfig] | None, **_: Any
+) -> list[checks.CheckMessage]:
+    """Warn of processes that can run no turn, because gevent or eventlet has patched threads."""
+    if not are_threads_patched():
+        return []
+    return [
+        checks.Warning(
+            "gevent or eventlet has patched threads; this process runs no turns.",
+            hint="Its messages wait for another process: run `manage.py chatmemory_runner`, without"
+            " patched threads, or an ASGI server.",
+            id="chatmemory.W043",
+        )
+    ]

@@ -22,6 +22,7 @@ from chatmemory.live.sockets import Socket, Sockets, login_digest
 from chatmemory.live.sweep import SWEEP_SECONDS, Sweep
 from chatmemory.live.texts import LiveText, Mirrored, Place, Texts
 from chatmemory.models import Change
+from chatmemory.startup import are_threads_patched
 
 TICK_SECONDS = 0.04
 """How often new text of a run is sent. See Note [Ticks]."""
@@ -160,8 +161,8 @@ class Hub:
         return not self._layer.is_failing
 
     def is_layer_reachable(self) -> bool | None:
-        """Return whether the channel layer answers; None without a shared one. Waits for it."""
-        if not self._layer.is_shared:
+        """Return whether the channel layer answers; None if it uses no shared one."""
+        if not self._layer.is_shared or are_threads_patched():
             return None
         probe = self._thread.submit(self._layer.is_reachable())
         try:
@@ -176,6 +177,8 @@ class Hub:
 
     def serve(self) -> None:
         """Receive the hints for runners, and sweep the turns now and periodically."""
+        if are_threads_patched():
+            return
         self.sweep.enable()
         self._thread.call(self._layer.join, RUNNERS)
         self._thread.call(self.sweep.request_turns)

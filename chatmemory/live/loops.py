@@ -16,6 +16,7 @@ from contextvars import Context
 from typing import Any, TypeVar
 
 from chatmemory.logs import log_error, watch_loop
+from chatmemory.startup import are_threads_patched
 
 # Note [Timeouts]
 #
@@ -33,7 +34,10 @@ JOIN_SECONDS = 5.0
 
 
 class LoopThread:
-    """Starts a thread and its loop at the first use, and new ones at the first use after `stop`."""
+    """Starts a thread and its loop at the first use, and new ones at the first use after `stop`.
+
+    Where threads are patched it has no loop: `call` does nothing, and `submit` must not be called.
+    """
 
     def __init__(
         self,
@@ -58,6 +62,7 @@ class LoopThread:
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """Return the loop; start it if needed."""
+        assert not are_threads_patched()  # noqa: S101  # see `call`
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -71,7 +76,8 @@ class LoopThread:
 
     def call(self, function: Callable[..., object], *args: object) -> None:
         """Call a function in the loop, without waiting. Any thread may call this."""
-        self.loop().call_soon_threadsafe(function, *args)
+        if not are_threads_patched():
+            self.loop().call_soon_threadsafe(function, *args)
 
     def call_if_started(self, function: Callable[[], object]) -> None:
         """Call a function in the loop, if the loop was started and has not ended."""

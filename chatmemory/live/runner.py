@@ -55,6 +55,7 @@ from chatmemory.services.turns import progress, recovery
 from chatmemory.services.turns.claims import Claim, aclaim_next, claim_next
 from chatmemory.services.turns.fairness import asessions_to_claim, has_turn_limit
 from chatmemory.services.turns.run_context import run_context
+from chatmemory.startup import are_threads_patched
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +106,9 @@ class Runner:
         self.name = f"{socket.gethostname()[:24]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
     def enable(self) -> None:
-        """Let this process run waiting turns."""
+        """Let this process run waiting turns, unless its threads are patched."""
+        if are_threads_patched():
+            return
         if not settings.DB_THREADS:
             with contextlib.suppress(RuntimeError):  # called from a sync view
                 self._test_loop = asyncio.get_running_loop()
@@ -167,7 +170,8 @@ class Runner:
         """Run the session's waiting turn, and wait at most `timeout_seconds` for its end.
 
         The run continues after a timeout. Returns False without doing anything if no turn waits,
-        another process claimed it, or this process is ending or blocked by a responder.
+        another process claimed it, or this process is ending, blocked by a responder, or has
+        patched threads.
         """
         running = self.begin(session_pk)
         if running is None:
@@ -181,7 +185,7 @@ class Runner:
 
         Returns None where `run` returns False. With `DB_THREADS` 0 the run has ended on return.
         """
-        if self._is_draining or self._is_stuck:
+        if self._is_draining or self._is_stuck or are_threads_patched():
             return None
         if settings.DB_THREADS:
             require_shared_data()

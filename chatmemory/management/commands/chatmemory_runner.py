@@ -12,6 +12,7 @@ from chatmemory.live.drain import drain
 from chatmemory.live.preload import preload
 from chatmemory.live.runner import runner
 from chatmemory.management.interruptible import InterruptibleCommand
+from chatmemory.startup import are_threads_patched
 
 
 class Command(InterruptibleCommand):
@@ -28,6 +29,8 @@ class Command(InterruptibleCommand):
             raise CommandError(
                 "CHATMEMORY['DB_THREADS'] is 0, which works only in tests. Set it to 1 or more."
             )
+        if are_threads_patched():
+            raise CommandError("gevent or eventlet has patched threads. Start it without them.")
         # Not an Event: the code that the signal interrupts may hold its lock.
         signals: SimpleQueue[int] = SimpleQueue()
         for signum in (signal.SIGINT, signal.SIGTERM):
