@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import tomllib
+from collections import defaultdict
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -259,3 +260,17 @@ def test_the_schema_knows_each_code_of_an_error_and_of_a_close():
 def test_what_the_pages_import_exists(module, name):
     found = import_module(module)
     assert hasattr(found, name) or find_spec(f"{module}.{name}")
+
+
+def test_the_checks_that_the_page_for_hosts_names_exist():
+    named = set(re.findall(r"`chatmemory\.([EW]\d{3})`", (ROOT / "docs/host.md").read_text()))
+    code = "".join(path.read_text() for path in APP.rglob("*.py"))
+    assert named <= set(re.findall(r'id="chatmemory\.([EW]\d{3})"', code))
+
+
+def test_each_check_has_an_id_of_its_own():
+    places = defaultdict(set)
+    for path in APP.rglob("*.py"):
+        for found in re.findall(r'id="chatmemory\.([EW]\d{3})"', path.read_text()):
+            places[found].add(path)
+    assert {found: files for found, files in places.items() if len(files) > 1} == {}
