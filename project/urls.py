@@ -8,7 +8,7 @@ from django.urls import include, path, re_path
 from django.views.generic import TemplateView
 
 from chatmemory.api.unknown import Unknown
-from chatmemory.pages.base import with_policy
+from chatmemory.csp import with_policy
 
 home = TemplateView.as_view(template_name="home.html")
 shop = TemplateView.as_view(template_name="shop.html")
