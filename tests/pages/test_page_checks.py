@@ -86,6 +86,7 @@ def tickets(request, pk=None):
 
 own_api = path("api/", include([re_path("^tickets/$", tickets), path("users/<int:pk>/", tickets)]))
 chat_api = path("api/", include("chatmemory.api.urls"))
+api_below_chat = path("chat/api/", include("chatmemory.api.urls"))
 
 
 @pytest.mark.regression
@@ -103,9 +104,14 @@ def test_an_address_of_two_views_is_a_warning(urls, words):
 
 
 def test_addresses_of_one_view_pass():
-    own = path("chat/api/", include("chatmemory.api.urls"))
-    assert warnings(ROOT_URLCONF=(own, *urlpatterns, own_api)) == {}
+    assert warnings(ROOT_URLCONF=(api_below_chat, *urlpatterns, own_api)) == {}
     assert "chatmemory.W041" not in found(ROOT_URLCONF="project.urls")
+
+
+@pytest.mark.regression
+def test_a_last_url_that_matches_the_rest_passes():
+    rest = re_path("^.*$", tickets)
+    assert "chatmemory.W041" not in found(ROOT_URLCONF=(api_below_chat, *urlpatterns, rest))
 
 
 @pytest.mark.regression
