@@ -80,6 +80,18 @@ def test_static_files_on_another_origin_are_a_warning():
     assert "origin: cdn.example." in found["chatmemory.W040"]
 
 
+@pytest.mark.regression
+def test_the_deploy_check_needs_no_collected_static_files(tmp_path):
+    backend = "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"
+    given = {
+        "STORAGES": {**settings.STORAGES, "staticfiles": {"BACKEND": backend}},
+        "STATIC_ROOT": str(tmp_path),
+        "STATIC_URL": "https://cdn.example/static/",
+    }
+    found = warnings(deploy=True, **given)
+    assert "origin: https://cdn.example." in found["chatmemory.W040"]
+
+
 def tickets(request, pk=None):
     """A view of the host's own API."""
 
