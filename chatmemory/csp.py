@@ -47,7 +47,11 @@ def policy() -> str:
 
 def static_origins() -> list[str]:
     """Return the other origin of the static files, if STATIC_URL or their storage has one."""
-    return _origins(static("chatmemory/chat.js"))
+    try:
+        address = static("chatmemory/chat.js")
+    except ValueError:  # a manifest of files, before `collectstatic`
+        address = django_settings.STATIC_URL
+    return _origins(address)
 
 
 def _form_origins() -> list[str]:

@@ -1,4 +1,4 @@
-"""Run pytest, and run each test that fails twice more: `python -m tests.reruns ARGUMENTS`.
+"""Run pytest, and each failed test two more times: `python -m tests.reruns ARGUMENTS`.
 
 The first rerun is with the same seed, behind the tests that ran before it in its process; the
 second is alone. A test that passes both is flaky: its outputs are printed below "FLAKY" and
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _repeat(record: Record, options: Sequence[str], test: str) -> str | None:
-    """Run a failed test twice more; return all its outputs, or None if it fails again."""
+    """Run a failed test two more times; return all its outputs, or None if it fails again."""
     outputs = [f"{TITLE}{test}", "", record.failures[test]]
     neighbors = [*record.before(test), test]
     _write(f"\nRepeated behind {len(neighbors) - 1} others, and alone: {test}")

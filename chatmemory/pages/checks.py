@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
@@ -189,13 +190,15 @@ def _views(resolver: URLResolver, prefix: str = "/") -> Iterator[tuple[str, str]
     for view in resolver.reverse_dict:
         if not callable(view):
             continue  # a name of a view
-        for possibilities, _, _, converters in resolver.reverse_dict.getlist(view):
+        for possibilities, pattern, _, converters in resolver.reverse_dict.getlist(view):
             text, names = possibilities[0]
             examples = {
                 name: str(UUID(int=1)) if isinstance(converters.get(name), UUIDConverter) else "1"
                 for name in names
             }
-            yield prefix + text % examples, _name_of(view)
+            example = text % examples
+            if re.match(pattern, example):  # not of a pattern with alternatives
+                yield prefix + example, _name_of(view)
     for below, inner in resolver.namespace_dict.values():
         if "%(" not in below:  # a prefix with parameters
             yield from _views(inner, prefix + below)

@@ -41,7 +41,7 @@ def erase(request: HttpRequest) -> HttpResponse:
     """Delete all chats of the person permanently, if the name of the user confirms it."""
     actor = writer(request)
     logins.check_self_service("erase")
-    if request.POST.get("confirm", "").strip() != _shown_name(request):
+    if _words(request.POST.get("confirm", "")) != _shown_name(request):
         return _answer(request, actor, problem=_("This is not your username."), status=400)
     erased = services.erase_person(by=actor, reason=BY_OWNER)
     context = {"erased": erased, "held": _held_chats(erased, actor)}
@@ -63,8 +63,12 @@ def _answer(
 
 
 def _shown_name(request: HttpRequest) -> str:
-    # Not the username: with a login by e-mail it can be one that the person does not know.
-    return str(request.user).strip()
+    # With a login by e-mail, the person may not know the username. A user without a name has it.
+    return _words(str(request.user)) or request.user.get_username()
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())  # as a browser shows it
 
 
 def _held_chats(erased: Erased, actor: Actor) -> list[str]:

@@ -80,12 +80,25 @@ def test_static_files_on_another_origin_are_a_warning():
     assert "origin: cdn.example." in found["chatmemory.W040"]
 
 
+@pytest.mark.regression
+def test_the_deploy_check_needs_no_collected_static_files(tmp_path):
+    backend = "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"
+    given = {
+        "STORAGES": {**settings.STORAGES, "staticfiles": {"BACKEND": backend}},
+        "STATIC_ROOT": str(tmp_path),
+        "STATIC_URL": "https://cdn.example/static/",
+    }
+    found = warnings(deploy=True, **given)
+    assert "origin: https://cdn.example." in found["chatmemory.W040"]
+
+
 def tickets(request, pk=None):
     """A view of the host's own API."""
 
 
 own_api = path("api/", include([re_path("^tickets/$", tickets), path("users/<int:pk>/", tickets)]))
 chat_api = path("api/", include("chatmemory.api.urls"))
+api_below_chat = path("chat/api/", include("chatmemory.api.urls"))
 
 
 @pytest.mark.regression
@@ -103,9 +116,14 @@ def test_an_address_of_two_views_is_a_warning(urls, words):
 
 
 def test_addresses_of_one_view_pass():
-    own = path("chat/api/", include("chatmemory.api.urls"))
-    assert warnings(ROOT_URLCONF=(own, *urlpatterns, own_api)) == {}
+    assert warnings(ROOT_URLCONF=(api_below_chat, *urlpatterns, own_api)) == {}
     assert "chatmemory.W041" not in found(ROOT_URLCONF="project.urls")
+
+
+@pytest.mark.regression
+def test_a_last_url_that_matches_the_rest_passes():
+    rest = re_path("^.*$", tickets)
+    assert "chatmemory.W041" not in found(ROOT_URLCONF=(api_below_chat, *urlpatterns, rest))
 
 
 @pytest.mark.regression

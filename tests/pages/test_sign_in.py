@@ -130,6 +130,22 @@ def test_the_pages_show_the_text_of_the_user_not_the_username(ann, settings, mon
     assert erased.status_code == 200
 
 
+@pytest.mark.regression
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"), [("", "", "ann"), ("Ann  Lee", "Ann", "Ann Lee")]
+)
+def test_erasing_own_data_needs_a_name_that_can_be_written(
+    ann, settings, monkeypatch, name, wrong, right
+):
+    monkeypatch.setattr(User, "__str__", lambda user: name)
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": ["erase"]}
+    browser, _ = sign_in()
+    statuses = [
+        browser.post("/chat/~data/erase/", {"confirm": text}).status_code for text in (wrong, right)
+    ]
+    assert statuses == [400, 200]
+
+
 def statuses_without_a_login():
     """Request each address of the package without a login; return the status of each."""
     arguments = {"key": "k", "turn": "c1", "seq": 1, "undo": 1, "language": "de"}
