@@ -82,10 +82,10 @@ class MixedHub:
     def __getattr__(self, name):
         return getattr(hub, name)
 
-    def hint(self, session_pk, change=None) -> None:
+    def hint(self, session_pk, change=None, *, is_local=False) -> None:
         draw = self.chance.random()
         if change is None or draw < 0.15:
-            hub.hint(session_pk)
+            hub.hint(session_pk, is_local=is_local)
         elif draw < 0.75:
             self.there.hint(session_pk, change)
         elif draw < 0.95:

@@ -268,10 +268,14 @@ def test_a_stop_keeps_the_partial_reply(desk):
 def test_a_failed_reply_shows_the_reason_and_the_partial_text(desk):
     chat = desk.open()
     chat.send("fail")
-    expect(chat.page.locator(".cm-failed .cm-note")).to_have_text("The model failed.")
+    expect(chat.page.locator(".cm-failed .cm-note")).to_have_text(
+        "The bot failed. An operator has to fix this."
+    )
     chat.expect_rows("fail", "So far,")
     chat.page.reload()
-    expect(chat.page.locator(".cm-failed .cm-note")).to_have_text("The model failed.")
+    expect(chat.page.locator(".cm-failed .cm-note")).to_have_text(
+        "The bot failed. An operator has to fix this."
+    )
 
 
 @pytest.mark.firefox

@@ -51,7 +51,13 @@ def web(ann):
 @pytest.fixture
 def at_noon(monkeypatch):
     """Let it be noon of March 18, 2026 (UTC)."""
-    monkeypatch.setattr(timezone, "now", lambda: NOW)
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return NOW
+
+    monkeypatch.setattr(listing, "datetime", Clock)
 
 
 def talk(user, *texts, key="talk", ago=None, **columns):

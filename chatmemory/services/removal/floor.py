@@ -115,7 +115,7 @@ def cancel_waiting(session: Session) -> None:
     for turn in session.turns.waiting():
         if turn.client_id != session.running:
             end_turn(session, turn, Turn.Status.CANCELLED)
-    session.waiting = session.turns.deferred().count()
+    session.waiting = session.turns.deferred().count() if session.waiting else 0
     Session.objects.filter(pk=session.pk).update(waiting=session.waiting)
 
 
