@@ -25,7 +25,7 @@ from chatmemory.database.retries import retried
 from chatmemory.database.statements import CompiledSelect, Parameter, padded
 from chatmemory.errors import BadInput, Conflict, HistoryCleared, NotFound
 from chatmemory.models import DatabaseNow, Session, Turn, TurnQuerySet
-from chatmemory.services.turns.deferral import store_deferred_of
+from chatmemory.services.turns.deferral import store_deferred, store_deferred_of
 from chatmemory.services.turns.fairness import is_within_turn_limit
 from chatmemory.services.turns.stops import cancel_waiting_turns
 from chatmemory.services.turns.versions import check_replaceable, supersede
@@ -175,8 +175,11 @@ def _claim_first(session_pk: int, owner: str) -> Claim | None:
         session = lock_pk(session_pk)
         if session.running is not None:
             return _claim_requeued(session, owner)
+        turns = list(session.turns.waiting())
+        if len(turns) < session.waiting:  # a batch was deferred after the read without the lock
+            store_deferred(session)
         # A turn that can no longer be stored fails, and the next one is claimed.
-        for turn in session.turns.waiting():
+        for turn in turns:
             if (claim := _claim_waiting(session, turn, owner)) is not None:
                 return claim
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import override_settings
 
 from chatmemory import codec, services
@@ -166,6 +166,36 @@ def test_the_next_call_stores_what_a_dead_process_left(next_call):
     later = [] if next_call == "claim" else ["later"]
     assert texts() == ["Q c1", *(str(message["content"]) for message in NEWS), *later]
     assert Session.objects.get().waiting == 0
+
+
+def test_a_claim_stores_what_was_deferred_after_it_read_the_queue():
+    """Another process ran a turn and died between the read and the lock of the claim."""
+    session = make_session()
+    services.admit_turn(**TALK, client_id="c1", content="Q c1")
+    services.admit_turn(**TALK, client_id="c2", content="Q c2")
+    calls = []
+
+    def run_and_die(execute, sql, *arguments):
+        if not calls and _is_lock(sql):
+            calls.append(sql)
+            claim = claim_next(session_pk=session.pk, owner="other")
+            assert claim is not None
+            defer()
+            Turn.objects.filter(pk=claim.turn_pk).mark_ended("complete")
+            Session.objects.filter(pk=session.pk).update(running=None)
+        return execute(sql, *arguments)
+
+    with connection.execute_wrapper(run_and_die):
+        claim = claim_next(session_pk=session.pk, owner="me")
+    assert claim is not None
+    assert claim.client_id == "c2"
+    assert texts() == ["Q c1", *(str(message["content"]) for message in NEWS), "Q c2"]
+    assert Session.objects.get().waiting == 0
+
+
+def _is_lock(sql: str) -> bool:
+    """Whether the statement locks a session: on SQLite it is an update."""
+    return sql.startswith('UPDATE "chatmemory_session"') or "FOR " in sql.rpartition("WHERE")[2]
 
 
 def test_without_a_turn_the_messages_are_stored_now():
