@@ -26,7 +26,8 @@ from chatmemory.database.threads import DaemonExecutor
 # belongs to no request, so its connections would stay broken until the process ends. It reaches
 # the database in two ways:
 # - Django's async methods and `sync_to_async` use one thread for all loops of the process.
-#   `fresh_connections` closes the connections of that thread.
+#   `fresh_connections` closes the connections of that thread, without waiting for it: a call of
+#   other host code may block it. The block's own calls come later in the queue of the thread.
 # - `asyncio.to_thread`, LangChain's sync tools and models use the loop's default executor, which is
 #   a `HostExecutor`.
 # With `DB_THREADS` 0 both are Django's thread, since another one does not see the rows of a test.
@@ -40,6 +41,7 @@ HOST_THREADS = min(32, (os.cpu_count() or 1) + 4)
 _is_host_code: ContextVar[bool] = ContextVar("chatmemory_is_host_code", default=False)
 _test_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 """The loops of tests that have a `HostExecutor`."""
+_closing: set[asyncio.Future[None]] = set()
 _lock = threading.Lock()
 _blocks = 0
 """Open blocks of `fresh_connections`, in all loops."""
@@ -62,14 +64,14 @@ async def fresh_connections() -> AsyncIterator[None]:
         _use_host_executor()
     token = _is_host_code.set(True)
     try:
-        await _aclose_old(is_only=_count_block(1) == 1)
+        await _start_closing(is_only=_count_block(1) == 1)
         yield
     finally:
         _is_host_code.reset(token)
         is_only = _count_block(-1) == 0
         # Python may close a coroutine outside its task, where it cannot await.
         if not isinstance(sys.exception(), GeneratorExit):
-            await _aclose_old(is_only=is_only)
+            await _start_closing(is_only=is_only)
 
 
 def _use_host_executor() -> None:
@@ -85,6 +87,16 @@ def _count_block(change: int) -> int:
     with _lock:
         _blocks += change
         return _blocks
+
+
+async def _start_closing(*, is_only: bool) -> None:
+    closing = asyncio.ensure_future(_aclose_old(is_only=is_only))
+    if settings.DB_THREADS:
+        _closing.add(closing)  # the loop has only weak references
+        closing.add_done_callback(_closing.discard)
+        await asyncio.sleep(0)  # it is in the queue of the thread now
+    else:
+        await closing  # a test may end its loop
 
 
 def _close_old(*, is_only: bool) -> None:

@@ -81,9 +81,9 @@ def append_messages(
 
     `if_busy` applies while a turn runs, whose rows are consecutive. `reject` raises Busy. `defer`
     accepts the batch and stores it when the turn ends, however it ends: directly after its rows.
-    Until then a repeated call returns a duplicate without seqs. A clear or purge removes it. A turn
-    that only waits defers nothing: the batch is stored now, before the message of that turn, which
-    gets its seq when it starts.
+    Until then a repeated call returns a duplicate without seqs. A clear, purge or redaction removes
+    it; then a repeated call raises HistoryCleared. A turn that only waits defers nothing: the batch
+    is stored now, before the message of that turn, which gets its seq when it starts.
 
     An empty batch stores nothing, not even its `client_id`, also if the session is archived or
     busy. Its `first_seq` is the next seq, one above `last_seq`.
@@ -125,8 +125,11 @@ def append_messages(
 def _append(batch: _Batch) -> Appended:
     for _ in range(MAX_ATTEMPTS):
         # Most writes succeed, so the reason for a refusal is read only afterwards. The WHERE clause
-        # of the write has checked all conditions.
-        if (appended := _insert(batch, waiting=0)) or (appended := _append_by_state(batch)):
+        # of the write has checked all conditions. But an earlier call may have deferred the batch:
+        # if it was removed since, its rows must not return.
+        if not batch.is_deferrable and (appended := _insert(batch, waiting=0)):
+            return appended
+        if appended := _append_by_state(batch):
             return appended
     raise unexplained_refusal(batch.scope, batch.key)
 
@@ -175,7 +178,7 @@ def _append_by_state(batch: _Batch) -> Appended | None:
         return _replay_deferred(batch, state)
     state.check_open(batch.epoch)
     if state.running is None:
-        return _insert_before_waiting(batch) if state.waiting else None
+        return _insert_before_waiting(batch) if state.waiting else _insert(batch, waiting=0)
     # The run of a dead process would refuse all messages until the next sweep.
     if state.is_overdue and recover_overdue_turn(state.session_pk):
         return None
@@ -210,7 +213,8 @@ def _replay_deferred(batch: _Batch, state: SessionState) -> Appended:
     """Return the deferred batch of an earlier call. Raises Conflict, HistoryCleared."""
     earlier = state.turn
     assert earlier is not None  # noqa: S101  # the caller checked it
-    if not earlier.is_deferred or earlier.asked != codec.encode_batch(batch.rows):
+    # A redaction empties `asked`.
+    if earlier.asked and earlier.asked != codec.encode_batch(batch.rows):
         raise Conflict
     if earlier.status != Turn.Status.WAITING or batch.epoch not in (None, state.epoch):
         raise HistoryCleared

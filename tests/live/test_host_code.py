@@ -28,7 +28,7 @@ from chatmemory.database.pool import in_pool
 from chatmemory.live import titles
 from chatmemory.live.runner import runner
 from chatmemory.models import Message, Session, Turn
-from tests.factories import make_session
+from tests.factories import TALK, make_session
 from tests.locking import second_connection
 from tests.servers import (
     DEADLINE,
@@ -304,6 +304,42 @@ def test_a_receiver_gets_the_exception_of_a_responder(ann, live, settings, name)
         signals.responder_failed.disconnect(receive)
     assert kind is {"failing": LookupError, "of_provider": APIStatusError}[name]
     assert names == ["c0", Session.objects.get().pk, "chatmemory-signals_0"]
+
+
+class Blocked:
+    """Blocks the one thread of `sync_to_async`, as a slow call of the host's code does."""
+
+    until = threading.Event()
+
+
+async def blocking(messages, session):
+    if messages[-1]["content"] == "block":
+        yield "So far, "
+        await sync_to_async(Blocked.until.wait)(DEADLINE)
+    yield "Hello."
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_blocking_call_of_one_bot_does_not_delay_the_turn_of_another(ann, live, settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "RESPONDER": f"{__name__}.blocking"}
+    runner.enable()
+    make_session()
+    ended = Turn.objects.filter(ended_at__isnull=False).values_list("client_id", flat=True)
+    try:
+        launch(client_id="blocked", content="block", **TALK)
+        wait_for(
+            lambda: any(run.chars for run in runner._runs.values()), "the other turn does not start"
+        )
+        launch(client_id="c1", content="hi", **ann.talk)
+        wait_for(ended.exists, "the turn waits for the other one")
+        assert list(ended) == ["c1"]
+    finally:
+        Blocked.until.set()
+    wait_for(lambda: ended.all().count() == 2, "the other turn does not end")
+
+
+def launch(**message):
+    runner.launch(services.admit_turn(**message, owner=runner.owner).claim)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from django.db import connection, transaction
 from django.test import override_settings
@@ -294,6 +296,20 @@ def test_a_redaction_finds_and_deletes_deferred_messages():
     services.redact_turn(**OPERATOR, turn="news")
     finish(claim)
     assert texts() == ["Q c1", "A"]
+
+
+@pytest.mark.parametrize(
+    "remove", [services.clear_session, partial(services.redact_turn, turn="news")]
+)
+def test_a_repeat_does_not_store_removed_messages_again(remove):
+    make_session()
+    claim = run()
+    defer()
+    remove(**OPERATOR)
+    finish_turn(claim=claim, status="complete", message={"role": "assistant", "content": "A"})
+    with pytest.raises(HistoryCleared):
+        defer()
+    assert "Your order was shipped." not in texts()
 
 
 def test_an_erasure_deletes_deferred_messages():
