@@ -37,7 +37,8 @@ def address_of(origin: str) -> tuple[str, str, int] | None:
     """
     try:
         parts = urlsplit(origin)
-        port = parts.port or PORTS[parts.scheme]
+        default = PORTS[parts.scheme]
+        port = default if parts.port is None else parts.port
     except (ValueError, KeyError):
         return None
     has_place = parts.hostname is not None and _PLACE.fullmatch(parts.netloc) is not None

@@ -9,6 +9,7 @@ from chatmemory.consumers.origins import origin_problem
 
 NO_ORIGINS = [
     "https://shop.example/",
+    "https://shop.example:0",
     "https://shop.example?",
     "https://shop.example#",
     "HTTPS://user@shop.example",
