@@ -67,10 +67,10 @@ async def fresh_connections() -> AsyncIterator[None]:
         await _start_closing(is_only=_count_block(1) == 1)
         yield
     finally:
-        _is_host_code.reset(token)
         is_only = _count_block(-1) == 0
-        # Python may close a coroutine outside its task, where it cannot await.
+        # Python may close a coroutine outside its task, where it can neither reset nor await.
         if not isinstance(sys.exception(), GeneratorExit):
+            _is_host_code.reset(token)
             await _start_closing(is_only=is_only)
 
 

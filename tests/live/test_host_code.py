@@ -22,6 +22,7 @@ from chatmemory.access import logins
 from chatmemory.access.logins import Login
 from chatmemory.consumers.logins import login_of
 from chatmemory.consumers.origins import ais_allowed_origin
+from chatmemory.database import host_code
 from chatmemory.database.after_commit import is_everything_delivered
 from chatmemory.database.host_code import HostExecutor
 from chatmemory.database.pool import in_pool
@@ -70,6 +71,8 @@ async def aquery(*_):
 def _connection_id():
     is_persistent = Persistent.is_on and threading.current_thread() is not threading.main_thread()
     connection.close_at = None if is_persistent else 0
+    if connection.vendor == "sqlite":
+        return id(connection.connection)
     if connection.vendor == "postgresql":
         return connection.connection.info.backend_pid
     if is_persistent:
@@ -336,6 +339,24 @@ def test_a_blocking_call_of_one_bot_does_not_delay_the_turn_of_another(ann, live
     finally:
         Blocked.until.set()
     wait_for(lambda: ended.all().count() == 2, "the other turn does not end")
+
+
+async def test_a_block_that_python_closes_outside_its_task_is_not_counted_as_open():
+    """Otherwise the connections of the thread would not be closed any more when they are old."""
+    before = host_code._blocks
+    task = asyncio.ensure_future(use_connections(entered := asyncio.Event()))
+    await entered.wait()
+    assert host_code._blocks == before + 1
+    task.get_coro().close()
+    assert host_code._blocks == before
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def use_connections(entered):
+    async with host_code.fresh_connections():
+        entered.set()
+        await asyncio.Event().wait()
 
 
 def launch(**message):
