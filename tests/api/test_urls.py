@@ -60,6 +60,7 @@ def test_a_project_can_answer_all_other_urls_in_the_same_way(api):
     assert api.get("/api/docs/").status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.regression
 def test_the_demo_generates_its_schema_once_whatever_the_query(api, monkeypatch):
     found = api.get("/api/schema/").json()
