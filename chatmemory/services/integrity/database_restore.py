@@ -129,8 +129,9 @@ def _recover_one(session_pk: int, *, keep_waiting: bool) -> Counter[str]:
         if keep_waiting:
             counts["kept"] += session.waiting
         else:
-            counts["cancelled"] += session.waiting
+            before = session.waiting
             cancel_waiting(session)
+            counts["cancelled"] += before - session.waiting
         _move_epochs([session_pk])
         announce_change(session_pk)
         return counts + Counter(sessions=1)

@@ -312,6 +312,18 @@ def test_a_repeat_does_not_store_removed_messages_again(remove):
     assert "Your order was shipped." not in texts()
 
 
+def test_a_recovery_after_a_restore_does_not_count_deferred_messages_as_cancelled():
+    session = make_session()
+    claim = run()
+    defer()
+    Turn.objects.filter(pk=claim.turn_pk).mark_ended("complete")
+    Session.objects.update(running=None)
+    recovered = recover_restored_database(by=Actor.command("test", "me"), reason="restore")
+    assert recovered.cancelled == 0
+    session.refresh_from_db()
+    assert session.waiting == 1
+
+
 def test_an_erasure_deletes_deferred_messages():
     user = make_user()
     make_session(owner=user)
