@@ -124,19 +124,19 @@ def _slide(pk: int, embed: str, created_at: datetime) -> None:
     Visitor.objects.current().filter(pk=pk).update(seen_day=now.date(), ends_at=ends_at)
 
 
-def lock_current_visitor(by: Actor) -> Visitor:
+def lock_current_visitor(digest: str, by: Actor) -> None:
     """Lock a visitor, who must not have ended or been adopted. Needs a transaction.
 
-    Without the lock, a message that is sent during an adoption or an erasure would open a session
-    that belongs to no one. Raises Unauthenticated.
+    Without the lock, a message that is stored during an adoption or an erasure would open a session
+    that belongs to no one. Raises Unauthenticated if the visitor calls, else NotFound.
     """
+    error = Unauthenticated if by.kind == "visitor" else NotFound
     try:
-        visitor = lock_visitor(by.id)
+        visitor = lock_visitor(digest)
     except NotFound:
-        raise Unauthenticated from None
+        raise error from None
     if not Visitor.objects.current().filter(pk=visitor.pk).exists():
-        raise Unauthenticated
-    return visitor
+        raise error
 
 
 def token_in(cookies: Mapping[str, str], *, host: str, is_secure: bool) -> str | None:

@@ -11,7 +11,7 @@ from django.db.models import F
 from django.utils.timezone import is_naive
 
 from chatmemory.access import rates
-from chatmemory.access.actors import INTERNAL_PREFIXES, Actor, owner_of, scope_for
+from chatmemory.access.actors import INTERNAL_PREFIXES, Actor, owner_of, scope_for, visitor_of
 from chatmemory.access.addresses import (
     MAX_SEQ,
     address_lane,
@@ -139,8 +139,9 @@ def _get_or_create(new: Session, by: Actor) -> Session:
     if session is None:
         rates.check_sessions(by)
         with locked_transaction():
+            if (visitor := visitor_of(new.scope)) is not None:
+                lock_current_visitor(visitor, by)
             if by.kind == "visitor":
-                lock_current_visitor(by)
                 rates.check_visitor_sessions(new.scope)
             purge_expired(new.scope, new.key)  # an expired session still occupies its key
             # Another process may create the row simultaneously: both processes return that row.

@@ -11,7 +11,7 @@ import pytest
 from django.core.management import call_command
 
 from chatmemory import services
-from chatmemory.errors import BadInput, Unauthenticated
+from chatmemory.errors import BadInput, NotFound, Unauthenticated
 from chatmemory.models import AuditEntry, DatabaseNow, Message, Session, Turn, Visitor
 from chatmemory.services import Actor
 from chatmemory.services.removal import erasure
@@ -132,6 +132,15 @@ def test_the_erasure_of_a_visitor_includes_what_opens_until_the_visitor_ends(mon
     assert not Message.stored.exists()
     assert not Session.objects.exists()
     assert (erased.sessions, erased.messages) == (2, 3)
+
+
+def test_server_code_opens_no_session_of_a_visitor_who_was_erased():
+    guest = guest_with("a")
+    services.erase_person(by=guest, reason="")
+    talk = {"session_key": "late", "by": Actor.server("jobs"), "scope": guest.owner, "create": True}
+    with pytest.raises(NotFound):
+        services.append_messages(**talk, messages=make_messages("hi"))
+    assert not Session.objects.exists()
 
 
 @pytest.mark.slow
