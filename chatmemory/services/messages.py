@@ -15,7 +15,7 @@ from chatmemory.codec import Row
 from chatmemory.database.after_commit import announce_change
 from chatmemory.database.faults import ignored_duplicate
 from chatmemory.database.inserts import OPEN_SESSION, store_rows
-from chatmemory.database.locks import lock_at, locked_transaction
+from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.refusals import SessionState, read_session_state
 from chatmemory.errors import BadInput, Busy, Conflict, HistoryCleared, NotFound
@@ -177,35 +177,34 @@ def _append_by_state(batch: _Batch) -> Appended | None:
     if state.turn is not None and (batch.is_deferrable or state.turn.is_deferred):
         return _replay_deferred(batch, state)
     state.check_open(batch.epoch)
-    if state.running is None:
-        return _insert_before_waiting(batch) if state.waiting else _insert(batch, waiting=0)
+    if state.running is None and not state.waiting:
+        return _insert(batch, waiting=0)
     # The run of a dead process would refuse all messages until the next sweep.
     if state.is_overdue and recover_overdue_turn(state.session_pk):
         return None
-    if batch.is_deferrable:
-        return _defer(batch)
-    raise Busy(turn=state.running)
+    if state.running is not None and not batch.is_deferrable:
+        raise Busy(turn=state.running)
+    return _append_locked(batch)
 
 
-def _insert_before_waiting(batch: _Batch) -> Appended | None:
-    """Store the rows behind deferred ones, before the messages of turns that wait."""
-    with locked_transaction():
-        session = lock_at(batch.scope, batch.key)
-        if session.running is None:
-            store_deferred(session)
-        return _insert(batch)
+def _append_locked(batch: _Batch) -> Appended | None:
+    """Store the rows behind deferred ones, before the messages of turns that wait; or defer them.
 
-
-def _defer(batch: _Batch) -> Appended | None:
-    """Defer the batch; return None if no turn runs any more, or its client_id is used."""
+    Returns None if a turn runs and the batch can't be deferred, the session is closed, or the
+    client_id is used.
+    """
     with ignored_duplicate(), locked_transaction():
         sessions = Session.objects.at(batch.scope, batch.key).filter(**batch.conditions())
         # Locks the session only if it meets the conditions.
-        if not sessions.exclude(running=None).update(fence=F("fence")):
+        if not sessions.update(fence=F("fence")):
             return None
         session = sessions.get()
-        defer(session, batch.client_id, batch.rows)
-        return _deferred(session.pk, session.epoch, is_duplicate=False)
+        if session.running is None:
+            store_deferred(session)
+            return _insert(batch)
+        if batch.is_deferrable:
+            defer(session, batch.client_id, batch.rows)
+            return _deferred(session.pk, session.epoch, is_duplicate=False)
     return None
 
 

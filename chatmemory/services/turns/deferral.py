@@ -9,13 +9,14 @@ from django.db.models import F
 
 from chatmemory import codec
 from chatmemory.codec import Row
+from chatmemory.conf import settings
 from chatmemory.database.after_commit import announce_change
 from chatmemory.database.faults import ignored_duplicate
 from chatmemory.database.inserts import store_rows
 from chatmemory.database.locks import lock_pk, locked_transaction
 from chatmemory.database.refusals import is_client_id_stored, report_damage
 from chatmemory.database.retries import retried
-from chatmemory.errors import NotFound
+from chatmemory.errors import BadInput, NotFound
 from chatmemory.models import Session, Turn
 
 # Note [Deferred messages]
@@ -37,8 +38,16 @@ from chatmemory.models import Session, Turn
 def defer(session: Session, client_id: str, rows: Sequence[Row]) -> None:
     """Store a batch behind the running turn, and count it. Needs the session's lock.
 
-    Raises IntegrityError if a turn or batch has this `client_id`.
+    Raises IntegrityError if a turn or batch has this `client_id`, BadInput if the batch as JSON
+    exceeds MAX_MESSAGE_BYTES: it must fit into a statement when the turn ends.
     """
+    asked = codec.encode_batch(rows)
+    if (size := len(asked.encode())) > (limit := settings.MAX_MESSAGE_BYTES):
+        raise BadInput(
+            f"A deferred batch can have at most {limit} bytes; this one has {size}.",
+            code="too_large",
+            limit=limit,
+        )
     Session.objects.filter(pk=session.pk).update(
         waiting=F("waiting") + 1, revision=F("revision") + 1
     )
@@ -46,7 +55,7 @@ def defer(session: Session, client_id: str, rows: Sequence[Row]) -> None:
         session=session,
         client_id=client_id,
         status=Turn.Status.WAITING,
-        asked=codec.encode_batch(rows),
+        asked=asked,
         epoch=session.epoch,
     ).save(force_insert=True)
     announce_change(session.pk)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from threading import Event
 
 import pytest
 from django.db import connection, transaction
@@ -19,6 +20,7 @@ from chatmemory.services.turns.progress import finish_turn, start_turn
 from chatmemory.services.turns.recovery import recover_overdue_turn
 from chatmemory.transfer.exporting import export_sessions
 from tests.factories import TALK, make_session, make_user, make_visitor
+from tests.locking import concurrently
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
@@ -91,6 +93,44 @@ def archive_and_finish(claim) -> None:
 DEEPEST = 63
 """The levels of an artifact that a message may have at most."""
 ENDS = [finish, die, stop, requeue_and_stop, restore_the_database, archive_and_finish]
+
+
+def test_a_batch_that_is_too_large_for_its_end_is_not_deferred():
+    make_session()
+    claim = run()
+    limit = len(codec.encode_batch([codec.encode(message) for message in NEWS]))
+    changed = override_settings(CHATMEMORY={"MAX_MESSAGE_BYTES": limit - 1})
+    with changed, pytest.raises(BadInput) as refused:
+        defer()
+    assert (refused.value.code, refused.value.limit) == ("too_large", limit - 1)
+    finish(claim)
+    assert texts() == ["Q c1", "A"]
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_messages_are_stored_or_deferred_however_often_turns_begin_and_end_meanwhile(postgresql):
+    make_session()
+    is_over = Event()
+
+    def chat():
+        number = 0
+        while not is_over.is_set():
+            number += 1
+            services.admit_turn(**TALK, client_id=f"q{number}", content="Q")
+            while claim := claim_next(session_pk=Session.objects.get().pk, owner="me"):
+                if start_turn(claim=claim):
+                    finish(claim)
+
+    def notify():
+        try:
+            for number in range(40):
+                defer(f"n{number}", NEWS[:1])
+        finally:
+            is_over.set()
+
+    concurrently(chat, notify)
+    assert texts().count("Your order was shipped.") == 40
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
