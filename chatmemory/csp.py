@@ -62,5 +62,6 @@ def _form_origins() -> list[str]:
 
 
 def _origins(*addresses: str) -> list[str]:
-    places = [urlsplit(address)._replace(path="", query="", fragment="") for address in addresses]
-    return sorted({place.geturl().removeprefix("//") for place in places if place.netloc})
+    places = [urlsplit(address) for address in addresses]
+    hosts = {(place.scheme, place.netloc.rpartition("@")[2]) for place in places}
+    return sorted(f"{scheme}://{host}" if scheme else host for scheme, host in hosts if host)

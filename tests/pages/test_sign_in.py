@@ -102,6 +102,7 @@ def test_signing_out_removes_what_the_browser_keeps_of_the_person(ann, to):
         (None, "'self'"),
         ("home", "'self'"),
         ("https://sso.example/end?x=1", "'self' https://sso.example"),
+        ("https://user:secret@sso.example:8/", "'self' https://sso.example:8"),
     ],
 )
 def test_forms_lead_only_to_this_site_and_where_the_project_redirects(ann, to, targets):
