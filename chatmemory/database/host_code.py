@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -62,14 +61,14 @@ async def fresh_connections() -> AsyncIterator[None]:
     """Let async code of the host use the database in this block: Note [Host code in loops]."""
     if not settings.DB_THREADS:
         _use_host_executor()
-    token = _is_host_code.set(True)
+    token, task = _is_host_code.set(True), asyncio.current_task()
     try:
         await _start_closing(is_only=_count_block(1) == 1)
         yield
     finally:
         is_only = _count_block(-1) == 0
         # Python may close a coroutine outside its task, where it can neither reset nor await.
-        if not isinstance(sys.exception(), GeneratorExit):
+        if _current_task() is task:
             _is_host_code.reset(token)
             await _start_closing(is_only=is_only)
 
@@ -80,6 +79,13 @@ def _use_host_executor() -> None:
     if loop not in _test_loops:
         _test_loops.add(loop)
         loop.set_default_executor(HostExecutor(HOST_THREADS, name="chatmemory-responders"))
+
+
+def _current_task() -> asyncio.Task[object] | None:
+    """Return the task that runs; None outside a loop."""
+    with suppress(RuntimeError):
+        return asyncio.current_task()
+    return None
 
 
 def _count_block(change: int) -> int:

@@ -341,6 +341,7 @@ def test_a_blocking_call_of_one_bot_does_not_delay_the_turn_of_another(ann, live
     wait_for(lambda: ended.all().count() == 2, "the other turn does not end")
 
 
+@pytest.mark.django_db
 async def test_a_block_that_python_closes_outside_its_task_is_not_counted_as_open():
     """Otherwise the connections of the thread would not be closed any more when they are old."""
     before = host_code._blocks
