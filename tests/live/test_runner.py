@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 from contextlib import suppress
@@ -980,6 +981,8 @@ def test_a_run_that_is_closed_with_its_loop_awaits_nothing(ann, settings, caplog
         context.run(run.get_coro().close)
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
+    del run, loop
+    gc.collect()  # a coroutine that was never awaited would warn now, not in a later test
     assert "the responder failed" not in caplog.text
     assert (turn().status, runner._runs) == ("running", {})
 
