@@ -354,10 +354,27 @@ async def test_a_block_that_python_closes_outside_its_task_is_not_counted_as_ope
     await asyncio.wait([task])
 
 
-async def use_connections(entered):
+@pytest.mark.django_db
+@pytest.mark.regression
+async def test_a_block_that_ends_with_an_error_while_python_closes_it_awaits_nothing():
+    before = host_code._blocks
+    task = asyncio.ensure_future(use_connections(entered := asyncio.Event(), is_wrong=True))
+    await entered.wait()
+    with pytest.raises(ZeroDivisionError):
+        task.get_coro().close()
+    assert host_code._blocks == before
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def use_connections(entered, is_wrong=False):
     async with host_code.fresh_connections():
         entered.set()
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if is_wrong:
+                raise ZeroDivisionError
 
 
 def launch(**message):
