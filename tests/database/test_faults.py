@@ -51,9 +51,9 @@ def execute(sql: str, *params: Any) -> list[Any]:
 
 @pytest.fixture
 def own_connection():
-    """Close the connection after a test that changes it."""
+    """Close the connection after a test that changes it; a pool would give it to another test."""
     yield
-    connection.close()
+    reconnect()
 
 
 @pytest.fixture
