@@ -110,7 +110,7 @@ def test_it_chats_in_a_pipe_and_in_a_terminal(site):
     assert (process.returncode, out, err) == (
         1,
         "good morning\nSo far, \n",
-        "[failed model_error]\n",
+        "[failed responder_error]\n",
     )
     with Terminal(site) as terminal:
         terminal.wait_for_output(

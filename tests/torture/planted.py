@@ -100,9 +100,11 @@ def plant_losses() -> None:
             file.write(".")
         return True
 
-    def unless_lost(call: Callable[..., None], session_pk: int, *change: Change | None) -> None:
+    def unless_lost(
+        call: Callable[..., None], session_pk: int, *change: Change | None, **options: bool
+    ) -> None:
         if not is_lost():
-            call(session_pk, *change)
+            call(session_pk, *change, **options)
 
     def receiving(kind: str, event: Mapping[str, Any]) -> None:
         if kind not in ("news", "text") or not is_lost():
