@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import httpx
 import pytest
@@ -20,7 +19,6 @@ serve = start_servers
 pytestmark = [pytest.mark.long, pytest.mark.regression, pytest.mark.django_db(transaction=True)]
 
 
-@pytest.mark.skipif(find_spec("gevent") is None, reason="gevent is not installed")
 def test_gunicorn_with_gevent_answers_after_a_send_that_waits(ann, serve):
     [server] = serve(program="gevent", application="project.wsgi:application")
     cookies = {settings.SESSION_COOKIE_NAME: ann.cookie, "csrftoken": "x" * 32}
@@ -35,15 +33,9 @@ def test_gunicorn_with_gevent_answers_after_a_send_that_waits(ann, serve):
     assert Turn.objects.get().status == "waiting"
 
 
-@pytest.mark.parametrize(
-    "patch",
-    ["from gevent import monkey; monkey.patch_all()", "import eventlet; eventlet.monkey_patch()"],
-)
-def test_a_check_warns_of_patched_threads(patch):
-    if find_spec("gevent" if "gevent" in patch else "eventlet") is None:
-        pytest.skip("it is not installed")
+def test_a_check_warns_of_patched_threads():
     code = (
-        f"{patch}\nimport django; django.setup()\n"
+        "from gevent import monkey; monkey.patch_all()\nimport django; django.setup()\n"
         "from chatmemory.checks.project import check_patched_threads\n"
         "print(*(message.id for message in check_patched_threads(None)))"
     )

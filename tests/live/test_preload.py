@@ -96,7 +96,7 @@ def test_a_server_runs_the_turns_that_waited_for_it(tmp_path, program):
     try:
         server.start()
         turn = Turn.objects.filter(status="complete")
-        wait_for(turn.exists, "nobody claims it", server.log)
+        wait_for(turn.exists, "no process claims it", server.log)
     finally:
         server.kill()
 

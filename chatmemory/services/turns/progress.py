@@ -103,7 +103,7 @@ def start_turn(*, claim: Claim) -> bool:
         else:
             is_started = bool(_START.run(False, owner=claim.owner, **identity))
         if is_started:
-            announce_change(claim.session_pk, change, is_local=True)  # the runner tells the others
+            announce_change(claim.session_pk, change, is_local=True)  # the runner notifies others
             announce_started(claim.session_pk, claim.client_id)
         return is_started
 
