@@ -40,6 +40,7 @@ from chatmemory.database.faults import Fault, fault_of
 from chatmemory.live import layer
 from chatmemory.live.hub import hub
 from chatmemory.live.runner import runner
+from chatmemory.rendering import markdown
 from project import environment
 from tests import browsers
 from tests.browsers import ALLOW_QUERIES
@@ -135,7 +136,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _settings() -> Iterator[None]:
+def _settings_of_all_tests() -> Iterator[None]:
     # Only tests that request Redis, and the servers that tests start, use it. Only the shop of the
     # demo and the tests of visitors allow visitors. A test that rolls back has one connection.
     with override_settings(
@@ -271,6 +272,7 @@ def _isolated(
     runner.shut_down()  # otherwise it would run the next test's turns
     hub.shut_down()
     caches["default"].clear()
+    markdown._cache.clear()  # its HTML has words in the language, or the translation, of this test
     channel_layers.backends.clear()
 
 

@@ -46,7 +46,7 @@ def responder(session: Session) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _settings(settings, monkeypatch):
+def _graph(settings, monkeypatch):
     monkeypatch.setenv("LANGSMITH_TRACING", "false")
     settings.CHATMEMORY = {
         **settings.CHATMEMORY,
