@@ -41,7 +41,7 @@ def run(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_test_of_much_cpu_time_is_listed_and_one_of_too_much_fails_the_run(
     tmp_path: Path,
 ) -> None:

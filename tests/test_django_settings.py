@@ -49,7 +49,6 @@ def ours(**changed: object) -> override_settings:
     return override_settings(CHATMEMORY={**settings.CHATMEMORY, **changed})
 
 
-each_host = pytest.mark.parametrize("host", HOSTS, indirect=True)
 naive = pytest.mark.parametrize("host", ["naive times"], indirect=True)
 
 
@@ -69,7 +68,11 @@ def skip_to_large_numbers() -> None:
 
 
 @pytest.mark.slow
-@each_host
+@pytest.mark.parametrize(
+    "host",
+    ["naive times", *(pytest.param(host, marks=pytest.mark.long) for host in list(HOSTS)[1:])],
+    indirect=True,
+)
 def test_each_page_works_with_other_settings_of_django(host, client):
     skip_to_large_numbers()
     scene = make_scene()

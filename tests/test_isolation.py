@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -12,13 +12,11 @@ from chatmemory.rendering.markdown import _cache, markdown
 TESTS = Path(__file__).parent
 
 
+AUTOUSE = re.compile(r"^@pytest\.fixture\([^)]*autouse=True\)\n(?:async )?def (\w+)", re.MULTILINE)
+
+
 def autouse_fixtures(path: Path) -> set[str]:
-    return {
-        node.name
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef)
-        and any("autouse=True" in ast.unparse(decorator) for decorator in node.decorator_list)
-    }
+    return set(AUTOUSE.findall(path.read_text(encoding="utf-8")))
 
 
 def test_no_module_replaces_a_fixture_of_all_tests():

@@ -83,6 +83,7 @@ def test_a_test_that_fails_again_is_a_failure(tmp_path: Path) -> None:
     assert not (tmp_path / "flaky").exists()
 
 
+@pytest.mark.long
 def test_a_test_that_fails_behind_another_one_is_a_failure(tmp_path: Path) -> None:
     plant(tmp_path, dependent=DEPENDENT)
     result = run(tmp_path, "--randomly-dont-reorganize")
@@ -90,6 +91,7 @@ def test_a_test_that_fails_behind_another_one_is_a_failure(tmp_path: Path) -> No
     assert "Repeated behind 1 others" in result.stdout
 
 
+@pytest.mark.long
 def test_four_flaky_tests_are_a_failure(tmp_path: Path) -> None:
     for number in range(4):
         plant(tmp_path, **{f"flaky_{number}": FLAKY.format(number=number)})
@@ -98,6 +100,7 @@ def test_four_flaky_tests_are_a_failure(tmp_path: Path) -> None:
     assert "More than 3 tests failed" in result.stdout
 
 
+@pytest.mark.long
 def test_flaky_tests_of_earlier_runs_count(tmp_path: Path) -> None:
     plant(tmp_path, flaky=FLAKY.format(number=1))
     (tmp_path / "flaky").write_text("FLAKY: a\nFLAKY: b\nFLAKY: c\n")
@@ -106,6 +109,7 @@ def test_flaky_tests_of_earlier_runs_count(tmp_path: Path) -> None:
     assert "4 tests are flaky; at most 3 may be." in result.stdout
 
 
+@pytest.mark.long
 def test_the_death_of_a_test_process_is_a_failure(tmp_path: Path) -> None:
     plant(tmp_path, stable=STABLE, deadly=DEADLY)
     result = run(tmp_path, "-n2")
@@ -113,11 +117,13 @@ def test_the_death_of_a_test_process_is_a_failure(tmp_path: Path) -> None:
     assert "A test process died" in result.stdout
 
 
+@pytest.mark.long
 def test_a_file_that_cannot_be_imported_is_a_failure(tmp_path: Path) -> None:
     plant(tmp_path, stable=STABLE, wrong="import nothing_of_this_name\n")
     assert run(tmp_path).returncode not in (0, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
+@pytest.mark.long
 def test_a_run_without_failures_has_no_list(tmp_path: Path) -> None:
     plant(tmp_path, stable=STABLE)
     assert run(tmp_path).returncode == 0

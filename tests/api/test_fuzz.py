@@ -27,7 +27,7 @@ from project.wsgi import application
 from tests.factories import make_messages
 from tests.servers import live_process, sign_in
 
-CALLS = int(os.environ.get("FUZZ_CALLS", "200"))
+CALLS = int(os.environ.get("FUZZ_CALLS", "100"))
 CSRF_TOKEN = "a" * 32
 CHECKS = [
     checks.not_a_server_error,

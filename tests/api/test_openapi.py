@@ -46,7 +46,10 @@ def operations(schema):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"custom_settings": f"{__name__}.VERSION_3_0"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"custom_settings": f"{__name__}.VERSION_3_0"}, marks=pytest.mark.long)],
+)
 def test_the_schema_is_valid_and_causes_no_warning(settings, options, tmp_path):
     settings.CHATMEMORY = {**settings.CHATMEMORY, "ALLOW_ANONYMOUS": not options}
     file = tmp_path / "schema.json"

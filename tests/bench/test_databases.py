@@ -81,7 +81,7 @@ def test_an_unknown_database_is_refused(tmp_path):
         Databases(LIVE, vendor="oracle", name="chatmemory_bench", folder=tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("action", ["create", "drop"])
 def test_the_database_of_other_settings_is_neither_created_nor_dropped(tmp_path, action):
     live = tmp_path / "db.sqlite3"
@@ -97,7 +97,7 @@ def test_the_database_of_other_settings_is_neither_created_nor_dropped(tmp_path,
     assert live.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_process_refuses_a_foreign_database(tmp_path):
     databases = Databases({"NAME": "x"}, vendor="sqlite", name="chatmemory_bench", folder=tmp_path)
     environment = databases._environment("default")

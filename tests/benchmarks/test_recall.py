@@ -141,7 +141,7 @@ def test_a_file_without_facts_is_refused(tmp_path, text):
     assert (run.returncode, run.stderr) == (1, "The file contains no facts.\n")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_missing_file_is_refused(tmp_path):
     run = recall(tmp_path / "nothing")
     assert run.returncode == 1

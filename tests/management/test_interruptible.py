@@ -47,7 +47,7 @@ def test_a_reader_that_closes_the_pipe_ends_a_command_without_an_error(export):
     assert export.stderr.read() == b""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.django_db(transaction=True)
 def test_a_short_output_to_a_closed_pipe_ends_a_command_without_an_error(live_database_env):
     """The output fits the buffer, which Python flushes after the command."""

@@ -488,6 +488,7 @@ def test_a_new_chat_states_while_there_is_no_network(new_chat):
     assert script.sockets == []
 
 
+@pytest.mark.long
 def test_the_first_message_of_a_new_chat_is_being_sent_while_it_connects(new_chat):
     script, chat = new_chat
     chat.send("one")
@@ -793,6 +794,7 @@ def test_an_edited_message_replaces_what_followed_it(scripted):
     assert chat.page.evaluate("titles") == ["one", "un"]
 
 
+@pytest.mark.long
 @pytest.mark.regression
 def test_another_answer_is_offered_when_the_start_of_a_long_turn_is_loaded(scripted):
     script, chat = scripted
@@ -858,6 +860,7 @@ def test_a_refused_replacement_is_reported_and_replaces_nothing(scripted):
     assert "expect_seq" not in last
 
 
+@pytest.mark.long
 def test_an_edit_can_be_cancelled_and_is_never_lost(scripted):
     script, chat = scripted
     script.welcome(*replied("one", "1"))
@@ -879,6 +882,7 @@ def test_an_edit_can_be_cancelled_and_is_never_lost(scripted):
     assert script.frames == []
 
 
+@pytest.mark.long
 def test_versions_of_versions_are_found_and_loaded(scripted):
     script, chat = scripted
     texts = ("a", "A", "b", "B", "b2", "B2", "a2", "A2", "c", "C", "c2", "C2")
@@ -931,6 +935,7 @@ def test_enter_sends_and_shift_enter_starts_a_line(scripted):
     assert script.wait_for("send")["text"] == "one\ntwo"
 
 
+@pytest.mark.long
 def test_invalid_messages_are_not_sent(scripted):
     script, chat = scripted
     script.welcome()
@@ -988,6 +993,7 @@ def test_odd_text_leaves_the_page_usable(scripted):
     assert chat.page.evaluate(width)
 
 
+@pytest.mark.long
 def test_hidden_characters_are_shown_as_marks(scripted):
     script, chat = scripted
     script.welcome(row(1, "\u202ea \U000e0041\U000e0041 b"))

@@ -183,6 +183,7 @@ def test_the_list_changes_on_a_page_that_requires_trusted_types(chats, desk):
     side.expect_titles("Butter", "Apples", *ALL[2:])
 
 
+@pytest.mark.long
 def test_a_rename_can_be_cancelled_and_an_empty_title_shows_the_first_words(side):
     side.choose("c1", "Rename")
     box = side.rename_box("c1")
@@ -417,6 +418,7 @@ def long_side(more_chats: None, side: Side) -> Side:
     return side
 
 
+@pytest.mark.long
 def test_more_chats_are_loaded_and_kept_by_an_update(desk, long_side):
     side, page = long_side, long_side.page
     rows = page.locator(".cm-chats li")
