@@ -54,6 +54,22 @@ def place_of(error: BaseException) -> str:
     return type(error).__name__ + "".join(functions[-1:])
 
 
+def text_of(error: BaseException) -> str:
+    """Return the text of an error; empty if its class fails to make one."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
+def attribute_of(error: BaseException, name: str) -> Any:
+    """Return an attribute of an error; None if it has none, or a property that fails."""
+    try:
+        return getattr(error, name, None)
+    except Exception:
+        return None
+
+
 def log_loop_error(logger: logging.Logger, context: Mapping[str, Any]) -> None:
     """Log the context that an event loop passes to its exception handler."""
     error = context.get("exception")
@@ -95,5 +111,5 @@ def _lines(error: BaseException) -> Iterator[str]:
 
 def _status(error: BaseException) -> str:
     """Return the HTTP status of a provider's error, formatted."""
-    status = getattr(error, "status_code", None)
+    status = attribute_of(error, "status_code")
     return f" (status {status:d})" if isinstance(status, int) else ""

@@ -47,7 +47,7 @@ from chatmemory.live.run import (
 )
 from chatmemory.live.texts import LiveText
 from chatmemory.live.titles import give_title
-from chatmemory.logs import log_error
+from chatmemory.logs import log_error, text_of
 from chatmemory.models import Message
 from chatmemory.responders import Finished, Progress, Request, Text
 from chatmemory.responders.failures import code_of
@@ -350,7 +350,7 @@ class Runner:
 
     async def _explain(self, run: Run, request: Request | None, error: BaseException) -> None:
         """Show the text of an error to developers: it may contain messages and keys."""
-        text = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS].replace("`", "'")
+        text = f"{type(error).__name__}: {text_of(error)}"[:MAX_ERROR_CHARS].replace("`", "'")
         if django_settings.DEBUG:
             logger.error("turn %s: %s", run.claim.client_id, text)
         owner = request.session.owner if request is not None else None

@@ -20,6 +20,7 @@ from chatmemory.errors import (
     ModelUnavailable,
     ResponderError,
 )
+from chatmemory.logs import attribute_of, text_of
 
 _CLASSES: Sequence[tuple[type[ModelError], Set[str], Set[int], Sequence[str]]] = (
     (
@@ -161,22 +162,23 @@ def _is_of_client(error: BaseException) -> bool:
     """Whether a provider's client raised it: the request of a tool can also fail with 401."""
     if any(_CLIENTS.match(f"{cls.__module__}.{cls.__name__}") for cls in type(error).__mro__):
         return True
-    if getattr(error, "operation_name", None) in _BEDROCK:
+    if attribute_of(error, "operation_name") in _BEDROCK:
         return True
     # LangChain's client of Mistral raises the error of httpx.
-    return type(error).__name__ == "HTTPStatusError" and "/chat/completions" in str(error)
+    return type(error).__name__ == "HTTPStatusError" and "/chat/completions" in text_of(error)
 
 
 def _status(error: BaseException) -> int | None:
-    match error:
-        case object(status_code=int(status)) | object(code=int(status)):
+    own = [attribute_of(error, "status_code"), attribute_of(error, "code")]
+    match [*own, attribute_of(error, "response")]:
+        case [int(status), _, _] | [_, int(status), _]:
             return status
-        case object(response=object(status_code=int(status))):
+        case [_, _, object(status_code=int(status))]:
             return status
-        case object(response={"ResponseMetadata": {"HTTPStatusCode": int(status)}}):
+        case [_, _, {"ResponseMetadata": {"HTTPStatusCode": int(status)}}]:
             return status
     return None
 
 
 def _text(error: BaseException) -> str:
-    return f"{error} {getattr(error, 'code', '')} {getattr(error, 'type', '')}".lower()
+    return f"{text_of(error)} {attribute_of(error, 'code')} {attribute_of(error, 'type')}".lower()

@@ -121,6 +121,33 @@ async def of_provider(messages, session):
     raise APIStatusError("no")
 
 
+class Mute(Exception):
+    """An error whose text and attributes cannot be read, as of a class with a fault."""
+
+    def __str__(self):
+        raise TypeError("no text")
+
+    @property
+    def status_code(self):
+        raise LookupError("no status")
+
+    response = code = operation_name = status_code
+
+
+class MuteAPIStatusError(Mute, APIStatusError):
+    """The same, raised by a provider's client."""
+
+
+async def mute(messages, session):
+    yield "So far, "
+    raise Mute
+
+
+async def mute_of_provider(messages, session):
+    yield "So far, "
+    raise MuteAPIStatusError
+
+
 async def echo(messages, session):
     yield "Hello."
 
@@ -259,9 +286,12 @@ def test_a_sync_factory_can_query(ann, live, settings):
         ("failing_factory", "responder_error"),
         ("missing", "responder_error"),
         ("of_provider", "model_error"),
+        ("mute", "responder_error"),
+        ("mute_of_provider", "model_error"),
     ],
 )
 def test_an_error_of_the_hosts_code_has_its_own_code(ann, live, settings, name, code):
+    User.objects.update(is_staff=True)
     assert answer(ann, settings, name).error == code
     assert Turn.objects.get().error == code
 
