@@ -24,7 +24,7 @@ from chatmemory.database.faults import write_connection
 from chatmemory.database.pool import in_pool, is_pool_thread
 from chatmemory.database.threads import DaemonExecutor
 from chatmemory.logs import log_error
-from chatmemory.models import Change, Turn
+from chatmemory.models import AuditAction, Change, Turn
 
 # Note [Delivery after commit]
 #
@@ -65,7 +65,15 @@ _delivery_thread = DaemonExecutor(1, name="chatmemory-signals")
 _free_slots = threading.Semaphore(MAX_UNDELIVERED)
 _undelivered: set[Future[None]] = set()
 
-REMOVING = frozenset({"trim", "clear", "purge", "redact", "erase"})
+REMOVING = frozenset(
+    {
+        AuditAction.TRIM,
+        AuditAction.CLEAR,
+        AuditAction.PURGE,
+        AuditAction.REDACT,
+        AuditAction.ERASE,
+    }
+)
 """Actions that make messages unreadable."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chatmemory.models.audit import AuditEntry, AuditSeal, Reading
+from chatmemory.models.audit import AuditAction, AuditEntry, AuditSeal, Reading
 from chatmemory.models.changes import Change, NewRows, StartedTurn
 from chatmemory.models.feedback import MAX_FEEDBACK_CHARS, Feedback, FeedbackQuerySet
 from chatmemory.models.fields import (
@@ -14,7 +14,7 @@ from chatmemory.models.fields import (
     StatementNow,
     database_now,
 )
-from chatmemory.models.jobs import Job, JobItem, JobQuerySet
+from chatmemory.models.jobs import Job, JobAction, JobItem, JobQuerySet
 from chatmemory.models.managers import on_primary
 from chatmemory.models.messages import Message, MessageQuerySet
 from chatmemory.models.notes import MAX_NOTE_CHARS, MAX_NOTES, SessionNote
@@ -49,6 +49,7 @@ __all__ = [
     "MAX_TAG_CHARS",
     "SESSION_COLUMNS",
     "TODAY",
+    "AuditAction",
     "AuditEntry",
     "AuditSeal",
     "Change",
@@ -61,6 +62,7 @@ __all__ = [
     "FeedbackQuerySet",
     "Head",
     "Job",
+    "JobAction",
     "JobItem",
     "JobQuerySet",
     "KeyField",

@@ -9,13 +9,46 @@ from chatmemory.models.fields import DatabaseNow, MomentField
 from chatmemory.models.managers import PrimaryManager
 
 
+class AuditAction(models.TextChoices):
+    """What an audit entry records. The column has no `choices`: a new action is no migration."""
+
+    READ = "read", _("Read")
+    REVEAL = "reveal", _("Revealed")
+    TRIM = "trim", _("Trimmed")
+    CLEAR = "clear", _("Cleared")
+    PURGE = "purge", _("Purged")
+    RESTORE = "restore", _("Restored")
+    DATABASE_RESTORED = "database_restored", _("Database restored")
+    REDACT = "redact", _("Redacted")
+    ERASURE_STARTED = "erasure_started", _("Erasure started")
+    ERASE = "erase", _("Erased")
+    USER_DELETED = "user_deleted", _("User deleted")
+    HOLD = "hold", _("Put on hold")
+    RELEASE = "release", _("Released")
+    ARCHIVE = "archive", _("Archived")
+    UNARCHIVE = "unarchive", _("Unarchived")
+    RENAME = "rename", _("Renamed")
+    TAG = "tag", _("Tagged")
+    UNTAG = "untag", _("Tag removed")
+    STOP = "stop", _("Reply stopped")
+    END = "end", _("Stuck reply ended")
+    NOTE = "note", _("Note added")
+    DELETE_NOTE = "delete_note", _("Note deleted")
+    EXPORT = "export", _("Exported")
+    IMPORT = "import", _("Imported")
+    ADOPT = "adopt", _("Moved to an account")
+    REFUSED = "refused", _("Refused")
+    REPAIR = "repair", _("Repaired")
+
+
 class AuditEntry(models.Model):
     """The record of one action, in its transaction. The actor is text, to outlive the account."""
 
     actor_kind = models.CharField(max_length=16)
     actor_id = models.CharField(max_length=150)
     actor_label = models.CharField(max_length=200)
-    action = models.CharField(max_length=16)
+    action = models.CharField(max_length=32)
+    """A member of `AuditAction`."""
     session_pk = models.BigIntegerField(null=True, db_index=True)
     """Null for an action on several sessions. Not a foreign key: an entry outlives its session."""
     key_hash = models.CharField(max_length=64)

@@ -26,6 +26,23 @@ class JobQuerySet(QuerySet["Job"]):
         return self.active().filter(is_free).order_by("pk")
 
 
+class JobAction(models.TextChoices):
+    """What a job does. The column has no `choices`: a new action is no migration."""
+
+    TRIM = "trim", _("Trim")
+    CLEAR = "clear", _("Clear")
+    PURGE = "purge", _("Purge")
+    RESTORE = "restore", _("Restore")
+    HOLD = "hold", _("Put on hold")
+    RELEASE = "release", _("Release")
+    ARCHIVE = "archive", _("Archive")
+    UNARCHIVE = "unarchive", _("Unarchive")
+    TAG = "tag", _("Add a tag")
+    UNTAG = "untag", _("Remove a tag")
+    STOP = "stop", _("Stop reply")
+    END = "end", _("End stuck reply")
+
+
 class Job(models.Model):
     """An action on sessions. Its columns contain no content of a session.
 
@@ -60,7 +77,8 @@ class Job(models.Model):
     created_at = MomentField(_("created at"), db_default=DatabaseNow())
     started_at = MomentField(_("started at"), null=True)
     ended_at = MomentField(_("ended at"), null=True)
-    action = models.CharField(_("action"), max_length=16)
+    action = models.CharField(_("action"), max_length=32)
+    """A member of `JobAction`."""
     status = models.CharField(_("status"), max_length=12, choices=Status.choices)
     error = models.CharField(_("error"), max_length=32, db_default="")
     """Why a failed job ended."""

@@ -20,7 +20,7 @@ from chatmemory.database.locks import lock_all, lock_visitor, locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import Conflict, MemoryUnavailable, NotFound, Unauthenticated
-from chatmemory.models import DatabaseNow, JobItem, Session, Turn, Visitor, starts_of
+from chatmemory.models import AuditAction, DatabaseNow, JobItem, Session, Turn, Visitor, starts_of
 from chatmemory.services.audit.entries import record, record_person
 
 # Note [Adoption]
@@ -141,7 +141,7 @@ def _adopt(by: Actor, visitor: Actor, only_recent: bool) -> dict[str, str]:
         row.moved = moved = _move_all(pks, by)
         row.adopted_by, row.adopted_at = by.owner, DatabaseNow()
         row.save(update_fields=["moved", "adopted_by", "adopted_at"])
-        record_person(row.scope, "adopt", by, "", sessions=len(pks))
+        record_person(row.scope, AuditAction.ADOPT, by, "", sessions=len(pks))
         announce_visitor_ended(row.scope)
         return moved
 
@@ -171,7 +171,7 @@ def _move_all(pks: Collection[int], by: Actor) -> dict[str, str]:
 
 def _move(session: Session, moved: dict[str, str], by: Actor) -> None:
     """Move a locked session to a user."""
-    record(session, "adopt", by, "")
+    record(session, AuditAction.ADOPT, by, "")
     if session.removed_at is None:
         session.scope, session.key = by.owner, moved[session.key]
         if session.pinned_at is not None and not can_pin(by.owner):

@@ -12,7 +12,14 @@ from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
 from chatmemory.errors import BadInput
-from chatmemory.models import MAX_NOTE_CHARS, MAX_NOTES, AuditEntry, Session, SessionNote
+from chatmemory.models import (
+    MAX_NOTE_CHARS,
+    MAX_NOTES,
+    AuditAction,
+    AuditEntry,
+    Session,
+    SessionNote,
+)
 from chatmemory.services.audit.entries import MAX_ACTOR_CHARS, check_reason, lock_unerased, record
 
 
@@ -43,7 +50,7 @@ def add_note(
         SessionNote.objects.create(
             session=session, text=text, actor_label=by.label[:200], **_author(by)
         )
-        return record(session, "note", by, reason, chars=len(text))
+        return record(session, AuditAction.NOTE, by, reason, chars=len(text))
 
 
 @retried(is_repeatable=True)
@@ -68,7 +75,7 @@ def delete_note(
         if note is None:
             return None
         note.delete()
-        return record(session, "delete_note", by, reason, chars=len(note.text))
+        return record(session, AuditAction.DELETE_NOTE, by, reason, chars=len(note.text))
 
 
 def check_note(text: str) -> None:

@@ -42,6 +42,7 @@ from chatmemory.errors import (
     NotFound,
 )
 from chatmemory.models import (
+    AuditAction,
     ContentRow,
     Head,
     Message,
@@ -191,7 +192,7 @@ def update_session(
         session.save(update_fields=["title", "pinned_at", "revision"])
         announce_change(session.pk)
         if is_renamed and by.kind in ("operator", "command"):
-            record(session, "rename", by, reason)
+            record(session, AuditAction.RENAME, by, reason)
         return session
 
 

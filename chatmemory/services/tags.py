@@ -10,7 +10,7 @@ from chatmemory.codec import check_value
 from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
-from chatmemory.models import MAX_TAG_CHARS, AuditEntry, Session, SessionTag
+from chatmemory.models import MAX_TAG_CHARS, AuditAction, AuditEntry, Session, SessionTag
 from chatmemory.services.audit.entries import check_reason, lock_unerased, record
 
 
@@ -35,7 +35,7 @@ def tag_session(
         if tag in tags_of(session):
             return None
         add_tags(session, [tag])
-        return record(session, "tag", by, reason, tag=tag)
+        return record(session, AuditAction.TAG, by, reason, tag=tag)
 
 
 @retried(is_repeatable=True)
@@ -58,7 +58,7 @@ def untag_session(
         if tag not in tags_of(session):
             return None
         SessionTag.objects.filter(session=session, tag=tag).delete()
-        return record(session, "untag", by, reason, tag=tag)
+        return record(session, AuditAction.UNTAG, by, reason, tag=tag)
 
 
 def check_tag(tag: str) -> None:

@@ -184,7 +184,7 @@ CASES: dict[str, Case] = {
     "erase_own_data": Case(
         request=("POST", "own-data/erase/", {"confirm": "ann"}),
         has_effect=AuditEntry.objects.filter(action="erase", session_pk__isnull=True).exists,
-        adds=("erase_begun", "erase"),
+        adds=("erasure_started", "erase"),
     ),
 }
 NOT_REPEATED = {"issue_ticket", "create_visitor", "erase_visitor", "adopt_visitor"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib.auth import get_user_model
@@ -13,41 +12,11 @@ from chatmemory.access.actors import all_scopes_of, check_person
 from chatmemory.admin.choices import ChoiceFilter, FromFilter, TextFilter, UntilFilter
 from chatmemory.admin.text import number_of
 from chatmemory.errors import BadInput
-from chatmemory.models import Session
+from chatmemory.models import AuditAction, Session
 from chatmemory.services.audit.keys import key_hashes
 
 if TYPE_CHECKING:
-    from chatmemory.admin.choices import Label
-
-
-ACTIONS: Mapping[str, Label] = {
-    "read": _("Read"),
-    "reveal": _("Revealed"),
-    "trim": _("Trimmed"),
-    "clear": _("Cleared"),
-    "purge": _("Purged"),
-    "restore": _("Restored"),
-    "db_restored": _("Database restored"),
-    "redact": _("Redacted"),
-    "erase_begun": _("Erasure started"),
-    "erase": _("Erased"),
-    "user_deleted": _("User deleted"),
-    "hold": _("Put on hold"),
-    "release": _("Released"),
-    "archive": _("Archived"),
-    "unarchive": _("Unarchived"),
-    "tag": _("Tagged"),
-    "untag": _("Tag removed"),
-    "stop": _("Reply stopped"),
-    "end": _("Stuck reply ended"),
-    "note": _("Note added"),
-    "delete_note": _("Note deleted"),
-    "export": _("Exported"),
-    "import": _("Imported"),
-    "refused": _("Refused"),
-    "repair": _("Repaired"),
-}
-"""The labels of actions in the audit."""
+    pass
 
 
 class ActionFilter(ChoiceFilter):
@@ -55,7 +24,7 @@ class ActionFilter(ChoiceFilter):
 
     title = _("action")
     parameter_name = "action_is"
-    conditions: ClassVar = {name: (label, Q(action=name)) for name, label in ACTIONS.items()}
+    conditions: ClassVar = {name: (label, Q(action=name)) for name, label in AuditAction.choices}
 
 
 class ActorFilter(TextFilter):

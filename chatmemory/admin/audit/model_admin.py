@@ -16,16 +16,17 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 from django.views import View
 
-from chatmemory.admin.audit.filters import ACTIONS, FILTERS
+from chatmemory.admin.audit.filters import FILTERS
 from chatmemory.admin.audit.pages import CsvView, VerifyView
 from chatmemory.admin.readonly import ReadOnlyAdmin
 from chatmemory.admin.text import visible
-from chatmemory.models import AuditEntry
+from chatmemory.models import AuditAction, AuditEntry
 
 if TYPE_CHECKING:
     from chatmemory.admin.choices import Label
 
 REASON_WORDS = 20
+LABELS: Mapping[str, Label] = dict(AuditAction.choices)
 MAX_SEARCH_CHARS = 256
 KINDS: Mapping[str, Label] = {
     "user": _("user"),
@@ -93,7 +94,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("action"))
     def done(self, entry: AuditEntry) -> Label:
-        return ACTIONS.get(entry.action, entry.action)
+        return LABELS.get(entry.action, entry.action)
 
     @admin.display(description=_("first message"))
     def first_message(self, entry: AuditEntry) -> int | None:
@@ -113,7 +114,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("session"))
     def session(self, entry: AuditEntry) -> SafeString | Promise | None:
-        if entry.session_pk is None and entry.action == "refused":
+        if entry.session_pk is None and entry.action == AuditAction.REFUSED:
             return None
         if entry.session_pk is None:
             return _("all sessions of a person") if entry.key_hash else _("all sessions")

@@ -28,7 +28,7 @@ from chatmemory.admin.jobs.words import EXPLANATIONS, TITLES
 from chatmemory.admin.readonly import LIST_FILTERS, operator
 from chatmemory.admin.text import number_of
 from chatmemory.errors import ChatMemoryError
-from chatmemory.models import Job, Session
+from chatmemory.models import Job, JobAction, Session
 from chatmemory.services.jobs.actions import ACTIONS
 from chatmemory.services.jobs.claims import claim_of
 from chatmemory.services.jobs.create import create_job
@@ -122,7 +122,7 @@ class ActPage(ConfirmPage):
     def params(self, form: ActForm) -> dict[str, Any]:
         """Return the arguments of the action; a restore can name the audit entry to undo."""
         entry = number_of(self.request.GET.get("entry", ""))
-        is_named = self.action == "restore" and entry is not None
+        is_named = self.action == JobAction.RESTORE and entry is not None
         return {**form.params(), **({"entry": entry} if is_named else {})}
 
     def show(self, form: ActForm, selection: Selection, summary: Summary) -> HttpResponse:

@@ -10,14 +10,19 @@ from django.http import HttpRequest
 
 from chatmemory.admin.jobs.words import TITLES, reason_of
 from chatmemory.admin.readonly import LIST_FILTERS, ReadOnlyAdmin
-from chatmemory.models import Session
+from chatmemory.models import JobAction, Session
 from chatmemory.services.jobs.actions import permission_of
 from chatmemory.services.jobs.preview import exempt_codes
 
 if TYPE_CHECKING:
     from chatmemory.admin.choices import Label
 
-ALTERNATIVES = {"release": "hold", "unarchive": "archive", "restore": "purge", "end": "stop"}
+ALTERNATIVES = {
+    JobAction.RELEASE: JobAction.HOLD,
+    JobAction.UNARCHIVE: JobAction.ARCHIVE,
+    JobAction.RESTORE: JobAction.PURGE,
+    JobAction.END: JobAction.STOP,
+}
 """An action that is offered in place of another one, if it would change the session."""
 
 

@@ -10,6 +10,7 @@ from django.http.response import HttpResponseBase
 
 from chatmemory import transfer
 from chatmemory.admin.jobs.act import ConfirmPage
+from chatmemory.admin.jobs.words import EXPORT
 from chatmemory.admin.readonly import operator
 from chatmemory.errors import ChatMemoryError
 from chatmemory.services.transfers.exports import begin_export_of
@@ -18,7 +19,7 @@ from chatmemory.services.transfers.exports import begin_export_of
 class ExportPage(ConfirmPage):
     """Streams the file, so memory does not grow with its size."""
 
-    action = "export"
+    action = EXPORT
     permission = "export_history"
 
     def get(self, request: HttpRequest) -> HttpResponse:

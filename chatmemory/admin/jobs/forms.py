@@ -11,8 +11,9 @@ from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory import transfer
+from chatmemory.admin.jobs.words import EXPORT
 from chatmemory.admin.text import number_of
-from chatmemory.models import MAX_TAG_CHARS
+from chatmemory.models import MAX_TAG_CHARS, JobAction
 
 KEEP_LAST = 50
 """The default number of messages that a trim keeps."""
@@ -120,13 +121,13 @@ class ExportForm(ActForm):
 
 
 FORMS: dict[str, type[ActForm]] = {
-    "trim": TrimForm,
-    "tag": TagForm,
-    "untag": TagForm,
-    "clear": SeenForm,
-    "restore": SeenForm,
-    "stop": SeenForm,
-    "export": ExportForm,
+    JobAction.TRIM: TrimForm,
+    JobAction.TAG: TagForm,
+    JobAction.UNTAG: TagForm,
+    JobAction.CLEAR: SeenForm,
+    JobAction.RESTORE: SeenForm,
+    JobAction.STOP: SeenForm,
+    EXPORT: ExportForm,
 }
 """The forms of actions with arguments."""
 

@@ -15,7 +15,7 @@ from chatmemory.admin.jobs.base import visible_jobs
 from chatmemory.admin.jobs.words import TITLES
 from chatmemory.admin.readonly import ReadOnlyAdmin
 from chatmemory.admin.text import visible
-from chatmemory.models import Job
+from chatmemory.models import Job, JobAction
 
 REASON_WORDS = 20
 
@@ -33,7 +33,7 @@ class JobActionFilter(ChoiceFilter):
 
     title = _("action")
     parameter_name = "action_is"
-    conditions = {name: (label, Q(action=name)) for name, label in TITLES.items()}  # noqa: RUF012  # Django's form
+    conditions = {name: (label, Q(action=name)) for name, label in JobAction.choices}  # noqa: RUF012  # Django's form
 
 
 @admin.register(Job)

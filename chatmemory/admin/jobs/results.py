@@ -9,7 +9,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from chatmemory.admin.jobs.words import TITLES, reason_of
-from chatmemory.models import Job
+from chatmemory.models import Job, JobAction
+from chatmemory.services.jobs.actions import ACTIONS
 
 
 def report(request: HttpRequest, job: Job, address: str) -> None:
@@ -28,8 +29,8 @@ def done_text(job: Job) -> str:
         "%(title)s: one session done.", "%(title)s: %(sessions)s sessions done.", job.done
     ) % {"title": TITLES[job.action], "sessions": job.done}
     moved = job.counts.get("messages", 0)
-    if job.action in ("trim", "clear", "purge"):
+    if ACTIONS[job.action].hides:
         return f"{text} {_('Messages removed: %(messages)s.') % {'messages': moved}}"
-    if job.action == "restore":
+    if job.action == JobAction.RESTORE:
         return f"{text} {_('Messages restored: %(messages)s.') % {'messages': moved}}"
     return text

@@ -89,7 +89,7 @@ class Summary:
     @property
     def is_hiding(self) -> bool:
         """Whether the action hides messages."""
-        return self.action in ("trim", "clear", "purge")
+        return ACTIONS[self.action].hides
 
     @property
     def is_removal(self) -> bool:

@@ -7,56 +7,49 @@ from typing import TYPE_CHECKING
 
 from django.utils.translation import gettext_lazy as _
 
+from chatmemory.models import JobAction
+
 if TYPE_CHECKING:
     from chatmemory.admin.choices import Label
 
     Words = Mapping[str, Label]
 
-TITLES: Words = {
-    "trim": _("Trim"),
-    "clear": _("Clear"),
-    "purge": _("Purge"),
-    "restore": _("Restore"),
-    "hold": _("Put on hold"),
-    "release": _("Release"),
-    "archive": _("Archive"),
-    "unarchive": _("Unarchive"),
-    "tag": _("Add a tag"),
-    "untag": _("Remove a tag"),
-    "stop": _("Stop reply"),
-    "end": _("End stuck reply"),
-    "export": _("Export"),
-}
+EXPORT = "export"
+"""The download of sessions: confirmed as an action, but no job."""
+
+TITLES: Words = {**dict(JobAction.choices), EXPORT: _("Export")}
 
 EXPLANATIONS: Words = {
-    "trim": _("Removes the oldest messages of each session and keeps the newest."),
-    "clear": _(
+    JobAction.TRIM: _("Removes the oldest messages of each session and keeps the newest."),
+    JobAction.CLEAR: _(
         "Removes all messages and keeps the empty session. A running reply is stopped and not "
         "stored; waiting messages are cancelled."
     ),
-    "purge": _(
+    JobAction.PURGE: _(
         "Removes the sessions and all their messages. A running reply is stopped and not stored; "
         "waiting messages are cancelled."
     ),
-    "restore": _(
+    JobAction.RESTORE: _(
         "Undoes the last removal of each session. A reply that the removal stopped does not run "
         "again."
     ),
-    "hold": _("Forbids every removal from these sessions until they are released."),
-    "release": _("Allows removals again, also those that retention rules are due to make."),
-    "archive": _(
+    JobAction.HOLD: _("Forbids every removal from these sessions until they are released."),
+    JobAction.RELEASE: _("Allows removals again, also those that retention rules are due to make."),
+    JobAction.ARCHIVE: _(
         "Closes the sessions for new messages. Waiting messages are cancelled; a running reply "
         "continues."
     ),
-    "unarchive": _("Opens the sessions for new messages."),
-    "tag": _("Adds a tag. Retention rules select sessions by their tags."),
-    "untag": _("Removes a tag. Retention rules select sessions by their tags."),
-    "stop": _("Stops the running replies. The text so far is stored as an interrupted reply."),
-    "end": _(
+    JobAction.UNARCHIVE: _("Opens the sessions for new messages."),
+    JobAction.TAG: _("Adds a tag. Retention rules select sessions by their tags."),
+    JobAction.UNTAG: _("Removes a tag. Retention rules select sessions by their tags."),
+    JobAction.STOP: _(
+        "Stops the running replies. The text so far is stored as an interrupted reply."
+    ),
+    JobAction.END: _(
         "Ends replies whose process no longer responds. The text so far is stored as an "
         "interrupted reply; a reply that has not started waits for another process."
     ),
-    "export": _("Downloads the sessions as a file. The audit records the export."),
+    EXPORT: _("Downloads the sessions as a file. The audit records the export."),
 }
 
 REASONS: Words = {

@@ -14,7 +14,7 @@ from chatmemory.management.counting import counted
 from chatmemory.management.exits import UsageError
 from chatmemory.management.reporting import ReportingCommand
 from chatmemory.management.selecting import add_session_arguments, select_sessions
-from chatmemory.models import Session, SessionQuerySet
+from chatmemory.models import JobAction, Session, SessionQuerySet
 from chatmemory.services.jobs.actions import ACTIONS, UNCHANGED
 from chatmemory.services.jobs.create import Order
 from chatmemory.services.jobs.perform import DONE, Performed, perform_each, preview_each
@@ -22,10 +22,10 @@ from chatmemory.services.jobs.preview import ActionPreview
 
 LIMITS = ("keep_last", "keep_turns", "keep_tokens", "before", "before_seq")
 PARAMS: Mapping[str, tuple[str, ...]] = {
-    "trim": LIMITS,
-    "restore": ("entry",),
-    "tag": ("tag",),
-    "untag": ("tag",),
+    JobAction.TRIM: LIMITS,
+    JobAction.RESTORE: ("entry",),
+    JobAction.TAG: ("tag",),
+    JobAction.UNTAG: ("tag",),
 }
 """The options of the actions that have any; exactly one is required, except for `restore`."""
 
@@ -157,7 +157,7 @@ def _params(action: str, options: Mapping[str, Any]) -> dict[str, Any]:
     own = PARAMS.get(action, ())
     if wrong := sorted(given.keys() - set(own)):
         raise UsageError(f"{_option(wrong[0])} does not belong to {action}.")
-    if own and len(given) != 1 and (given or action != "restore"):
+    if own and len(given) != 1 and (given or action != JobAction.RESTORE):
         raise UsageError(f"{action} needs one of {', '.join(map(_option, own))}.")
     try:
         ACTIONS[action].check(given)

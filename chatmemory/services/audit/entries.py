@@ -11,7 +11,7 @@ from chatmemory.codec import check_value
 from chatmemory.database.after_commit import announce_act
 from chatmemory.database.faults import write_connection
 from chatmemory.errors import NotFound
-from chatmemory.models import AuditEntry, DatabaseNow, Session, database_now
+from chatmemory.models import AuditAction, AuditEntry, DatabaseNow, Session, database_now
 from chatmemory.services.audit.keys import key_hash
 from chatmemory.services.audit.macs import mac_of
 
@@ -29,7 +29,7 @@ DEDUPLICATED_FOR = timedelta(hours=1)
 
 def record(
     session: Session,
-    action: str,
+    action: AuditAction,
     by: Actor,
     reason: str,
     *,
@@ -48,10 +48,14 @@ def record_ranges(
     """Record which messages an operator read, after the entry of the first page."""
     counts: dict[str, Count] = {"ranges": ranges, "first_entry": first_entry}
     columns = {"session_pk": session_pk, "key_hash": key_hash}
-    return _record("read", by, "", counts, from_seq=ranges[0][0], to_seq=ranges[-1][1], **columns)
+    return _record(
+        AuditAction.READ, by, "", counts, from_seq=ranges[0][0], to_seq=ranges[-1][1], **columns
+    )
 
 
-def record_person(scope: str, action: str, by: Actor, reason: str, **counts: Count) -> AuditEntry:
+def record_person(
+    scope: str, action: AuditAction, by: Actor, reason: str, **counts: Count
+) -> AuditEntry:
     """Insert an entry about all sessions of a scope, or of all scopes if it is empty.
 
     The entry contains a hash of the scope in place of the session's key.
@@ -59,19 +63,21 @@ def record_person(scope: str, action: str, by: Actor, reason: str, **counts: Cou
     return record_hashed(key_hash(scope) if scope else "", action, by, reason, **counts)
 
 
-def record_hashed(person: str, action: str, by: Actor, reason: str, **counts: Count) -> AuditEntry:
+def record_hashed(
+    person: str, action: AuditAction, by: Actor, reason: str, **counts: Count
+) -> AuditEntry:
     """Insert an entry about a person of whom only the hash of the scope is known."""
     return _record(action, by, reason, counts, key_hash=person)
 
 
 def _record(
-    action: str, by: Actor, reason: str, counts: dict[str, Count], **columns: Any
+    action: AuditAction, by: Actor, reason: str, counts: dict[str, Count], **columns: Any
 ) -> AuditEntry:
     entry = AuditEntry(
         actor_kind=by.kind,
         actor_id=by.id[:MAX_ACTOR_CHARS],
         actor_label=by.label[:200],
-        action=action,
+        action=action.value,
         reason=reason[:MAX_REASON_CHARS],
         counts=counts,
         created_at=database_now(write_connection()),  # before the insert, as the MAC covers it
@@ -81,7 +87,7 @@ def _record(
     entry.save(force_insert=True)
     messages = counts.get("messages", 0)
     messages = messages if isinstance(messages, int) else 0
-    announce_act(entry.session_pk, action, by.kind, messages)
+    announce_act(entry.session_pk, action.value, by.kind, messages)
     return entry
 
 
@@ -102,7 +108,7 @@ def is_by(entry: AuditEntry, by: Actor) -> bool:
 
 def is_erased(session_pk: int) -> bool:
     """Return whether the erasure of this session has started."""
-    return AuditEntry.objects.filter(session_pk=session_pk, action="erase").exists()
+    return AuditEntry.objects.filter(session_pk=session_pk, action=AuditAction.ERASE).exists()
 
 
 def record_refusal(*, by: Actor, permission: str, session: Session | None = None) -> None:
@@ -112,7 +118,7 @@ def record_refusal(*, by: Actor, permission: str, session: Session | None = None
     session, are not recorded, so that an operator cannot flood the audit.
     """
     recent = AuditEntry.objects.filter(
-        action="refused",
+        action=AuditAction.REFUSED,
         actor_kind=by.kind,
         actor_id=by.id[:MAX_ACTOR_CHARS],
         reason=permission[:MAX_REASON_CHARS],
@@ -121,9 +127,9 @@ def record_refusal(*, by: Actor, permission: str, session: Session | None = None
     if recent.exists():
         return
     if session is None:
-        _record("refused", by, permission, {}, key_hash="")
+        _record(AuditAction.REFUSED, by, permission, {}, key_hash="")
     else:
-        record(session, "refused", by, permission)
+        record(session, AuditAction.REFUSED, by, permission)
 
 
 def lock_unerased(

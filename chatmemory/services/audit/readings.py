@@ -11,7 +11,7 @@ from chatmemory.access.actors import Actor
 from chatmemory.database.faults import ignored_duplicate
 from chatmemory.database.locks import locked_transaction
 from chatmemory.database.retries import durably, retried
-from chatmemory.models import AuditEntry, DatabaseNow, Reading, Session
+from chatmemory.models import AuditAction, AuditEntry, DatabaseNow, Reading, Session
 from chatmemory.services.audit.entries import (
     DEDUPLICATED_FOR,
     MAX_ACTOR_CHARS,
@@ -45,7 +45,7 @@ def record_reveal(*, session: Session, by: Actor, reason: str) -> None:
     Raises BadInput, MemoryUnavailable.
     """
     check_reason(reason)
-    record(session, "reveal", by, reason)
+    record(session, AuditAction.REVEAL, by, reason)
 
 
 def close_readings() -> int:
@@ -83,7 +83,7 @@ def _add(session: Session, by: Actor, page: list[list[int]]) -> None:
             reading = None
         if reading is None:
             from_seq, to_seq = page[0] if page else (None, None)
-            entry = record(session, "read", by, "", from_seq=from_seq, to_seq=to_seq)
+            entry = record(session, AuditAction.READ, by, "", from_seq=from_seq, to_seq=to_seq)
             Reading.objects.create(**_key(session, by), entry_pk=entry.pk, ranges=page)
             return
         ranges = _with(reading, page)
@@ -109,7 +109,7 @@ def _key(session: Session, by: Actor) -> dict[str, int | str]:
 def _recent() -> QuerySet[AuditEntry, int]:
     """Return the primary keys of the entries of the last hour."""
     entries = AuditEntry.objects.filter(
-        action="read", created_at__gt=DatabaseNow() - DEDUPLICATED_FOR
+        action=AuditAction.READ, created_at__gt=DatabaseNow() - DEDUPLICATED_FOR
     )
     return entries.values_list("pk", flat=True)
 

@@ -20,14 +20,11 @@ from chatmemory.database.locks import lock_all, lock_pk, locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import MemoryUnavailable, NotFound
-from chatmemory.models import Session, Turn
+from chatmemory.models import AuditAction, Session, Turn
 from chatmemory.services.audit.entries import check_reason, record_person
 from chatmemory.services.removal.floor import cancel_waiting
 from chatmemory.services.removal.past_erasures import Replayed, replay_erasures
 from chatmemory.services.turns.endings import cancel_turn, interrupt_turn, requeue_turn
-
-ACTION = "db_restored"
-"""The action of the audit entry."""
 
 BATCH_SIZE = 100
 """Default and maximum number of idle sessions locked in one transaction."""
@@ -85,7 +82,10 @@ def recover_restored_database(
         if progress is not None:
             progress(done, total)
     about = {name: counts[name] for name in ("sessions", "interrupted", "cancelled", "failed")}
-    durably(lambda: record_person("", ACTION, by, reason, **about), is_repeatable=False)
+    durably(
+        lambda: record_person("", AuditAction.DATABASE_RESTORED, by, reason, **about),
+        is_repeatable=False,
+    )
     erasures = replay_erasures(by=by, reason=reason)
     return RecoveredSessions(kept=counts["kept"], erasures=erasures, **about)
 

@@ -12,7 +12,7 @@ from chatmemory.database.after_commit import announce_change
 from chatmemory.database.locks import lock_pk, locked_transaction
 from chatmemory.database.retries import retried
 from chatmemory.errors import MemoryUnavailable, NotFound
-from chatmemory.models import Session
+from chatmemory.models import AuditAction, Session
 from chatmemory.services.audit.entries import record
 
 MAX_LISTED = 100
@@ -84,6 +84,6 @@ def _call_locked(session_pk: int, check: Callable[[Session], list[Finding]]) -> 
 def record_repair(session: Session, found: list[Finding], by: Actor) -> list[Finding]:
     """Record a repair in the audit and return the findings with `is_fixed`. Needs the lock."""
     counts = Counter(finding.code for finding in found if finding.is_fixable)
-    record(session, "repair", by, "", **counts)
+    record(session, AuditAction.REPAIR, by, "", **counts)
     announce_change(session.pk)
     return [replace(finding, is_fixed=finding.is_fixable) for finding in found]

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 from chatmemory.access.actors import Actor
 from chatmemory.errors import BadInput
-from chatmemory.models import AuditEntry, Session
+from chatmemory.models import AuditAction, AuditEntry, JobAction, Session
 from chatmemory.services.audit.entries import record
 from chatmemory.services.removal import hide, holds, restore
 from chatmemory.services.removal.trim_limits import TrimLimit, check_trim_limit, floor_for_limit
@@ -89,6 +89,11 @@ class Action:
     """Raises BadInput for wrong arguments."""
     prepare: Callable[[Target], Mapping[str, Any]] | None = None
     """Does what must not happen under the session's lock; returns the arguments for `act`."""
+
+    @property
+    def hides(self) -> bool:
+        """Whether it hides messages."""
+        return self.undo == JobAction.RESTORE
 
 
 def trim_limit(params: Mapping[str, Any]) -> TrimLimit:
@@ -176,7 +181,7 @@ def _restore(target: Target) -> AuditEntry | None:
     )
 
 
-def _check_newest(target: Target, *actions: str) -> None:
+def _check_newest(target: Target, *actions: AuditAction) -> None:
     """Raise Skipped in an undo if a later act than the undone one decides the state now."""
     if target.entry_pk is None:
         return
@@ -187,24 +192,24 @@ def _check_newest(target: Target, *actions: str) -> None:
 
 
 def _hold(target: Target) -> AuditEntry | None:
-    _check_newest(target, "hold", "release")
+    _check_newest(target, AuditAction.HOLD, AuditAction.RELEASE)
     return holds.hold_session(session_pk=target.session.pk, **target.call)
 
 
 def _release(target: Target) -> AuditEntry | None:
-    _check_newest(target, "hold", "release")
+    _check_newest(target, AuditAction.HOLD, AuditAction.RELEASE)
     return holds.release_session(session_pk=target.session.pk, **target.call)
 
 
 def _archive(target: Target) -> AuditEntry | None:
-    _check_newest(target, "archive", "unarchive")
+    _check_newest(target, AuditAction.ARCHIVE, AuditAction.UNARCHIVE)
     if target.session.archived_at is not None:
         return None  # also of its owner, whose archive the service would make the operator's
     return holds.archive_session(**target.call)
 
 
 def _unarchive(target: Target) -> AuditEntry | None:
-    _check_newest(target, "archive", "unarchive")
+    _check_newest(target, AuditAction.ARCHIVE, AuditAction.UNARCHIVE)
     return holds.unarchive_session(**target.call)
 
 
@@ -213,12 +218,12 @@ def _check_tag(params: Mapping[str, Any]) -> None:
 
 
 def _tag(target: Target) -> AuditEntry | None:
-    _check_newest(target, "tag", "untag")
+    _check_newest(target, AuditAction.TAG, AuditAction.UNTAG)
     return tag_session(session_pk=target.session.pk, tag=target.params["tag"], **target.call)
 
 
 def _untag(target: Target) -> AuditEntry | None:
-    _check_newest(target, "tag", "untag")
+    _check_newest(target, AuditAction.TAG, AuditAction.UNTAG)
     return untag_session(session_pk=target.session.pk, tag=target.params["tag"], **target.call)
 
 
@@ -228,36 +233,46 @@ def _stop(target: Target) -> AuditEntry | None:
     stopped = stop_running_turn(session_key=target.session.key, scope=target.scope, by=target.by)
     if stopped is None:
         return None
-    return record(target.session, "stop", target.by, target.reason, turn=stopped.turn)
+    return record(target.session, AuditAction.STOP, target.by, target.reason, turn=stopped.turn)
 
 
 def _end(target: Target) -> AuditEntry | None:
     turn = target.session.running
     if turn is None or not recover_overdue_turn(target.session.pk):
         return None
-    return record(target.session, "end", target.by, target.reason, turn=turn)
+    return record(target.session, AuditAction.END, target.by, target.reason, turn=turn)
 
 
 ACTIONS: Mapping[str, Action] = {
-    "trim": Action(
+    JobAction.TRIM: Action(
         permission="trim_history",
         act=_trim,
-        undo="restore",
+        undo=JobAction.RESTORE,
         removes=True,
         check=_check_trim,
         prepare=_prepare_trim,
     ),
-    "clear": Action(permission="clear_history", act=_clear, undo="restore", removes=True),
-    "purge": Action(permission="purge_history", act=_purge, undo="restore", removes=True),
-    "restore": Action(permission="restore_history", act=_restore, prepare=_prepare_restore),
-    "hold": Action(permission="hold_session", act=_hold, undo="release"),
-    "release": Action(permission="hold_session", act=_release, undo="hold"),
-    "archive": Action(permission="archive_session", act=_archive, undo="unarchive"),
-    "unarchive": Action(permission="archive_session", act=_unarchive, undo="archive"),
-    "tag": Action(permission="tag_session", act=_tag, undo="untag", check=_check_tag),
-    "untag": Action(permission="tag_session", act=_untag, undo="tag", check=_check_tag),
-    "stop": Action(permission="stop_turn", act=_stop, removes=True),
-    "end": Action(permission="stop_turn", act=_end, removes=True),
+    JobAction.CLEAR: Action(
+        permission="clear_history", act=_clear, undo=JobAction.RESTORE, removes=True
+    ),
+    JobAction.PURGE: Action(
+        permission="purge_history", act=_purge, undo=JobAction.RESTORE, removes=True
+    ),
+    JobAction.RESTORE: Action(permission="restore_history", act=_restore, prepare=_prepare_restore),
+    JobAction.HOLD: Action(permission="hold_session", act=_hold, undo=JobAction.RELEASE),
+    JobAction.RELEASE: Action(permission="hold_session", act=_release, undo=JobAction.HOLD),
+    JobAction.ARCHIVE: Action(permission="archive_session", act=_archive, undo=JobAction.UNARCHIVE),
+    JobAction.UNARCHIVE: Action(
+        permission="archive_session", act=_unarchive, undo=JobAction.ARCHIVE
+    ),
+    JobAction.TAG: Action(
+        permission="tag_session", act=_tag, undo=JobAction.UNTAG, check=_check_tag
+    ),
+    JobAction.UNTAG: Action(
+        permission="tag_session", act=_untag, undo=JobAction.TAG, check=_check_tag
+    ),
+    JobAction.STOP: Action(permission="stop_turn", act=_stop, removes=True),
+    JobAction.END: Action(permission="stop_turn", act=_end, removes=True),
 }
 """The actions by name. Each changes one session in one transaction, with one audit entry."""
 

@@ -17,7 +17,15 @@ from chatmemory.database.faults import write_connection
 from chatmemory.database.locks import locked_transaction
 from chatmemory.database.retries import retried
 from chatmemory.errors import Conflict, NotFound
-from chatmemory.models import DatabaseNow, Job, JobItem, JobQuerySet, Session, database_now
+from chatmemory.models import (
+    DatabaseNow,
+    Job,
+    JobAction,
+    JobItem,
+    JobQuerySet,
+    Session,
+    database_now,
+)
 from chatmemory.services.audit.entries import MAX_ACTOR_CHARS, MAX_REASON_CHARS, check_reason
 from chatmemory.services.jobs.actions import ACTIONS
 from chatmemory.services.jobs.claims import lease_end
@@ -25,7 +33,7 @@ from chatmemory.services.jobs.claims import lease_end
 COLUMNS = ("session_pk", "scope", "key", "epoch", "entry_pk")
 """The columns of an item that are selected from its session."""
 
-TAGGED = ("tag", "untag")
+TAGGED = (JobAction.TAG, JobAction.UNTAG)
 """The actions whose undo needs the arguments."""
 
 

@@ -22,7 +22,15 @@ from django.db.models import (
 from django.db.models.functions import Greatest, Length
 
 from chatmemory.database.retries import retried
-from chatmemory.models import AuditEntry, Session, SessionTag, Turn, unexpired
+from chatmemory.models import (
+    AuditAction,
+    AuditEntry,
+    JobAction,
+    Session,
+    SessionTag,
+    Turn,
+    unexpired,
+)
 from chatmemory.services.jobs.actions import ACTIONS, UNCHANGED, trim_limit
 from chatmemory.services.jobs.floors import floors_of
 from chatmemory.services.removal.floor import REMOVALS
@@ -86,7 +94,7 @@ def _lacks_tag(params: Params) -> Q:
 
 
 def _is_erased(params: Params) -> Q:
-    erasures = AuditEntry.objects.filter(action="erase", session_pk=OuterRef("pk"))
+    erasures = AuditEntry.objects.filter(action=AuditAction.ERASE, session_pk=OuterRef("pk"))
     return Q(Exists(erasures), removed_at__isnull=False)
 
 
@@ -105,18 +113,18 @@ _STORED = (
 )
 
 EXEMPT: Mapping[str, Sequence[tuple[str, Callable[[Params], Q]]]] = {
-    "trim": (_PURGED, _EXPIRED, _HELD),
-    "clear": (_PURGED, _EXPIRED, _HELD),
-    "purge": (_PURGED, _HELD),
-    "restore": (_ERASED, _STORED),
-    "hold": (_ERASED, (UNCHANGED, _has("held_at"))),
-    "release": (_ERASED, (UNCHANGED, _has("held_at", is_set=False))),
-    "archive": (_PURGED, _EXPIRED, (UNCHANGED, _has("archived_at"))),
-    "unarchive": (_PURGED, _EXPIRED, (UNCHANGED, _has("archived_at", is_set=False))),
-    "tag": (_ERASED, (UNCHANGED, _has_tag)),
-    "untag": (_ERASED, (UNCHANGED, _lacks_tag)),
-    "stop": (_PURGED, _EXPIRED, _IDLE),
-    "end": (_IDLE, ("not_stuck", lambda params: ~_is_stuck(params))),
+    JobAction.TRIM: (_PURGED, _EXPIRED, _HELD),
+    JobAction.CLEAR: (_PURGED, _EXPIRED, _HELD),
+    JobAction.PURGE: (_PURGED, _HELD),
+    JobAction.RESTORE: (_ERASED, _STORED),
+    JobAction.HOLD: (_ERASED, (UNCHANGED, _has("held_at"))),
+    JobAction.RELEASE: (_ERASED, (UNCHANGED, _has("held_at", is_set=False))),
+    JobAction.ARCHIVE: (_PURGED, _EXPIRED, (UNCHANGED, _has("archived_at"))),
+    JobAction.UNARCHIVE: (_PURGED, _EXPIRED, (UNCHANGED, _has("archived_at", is_set=False))),
+    JobAction.TAG: (_ERASED, (UNCHANGED, _has_tag)),
+    JobAction.UNTAG: (_ERASED, (UNCHANGED, _lacks_tag)),
+    JobAction.STOP: (_PURGED, _EXPIRED, _IDLE),
+    JobAction.END: (_IDLE, ("not_stuck", lambda params: ~_is_stuck(params))),
 }
 """For each action, the sessions that it would not change, by the first code that applies."""
 
@@ -148,13 +156,19 @@ def preview_sessions(
     exempt = dict(chosen.annotate(code=exempt_code(action, params)).values_list("pk", "code"))
     free = [session for session in sessions if not exempt.get(session.pk, "not_found")]
     moved = _messages(action, free, params)
-    partial = _partial_chars(free) if action in ("clear", "purge", "stop", "end") else {}
+    partial = (
+        _partial_chars(free)
+        if action in (JobAction.CLEAR, JobAction.PURGE, JobAction.STOP, JobAction.END)
+        else {}
+    )
     previews = {pk: ActionPreview(exempt=code) for pk, code in exempt.items()}
     for session in free:
-        is_ended = action in ("clear", "purge")
+        is_ended = action in (JobAction.CLEAR, JobAction.PURGE)
         messages = moved.get(session.pk, 0)
         previews[session.pk] = ActionPreview(
-            exempt=UNCHANGED if action in ("trim", "restore") and session.pk not in moved else "",
+            exempt=UNCHANGED
+            if action in (JobAction.TRIM, JobAction.RESTORE) and session.pk not in moved
+            else "",
             messages=messages,
             waiting=session.waiting if is_ended else 0,
             ends_run=session.pk in partial,
@@ -185,7 +199,7 @@ def preview_total(*, action: str, sessions: QuerySet[Session], params: Params) -
     by_code = {code: row[f"of_{n}"] for n, code in enumerate(codes)}
     is_more = sum(by_code.values()) > MAX_COUNTED
     acted = by_code.pop("")
-    has_size = action in ("clear", "purge") or "keep_last" in params
+    has_size = action in (JobAction.CLEAR, JobAction.PURGE) or "keep_last" in params
     return Total(
         sessions=acted - 1 if is_more and acted else acted,
         exempt={code: number for code, number in by_code.items() if number},
@@ -209,13 +223,13 @@ def _size(params: Params) -> Any:
 def _messages(action: str, sessions: Sequence[Session], params: Params) -> dict[int, int]:
     """Return how many messages an action hides or restores, for sessions that it changes."""
     match action:
-        case "clear" | "purge":
+        case JobAction.CLEAR | JobAction.PURGE:
             return {session.pk: session.message_count for session in sessions}
-        case "trim":
+        case JobAction.TRIM:
             floors = floors_of(sessions, trim_limit(params))
             first = {session.pk: session.first_seq for session in sessions}
             return {pk: at - first[pk] for pk, at in floors.items() if at > first[pk]}
-        case "restore":
+        case JobAction.RESTORE:
             return _restored(sessions, params.get("entry"))
         case _:
             return {}
@@ -225,7 +239,7 @@ def _restored(sessions: Sequence[Session], chosen: int | None) -> dict[int, int]
     """Return how many messages a restore shows again, for sessions with a removal to undo."""
     removals: dict[int, list[AuditEntry]] = {session.pk: [] for session in sessions}
     acts = AuditEntry.objects.filter(
-        session_pk__in=removals, action__in=(*REMOVALS, "restore")
+        session_pk__in=removals, action__in=(*REMOVALS, AuditAction.RESTORE)
     ).order_by("pk")
     for entry in acts:
         removals[entry.session_pk or 0] = after(removals[entry.session_pk or 0], entry)

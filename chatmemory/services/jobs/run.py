@@ -18,7 +18,15 @@ from chatmemory.database.locks import locked_transaction
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import ChatMemoryError, Forbidden
 from chatmemory.logs import log_error
-from chatmemory.models import AuditEntry, DatabaseNow, Job, JobItem, Session, on_primary
+from chatmemory.models import (
+    AuditAction,
+    AuditEntry,
+    DatabaseNow,
+    Job,
+    JobItem,
+    Session,
+    on_primary,
+)
 from chatmemory.services.audit.entries import record_refusal
 from chatmemory.services.jobs.actions import UNCHANGED, Skipped, Target, permission_of
 from chatmemory.services.jobs.claims import (
@@ -256,7 +264,7 @@ def _end(run: _Executed, status: str, error: str = "") -> bool:
 def _has_erased(job: Job) -> bool:
     """Return whether a session of the job was erased since the job was ordered."""
     # Not of all items: a job can have as many as there are sessions.
-    erased = AuditEntry.objects.filter(action="erase", created_at__gte=job.created_at)
+    erased = AuditEntry.objects.filter(action=AuditAction.ERASE, created_at__gte=job.created_at)
     return job.items.filter(session_pk__in=erased.values("session_pk")).exists()
 
 

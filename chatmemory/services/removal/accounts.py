@@ -18,11 +18,10 @@ from chatmemory.database.batches import in_batches, in_pages
 from chatmemory.database.faults import write_connection
 from chatmemory.database.pool import call_soon
 from chatmemory.database.retries import retried
-from chatmemory.models import Session
+from chatmemory.models import AuditAction, Session
 from chatmemory.services.audit.entries import record_person
 from chatmemory.services.removal.erasure import erase_person
 from chatmemory.services.removal.retention import (
-    ACCOUNT_DELETED,
     OWNER_DELETED,
     OWNERLESS,
     RETENTION_ACTOR,
@@ -84,7 +83,7 @@ def _record_deletion(scope: str, by: Actor) -> None:
     count = stored.count()
     if count:
         held = stored.filter(held_at__isnull=False).order_by("pk").values_list("pk", flat=True)
-        record_person(scope, ACCOUNT_DELETED, by, "", sessions=count, held=list(held))
+        record_person(scope, AuditAction.USER_DELETED, by, "", sessions=count, held=list(held))
 
 
 def forget_person(*, scope: str) -> None:

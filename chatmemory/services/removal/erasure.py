@@ -22,6 +22,7 @@ from chatmemory.database.pool import call_soon, in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import NotFound
 from chatmemory.models import (
+    AuditAction,
     AuditEntry,
     Job,
     JobItem,
@@ -55,12 +56,6 @@ from chatmemory.services.removal.visitors import end_visitor, forget_person_rows
 #
 # A crash after any step loses nothing: the next call finds the start entry without a receipt. The
 # line is first, since a session that is deleted but not listed would return after a restore.
-
-STARTED = "erase_begun"
-"""The action of the entry written before the first delete of an erasure."""
-
-RECEIPT = "erase"
-"""The action of the entry written after the last delete, and of the entry of each session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +224,14 @@ class Erasure:
         starts = list(self._starts())
         if not starts or (self.is_of_all and not any(map(_is_of_all, starts))):
             of = {"of": "all"} if self.is_of_all else {}
-            record_hashed(self.person, STARTED, self.by, self.reason, erasure=self.id, **of)
+            record_hashed(
+                self.person,
+                AuditAction.ERASURE_STARTED,
+                self.by,
+                self.reason,
+                erasure=self.id,
+                **of,
+            )
 
     def erase(self, pks: Iterable[int], only: Q) -> dict[int, str]:
         """Erase these sessions if they match a condition; return those on hold, with keys."""
@@ -246,7 +248,7 @@ class Erasure:
         held = dict(sorted(held.items()))
         entry = record_hashed(
             self.person,
-            RECEIPT,
+            AuditAction.ERASE,
             self.by,
             self.reason,
             **counts,
@@ -257,7 +259,9 @@ class Erasure:
         return Erased(**counts, held=held, entry=entry)
 
     def _starts(self) -> QuerySet[AuditEntry]:
-        starts = AuditEntry.objects.filter(session_pk__isnull=True, action=STARTED)
+        starts = AuditEntry.objects.filter(
+            session_pk__isnull=True, action=AuditAction.ERASURE_STARTED
+        )
         return starts.filter(counts__erasure=self.id).order_by("pk")
 
     def _session_entries(self) -> QuerySet[AuditEntry]:
@@ -325,7 +329,7 @@ def begin_erasure(session: Session, by: Actor, reason: str, erasure_id: str) -> 
         mark_removed(session)
     record(
         session,
-        RECEIPT,
+        AuditAction.ERASE,
         by,
         reason,
         from_seq=session.stored_from,
@@ -366,12 +370,14 @@ def _interrupted(person: str) -> list[AuditEntry]:
     receipt of another call counts.
     """
     of_person = AuditEntry.objects.filter(session_pk__isnull=True, key_hash__in=key_hashes(person))
-    entries = of_person.filter(action__in=(STARTED, RECEIPT)).order_by("pk")
+    entries = of_person.filter(
+        action__in=(AuditAction.ERASURE_STARTED, AuditAction.ERASE)
+    ).order_by("pk")
     starts: dict[str, AuditEntry] = {}
     in_receipt: dict[str, int] = {}  # the highest number of sessions that a receipt counts
     for entry in entries:
         erasure_id = entry.counts["erasure"]
-        if entry.action == STARTED:
+        if entry.action == AuditAction.ERASURE_STARTED:
             starts[erasure_id] = entry
         else:
             in_receipt[erasure_id] = max(entry.counts["sessions"], in_receipt.get(erasure_id, 0))
@@ -401,7 +407,7 @@ def _session_entries(erasure_ids: list[str], *, after: int) -> QuerySet[AuditEnt
     """
     return AuditEntry.objects.filter(
         pk__gt=after,
-        action=RECEIPT,
+        action=AuditAction.ERASE,
         session_pk__isnull=False,
         counts__erasure__in=erasure_ids,
     )

@@ -16,6 +16,7 @@ from chatmemory.database.batches import BATCH_SESSIONS, Progress, batches
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import BadInput
 from chatmemory.models import (
+    AuditAction,
     AuditEntry,
     Message,
     Session,
@@ -318,7 +319,7 @@ def _found(places: Iterable[_Place]) -> Iterator[FoundText]:
 
 @retried(is_repeatable=True)
 def _sessions(pks: list[int]) -> list[Session]:
-    erasures = AuditEntry.objects.filter(session_pk=OuterRef("pk"), action="erase")
+    erasures = AuditEntry.objects.filter(session_pk=OuterRef("pk"), action=AuditAction.ERASE)
     found = Session.objects.filter(pk__in=pks).defer("instructions", "metadata")
     return list(found.annotate(is_erased=Exists(erasures)).order_by("pk"))
 

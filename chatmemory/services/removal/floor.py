@@ -10,7 +10,7 @@ from chatmemory.access.actors import Actor, purged_scope
 from chatmemory.access.addresses import lock_session
 from chatmemory.database.after_commit import announce_change, announce_finished
 from chatmemory.errors import Held
-from chatmemory.models import AuditEntry, DatabaseNow, Session, Turn
+from chatmemory.models import AuditAction, AuditEntry, DatabaseNow, Session, Turn
 from chatmemory.services.audit.entries import record
 
 # Note [Floor and epoch]
@@ -25,8 +25,8 @@ from chatmemory.services.audit.entries import record
 # or cursor that started in an older epoch is rejected. A trim keeps the epoch, since it never hides
 # a row of the running turn.
 
-REMOVALS = ("trim", "clear", "purge")
-"""The actions that move the floor up, as audit entries name them."""
+REMOVALS = (AuditAction.TRIM, AuditAction.CLEAR, AuditAction.PURGE)
+"""The actions that move the floor up."""
 
 
 def lock_for_removal(
@@ -64,7 +64,7 @@ class UnstoredText:
 def move_floor(
     session: Session,
     floor: int,
-    action: str,
+    action: AuditAction,
     by: Actor,
     reason: str,
     *,

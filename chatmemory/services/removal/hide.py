@@ -13,7 +13,7 @@ from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import NotFound
-from chatmemory.models import AuditEntry, Session
+from chatmemory.models import AuditAction, AuditEntry, Session
 from chatmemory.services.audit.entries import check_reason
 from chatmemory.services.removal.floor import (
     check_held,
@@ -81,7 +81,7 @@ def trim_session(
         floor = floor_for_limit(session, limit, older)
         if floor == session.first_seq:
             return None
-        return move_floor(session, floor, "trim", by, reason)
+        return move_floor(session, floor, AuditAction.TRIM, by, reason)
 
 
 @retried(is_repeatable=False)
@@ -102,7 +102,7 @@ def clear_session(
     with locked_transaction():
         session = lock_for_removal(session_key, by, scope, session_pk)
         ended = move_epoch(session)
-        return move_floor(session, session.last_seq + 1, "clear", by, reason, ended=ended)
+        return move_floor(session, session.last_seq + 1, AuditAction.CLEAR, by, reason, ended=ended)
 
 
 @retried(is_repeatable=False)
@@ -173,7 +173,7 @@ def purge(session: Session, by: Actor, reason: str) -> AuditEntry:
     """Remove the session and free its key. Needs the lock."""
     ended = move_epoch(session)
     mark_removed(session)
-    return move_floor(session, session.last_seq + 1, "purge", by, reason, ended=ended)
+    return move_floor(session, session.last_seq + 1, AuditAction.PURGE, by, reason, ended=ended)
 
 
 apreview_removal = in_pool(preview_removal)

@@ -11,7 +11,7 @@ from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
 from chatmemory.errors import Forbidden
-from chatmemory.models import AuditEntry, DatabaseNow, Session
+from chatmemory.models import AuditAction, AuditEntry, DatabaseNow, Session
 from chatmemory.services.audit.entries import check_reason, lock_unerased, record
 from chatmemory.services.removal.floor import cancel_waiting
 
@@ -39,7 +39,7 @@ def hold_session(
         session = lock_unerased(session_key, by, scope, session_pk)
         if session.held_at is not None:
             return None
-        return _change(session, "hold", by, reason, held_at=DatabaseNow())
+        return _change(session, AuditAction.HOLD, by, reason, held_at=DatabaseNow())
 
 
 @retried(is_repeatable=True)
@@ -60,7 +60,7 @@ def release_session(
         session = lock_unerased(session_key, by, scope, session_pk)
         if session.held_at is None:
             return None
-        return _change(session, "release", by, reason, held_at=None)
+        return _change(session, AuditAction.RELEASE, by, reason, held_at=None)
 
 
 @retried(is_repeatable=True)
@@ -80,7 +80,7 @@ def archive_session(
         if is_archived and (by.kind not in OPERATORS or _is_closed_by_operator(session)):
             return None
         cancel_waiting(session)  # a claim would store their messages after the session was closed
-        return _change(session, "archive", by, reason, archived_at=DatabaseNow())
+        return _change(session, AuditAction.ARCHIVE, by, reason, archived_at=DatabaseNow())
 
 
 @retried(is_repeatable=True)
@@ -99,18 +99,20 @@ def unarchive_session(
             return None
         if by.kind in PERSONS and _is_closed_by_operator(session):
             raise Forbidden("An operator archived this session, so only an operator can open it.")
-        return _change(session, "unarchive", by, reason, archived_at=None)
+        return _change(session, AuditAction.UNARCHIVE, by, reason, archived_at=None)
 
 
 def _is_closed_by_operator(session: Session) -> bool:
     """Whether an operator archived this archived session last. Needs the lock."""
-    acts = AuditEntry.objects.filter(session_pk=session.pk, action="archive").order_by("pk")
+    acts = AuditEntry.objects.filter(session_pk=session.pk, action=AuditAction.ARCHIVE).order_by(
+        "pk"
+    )
     last = acts.last()
     return last is not None and last.actor_kind in OPERATORS
 
 
 def _change(
-    session: Session, action: str, by: Actor, reason: str, **columns: DatabaseNow | None
+    session: Session, action: AuditAction, by: Actor, reason: str, **columns: DatabaseNow | None
 ) -> AuditEntry:
     """Update columns of the session and record the action. Needs the lock."""
     Session.objects.filter(pk=session.pk).update(**columns, revision=F("revision") + 1)

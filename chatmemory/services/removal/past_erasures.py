@@ -13,13 +13,11 @@ from chatmemory.access.actors import Actor, person_for, person_of, visitor_of
 from chatmemory.database.batches import in_batches, in_pages
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
-from chatmemory.models import AuditEntry, Session
+from chatmemory.models import AuditAction, AuditEntry, Session
 from chatmemory.services.audit.entries import check_reason
 from chatmemory.services.audit.keys import audit_keys, key_hash, key_hashes, key_id, keyed_hash
 from chatmemory.services.audit.macs import key_id_of, utc_text
 from chatmemory.services.removal.erasure import (
-    RECEIPT,
-    STARTED,
     Erased,
     Erasure,
     combined_counts,
@@ -77,7 +75,9 @@ def find_erasures(*, by: Actor, scope: str | None = None) -> ErasureRecord:
         if line.person in hashes
     }
     unknown = {line.id for line in listed if line.key_id not in known_keys}
-    entries = AuditEntry.objects.filter(session_pk__isnull=True, action__in=(STARTED, RECEIPT))
+    entries = AuditEntry.objects.filter(
+        session_pk__isnull=True, action__in=(AuditAction.ERASURE_STARTED, AuditAction.ERASE)
+    )
     for entry in in_pages(entries):
         erasure_id = entry.counts["erasure"]
         if entry.key_hash in hashes:
@@ -99,10 +99,12 @@ def find_erasures_of_key(*, session_key: str) -> list[KnownErasure]:
     Raises MemoryUnavailable.
     """
     of_key = AuditEntry.objects.filter(
-        action=RECEIPT, session_pk__isnull=False, key_hash__in=key_hashes(session_key)
+        action=AuditAction.ERASE, session_pk__isnull=False, key_hash__in=key_hashes(session_key)
     )
     ids = set(of_key.values_list("counts__erasure", flat=True))
-    entries = AuditEntry.objects.filter(session_pk__isnull=True, action__in=(STARTED, RECEIPT))
+    entries = AuditEntry.objects.filter(
+        session_pk__isnull=True, action__in=(AuditAction.ERASURE_STARTED, AuditAction.ERASE)
+    )
     found: dict[str, KnownErasure] = {}
     for entry in entries.filter(counts__erasure__in=ids).order_by("pk"):
         erasure_id = entry.counts["erasure"]
@@ -118,7 +120,9 @@ def count_unknown_erasures() -> int:
     MemoryUnavailable.
     """
     known_keys = {key_id(key) for key in audit_keys()}
-    entries = AuditEntry.objects.filter(session_pk__isnull=True, action__in=(STARTED, RECEIPT))
+    entries = AuditEntry.objects.filter(
+        session_pk__isnull=True, action__in=(AuditAction.ERASURE_STARTED, AuditAction.ERASE)
+    )
     return len(
         {
             entry.counts["erasure"]
@@ -130,7 +134,7 @@ def count_unknown_erasures() -> int:
 
 def _known_erasure(entry: AuditEntry, earlier: KnownErasure | None) -> KnownErasure:
     """Combine a start entry or a receipt with the time of an earlier record."""
-    is_receipt = entry.action == RECEIPT
+    is_receipt = entry.action == AuditAction.ERASE
     counts = entry.counts
     return KnownErasure(
         id=counts["erasure"],
@@ -203,7 +207,7 @@ def _receipts() -> dict[str, str]:
     Concurrent calls continue the same interrupted erasure. The receipt of the first call does not
     prove what the second call erased.
     """
-    receipts = AuditEntry.objects.filter(session_pk__isnull=True, action=RECEIPT)
+    receipts = AuditEntry.objects.filter(session_pk__isnull=True, action=AuditAction.ERASE)
     times = receipts.values_list("counts__erasure", "counts__erased_at")
     # In the order of the times, so that the latest of each erasure remains in the dict.
     return dict(sorted(times, key=lambda found: found[1]))

@@ -12,7 +12,7 @@ from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
 from chatmemory.errors import BadInput, Busy, NotFound, UnknownTurn
-from chatmemory.models import AuditEntry, Message, Session, Turn
+from chatmemory.models import AuditAction, AuditEntry, Message, Session, Turn
 from chatmemory.services.audit.entries import check_reason, lock_unerased, record
 from chatmemory.services.removal.floor import check_held, end_turn
 
@@ -70,12 +70,12 @@ def redact_turn(
             raise Busy(turn=turn)
         if found.status == Turn.Status.WAITING:
             _cancel(session, found)
-            return record(session, "redact", by, reason, turns=1)
+            return record(session, AuditAction.REDACT, by, reason, turns=1)
         has_reason = found.user_seq is not None and _delete_reason(session, found.user_seq)
         if not has_reason and not found.asked and not found.partial:
             return None
         session.turns.filter(pk=found.pk).update(asked="", partial="")
-        return record(session, "redact", by, reason, turns=1)
+        return record(session, AuditAction.REDACT, by, reason, turns=1)
 
 
 def _lock(session_key: str, by: Actor, scope: str | None, session_pk: int | None) -> Session:
@@ -119,7 +119,13 @@ def _redact(session: Session, message: Message, by: Actor, reason: str) -> Audit
     Session.objects.filter(pk=session.pk).update(revision=revision, rows_revision=revision)
     announce_change(session.pk)
     return record(
-        session, "redact", by, reason, from_seq=message.seq, to_seq=message.seq, messages=1
+        session,
+        AuditAction.REDACT,
+        by,
+        reason,
+        from_seq=message.seq,
+        to_seq=message.seq,
+        messages=1,
     )
 
 

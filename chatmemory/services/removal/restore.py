@@ -19,7 +19,7 @@ from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import Busy, ChatMemoryError, Conflict, Forbidden, NotFound
-from chatmemory.models import AuditEntry, DatabaseNow, Session, StatementNow, start_of
+from chatmemory.models import AuditAction, AuditEntry, DatabaseNow, Session, StatementNow, start_of
 from chatmemory.services.audit.entries import (
     MAX_ACTOR_CHARS,
     check_reason,
@@ -130,13 +130,13 @@ def list_removed(
     later = AuditEntry.objects.filter(
         session_pk=OuterRef("session_pk"),
         pk__gt=OuterRef("pk"),
-        action__in=("purge", "restore", "erase"),
+        action__in=(AuditAction.PURGE, AuditAction.RESTORE, AuditAction.ERASE),
     )
     own = AuditEntry.objects.filter(actor_kind=by.kind, actor_id=by.id[:MAX_ACTOR_CHARS])
     # By time, as the index `chatmemory_audit_actor`: by primary key, PostgreSQL reads the
     # entries of all actors.
     oldest = StatementNow() - timedelta(days=settings.UNDO_DAYS)
-    purges = own.filter(~Exists(later), action="purge", created_at__gt=oldest)
+    purges = own.filter(~Exists(later), action=AuditAction.PURGE, created_at__gt=oldest)
     if before is not None:
         at = Subquery(own.filter(pk=before).values("created_at")[:1])
         purges = purges.filter(created_at__lte=at).exclude(created_at=at, pk__gte=before)
@@ -179,7 +179,7 @@ def _find(entry: AuditEntry, by: Actor, scope: str | None) -> Session:
 def _plan(session: Session, entry: AuditEntry, by: Actor) -> Restoration:
     start = _start(entry)
     undoes = [found for found in effective_removals(session.pk) if found.pk >= entry.pk]
-    moves_epoch = any(found.action != "trim" for found in (entry, *undoes))
+    moves_epoch = any(found.action != AuditAction.TRIM for found in (entry, *undoes))
     refusal: ChatMemoryError | None = None
     if not all(_may_undo(by, found) for found in undoes):
         refusal = Forbidden("Only an operator can undo a removal by another person.")
@@ -216,7 +216,9 @@ def effective_removals(session_pk: int) -> list[AuditEntry]:
 
 def removal_acts(session_pk: int) -> QuerySet[AuditEntry]:
     """Select the removals from a session and their restores, oldest first."""
-    acts = AuditEntry.objects.filter(session_pk=session_pk, action__in=(*REMOVALS, "restore"))
+    acts = AuditEntry.objects.filter(
+        session_pk=session_pk, action__in=(*REMOVALS, AuditAction.RESTORE)
+    )
     return acts.order_by("pk")
 
 
@@ -230,7 +232,7 @@ def not_undone(acts: Iterable[AuditEntry]) -> list[AuditEntry]:
 
 def after(removals: list[AuditEntry], act: AuditEntry) -> list[AuditEntry]:
     """Return the removals that are effective after a further act of the session."""
-    if act.action == "restore":
+    if act.action == AuditAction.RESTORE:
         return [removal for removal in removals if removal.pk < act.counts["undoes"]]
     return [*removals, act] if act.action in REMOVALS else removals
 
@@ -252,7 +254,7 @@ def _restore(
     start = _start(entry)
     restored = record(
         session,
-        "restore",
+        AuditAction.RESTORE,
         by,
         reason,
         from_seq=start,

@@ -14,7 +14,7 @@ from chatmemory.database.locks import lock_pk, locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import MemoryUnavailable, NotFound
-from chatmemory.models import AuditEntry, Session, SessionQuerySet, unexpired
+from chatmemory.models import AuditAction, AuditEntry, Session, SessionQuerySet, unexpired
 from chatmemory.services.audit.entries import actor_of
 from chatmemory.services.audit.keys import key_hashes
 from chatmemory.services.numbers.maintenance import Task, recorded
@@ -33,9 +33,6 @@ VISITOR_ENDED = "visitor ended"
 """The reason of a purge because the visitor ended."""
 
 RETENTION_ACTOR = Actor.server("retention")
-
-ACCOUNT_DELETED = "user_deleted"
-"""The action of the entry that names the person who deleted an account."""
 
 OWNERLESS = Q(owner__isnull=True, scope__startswith="user:", expires_at__isnull=True)
 """Sessions whose user account was deleted, and which were not restored since."""
@@ -109,7 +106,7 @@ def _expire_all(
 def deleter_of(scope: str) -> Actor:
     """Return the actor who deleted the account of this scope, or `RETENTION_ACTOR` if unknown."""
     entries = AuditEntry.objects.filter(
-        session_pk__isnull=True, action=ACCOUNT_DELETED, key_hash__in=key_hashes(scope)
+        session_pk__isnull=True, action=AuditAction.USER_DELETED, key_hash__in=key_hashes(scope)
     )
     entry = durably(entries.order_by("-pk").first, is_repeatable=True)
     return RETENTION_ACTOR if entry is None else actor_of(entry)
@@ -163,7 +160,7 @@ def remove_due(session_pk: int, plan: Sequence[Rule] = (), *, dry_run: bool = Fa
                     return None
                 by = deleted_by
             if due.floor is not None:
-                move_floor(session, due.floor, "trim", by, due.reason)
+                move_floor(session, due.floor, AuditAction.TRIM, by, due.reason)
             elif not _is_erasure(due):
                 purge(session, by, due.reason)
     except NotFound:

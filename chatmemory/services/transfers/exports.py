@@ -10,7 +10,7 @@ from chatmemory.access.actors import Actor, all_scopes_of, person_for
 from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
-from chatmemory.models import Session, SessionQuerySet
+from chatmemory.models import AuditAction, Session, SessionQuerySet
 from chatmemory.services.audit.entries import check_reason, record, record_person
 from chatmemory.services.sessions import get_session
 
@@ -52,7 +52,7 @@ def begin_export(
         return export
     session = get_session(session_key=session_key, by=by, scope=scope)
     export = _count(Session.objects.filter(pk=session.pk), form)
-    record(session, "export", by, reason, messages=export.message_count, form=form)
+    record(session, AuditAction.EXPORT, by, reason, messages=export.message_count, form=form)
     return export
 
 
@@ -85,7 +85,7 @@ def begin_export_of(*, sessions: QuerySet[Session], form: str, by: Actor, reason
     with locked_transaction():
         for session in export.sessions.order_by("pk").defer("instructions", "metadata"):
             rows = session.last_seq - session.stored_from + 1
-            record(session, "export", by, reason, messages=rows, form=form)
+            record(session, AuditAction.EXPORT, by, reason, messages=rows, form=form)
     return export
 
 
@@ -118,7 +118,7 @@ def _count(sessions: SessionQuerySet, form: str) -> Export:
 def _record_all(export: Export, scope: str, by: Actor, reason: str) -> None:
     """Record the export of all sessions of a scope, or of all scopes if it is empty."""
     counts = {"sessions": export.session_count, "messages": export.message_count}
-    record_person(scope, "export", by, reason, **counts, form=export.form)
+    record_person(scope, AuditAction.EXPORT, by, reason, **counts, form=export.form)
 
 
 abegin_export = in_pool(begin_export)

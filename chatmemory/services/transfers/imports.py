@@ -26,6 +26,7 @@ from chatmemory.database.pool import Lane, in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import BadInput, Busy, Conflict, MemoryUnavailable, NotFound
 from chatmemory.models import (
+    AuditAction,
     AuditEntry,
     DatabaseNow,
     Feedback,
@@ -302,7 +303,7 @@ def finish_import(
         if running is not None:
             _interrupt(session, running)
         count = found.session["last_seq"] - found.session["stored_from"] + 1
-        entry = record(session, "import", by, reason, messages=count, turns=turns)
+        entry = record(session, AuditAction.IMPORT, by, reason, messages=count, turns=turns)
         _end_waiting(session, entry)
         announce_change(session.pk)
         return True

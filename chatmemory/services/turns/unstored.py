@@ -9,8 +9,17 @@ from django.db.models import Q
 
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
-from chatmemory.models import AuditEntry, Session, Turn
+from chatmemory.models import AuditAction, AuditEntry, Session, Turn
 from chatmemory.services.removal.restore import effective_removals
+
+LEAVES_TEXT = (
+    AuditAction.CLEAR,
+    AuditAction.PURGE,
+    AuditAction.RESTORE,
+    AuditAction.IMPORT,
+    AuditAction.REPAIR,
+)
+"""The actions that can leave text of turns which no message contains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,18 +39,19 @@ def read_unstored(*, session: Session) -> list[Unstored]:
     Vacuum deletes a turn that ran together with its user row, and one that only waited `UNDO_DAYS`
     after it was cancelled. Raises MemoryUnavailable.
     """
-    # Only these actions leave unstored text. Most sessions have no such entry, so that their turns
-    # need not be read.
-    entries = AuditEntry.objects.filter(
-        session_pk=session.pk, action__in=("clear", "purge", "restore", "import", "repair")
-    )
+    # Most sessions have no such entry, so that their turns need not be read.
+    entries = AuditEntry.objects.filter(session_pk=session.pk, action__in=LEAVES_TEXT)
     times = dict(entries.order_by("pk").values_list("action", "created_at"))
     if not times:
         return []
-    effective = [entry for entry in effective_removals(session.pk) if entry.action != "trim"]
+    effective = [
+        entry for entry in effective_removals(session.pk) if entry.action != AuditAction.TRIM
+    ]
     turns = session.turns.filter(~Q(asked="") | ~Q(partial=""), ended_at__isnull=False)
     return [
-        Unstored(turn=turn, is_hidden=_is_hidden(turn, session, effective, times.get("import")))
+        Unstored(
+            turn=turn, is_hidden=_is_hidden(turn, session, effective, times.get(AuditAction.IMPORT))
+        )
         for turn in turns.order_by("pk")
     ]
 

@@ -122,7 +122,7 @@ def test_the_audit_has_an_entry_with_the_counts():
     make_session()
     admit("run", owner="me")
     recover()
-    entry = AuditEntry.objects.get(action="db_restored")
+    entry = AuditEntry.objects.get(action="database_restored")
     assert (entry.actor_label, entry.reason, entry.session_pk) == ("tests", "disk failure", None)
     assert entry.counts == {"sessions": 1, "interrupted": 1, "cancelled": 0, "failed": 0}
 
@@ -146,7 +146,7 @@ def test_an_interrupted_recovery_is_completed_by_the_next(monkeypatch):
     assert recover().sessions == 5
     after = dict(Session.objects.values_list("pk", "epoch"))
     assert all(after[pk] - before[pk] >= 2**20 for pk in before)
-    assert AuditEntry.objects.filter(action="db_restored").count() == 1
+    assert AuditEntry.objects.filter(action="database_restored").count() == 1
 
 
 @pytest.mark.django_db(transaction=True)
@@ -193,7 +193,9 @@ def test_the_command_recovers_and_repeats_the_listed_erasures(tmp_path, capsys):
         for row in backup:
             row.save(force_insert=True)
         call_command("chatmemory_restored", by="olga", reason="disk failure")
-    labels = AuditEntry.objects.filter(action="db_restored").values_list("actor_label", flat=True)
+    labels = AuditEntry.objects.filter(action="database_restored").values_list(
+        "actor_label", flat=True
+    )
     assert list(labels) == ["olga, chatmemory_restored"]
     out = capsys.readouterr().out
     assert "2 sessions with a new epoch" in out

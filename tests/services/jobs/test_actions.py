@@ -8,11 +8,18 @@ import pytest
 from django.utils import timezone
 
 from chatmemory import services
+from chatmemory.admin.jobs.available import ALTERNATIVES
+from chatmemory.admin.jobs.forms import FORMS
+from chatmemory.admin.jobs.words import EXPLANATIONS, EXPORT, TITLES
 from chatmemory.errors import BadInput
-from chatmemory.models import AuditEntry, JobItem, Session, SessionTag, Turn
+from chatmemory.models import AuditAction, AuditEntry, JobAction, JobItem, Session, SessionTag, Turn
 from chatmemory.services import SERVER
+from chatmemory.services.audit.entries import record
 from chatmemory.services.jobs import run
 from chatmemory.services.jobs.actions import ACTIONS
+from chatmemory.services.jobs.preview import EXEMPT
+from chatmemory.services.removal.floor import REMOVALS
+from chatmemory.services.turns.unstored import LEAVES_TEXT
 from tests.factories import BY, make_session
 from tests.services.jobs.ordering import act, finish, make_talks, order, outcomes, undo
 
@@ -286,3 +293,24 @@ def test_a_purge_ends_the_running_turn_and_counts_it():
     running_turn()
     assert act("purge").done == 1
     assert AuditEntry.objects.get().counts == {"messages": 1, "partial_chars": 4}
+
+
+def test_each_table_of_actions_has_its_members():
+    actions = set(JobAction)
+    assert ACTIONS.keys() == EXEMPT.keys() == actions
+    assert TITLES.keys() == EXPLANATIONS.keys() == actions | {EXPORT}
+    assert FORMS.keys() < actions | {EXPORT}
+    assert ALTERNATIVES.keys() | set(ALTERNATIVES.values()) < actions
+    assert {found.undo for found in ACTIONS.values() if found.undo} < actions
+
+
+def test_each_recorded_action_has_a_label():
+    recorded = {*JobAction, *REMOVALS, *LEAVES_TEXT}
+    assert recorded <= set(AuditAction)
+    assert len({str(label) for label in AuditAction.labels}) == len(AuditAction)
+
+
+@pytest.mark.parametrize("action", [*REMOVALS, AuditAction.ADOPT, AuditAction.RENAME])
+def test_an_entry_has_the_code_of_its_action(action):
+    record(make_session(), action, BY, "")
+    assert AuditEntry.objects.values_list("action", flat=True).get() == action.value

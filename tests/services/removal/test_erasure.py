@@ -111,7 +111,7 @@ def test_the_receipt_states_actor_time_reason_and_counts():
     )
     assert receipt.session_pk is None
     assert receipt.key_hash == key_hash(user_scope(ann))
-    start = AuditEntry.objects.get(action="erase_begun")
+    start = AuditEntry.objects.get(action="erasure_started")
     assert start.pk < receipt.pk
     assert start.key_hash == receipt.key_hash
     counts = {"sessions": 6, "messages": 13, "turns": 2, "held": []}
@@ -140,13 +140,13 @@ def test_the_receipt_counts_what_was_erased_before_an_interruption(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         erase_person(by=BY, scope=user_scope(ann), reason="asked for it")
     monkeypatch.undo()
-    start = AuditEntry.objects.get(action="erase_begun")
+    start = AuditEntry.objects.get(action="erasure_started")
     assert (start.session_pk, start.key_hash) == (None, key_hash(user_scope(ann)))
     erased = erase_person(by=BY, scope=user_scope(ann), reason="asked for it")
     assert (erased.sessions, erased.messages, erased.held) == (5, 10, {kept.pk: kept.key})
     assert erased.entry is not None
     assert erased.entry.counts["erasure"] == start.counts["erasure"]
-    assert AuditEntry.objects.filter(action="erase_begun").count() == 1
+    assert AuditEntry.objects.filter(action="erasure_started").count() == 1
     again = erase_person(by=BY, scope=user_scope(ann), reason="once more")
     assert (again.sessions, again.messages) == (0, 0)
 

@@ -425,7 +425,7 @@ def test_user_deleted_decides_what_happens_to_the_sessions(what, settings):
     assert sessions_of(BY, scope).count() == (what == "keep")
     actions = {
         "purge": ["user_deleted", "purge"],
-        "erase": ["user_deleted", "erase_begun", "erase", "erase"],
+        "erase": ["user_deleted", "erasure_started", "erase", "erase"],
         "keep": [],
     }[what]
     entries = AuditEntry.objects.order_by("pk")

@@ -27,7 +27,7 @@ from chatmemory.admin.sessions.conversation.turns import Turns
 from chatmemory.admin.states import State, state_of
 from chatmemory.admin.text import duration, visible
 from chatmemory.conf import settings
-from chatmemory.models import Feedback, Message, Session, SessionNote, Turn, start_of
+from chatmemory.models import AuditAction, Feedback, Message, Session, SessionNote, Turn, start_of
 from chatmemory.services.removal.retention_plan import Deadline, RetentionPlan, retention_plan
 from chatmemory.services.removal.retention_rules import Rule
 
@@ -117,9 +117,9 @@ class Facts:
             label=_("State"), value=_with_age(str(state.label), _since(session, state, turns))
         )
         others = {
-            State.HELD: (session.held_at, "hold"),
-            State.ARCHIVED: (session.archived_at, "archive"),
-            State.PURGED: (session.removed_at, "purge"),
+            State.HELD: (session.held_at, AuditAction.HOLD),
+            State.ARCHIVED: (session.archived_at, AuditAction.ARCHIVE),
+            State.PURGED: (session.removed_at, AuditAction.PURGE),
         }
         for other, (at, action) in others.items():
             if at is not None:

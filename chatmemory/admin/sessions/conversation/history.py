@@ -15,14 +15,19 @@ from django.utils.translation import ngettext
 
 from chatmemory.admin.readonly import ReadOnlyAdmin
 from chatmemory.admin.text import visible
-from chatmemory.models import AuditEntry, Session
+from chatmemory.models import AuditAction, AuditEntry, Session
+from chatmemory.services.removal.floor import REMOVALS
 from chatmemory.services.removal.restore import not_undone, undo_until
+from chatmemory.services.turns.unstored import LEAVES_TEXT
 
-EXPLAINED = ("trim", "clear", "purge", "restore", "erase", "import", "repair", "hold", "archive")
+EXPLAINED = (
+    *REMOVALS,
+    *LEAVES_TEXT,
+    AuditAction.ERASE,
+    AuditAction.HOLD,
+    AuditAction.ARCHIVE,
+)
 """The actions that explain the page. Redactions are read only for the messages on the page."""
-
-LEAVES_TEXT = {"clear", "purge", "restore", "import", "repair"}
-"""The actions that leave text of turns which no message contains."""
 
 MAX_ENTRIES = 200
 """Older entries of a session with more acts are not read."""
@@ -66,7 +71,7 @@ class History:
         self._session = session
         shown = Q(action__in=EXPLAINED)
         if redacted:
-            shown |= Q(action="redact", from_seq__in=redacted)
+            shown |= Q(action=AuditAction.REDACT, from_seq__in=redacted)
         entries = AuditEntry.objects.filter(shown, session_pk=session.pk).order_by("-pk")
         self._entries = list(entries[:MAX_ENTRIES])
         """The newest first."""
@@ -74,13 +79,13 @@ class History:
         self.redactions = {
             entry.from_seq: self._act(entry)
             for entry in self._entries
-            if entry.action == "redact" and entry.from_seq is not None
+            if entry.action == AuditAction.REDACT and entry.from_seq is not None
         }
 
     @property
     def is_erased(self) -> bool:
         """Whether an erasure of the session has started: its messages must not be shown."""
-        return any(entry.action == "erase" for entry in self._entries)
+        return any(entry.action == AuditAction.ERASE for entry in self._entries)
 
     @property
     def has_unstored_text(self) -> bool:
@@ -93,14 +98,17 @@ class History:
 
     def hides(self, ended_at: datetime | None) -> bool:
         """Return whether a clear or purge hides the text of a turn that ended at this time."""
-        imports = (entry.created_at for entry in self._entries if entry.action == "import")
+        imports = (
+            entry.created_at for entry in self._entries if entry.action == AuditAction.IMPORT
+        )
         imported_at = next(imports, None)
         if ended_at is None:
             return False
         if imported_at is not None and ended_at < imported_at:
             return True
         return any(
-            removal.action != "trim" and ended_at <= removal.created_at for removal in self.removals
+            removal.action != AuditAction.TRIM and ended_at <= removal.created_at
+            for removal in self.removals
         )
 
     def gaps(self) -> list[Gap]:
@@ -136,10 +144,16 @@ def _hidden(removal: AuditEntry) -> str:
     count = removal.counts.get("messages", 0)
     if not count:
         return _("No message was removed")
-    texts = {
-        "trim": ngettext("%(n)s message was trimmed", "%(n)s messages were trimmed", count),
-        "clear": ngettext("%(n)s message was cleared", "%(n)s messages were cleared", count),
-        "purge": ngettext("%(n)s message was purged", "%(n)s messages were purged", count),
+    texts: dict[str, str] = {
+        AuditAction.TRIM: ngettext(
+            "%(n)s message was trimmed", "%(n)s messages were trimmed", count
+        ),
+        AuditAction.CLEAR: ngettext(
+            "%(n)s message was cleared", "%(n)s messages were cleared", count
+        ),
+        AuditAction.PURGE: ngettext(
+            "%(n)s message was purged", "%(n)s messages were purged", count
+        ),
     }
     numbers = {"n": count, "first": removal.from_seq, "last": removal.to_seq}
     return texts[removal.action] % numbers + " " + _("(%(first)s to %(last)s)") % numbers

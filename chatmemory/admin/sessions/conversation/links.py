@@ -11,12 +11,12 @@ from django.utils.translation import gettext as _
 from chatmemory.admin.jobs.available import available_actions
 from chatmemory.admin.privacy import Content, content_of
 from chatmemory.admin.readonly import ReadOnlyAdmin
-from chatmemory.models import AuditEntry, Session
+from chatmemory.models import AuditEntry, JobAction, Session
 
-DANGEROUS = ("clear", "purge")
+DANGEROUS = (JobAction.CLEAR, JobAction.PURGE)
 """Actions whose buttons warn."""
 
-WITH_PAGE = ("tag", "untag")
+WITH_PAGE = (JobAction.TAG, JobAction.UNTAG)
 """Actions for which one session has a page of its own."""
 
 

@@ -18,7 +18,7 @@ from chatmemory.admin.readonly import operator
 from chatmemory.admin.sessions.conversation.base import ConversationPage
 from chatmemory.admin.text import number_of, visible
 from chatmemory.errors import ChatMemoryError
-from chatmemory.models import MAX_NOTE_CHARS, Session
+from chatmemory.models import MAX_NOTE_CHARS, AuditAction, Session
 
 
 class NoteForm(forms.Form):
@@ -78,7 +78,9 @@ class NotesView(ConversationPage):
             form.add_error(None, str(error))
             return self._refused(session, form)
         if entry is not None:
-            self.log(session, _("Note added") if entry.action == "note" else _("Note deleted"))
+            self.log(
+                session, _("Note added") if entry.action == AuditAction.NOTE else _("Note deleted")
+            )
         return redirect(self.page_url(session.pk, fragment="notes"))
 
     def _refused(self, session: Session, form: NoteForm) -> HttpResponse:
