@@ -7,7 +7,8 @@ import logging
 import sysconfig
 import traceback
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,12 @@ def log_error(
     """
     with_error = f"{message}: %s\n{place_of(error).replace('%', '%%')}"
     logger.log(level, with_error, *args, describe(error), stacklevel=2)
+
+
+@lru_cache(maxsize=10_000)
+def log_once(logger: logging.Logger, level: int, message: str, *args: Hashable) -> None:
+    """Log a message with these arguments once in this process, or again after 10,000 others."""
+    logger.log(level, message, *args, stacklevel=2)
 
 
 def describe(error: BaseException) -> str:

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from chatmemory import codec
@@ -16,6 +15,7 @@ from chatmemory.conf import settings
 from chatmemory.database.faults import write_connection
 from chatmemory.database.sql import Values
 from chatmemory.database.statements import prepared_cursor
+from chatmemory.logs import log_once
 from chatmemory.models import Message, Session, Turn
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def read_window(session: Session, *, only_if: Mapping[str, object] | None = None
         may_answer=reader.may_answer,
     )
     if window.is_over:
-        _warn_once(session.pk)
+        log_once(logger, logging.WARNING, _LONG_TURN, session.pk)
     return window
 
 
@@ -347,10 +347,7 @@ def _without_hidden(content: object) -> object:
             return content
 
 
-@lru_cache(maxsize=10_000)
-def _warn_once(session_pk: int) -> None:
-    logger.warning(
-        "The last turn of session %s alone exceeds WINDOW_TOKENS or WINDOW_MESSAGES; "
-        "the model receives it whole.",
-        session_pk,
-    )
+_LONG_TURN = (
+    "The last turn of session %s alone exceeds WINDOW_TOKENS or WINDOW_MESSAGES; "
+    "the model receives it whole."
+)

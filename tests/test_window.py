@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from chatmemory import window as window_module
 from chatmemory.codec import UNKNOWN_OUTCOME, count_tokens, dump_json, encode
+from chatmemory.logs import log_once
 from chatmemory.models import Message, Session, Turn
 from chatmemory.services import SERVER, admit_turn, append_messages, trim_session
 from chatmemory.services.turns.progress import add_rows, finish_turn, start_turn
@@ -160,7 +161,7 @@ def test_a_tool_call_is_never_separated_from_its_result(limit):
 
 @pytest.mark.parametrize("limit", [{"tokens": 1}, {"messages": 1}])
 def test_a_last_turn_above_the_limits_is_included_whole_and_logged_once(limit, caplog):
-    window_module._warn_once.cache_clear()
+    log_once.cache_clear()
     make_session()
     store(*make_messages("a", "b"), *TOOL_TURN)
     with limits(**limit):

@@ -11,7 +11,6 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable
-from functools import cache as once
 from functools import partial
 
 from django.core.cache import cache
@@ -20,6 +19,7 @@ from chatmemory.access.actors import Actor, is_person, visitor_of
 from chatmemory.access.networks import block_of
 from chatmemory.conf import settings
 from chatmemory.errors import BadInput, RateLimited
+from chatmemory.logs import log_once
 from chatmemory.models import Session
 
 logger = logging.getLogger(__name__)
@@ -208,10 +208,6 @@ def _value_or_zero(call: Callable[[], int]) -> int:
     except ValueError:  # the key is missing: evicted immediately, or the dummy cache
         return 0
     except Exception as error:  # each cache backend has its own errors
-        _warn_once(type(error).__name__)
+        text = "The cache failed (%s); sends, reads, writes and tokens are not limited."
+        log_once(logger, logging.WARNING, text, type(error).__name__)
         return 0
-
-
-@once
-def _warn_once(error: str) -> None:
-    logger.warning("The cache failed (%s); sends, reads, writes and tokens are not limited.", error)

@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from operator import itemgetter, setitem
 from typing import Any
 
@@ -27,6 +27,7 @@ from chatmemory.codec.cleaning import MAX_DEPTH, Cleaner, text_blocks, text_of
 from chatmemory.codec.json import BODY_READER, check_depth, dump_json
 from chatmemory.conf import settings
 from chatmemory.errors import BadInput
+from chatmemory.logs import log_once
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +131,8 @@ def decode(role: str, text: str, body: str | None) -> dict[str, object]:
     try:
         return _read(role, body)
     except (BadInput, ValueError) as error:
-        _warn_once(error.code if isinstance(error, BadInput) else "bad_json")
+        kind = error.code if isinstance(error, BadInput) else "bad_json"
+        log_once(logger, logging.WARNING, _UNDECODABLE, kind)
         return {"role": role, "content": text, "quarantined": True}
 
 
@@ -176,11 +178,13 @@ def _count_text(text: str) -> int:
         try:
             count = int(import_string(counter)(text))
         except Exception as error:  # the host's code may raise anything
-            _log_counter_once(str(counter), f"failed with {type(error).__name__}")
+            what = f"failed with {type(error).__name__}"
+            log_once(logger, logging.ERROR, _COUNTER_FAILED, str(counter), what)
         else:
             if 0 <= count <= _MAX_TOKENS:
                 return count
-            _log_counter_once(str(counter), "returned an invalid count")
+            what = "returned an invalid count"
+            log_once(logger, logging.ERROR, _COUNTER_FAILED, str(counter), what)
     return math.ceil(len(text) / 4) + 3
 
 
@@ -264,14 +268,8 @@ def _is_only_text(message: Mapping[str, object]) -> bool:
     return is_text and UNSTORABLE.search(str(content)) is None
 
 
-@cache
-def _log_counter_once(counter: str, what: str) -> None:
-    logger.error("TOKEN_COUNTER %s %s; tokens are counted approximately.", counter, what)
-
-
-@cache
-def _warn_once(kind: str) -> None:
-    logger.warning("A stored message cannot be decoded (%s); it is returned as quarantined.", kind)
+_UNDECODABLE = "A stored message cannot be decoded (%s); it is returned as quarantined."
+_COUNTER_FAILED = "TOKEN_COUNTER %s %s; tokens are counted approximately."
 
 
 def _limit_text(message: dict[str, object], limit: int, lenient: bool, field: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,6 +20,7 @@ from django.db.models.sql.compiler import SQLCompiler
 
 from chatmemory.conf import settings
 from chatmemory.database.faults import write_connection
+from chatmemory.logs import log_once
 from chatmemory.models.fields import KeyField
 
 # Note [Statements built once]
@@ -309,7 +309,7 @@ class _PreparingCursor:
             errors.DuplicatePreparedStatement,
             errors.FeatureNotSupported,  # a table that the statement reads was altered
         ) as error:
-            _log_once(logging.WARNING, _LOSS)
+            log_once(logger, logging.WARNING, _LOSS)
             state.is_direct = False
             if raw.info.transaction_status != self._driver.pq.TransactionStatus.IDLE:
                 # The transaction is lost, and can be repeated.
@@ -346,7 +346,7 @@ class _PreparingCursor:
         (pid,) = self._cursor.execute("SELECT pg_backend_pid()").fetchone()
         is_direct: bool = pid == self._cursor.connection.info.backend_pid
         if not is_direct:
-            _log_once(logging.INFO, _POOLER)
+            log_once(logger, logging.INFO, _POOLER)
         return is_direct
 
     def _typed(self, params: Mapping[str, object] | Sequence[object]) -> Any:
@@ -377,13 +377,3 @@ _LOSS = (
     "A prepared statement was lost. If a pooler is between this process and PostgreSQL, set "
     "PREPARED_STATEMENTS to False."
 )
-_logged: set[str] = set()
-_logged_lock = threading.Lock()
-
-
-def _log_once(level: int, message: str) -> None:
-    with _logged_lock:
-        if message in _logged:
-            return
-        _logged.add(message)
-    logger.log(level, message)

@@ -7,7 +7,6 @@ import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -20,6 +19,7 @@ from chatmemory.access.addresses import check_session_key
 from chatmemory.database.retries import has_twin
 from chatmemory.errors import ChatMemoryError, MemoryUnavailable, NotFound
 from chatmemory.langchain.messages import messages_of_rows, to_langchain, to_plain
+from chatmemory.logs import log_once
 from chatmemory.services import sessions
 from chatmemory.services.turns import run_context
 
@@ -128,7 +128,7 @@ class DjangoChatMessageHistory(BaseChatMessageHistory):
             raise MemoryUnavailable("An earlier save failed.") from failure
         is_in_run = run_context.is_in_run(self._address["scope"], self._address["session_key"])
         if is_in_run:
-            _log_run_once()
+            log_once(logger, logging.WARNING, _OWN_RUN)
         return is_in_run
 
     def _set_view(self, content: sessions.Content | None) -> None:
@@ -181,9 +181,7 @@ def _check_address(session_id: object, owner: object) -> None:
     check_session_key(session_id)
 
 
-@cache
-def _log_run_once() -> None:
-    logger.warning(
-        "A history was used in a run of its own session. It is empty and stores nothing, "
-        "because the runner passes the window to the model and stores the turn."
-    )
+_OWN_RUN = (
+    "A history was used in a run of its own session. It is empty and stores nothing, "
+    "because the runner passes the window to the model and stores the turn."
+)

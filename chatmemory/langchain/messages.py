@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any
 
 from langchain_core.messages import (
@@ -23,6 +22,7 @@ from langchain_core.messages import (
 from chatmemory import codec
 from chatmemory.codec import ROLES, text_of
 from chatmemory.errors import BadInput
+from chatmemory.logs import log_once
 from chatmemory.models import ContentRow
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,8 @@ def to_langchain(plain: Mapping[str, object]) -> BaseMessage:
         try:
             return _build(plain)
         except (ValueError, TypeError, KeyError, AttributeError):
-            _warn_once()
+            text = "A stored message cannot be a LangChain message; it is returned as quarantined."
+            log_once(logger, logging.WARNING, text)
     cls = _CLASSES.get((plain.get("role"), None), HumanMessage)
     needed = {"tool_call_id": ""} if cls is ToolMessage else {}
     return cls(
@@ -163,8 +164,3 @@ def _build(plain: Mapping[str, Any]) -> BaseMessage:
 def _undeclared(message: BaseMessage, cls: type[BaseMessage]) -> dict[str, object]:
     """Return the fields that a subclass added."""
     return {name: value for name, value in vars(message).items() if name not in cls.model_fields}
-
-
-@cache
-def _warn_once() -> None:
-    logger.warning("A stored message cannot be a LangChain message; it is returned as quarantined.")

@@ -22,6 +22,7 @@ from django.urls import resolve
 
 from chatmemory import services
 from chatmemory.access import rates
+from chatmemory.logs import log_once
 from chatmemory.models import Message, Session, Turn
 from chatmemory.services import Actor
 from chatmemory.services.turns import progress
@@ -929,7 +930,7 @@ def test_a_failing_cache_rejects_no_send(monkeypatch, settings, caplog):
 
     settings.CHATMEMORY = {**settings.CHATMEMORY, "SENDS_PER_MINUTE": 1}
     monkeypatch.setattr(cache, "add", down, raising=False)
-    rates._warn_once.cache_clear()
+    log_once.cache_clear()
     for _ in range(3):
         rates.check_rate(Actor("user", "1", "ann"))
     assert [record.name for record in caplog.records] == ["chatmemory.access.rates"]

@@ -29,12 +29,12 @@ from chatmemory.codec import (
     encode,
     is_new_key,
     key_of_address,
-    messages,
     new_client_id,
     parse_json,
     text_of,
 )
 from chatmemory.errors import BadInput, NotFound
+from chatmemory.logs import log_once
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -602,7 +602,7 @@ def test_the_name_of_the_model_is_truncated_to_its_column():
     ids=lambda value: f"{len(value)} {value[:40]}",
 )
 def test_an_undecodable_row_is_quarantined_and_logged_once(body, kind, caplog):
-    messages._warn_once.cache_clear()
+    log_once.cache_clear()
     for _ in range(2):
         assert decode("user", "the text", body) == {
             "role": "user",
@@ -760,7 +760,7 @@ def test_the_function_in_the_setting_counts_tokens(settings):
 def test_a_failing_counter_loses_no_message_and_is_logged_once(
     settings, caplog, monkeypatch, counter, lenient
 ):
-    messages._log_counter_once.cache_clear()
+    log_once.cache_clear()
     settings.CHATMEMORY = {"TOKEN_COUNTER": f"{__name__}.count_words"}
     monkeypatch.setitem(globals(), "count_words", counter)
     for _ in range(2):

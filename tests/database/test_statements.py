@@ -23,6 +23,7 @@ from chatmemory.database.reads import read_marks, read_page_at
 from chatmemory.database.retries import durably
 from chatmemory.errors import Busy
 from chatmemory.live import keeper
+from chatmemory.logs import log_once
 from chatmemory.models import Message, Session, mark_of
 from chatmemory.models.values import page_columns
 from chatmemory.services.turns.claims import claim_values
@@ -39,7 +40,7 @@ def postgresql() -> Iterator[None]:
     if connection.vendor != "postgresql":
         pytest.skip("statements are prepared on PostgreSQL alone")
     reconnect()  # other tests may have prepared statements
-    statements._logged.clear()
+    log_once.cache_clear()
     yield
     reconnect()
 

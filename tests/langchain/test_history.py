@@ -40,6 +40,7 @@ from chatmemory.errors import (
     MemoryUnavailable,
 )
 from chatmemory.langchain import DjangoChatMessageHistory, history, to_langchain, with_memory
+from chatmemory.logs import log_once
 from chatmemory.models import Message, Session, Turn
 from chatmemory.services import sessions
 from chatmemory.services.turns import progress
@@ -560,7 +561,7 @@ def refuse(*args: object) -> None:
 
 def test_in_a_run_of_its_own_session_it_is_empty_and_stores_nothing(way, caplog):
     way.add(open_history(), [HumanMessage("1")])
-    history._log_run_once.cache_clear()
+    log_once.cache_clear()
     admitted = services.admit_turn(
         session_key="s", client_id="t", content="2", owner="test", **SERVER
     )

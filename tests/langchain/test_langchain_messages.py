@@ -28,6 +28,7 @@ from chatmemory import codec
 from chatmemory.codec import dump_json
 from chatmemory.errors import BadInput
 from chatmemory.langchain import messages, to_langchain, to_plain
+from chatmemory.logs import log_once
 
 USAGE: Any = {
     "input_tokens": 1,
@@ -200,7 +201,7 @@ def test_returns_a_placeholder_as_a_message_of_its_role(role, expected):
     ids=lambda plain: dump_json(plain)[18:],
 )
 def test_returns_a_placeholder_for_a_message_that_langchain_refuses(plain, caplog):
-    messages._warn_once.cache_clear()
+    log_once.cache_clear()
     for _ in range(2):
         assert to_langchain(plain).additional_kwargs == {"quarantined": True}
         assert to_langchain(plain).content == "x"
