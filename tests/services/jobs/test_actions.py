@@ -8,6 +8,8 @@ import pytest
 from django.utils import timezone
 
 from chatmemory import services
+from chatmemory.admin.audit import filters as audit
+from chatmemory.admin.jobs import model_admin as jobs
 from chatmemory.admin.jobs.available import ALTERNATIVES
 from chatmemory.admin.jobs.forms import FORMS
 from chatmemory.admin.jobs.words import EXPLANATIONS, EXPORT, TITLES
@@ -302,6 +304,11 @@ def test_each_table_of_actions_has_its_members():
     assert FORMS.keys() < actions | {EXPORT}
     assert ALTERNATIVES.keys() | set(ALTERNATIVES.values()) < actions
     assert {found.undo for found in ACTIONS.values() if found.undo} < actions
+
+
+def test_the_filters_of_jobs_and_of_the_audit_offer_each_action():
+    assert jobs.JobActionFilter.conditions.keys() == set(JobAction)
+    assert audit.ActionFilter.conditions.keys() == set(AuditAction)
 
 
 def test_each_recorded_action_has_a_label():
