@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from chatmemory import codec
-from chatmemory.codec import Asks
+from chatmemory.codec import Question
 from chatmemory.conf import settings
 from chatmemory.database.faults import write_connection
 from chatmemory.database.sql import Values
@@ -79,7 +79,7 @@ def read_window(session: Session, *, only_if: Mapping[str, object] | None = None
     return window
 
 
-def read_question(session: Session, *, turn_pk: int, user_seq: int) -> Asks | None:
+def read_question(session: Session, *, turn_pk: int, user_seq: int) -> Question | None:
     """Return the question in the message before this turn, if the turn can be its answer.
 
     An answer was sent after the question was stored, and does not replace it. A question with the
@@ -93,7 +93,7 @@ def read_question(session: Session, *, turn_pk: int, user_seq: int) -> Asks | No
         quarantined=False,
     )
     for role, text, body, asked_at in before.values_list("role", "text", "body", "created_at"):
-        asks = Asks.of(codec.decode(role, text, body))
+        asks = Question.of(codec.decode(role, text, body))
         if asks is None or not asks.thread.startswith(f"{session.pk}."):
             return None
         turns = Turn.objects.filter(pk=turn_pk, session=session, user_seq=user_seq)

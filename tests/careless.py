@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar
 
-from chatmemory.testing.stores import Address, Message, Model, Recipe, Store
+from chatmemory.testing.stores import Address, Message, Model, Store, StoreFactory
 from tests.shelf import IN_SESSION, Refused, Shelf
 
 ROUND_TRIP_SECONDS = 0.002
@@ -401,9 +401,9 @@ def make(fault: str, path: str) -> Store:
     return store
 
 
-def recipe_of(fault: str, folder: Path) -> Recipe:
-    """Return the recipe of the store of this class name."""
-    return Recipe(
+def factory_of(fault: str, folder: Path) -> StoreFactory:
+    """Return the factory of the store of this class name."""
+    return StoreFactory(
         path="tests.careless:make", arguments={"fault": fault, "path": str(folder / "memory")}
     )
 

@@ -21,7 +21,7 @@ from chatmemory import services
 from chatmemory.admin.readonly import operator
 from chatmemory.conf import settings
 from chatmemory.models import Session
-from chatmemory.services.removal.accounts import Forgetting, preview_forgetting
+from chatmemory.services.removal.accounts import AccountDeletionPlan, preview_forgetting
 
 MAX_LISTED = 100
 """The confirmation names at most this many sessions of each group."""
@@ -53,7 +53,7 @@ class ChatMemoryUserAdminMixin(admin.ModelAdmin):
             super().delete_queryset(request, queryset)
 
 
-def _described(forgetting: Forgetting) -> Iterable[Any]:
+def _described(forgetting: AccountDeletionPlan) -> Iterable[Any]:
     """Yield titles and lists, in the nested form of Django's confirmation page."""
     removed = {
         "purge": _("Chat sessions to purge (restorable for %(days)s days): %(n)s"),

@@ -119,42 +119,42 @@ def run_unit(
         first = plans[0]
         plans.append(replace(first, name=f"{first.name} {AGAIN}", floor=first.name))
     with ExitStack() as stack:
-        crews = {
+        pools = {
             plan.name: [stack.enter_context(start(plan, n)) for n in range(plan.processes)]
             for plan in plans
         }
         results = {plan.name: Result(plan=plan) for plan in plans}
-        for crew in crews.values():
-            for process in crew:
+        for pool in pools.values():
+            for process in pool:
                 process.ask("prepare")
-        for crew in crews.values():
+        for pool in pools.values():
             for _ in range(unit.warmups):
-                _run_slice(crew, unit.calls)
+                _run_slice(pool, unit.calls)
         for _ in range(rounds):
-            for name in shuffle.sample(list(crews), len(crews)):
-                results[name].samples.append(_run_slice(crews[name], unit.calls))
-        for name, crew in crews.items():
-            results[name].counts = crew[0].ask("count")
-            results[name].steps = crew[0].ask("steps")
-            calls = [process.ask("calls") for process in crew]
-            results[name].faults = crew[0].ask("find_faults", calls=calls)
+            for name in shuffle.sample(list(pools), len(pools)):
+                results[name].samples.append(_run_slice(pools[name], unit.calls))
+        for name, pool in pools.items():
+            results[name].counts = pool[0].ask("count")
+            results[name].steps = pool[0].ask("steps")
+            calls = [process.ask("calls") for process in pool]
+            results[name].faults = pool[0].ask("find_faults", calls=calls)
         return results
 
 
-def _run_slice(crew: Sequence[Process], calls: int) -> Sample:
+def _run_slice(pool: Sequence[Process], calls: int) -> Sample:
     begin = time.perf_counter()
-    for process in crew:
+    for process in pool:
         process.begin("slice", calls=calls)
-    parts = [process.answer() for process in crew]
+    parts = [process.answer() for process in pool]
     seconds = time.perf_counter() - begin
-    if len(crew) == 1:
+    if len(pool) == 1:
         return Sample(**parts[0])
     # With several writers, the throughput of all counts.
     means = {
-        name: None if None in (found := [part[name] for part in parts]) else sum(found) / len(crew)
+        name: None if None in (found := [part[name] for part in parts]) else sum(found) / len(pool)
         for name in ("cpu", "backend")
     }
-    return Sample(seconds=seconds / calls / len(crew), **means)
+    return Sample(seconds=seconds / calls / len(pool), **means)
 
 
 def serve(case: Case) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from chatmemory.codec.calls import (
     CALLS,
     UNKNOWN_OUTCOME,
-    Asks,
+    Question,
     answered_call,
     call_ids,
     calls_of,
@@ -57,7 +57,7 @@ __all__ = [
     "REASONING_TYPES",
     "ROLES",
     "UNKNOWN_OUTCOME",
-    "Asks",
+    "Question",
     "Row",
     "Steps",
     "answered_call",

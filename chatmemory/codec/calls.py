@@ -27,7 +27,7 @@ UNKNOWN_OUTCOME = "The outcome is unknown: the run ended before the tool answere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asks:
+class Question:
     """A graph's question to the user, stored as `asks` in the turn's last row."""
 
     thread: str
@@ -36,7 +36,7 @@ class Asks:
     """The id and value of each interrupt; the row's text is the first one's question."""
 
     @classmethod
-    def of(cls, message: Mapping[str, object]) -> Asks | None:
+    def of(cls, message: Mapping[str, object]) -> Question | None:
         """Parse the question in a plain message; None if there is none that can be answered."""
         match message.get("asks"):
             case {"thread": str(thread), "interrupts": [{"id": str(), "value": _}, *_] as found}:

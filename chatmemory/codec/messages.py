@@ -4,7 +4,7 @@ All parts of the app exchange *plain messages*: dicts that JSON can represent, w
 `content` (a string or a list of blocks), and any of `kind` (`function` or `chat`, where the role
 does not determine LangChain's class), `id`, `name`, `tool_calls`, `invalid_tool_calls`, `usage`,
 `tool_call_id`, `artifact`, `tool_status`, `additional_kwargs`, `response_metadata`, `asks` (see
-`Asks`). Unknown keys are kept. `encode` may add `repaired`, `cut`, `cut_calls` and
+`Question`). Unknown keys are kept. `encode` may add `repaired`, `cut`, `cut_calls` and
 `unknown_blocks`.
 """
 

@@ -66,7 +66,7 @@ class StoredMessage:
         """Return the fields that readers of the session see, in frames and over REST."""
         plain = self.plain()
         content = plain.get("content")
-        asks = codec.Asks.of(plain)
+        asks = codec.Question.of(plain)
         return {
             "seq": self.seq,
             "revision": self.revision,

@@ -92,7 +92,7 @@ class WaitingTurn(TypedDict):
     text: str
 
 
-class Asks(TypedDict):
+class Question(TypedDict):
     value: NotRequired[object]
 
 
@@ -196,7 +196,7 @@ class Message(TypedDict):
     """whether the text is truncated or the blocks are missing; `GET` of one message returns all"""
     error: Annotated[str, text_rule(maxLength=32)]
     """the error code, if it failed"""
-    asks: Asks | None
+    asks: Question | None
     """a graph's question, as `value`; the next message answers it"""
     usage: dict[str, object] | None
     """token counts reported by the model"""

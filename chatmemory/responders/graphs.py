@@ -23,7 +23,7 @@ from langchain_core.messages import (
 from langgraph.types import Command
 
 from chatmemory import codec
-from chatmemory.codec import Asks, text_of
+from chatmemory.codec import Question, text_of
 from chatmemory.errors import NoCheckpointer
 from chatmemory.langchain import to_langchain, to_plain
 from chatmemory.responders.runnables import ReasoningFilter, closing, config_of
@@ -238,7 +238,7 @@ class _MessageReporter:
 def _question_message(thread: str, interrupts: Mapping[str, object]) -> dict[str, object]:
     """Build the turn's last message, whose text is the first question."""
     questions = tuple((name, _bounded(codec.cleaned(v))) for name, v in interrupts.items())
-    asks = Asks(thread=thread, questions=questions)
+    asks = Question(thread=thread, questions=questions)
     return {"role": "assistant", "content": _question(questions[0][1]), "asks": asks.plain()}
 
 

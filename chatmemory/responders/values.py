@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from chatmemory import codec
-from chatmemory.codec import Asks
+from chatmemory.codec import Question
 from chatmemory.models import Session
 
 MAX_LABEL_CHARS = 100
@@ -24,7 +24,7 @@ class Request:
     """The turn's client_id."""
     messages: list[dict[str, object]]
     """The window, as plain messages. The last one is the user's."""
-    answers: Asks | None = None
+    answers: Question | None = None
     """The questions of the previous turn, if the user's message answers them."""
     window_tokens: int = 0
     """Tokens of the stored messages in the window, as counted when they were stored."""

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 
-from chatmemory.testing.stores import Address, Message, Recipe, Store
+from chatmemory.testing.stores import Address, Message, Store, StoreFactory
 from chatmemory.testing.violations import Violation
-from chatmemory.testing.workers import Crew
+from chatmemory.testing.workers import WorkerPool
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -34,13 +34,13 @@ class Contract:
         return {}
 
     @pytest.fixture
-    def recipe(self, arguments: dict[str, Any]) -> Recipe:
-        return Recipe(path=self.make_store, arguments=arguments)
+    def factory(self, arguments: dict[str, Any]) -> StoreFactory:
+        return StoreFactory(path=self.make_store, arguments=arguments)
 
     @pytest.fixture
-    def store(self, request: pytest.FixtureRequest, recipe: Recipe) -> Iterator[Store]:
+    def store(self, request: pytest.FixtureRequest, factory: StoreFactory) -> Iterator[Store]:
         """The store under test; skips a test whose operations the store does not offer."""
-        store = recipe.make()
+        store = factory.make()
         try:
             for operation in getattr(request.function, "needed", ()):
                 if not store.offers(operation):
@@ -55,11 +55,11 @@ class Contract:
         return new_address()
 
     @pytest.fixture
-    def workers(self) -> Iterator[Crew]:
+    def workers(self) -> Iterator[WorkerPool]:
         """Worker processes; the fixture ends them after the test."""
-        crew = Crew()
-        yield crew
-        crew.end()
+        pool = WorkerPool()
+        yield pool
+        pool.end()
 
 
 def needs(*operations: str) -> Callable[[F], F]:

@@ -18,7 +18,7 @@ from chatmemory.testing.base import (
     texts,
 )
 from chatmemory.testing.models import DEADLINE_SECONDS, reply_to
-from chatmemory.testing.stores import Address, Recipe, Store, in_thread
+from chatmemory.testing.stores import Address, Store, StoreFactory, in_thread
 from chatmemory.testing.violations import (
     check,
     check_same,
@@ -28,7 +28,7 @@ from chatmemory.testing.violations import (
     missing,
     split,
 )
-from chatmemory.testing.workers import Crew, Refused
+from chatmemory.testing.workers import Refused, WorkerPool
 
 KILLED_AFTER = 3
 """Acknowledged batches after which a writer is killed."""
@@ -74,38 +74,38 @@ class ConcurrentWriters(Contract):
         check_same(texts(store.read(at)), list(chain(*pairs_of(3))))
 
     def test_processes_lose_nothing(
-        self, store: Store, recipe: Recipe, at: Address, workers: Crew
+        self, store: Store, factory: StoreFactory, at: Address, workers: WorkerPool
     ) -> None:
         """Processes that write to one session lose, duplicate and misorder nothing."""
-        batches, refused = self.written_by_processes(recipe, at, workers)
+        batches, refused = self.written_by_processes(factory, at, workers)
         check_written(read_back(store, at, 2 * sum(map(len, batches))), batches, refused)
 
     def test_processes_split_no_batch(
-        self, store: Store, recipe: Recipe, at: Address, workers: Crew
+        self, store: Store, factory: StoreFactory, at: Address, workers: WorkerPool
     ) -> None:
         """A question and its answer, written together, stay together."""
-        batches, _ = self.written_by_processes(recipe, at, workers)
+        batches, _ = self.written_by_processes(factory, at, workers)
         stored = list(chain(*batches))
         check(split=(split(texts(store.read(at)), stored), len(stored)))
 
     def test_rows_that_were_read_never_change(
-        self, store: Store, recipe: Recipe, at: Address, workers: Crew
+        self, store: Store, factory: StoreFactory, at: Address, workers: WorkerPool
     ) -> None:
         """While others write, a reader sees new messages only at the end."""
         store.append(at, make_messages("first", "second"))
         reads: list[list[str]] = []
         with reading(store, at, reads):
-            self.written_by_processes(recipe, at, workers)
+            self.written_by_processes(factory, at, workers)
         changed = sum(later[: len(earlier)] != earlier for earlier, later in pairwise(reads))
         check(rewritten=(changed, len(reads)))
 
     def test_a_killed_writer_loses_no_acknowledged_batch(
-        self, store: Store, recipe: Recipe, at: Address, workers: Crew
+        self, store: Store, factory: StoreFactory, at: Address, workers: WorkerPool
     ) -> None:
         """If a writer is killed, all acknowledged batches are stored, and no partial batch."""
-        (worker,) = workers.take(1, recipe)
+        (worker,) = workers.take(1, factory)
         batches = pairs(0, 2_000)
-        worker.begin(recipe, "append", [[at, make_messages(*batch)] for batch in batches])
+        worker.begin(factory, "append", [[at, make_messages(*batch)] for batch in batches])
         answers = worker.answers()
         results = list(islice(answers, KILLED_AFTER))
         workers.kill(worker)
@@ -126,14 +126,14 @@ class ConcurrentWriters(Contract):
 
     @needs("turn")
     def test_turns_of_processes_lose_nothing(
-        self, store: Store, recipe: Recipe, at: Address, workers: Crew
+        self, store: Store, factory: StoreFactory, at: Address, workers: WorkerPool
     ) -> None:
         """Turns that processes run in one session lose nothing."""
-        crew = workers.take(self.processes, recipe)
-        questions = [[f"{n}.{number}" for number in range(4)] for n in range(len(crew))]
-        for worker, own in zip(crew, questions, strict=True):
-            worker.begin(recipe, "turn", [[at, text, "ponder"] for text in own])
-        answers = list(chain(*(worker.answers() for worker in crew)))
+        pool = workers.take(self.processes, factory)
+        questions = [[f"{n}.{number}" for number in range(4)] for n in range(len(pool))]
+        for worker, own in zip(pool, questions, strict=True):
+            worker.begin(factory, "turn", [[at, text, "ponder"] for text in own])
+        answers = list(chain(*(worker.answers() for worker in pool)))
         expected = [
             text
             for question, answer in zip(chain(*questions), answers, strict=True)
@@ -149,19 +149,19 @@ class ConcurrentWriters(Contract):
         )
 
     def written_by_processes(
-        self, recipe: Recipe, at: Address, workers: Crew
+        self, factory: StoreFactory, at: Address, workers: WorkerPool
     ) -> tuple[list[list[list[str]]], int]:
         """Let processes append concurrently.
 
         Return the acknowledged batches of each process, and the number of refused ones.
         """
-        crew = workers.take(self.processes, recipe)
-        batches = [pairs(writer, self.batches) for writer in range(len(crew))]
-        for worker, own in zip(crew, batches, strict=True):
-            worker.begin(recipe, "append", [[at, make_messages(*batch)] for batch in own])
+        pool = workers.take(self.processes, factory)
+        batches = [pairs(writer, self.batches) for writer in range(len(pool))]
+        for worker, own in zip(pool, batches, strict=True):
+            worker.begin(factory, "append", [[at, make_messages(*batch)] for batch in own])
         stored: list[list[list[str]]] = []
         refused = 0
-        for worker, own in zip(crew, batches, strict=True):
+        for worker, own in zip(pool, batches, strict=True):
             is_stored = [not isinstance(answer, Refused) for answer in worker.answers()]
             stored.append(list(compress(own, is_stored)))
             refused += is_stored.count(False)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from chatmemory.testing.concurrency import ConcurrentWriters
 from chatmemory.testing.edges import Edges
 from chatmemory.testing.sequence import SequentialCalls
-from chatmemory.testing.stores import Address, AsyncStore, Message, Model, Recipe, Store
+from chatmemory.testing.stores import Address, AsyncStore, Message, Model, Store, StoreFactory
 from chatmemory.testing.turns import Turns
 from chatmemory.testing.violations import Violation
 
@@ -27,9 +27,9 @@ __all__ = [
     "MemoryContract",
     "Message",
     "Model",
-    "Recipe",
     "SequentialCalls",
     "Store",
+    "StoreFactory",
     "Turns",
     "Violation",
 ]

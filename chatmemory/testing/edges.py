@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from chatmemory.testing.base import Contract, make_messages, needs, texts
-from chatmemory.testing.stores import Address, Message, Recipe, Store
+from chatmemory.testing.stores import Address, Message, Store, StoreFactory
 from chatmemory.testing.violations import Violation, check, check_same, missing
-from chatmemory.testing.workers import Crew
+from chatmemory.testing.workers import WorkerPool
 
 SHORT_SECONDS = 2.0
 
@@ -141,10 +141,10 @@ class Edges(Contract):
         found = store.read(at)[-1].get("additional_kwargs")
         check(altered=(int(found != LOOKS_LIKE_CODE), 1))
 
-    def test_nothing_is_pickled(self, recipe: Recipe, at: Address) -> None:
+    def test_nothing_is_pickled(self, factory: StoreFactory, at: Address) -> None:
         """Nothing is pickled."""
         with pickling() as seen:
-            store = recipe.make()
+            store = factory.make()
             try:
                 store.append(at, RICH)
                 store.read(at)
@@ -186,11 +186,11 @@ class Edges(Contract):
         check_same(texts(short.read(at)), ["1", "2", "3"])
 
     def test_the_memory_survives_its_process(
-        self, store: Store, recipe: Recipe, at: Address, workers: Crew
+        self, store: Store, factory: StoreFactory, at: Address, workers: WorkerPool
     ) -> None:
         """The memory survives its process."""
-        (worker,) = workers.take(1, recipe)
-        worker.call(recipe, "append", at, make_messages("1", "2", "3", "4"))
+        (worker,) = workers.take(1, factory)
+        worker.call(factory, "append", at, make_messages("1", "2", "3", "4"))
         workers.kill(worker)
         check_same(texts(store.read(at)), ["1", "2", "3", "4"])
 

@@ -208,7 +208,7 @@ class AsyncStore(Store):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class StoreFactory:
     """How to make a store in any process: the path of a function, and its arguments."""
 
     path: str
@@ -217,7 +217,7 @@ class Recipe:
     """The function's keyword arguments; they must be JSON-serializable."""
 
     def make(self) -> Store:
-        """Make a store. All stores of one recipe share their memory."""
+        """Make a store. All stores of one factory share their memory."""
         module, _, name = self.path.partition(":")
         store: Store = getattr(import_module(module), name)(**self.arguments)
         return store

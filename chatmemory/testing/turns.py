@@ -16,9 +16,9 @@ from chatmemory.testing.models import (
     reply_to,
 )
 from chatmemory.testing.sequence import require
-from chatmemory.testing.stores import Address, Recipe, Store, in_thread
+from chatmemory.testing.stores import Address, Store, StoreFactory, in_thread
 from chatmemory.testing.violations import check, check_same, doubled, missing
-from chatmemory.testing.workers import Crew
+from chatmemory.testing.workers import WorkerPool
 
 
 class Turns(Contract):
@@ -103,30 +103,30 @@ class Turns(Contract):
 
     @needs("turn")
     def test_a_crash_while_the_model_thinks_keeps_the_user_message(
-        self, store: Store, recipe: Recipe, at: Address, workers: Crew
+        self, store: Store, factory: StoreFactory, at: Address, workers: WorkerPool
     ) -> None:
         """A crash while the model thinks loses no user message."""
         if not store.stores_user_message_first:
             pytest.skip("not offered: stores_user_message_first")
         run_turns(store, at, 1)
-        (worker,) = workers.take(1, recipe)
+        (worker,) = workers.take(1, factory)
         with suppress(EOFError):
-            worker.call(recipe, "turn", at, "my message", "die")
+            worker.call(factory, "turn", at, "my message", "die")
         workers.kill(worker)
         check(lost=(missing(texts(store.read(at)), ["1", "re: 1", "my message"]), 3))
 
     @needs("turn")
     def test_a_new_process_knows_earlier_messages(
-        self, store: Store, recipe: Recipe, at: Address, workers: Crew
+        self, store: Store, factory: StoreFactory, at: Address, workers: WorkerPool
     ) -> None:
         """After a restart the model is given the earlier messages."""
         facts = ["my number is 4711", "I live in Rome", "call me Ann"]
-        (worker,) = workers.take(1, recipe)
+        (worker,) = workers.take(1, factory)
         for fact in facts:
-            worker.call(recipe, "turn", at, fact, "echo")
+            worker.call(factory, "turn", at, fact, "echo")
         workers.kill(worker)
-        (worker,) = workers.take(1, recipe)
-        given = worker.call(recipe, "turn", at, "who am I?", "recite")
+        (worker,) = workers.take(1, factory)
+        given = worker.call(factory, "turn", at, "who am I?", "recite")
         check(forgotten=(sum(fact not in given for fact in facts), len(facts)))
 
     @needs("turn", "bounded")

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from chatmemory.testing.models import BY_NAME, DEADLINE_SECONDS
-from chatmemory.testing.stores import Address, Recipe, Store
+from chatmemory.testing.stores import Address, Store, StoreFactory
 
 
 class Worker:
@@ -37,9 +37,9 @@ class Worker:
         self._output = self._connection.makefile("r")
         self._pid = int(self._output.readline())
 
-    def begin(self, recipe: Recipe, operation: str, calls: Sequence[Sequence[Any]]) -> None:
+    def begin(self, factory: StoreFactory, operation: str, calls: Sequence[Sequence[Any]]) -> None:
         """Send a task: a list of calls, which the worker makes one after another."""
-        task = [recipe.path, dict(recipe.arguments), operation, calls]
+        task = [factory.path, dict(factory.arguments), operation, calls]
         self._input.write(json.dumps(task) + "\n")
         self._input.flush()
 
@@ -55,9 +55,9 @@ class Worker:
                     return
                 yield Refused(value) if kind == "refused" else value
 
-    def call(self, recipe: Recipe, operation: str, *arguments: Any) -> Any:
+    def call(self, factory: StoreFactory, operation: str, *arguments: Any) -> Any:
         """Return the result of one call. Raises Refused, and EOFError if the process ends."""
-        self.begin(recipe, operation, [arguments])
+        self.begin(factory, operation, [arguments])
         answers = list(self.answers())
         if not answers:
             raise EOFError("The worker process ended during the call.")
@@ -86,7 +86,7 @@ class Refused(Exception):
     """A call failed in a worker; the text is the class and message of its exception."""
 
 
-class Crew:
+class WorkerPool:
     """A pool of workers; killed workers are replaced."""
 
     def __init__(self, environment: Mapping[str, str] | None = None, prepare: str = "") -> None:
@@ -99,13 +99,13 @@ class Crew:
         self._workers: list[Worker] = []
         self._killed: list[Worker] = []
 
-    def take(self, count: int, recipe: Recipe) -> list[Worker]:
-        """Return `count` workers that have made the store of this recipe. Raises Refused."""
+    def take(self, count: int, factory: StoreFactory) -> list[Worker]:
+        """Return `count` workers that have made the store of this factory. Raises Refused."""
         while len(self._workers) < count:
             self._workers.append(self._worker())
         workers = self._workers[:count]
         for worker in workers:
-            worker.begin(recipe, "release", [[]])
+            worker.begin(factory, "release", [[]])
         for worker in workers:
             for answer in worker.answers():
                 if isinstance(answer, Refused):
@@ -170,13 +170,13 @@ def work(tasks: IO[str], out: IO[str]) -> None:
     stores: dict[str, Store] = {}
     for line in tasks:
         path, arguments, operation, calls = json.loads(line)
-        recipe = json.dumps([path, arguments])
+        factory = json.dumps([path, arguments])
         try:
-            if recipe not in stores:
-                stores[recipe] = Recipe(path=path, arguments=arguments).make()
+            if factory not in stores:
+                stores[factory] = StoreFactory(path=path, arguments=arguments).make()
             for call in calls:
-                _send(out, *_outcome(stores[recipe], operation, call))
-            stores[recipe].release()
+                _send(out, *_outcome(stores[factory], operation, call))
+            stores[factory].release()
         except Exception as error:
             _send(out, "refused", _describe(error))
         _send(out, "end", None)

@@ -8,8 +8,8 @@ from itertools import islice
 import pytest
 
 from chatmemory.models import Message, Session
-from chatmemory.testing.stores import Recipe
-from chatmemory.testing.workers import Crew, Refused, Worker
+from chatmemory.testing.stores import StoreFactory
+from chatmemory.testing.workers import Refused, Worker, WorkerPool
 from tests.conftest import database_environment
 from tests.factories import make_session
 from tests.writer import MAX_BATCH, Ack, StoredRow, texts_of, violations
@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.database, pytest.mark.slow]
 class Writers:
     """Processes that append to sessions, and their acknowledged batches."""
 
-    def __init__(self, crew: Crew) -> None:
-        self.crew = crew
+    def __init__(self, pool: WorkerPool) -> None:
+        self.pool = pool
         self.running: list[Worker] = []
         self.acks: list[Ack] = []
 
@@ -29,11 +29,11 @@ class Writers:
         self, count: int, *, batches: int, keys: Sequence[str], how: str = "services"
     ) -> list[Worker]:
         """Let `count` processes write concurrently."""
-        recipe = Recipe(path="tests.writer:Writer", arguments={"how": how})
-        self.running = self.crew.take(count, recipe)
+        factory = StoreFactory(path="tests.writer:Writer", arguments={"how": how})
+        self.running = self.pool.take(count, factory)
         for name, worker in enumerate(self.running):
             calls = [[(f"w{name}", keys[n % len(keys)]), n] for n in range(batches)]
-            worker.begin(recipe, "write", calls)
+            worker.begin(factory, "write", calls)
         return self.running
 
     def collect(self, worker: Worker, batches: int | None = None) -> None:
@@ -59,16 +59,16 @@ class Writers:
 
 
 @pytest.fixture(scope="module")
-def crew(django_db_setup: None) -> Iterator[Crew]:
+def pool(django_db_setup: None) -> Iterator[WorkerPool]:
     """Yield processes for the module; end them before the database is dropped."""
-    crew = Crew(database_environment(), prepare="tests.writer:prepare")
-    yield crew
-    crew.end()
+    pool = WorkerPool(database_environment(), prepare="tests.writer:prepare")
+    yield pool
+    pool.end()
 
 
 @pytest.fixture
-def writers(transactional_db: None, crew: Crew) -> Writers:
-    return Writers(crew)
+def writers(transactional_db: None, pool: WorkerPool) -> Writers:
+    return Writers(pool)
 
 
 def open_sessions(count: int) -> list[str]:
@@ -93,7 +93,7 @@ def test_a_writer_that_is_killed_and_restarted_stores_each_batch_once(writers):
     keys = open_sessions(2)
     killed, *others = writers.start(4, batches=60, keys=keys)
     writers.collect(killed, batches=20)
-    writers.crew.kill(killed)
+    writers.pool.kill(killed)
     writers.collect(killed)
     assert len(writers.acks) < 60
     for worker in others:

@@ -11,15 +11,15 @@ from typing import Any, ClassVar
 
 import pytest
 
-from chatmemory.testing.contract import Address, MemoryContract, Recipe, Store
-from chatmemory.testing.workers import Crew
+from chatmemory.testing.contract import Address, MemoryContract, Store, StoreFactory
+from chatmemory.testing.workers import WorkerPool
 
 POSTGRESQL = os.environ.get(
     "PEERS_POSTGRESQL", "postgresql://postgres@127.0.0.1:5432/chatmemory_peers"
 )
 REDIS = os.environ.get("PEERS_REDIS", "redis://127.0.0.1:6379/15")
 
-CREW = Crew()
+POOL = WorkerPool()
 
 
 class Peer(MemoryContract):
@@ -29,8 +29,8 @@ class Peer(MemoryContract):
     """The peer's column in the scoreboard."""
 
     @pytest.fixture
-    def workers(self) -> Crew:
-        return CREW
+    def workers(self) -> WorkerPool:
+        return POOL
 
 
 class FilePeer(Peer):
@@ -110,14 +110,14 @@ class Proxy:
 
 
 __all__ = [
-    "CREW",
+    "POOL",
     "POSTGRESQL",
     "REDIS",
     "Address",
     "FilePeer",
     "Peer",
     "Proxy",
-    "Recipe",
     "Store",
+    "StoreFactory",
     "name_of",
 ]

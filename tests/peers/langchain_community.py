@@ -23,9 +23,9 @@ from langchain_core.chat_history import BaseChatMessageHistory
 
 from chatmemory.testing.base import make_messages
 from chatmemory.testing.langchain import HistoryStore
-from chatmemory.testing.stores import Address, Model, Recipe, Store
+from chatmemory.testing.stores import Address, Model, Store, StoreFactory
 from chatmemory.testing.violations import check
-from chatmemory.testing.workers import Crew
+from chatmemory.testing.workers import WorkerPool
 from tests.peers.base import POSTGRESQL, REDIS, FilePeer, Peer, Proxy, name_of
 from tests.peers.fake_llm import PROMPT, FakeChatModel
 
@@ -169,13 +169,15 @@ class TestRedisHistory(Peer):
     make_store = "tests.peers.langchain_community:RedisHistory"
 
     def test_a_killed_writer_leaves_an_expiry(
-        self, store: RedisHistory, at: Address, workers: Crew
+        self, store: RedisHistory, at: Address, workers: WorkerPool
     ) -> None:
         """A killed writer leaves no session that never expires."""
-        recipe = Recipe(path=self.make_store, arguments={"ttl": 60, "port": store.proxy.port})
-        (worker,) = workers.take(1, recipe)
+        factory = StoreFactory(
+            path=self.make_store, arguments={"ttl": 60, "port": store.proxy.port}
+        )
+        (worker,) = workers.take(1, factory)
         store.proxy.held = b"EXPIRE"
-        worker.begin(recipe, "append", [[at, make_messages("1", "2")]])
+        worker.begin(factory, "append", [[at, make_messages("1", "2")]])
         if not store.proxy.is_holding.wait(20):
             raise AssertionError("nothing expires")
         workers.kill(worker)

@@ -16,7 +16,7 @@ import pytest
 
 from chatmemory.testing.base import Contract
 from chatmemory.testing.violations import Violation
-from tests.peers.base import CREW
+from tests.peers.base import POOL
 
 SIZES = {"threads": 8, "processes": 8, "batches": 20, "long_history": 10_050}
 """Larger than in our own test suite, which runs often."""
@@ -61,6 +61,6 @@ def pytest_runtest_makereport(
 
 
 def pytest_sessionfinish() -> None:
-    CREW.end()
+    POOL.end()
     if "PEERS_RESULTS" in os.environ:
         Path(os.environ["PEERS_RESULTS"]).write_text(json.dumps(_results))

@@ -21,7 +21,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
 from chatmemory import services
-from chatmemory.codec import UNKNOWN_OUTCOME, Asks
+from chatmemory.codec import UNKNOWN_OUTCOME, Question
 from chatmemory.live.runner import runner
 from chatmemory.models import Message, Session, Turn
 from chatmemory.responders import Finished, Progress, Request, Text, finding
@@ -116,8 +116,8 @@ def last(**of: Any) -> Any:
     return [*Message.stored.filter(**of).in_order()][-1]
 
 
-def question() -> Asks | None:
-    return Asks.of(last().plain())
+def question() -> Question | None:
+    return Question.of(last().plain())
 
 
 # Rows

@@ -31,7 +31,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from chatmemory import errors, services
-from chatmemory.codec import Asks
+from chatmemory.codec import Question
 from chatmemory.errors import (
     ContextTooLong,
     ModelAccessDenied,
@@ -195,7 +195,7 @@ upper = RunnableLambda(lambda given: given["input"].upper())
 a_number = 42
 
 
-def request(messages: Any = HELLO, *, answers: Asks | None = None, **columns: Any) -> Request:
+def request(messages: Any = HELLO, *, answers: Question | None = None, **columns: Any) -> Request:
     session = Session(scope="server", key="talk", **columns)
     return Request(session=session, turn="turn-1", messages=messages, answers=answers)
 
@@ -746,7 +746,7 @@ async def test_the_documented_graph_asks_and_continues(documented, provider, set
     provider.says = [call("remove", '{"name": "x"}'), words("Done.")]
     _, [*_, question] = await ask_runnable(documented["careful"], settings)
     assert question["content"] == "Remove x?"
-    answer = request([{"role": "user", "content": "yes"}], answers=Asks.of(question))
+    answer = request([{"role": "user", "content": "yes"}], answers=Question.of(question))
     _, [_, result, last] = await ask_runnable(documented["careful"], settings, answer)
     assert (result["content"], last["content"]) == ("x is removed.", "Done.")
 

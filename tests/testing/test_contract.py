@@ -19,9 +19,9 @@ from chatmemory.models import AuditEntry, Session, Turn
 from chatmemory.models import Message as Row
 from chatmemory.testing.base import Contract, new_address, read_back
 from chatmemory.testing.contract import Address, MemoryContract, Message, Store, Turns, Violation
-from chatmemory.testing.stores import Recipe
-from chatmemory.testing.workers import Crew
-from tests.careless import FAILING_TESTS, recipe_of
+from chatmemory.testing.stores import StoreFactory
+from chatmemory.testing.workers import WorkerPool
+from tests.careless import FAILING_TESTS, factory_of
 from tests.conftest import database_environment
 from tests.peers.scoreboard import cells_of, table, titles
 
@@ -43,11 +43,11 @@ def test_unreadable_messages_are_counted():
 
 
 @pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
+def pool() -> Iterator[WorkerPool]:
     """Worker processes for the whole module."""
-    crew = Crew()
-    yield crew
-    crew.end()
+    pool = WorkerPool()
+    yield pool
+    pool.end()
 
 
 @pytest.fixture(scope="class")
@@ -61,11 +61,11 @@ def kept_database(django_db_setup: None, django_db_blocker: Any) -> Iterator[Non
 
 
 @pytest.fixture(scope="module")
-def our_crew(django_db_setup: None) -> Iterator[Crew]:
+def our_pool(django_db_setup: None) -> Iterator[WorkerPool]:
     """Worker processes on the tests' database; they end before it is dropped."""
-    crew = Crew(database_environment(), prepare="tests.opened:prepare")
-    yield crew
-    crew.end()
+    pool = WorkerPool(database_environment(), prepare="tests.opened:prepare")
+    yield pool
+    pool.end()
 
 
 @pytest.mark.database
@@ -87,8 +87,8 @@ class Ours(Contract):
         return {"kind": self.kind}
 
     @pytest.fixture
-    def workers(self, our_crew: Crew) -> Crew:
-        return our_crew
+    def workers(self, our_pool: WorkerPool) -> WorkerPool:
+        return our_pool
 
 
 @pytest.mark.slow
@@ -130,19 +130,19 @@ class TestShelf(MemoryContract):
         return {"path": str(tmp_path / "memory")}
 
     @pytest.fixture
-    def workers(self, crew: Crew) -> Crew:
-        return crew
+    def workers(self, pool: WorkerPool) -> WorkerPool:
+        return pool
 
 
-def run_test(name: str, recipe: Recipe, crew: Crew | None = None) -> None:
+def run_test(name: str, factory: StoreFactory, pool: WorkerPool | None = None) -> None:
     """Run one test of the contract. Raises its exception."""
     test = getattr(MemoryContract(), f"test_{name}")
-    store = recipe.make()
+    store = factory.make()
     fixtures: dict[str, Any] = {
         "store": store,
-        "recipe": recipe,
+        "factory": factory,
         "at": new_address(),
-        "workers": crew,
+        "workers": pool,
     }
     for mark in getattr(test, "pytestmark", ()):
         fixtures |= {mark.args[0]: mark.args[1][0]}
@@ -165,9 +165,9 @@ def needs_processes(name: str) -> bool:
     ],
 )
 def test_the_contract_fails_for_a_faulty_store(fault, name, tmp_path, request):
-    crew = request.getfixturevalue("crew") if needs_processes(name) else None
+    pool = request.getfixturevalue("pool") if needs_processes(name) else None
     with pytest.raises(Violation) as violated:
-        run_test(name, recipe_of(fault, tmp_path), crew)
+        run_test(name, factory_of(fault, tmp_path), pool)
     assert all(count > 0 for count, _ in violated.value.counts.values())
 
 

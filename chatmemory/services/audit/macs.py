@@ -34,7 +34,7 @@ COVERED = (
 """The columns that a MAC covers. A change would invalidate all stored MACs and seals."""
 
 
-class Proof(Enum):
+class MacCheck(Enum):
     """What a MAC shows."""
 
     GENUINE = auto()
@@ -58,16 +58,16 @@ class Macs:
     def __init__(self, keys: Iterable[Key]) -> None:
         self.keys = {key_id(key): key for key in keys}
 
-    def check(self, entry: Mapping[str, Any]) -> Proof:
+    def check(self, entry: Mapping[str, Any]) -> MacCheck:
         """Verify an entry, given by its columns."""
         name, _, rest = entry["mac"].partition(".")
         nonce, _, digest = rest.partition(".")
         if not digest:
-            return Proof.FORGED
+            return MacCheck.FORGED
         if name not in self.keys:
-            return Proof.UNKNOWN_KEY
+            return MacCheck.UNKNOWN_KEY
         expected = _digest(self.keys[name], nonce, entry)
-        return Proof.GENUINE if constant_time_compare(expected, digest) else Proof.FORGED
+        return MacCheck.GENUINE if constant_time_compare(expected, digest) else MacCheck.FORGED
 
 
 def key_id_of(entry: AuditEntry) -> str:

@@ -26,7 +26,7 @@ from chatmemory.database.retries import durably, retried
 from chatmemory.errors import BadInput
 from chatmemory.models import AuditEntry, AuditSeal, DatabaseNow
 from chatmemory.services.audit.keys import Key, audit_keys
-from chatmemory.services.audit.macs import COVERED, Macs, Proof, utc_text
+from chatmemory.services.audit.macs import COVERED, MacCheck, Macs, utc_text
 from chatmemory.services.numbers.maintenance import Task, recorded, recorded_findings
 
 CHUNK = 500
@@ -117,7 +117,7 @@ def _seal_chunk(after: int, size: int, macs: Macs) -> _Chunk | None:
     sealed_pks = sealed.values_list("entry_pk", flat=True)
     entries = AuditEntry.objects.filter(pk__in={*candidates}.difference(sealed_pks)).order_by("pk")
     rows = entries.annotate(now=DatabaseNow()).values(*SEALED, "now")
-    found = [row for row in rows if macs.check(row) is Proof.GENUINE]
+    found = [row for row in rows if macs.check(row) is MacCheck.GENUINE]
     if not found:
         return _Chunk(0, candidates[-1])
     seals = _seals_after(last, found)
@@ -218,11 +218,11 @@ def _findings(
 
 
 _WRONG_MACS = {
-    Proof.FORGED: (
+    MacCheck.FORGED: (
         "forged",
         "{} edited before it was sealed, or inserted without the app: the MAC is wrong.",
     ),
-    Proof.UNKNOWN_KEY: (
+    MacCheck.UNKNOWN_KEY: (
         "unknown_key",
         "{} inserted under an unknown key. "
         "Add the former key to AUDIT_KEY_FALLBACKS; without AUDIT_KEY it was SECRET_KEY.",
@@ -236,12 +236,12 @@ class _Entries:
 
     def __init__(self, keys: Iterable[Key]) -> None:
         self.macs = Macs(keys)
-        self.wrong: dict[Proof, _WrongEntries] = {}
+        self.wrong: dict[MacCheck, _WrongEntries] = {}
 
     def check(self, entry: Mapping[str, Any], number: int) -> None:
         """Verify the MAC of the entry with this seal number; 0 means none."""
         proof = self.macs.check(entry)
-        if proof is not Proof.GENUINE:
+        if proof is not MacCheck.GENUINE:
             self.wrong.setdefault(proof, _WrongEntries(number)).pks.add(entry["id"])
 
     def findings(self) -> Iterator[AuditFinding]:

@@ -21,7 +21,7 @@ from chatmemory.services.numbers.tables import add_activity, add_turns, day_of, 
 from chatmemory.services.numbers.watermark import (
     MARGIN,
     RowMark,
-    Settled,
+    Watermark,
     lock_numbers,
     move,
     settled,
@@ -109,7 +109,7 @@ def _repeat(count_chunk: Callable[[], tuple[int, bool]], of_all: _Total) -> int:
     return total
 
 
-def _count_turns(limit: Settled, size: int) -> tuple[int, bool]:
+def _count_turns(limit: Watermark, size: int) -> tuple[int, bool]:
     """Count the next turns, by the times of their ends; also return whether there may be more."""
     with locked_transaction():
         row = lock_numbers()
@@ -133,7 +133,7 @@ def _after(moment: datetime) -> datetime:
     return moment if moment.microsecond else moment + timedelta(microseconds=1)
 
 
-def _count_rows(name: str, limit: Settled, size: int) -> tuple[int, bool]:
+def _count_rows(name: str, limit: Watermark, size: int) -> tuple[int, bool]:
     """Count the next rows, by their primary keys; also return whether there may be more."""
     with locked_transaction():
         row = lock_numbers()

@@ -33,7 +33,7 @@ WHERE datname = current_database() AND backend_xid IS NOT NULL AND pid <> pg_bac
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Watermark:
     """The database's time, and a time up to which all transactions have ended."""
 
     now: datetime
@@ -47,7 +47,7 @@ class Settled:
         return self.at < created_at <= self.now
 
 
-def settled() -> Settled:
+def settled() -> Watermark:
     """Return up to when rows can be counted."""
     connection = write_connection()
     now = oldest = database_now(connection)
@@ -57,7 +57,7 @@ def settled() -> Settled:
             (begun,) = cursor.fetchone()
         if begun is not None:
             oldest = min(now, begun.astimezone(UTC))  # naive if USE_TZ is False
-    return Settled(now=now, at=oldest - MARGIN)
+    return Watermark(now=now, at=oldest - MARGIN)
 
 
 def lock_numbers() -> Maintenance:

@@ -99,7 +99,7 @@ def forget_person(*, scope: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forgetting:
+class AccountDeletionPlan:
     """What the deletion of accounts would do; all keys are primary keys of sessions."""
 
     removed: dict[int, int]
@@ -111,9 +111,9 @@ class Forgetting:
 
 
 @retried(is_repeatable=True)
-def preview_forgetting(*, scopes: Sequence[str]) -> Forgetting:
+def preview_forgetting(*, scopes: Sequence[str]) -> AccountDeletionPlan:
     """Return what the deletion of users with these scopes would do. Raises MemoryUnavailable."""
-    found = Forgetting(removed={}, held={}, kept={})
+    found = AccountDeletionPlan(removed={}, held={}, kept={})
     policy = settings.USER_DELETED
     sessions = Session.objects.filter(scope__in=scopes)
     if policy == "erase":

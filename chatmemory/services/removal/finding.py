@@ -117,7 +117,7 @@ def _search(sessions: SessionQuerySet, text: str, progress: Progress | None) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class SearchRange:
     """What one statement searches: several sessions, or a range of the messages of a long one."""
 
     session_pks: Sequence[int]
@@ -152,14 +152,14 @@ def _count_rows(sessions: SessionQuerySet) -> int:
     return counted
 
 
-def _parts(session_pks: list[int]) -> Iterator[Part]:
+def _parts(session_pks: list[int]) -> Iterator[SearchRange]:
     """Divide these sessions into parts of up to SEARCHED_ROWS messages."""
     pks: list[int] = []
     rows = 0
     for pk, low, high in durably(partial(_bounds, session_pks), is_repeatable=True):
         count = high - low + 1
         if pks and rows + count > SEARCHED_ROWS:
-            yield Part(session_pks=pks, rows=rows)
+            yield SearchRange(session_pks=pks, rows=rows)
             pks, rows = [], 0
         if count > SEARCHED_ROWS:
             yield from _ranges(pk, low, high)
@@ -167,7 +167,7 @@ def _parts(session_pks: list[int]) -> Iterator[Part]:
             pks.append(pk)
             rows += count
     if pks:
-        yield Part(session_pks=pks, rows=rows)
+        yield SearchRange(session_pks=pks, rows=rows)
 
 
 def _bounds(session_pks: list[int]) -> list[tuple[int, int, int]]:
@@ -175,10 +175,10 @@ def _bounds(session_pks: list[int]) -> list[tuple[int, int, int]]:
     return list(found.values_list("pk", "stored_from", "last_seq"))
 
 
-def _ranges(session_pk: int, first: int, last: int) -> Iterator[Part]:
+def _ranges(session_pk: int, first: int, last: int) -> Iterator[SearchRange]:
     for low in range(first, last + 1, SEARCHED_ROWS):
         high = low + SEARCHED_ROWS - 1
-        yield Part(
+        yield SearchRange(
             session_pks=[session_pk],
             rows=min(high, last) - low + 1,
             low=None if low == first else low,
@@ -200,7 +200,7 @@ class _Place:
     note: int | None = None
 
 
-def _places(part: Part, text: str) -> Iterator[_Place]:
+def _places(part: SearchRange, text: str) -> Iterator[_Place]:
     messages = Message.stored.filter(part.of_sessions, part.seqs("seq"))
     for message in _read(messages.containing(text), "session_id", "seq"):
         if occurrence_in_message(message, text):

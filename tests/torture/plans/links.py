@@ -14,8 +14,8 @@ from django.db import connection
 
 from chatmemory import services
 from chatmemory.services import Actor
-from chatmemory.testing.stores import Recipe
-from chatmemory.testing.workers import Crew, Refused
+from chatmemory.testing.stores import StoreFactory
+from chatmemory.testing.workers import Refused, WorkerPool
 from tests.conftest import missing
 from tests.factories import make_session
 from tests.torture.checker import Violation
@@ -51,7 +51,7 @@ async def commits(world: World, rounds: int) -> Outcome:
                 await asyncio.gather(*talks, asyncio.to_thread(writer.append))
         finally:
             cutter.share = 0
-            await asyncio.to_thread(writer.crew.end)
+            await asyncio.to_thread(writer.pool.end)
         settled = await world.settle()
         await close_all(people)
         faults = world.history.faults()
@@ -69,22 +69,22 @@ class Appender:
     """A process of server code that appends one message after another."""
 
     key = "appended"
-    recipe = Recipe(path="tests.writer:Writer", arguments={"how": "services"})
+    factory = StoreFactory(path="tests.writer:Writer", arguments={"how": "services"})
 
     def __init__(self, world: World, env: Mapping[str, str]) -> None:
         self._note = world.history.note
         settings = {"DJANGO_SETTINGS_MODULE": "project.settings"}
-        self.crew = Crew({**env, **settings}, prepare="tests.writer:prepare")
+        self.pool = WorkerPool({**env, **settings}, prepare="tests.writer:prepare")
         self._number = 0
 
     def append(self) -> None:
         """Append a message, and record the result."""
         self._number += 3  # the writer's batches with these numbers have one message
         about: Any = {"client": "w", "session": self.key, "id": f"w.{self._number}"}
-        [worker] = self.crew.take(1, self.recipe)
+        [worker] = self.pool.take(1, self.factory)
         self._note(Event(kind="invoke", **about, text=f"w.{self._number}.0"))
         try:
-            _, _, seq, _ = worker.call(self.recipe, "write", ("w", self.key), self._number)
+            _, _, seq, _ = worker.call(self.factory, "write", ("w", self.key), self._number)
         except Refused as error:
             self._note(Event(kind="error", **about, text=str(error)))
         else:
