@@ -229,8 +229,11 @@ async def test_blocks_are_escaped_when_the_time_of_their_person_is_spent(
     ann, settings, monkeypatch
 ):
     monkeypatch.setattr(budget, "PERSON_SECONDS", 0.0)
-    use_responder(settings, "echo")
+    responders_for_tests.reset()
+    use_responder(settings, "echo_with_pause")
     async with connected(tab := HtmlTab(ann)):
-        await tab.send("# a\n\n*b*")
+        await tab.send("# a\n\n*b* and more")
+        await tab.until("block")  # a reply that ends before needs no blocks
+        responders_for_tests.GO.set()
         await tab.idle(2)
-        assert tab.html() == "<p># a</p>\n<p>*b* </p>\n"
+        assert tab.html() == "<p># a</p>\n<p>*b* and more</p>\n"

@@ -58,6 +58,7 @@ def test_one_process_claims_a_turn_and_the_others_wait_until_it_is_started(
     acquaint(processes, wire)
     processes[0].notify_runners(7)
     wait_for(lambda: sum(7 in p._delayed for p in processes) == 4, "not all others wait")
+    wait_for(lambda: claimers(processes), "no process claims it")
     [first] = claimers(processes)
     delayed = [p._delayed[7] for p in processes if p._delayed]
     first.announce_run(PLACE, was_waiting=True)

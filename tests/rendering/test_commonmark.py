@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from chatmemory.rendering.markdown import markdown
 from tests.rendering.events import events
 from tests.rendering.pieces import streamed
@@ -45,6 +47,7 @@ def test_each_example_becomes_the_html_of_the_specification_or_is_listed():
     assert different == set().union(*DIFFERENT.values())
 
 
+@pytest.mark.slow
 def test_each_example_in_random_pieces_becomes_the_stored_html_unless_it_defines_later():
     pieces = random.Random(7)  # noqa: S311  # not for security
     found = examples()
