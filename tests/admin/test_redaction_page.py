@@ -6,7 +6,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 
 from chatmemory import services
-from chatmemory.models import AuditEntry, Feedback, Message, Session, Turn
+from chatmemory.models import AuditAction, AuditEntry, Feedback, Message, Session, Turn
 from chatmemory.services import Actor
 from chatmemory.services.audit.entries import record
 from chatmemory.services.turns.progress import finish_turn, save_partial, start_turn
@@ -226,7 +226,7 @@ def test_a_purged_session_is_redacted_too(privacy, leak):
 
 def test_a_session_that_is_being_erased_has_no_page_of_redaction(privacy, leak):
     services.purge_session(**where(leak), reason="")
-    record(leak, "erase", BY, "")
+    record(leak, AuditAction.ERASE, BY, "")
     page = privacy.get(at("change", leak), {"removed": 1})
     assert at("redact", leak, 1) not in page.content.decode()
     assert privacy.get(at("redact", leak, 1)).status_code == 404

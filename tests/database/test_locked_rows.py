@@ -14,7 +14,7 @@ from chatmemory import services
 from chatmemory.access.tickets import MAX_DELETED, MAX_TICKETS
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.live.runner import runner
-from chatmemory.models import Ticket, Turn
+from chatmemory.models import AuditAction, Ticket, Turn
 from chatmemory.services import Actor
 from chatmemory.services.audit.entries import record
 from chatmemory.services.turns import progress, recovery
@@ -211,7 +211,7 @@ def uncommitted_seal(number):
 @pytest.mark.regression
 def test_sealing_ends_after_the_lock_timeout_while_another_seal_is_uncommitted(ann, settings):
     settings.CHATMEMORY = {"LOCK_TIMEOUT": 1}
-    record(make_session(owner=ann), "hold", Actor.server("test"), "")
+    record(make_session(owner=ann), AuditAction.HOLD, Actor.server("test"), "")
     with uncommitted_seal(1), pytest.raises(MemoryUnavailable):  # not after 20 s or more
         services.seal_audit()
     assert services.seal_audit() == 1

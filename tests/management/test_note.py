@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from chatmemory import services
-from chatmemory.models import MAX_NOTES, AuditEntry, SessionNote
+from chatmemory.models import MAX_NOTES, AuditAction, AuditEntry, SessionNote
 from chatmemory.services.audit.entries import record
 from tests.factories import BY, TALK, make_session, make_user
 from tests.management.commanding import WHO, run, run_json
@@ -124,7 +124,7 @@ def test_a_session_that_is_not_stored_there_is_refused(file, named):
 def test_the_notes_of_a_session_that_is_being_erased_do_not_change(file, dry_run):
     talk = make_session()
     services.purge_session(**TALK, reason="")
-    record(talk, "erase", BY, "")
+    record(talk, AuditAction.ERASE, BY, "")
     for action in (["add", "--text-file", file], ["delete", "--note=1"]):
         command = ["chatmemory_note", *action, "--session", talk.pk]
         assert run(*command, dry_run=dry_run, **WHO) == (1, "")

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from chatmemory import services
 from chatmemory.errors import BadInput
-from chatmemory.models import Feedback, Message, Session, Turn
+from chatmemory.models import AuditAction, Feedback, Message, Session, Turn
 from chatmemory.services import SERVER, FoundText, find_text
 from chatmemory.services.audit.entries import record
 from chatmemory.services.removal import finding
@@ -152,7 +152,7 @@ def test_what_refuses_a_redaction_is_named():
     assert places() == [("message", "shown", "held")]
     services.release_session(**TALK, reason="")
     services.purge_session(**TALK, reason="")
-    record(session, "erase", BY, "")
+    record(session, AuditAction.ERASE, BY, "")
     assert places() == [("message", "purged", "erased")]
 
 

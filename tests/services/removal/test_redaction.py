@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from chatmemory.errors import BadInput, Conflict, Held, NotFound
-from chatmemory.models import AuditEntry, Message, Session
+from chatmemory.models import AuditAction, AuditEntry, Message, Session
 from chatmemory.services import (
     SERVER,
     Actor,
@@ -192,7 +192,7 @@ def test_what_an_erasure_deletes_and_what_is_held_is_not_redacted():
     with pytest.raises(Held):
         redact(1, session_pk=session.pk)
     release_session(**at)
-    record(session, "erase", TALK["by"], "")
+    record(session, AuditAction.ERASE, TALK["by"], "")
     with pytest.raises(NotFound):
         redact(1, session_pk=session.pk)
 

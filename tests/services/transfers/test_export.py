@@ -14,7 +14,7 @@ from django.db import IntegrityError
 from chatmemory.access.actors import importing_scope
 from chatmemory.errors import BadInput, NotFound
 from chatmemory.management.commands import chatmemory_export
-from chatmemory.models import AuditEntry, Session, Turn
+from chatmemory.models import AuditAction, AuditEntry, Session, Turn
 from chatmemory.services import (
     Actor,
     append_messages,
@@ -243,7 +243,7 @@ def test_commands_on_a_persons_data_require_an_actor_and_a_reason(mira, name, mi
 
 
 def test_the_admin_lists_an_entry_of_a_person(admin_client, mira):
-    record_person("user:1", "export", BY, "")
+    record_person("user:1", AuditAction.EXPORT, BY, "")
     record_refusal(session=make_session(), by=BY, permission="x")
     page = admin_client.get("/admin/chatmemory/auditentry/")
     assert page.status_code == 200
