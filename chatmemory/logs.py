@@ -65,15 +65,15 @@ def text_of(error: BaseException) -> str:
     """Return the text of an error; empty if its class fails to make one."""
     try:
         return str(error)
-    except Exception:
+    except Exception:  # the code of the class can raise any
         return ""
 
 
-def attribute_of(error: BaseException, name: str) -> Any:
-    """Return an attribute of an error; None if it has none, or a property that fails."""
+def attribute_of(value: object, name: str) -> Any:
+    """Return an attribute of an error or its response; None if there is none, or it fails."""
     try:
-        return getattr(error, name, None)
-    except Exception:
+        return getattr(value, name, None)
+    except Exception:  # as a property of the class can
         return None
 
 

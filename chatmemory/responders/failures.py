@@ -169,13 +169,12 @@ def _is_of_client(error: BaseException) -> bool:
 
 
 def _status(error: BaseException) -> int | None:
-    own = [attribute_of(error, "status_code"), attribute_of(error, "code")]
-    match [*own, attribute_of(error, "response")]:
-        case [int(status), _, _] | [_, int(status), _]:
-            return status
-        case [_, _, object(status_code=int(status))]:
-            return status
-        case [_, _, {"ResponseMetadata": {"HTTPStatusCode": int(status)}}]:
+    response = attribute_of(error, "response")
+    for value, name in ((error, "status_code"), (error, "code"), (response, "status_code")):
+        if isinstance(found := attribute_of(value, name), int):
+            return found
+    match response:
+        case {"ResponseMetadata": {"HTTPStatusCode": int(status)}}:
             return status
     return None
 

@@ -161,7 +161,7 @@ async def measure(text: str, folders: Sequence[Path], chromium: str) -> list[flo
 
 
 def main(folders: Sequence[Path], chars: int = CHARS) -> None:
-    chromium = shutil.which("chromium")
+    chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     assert chromium, "Chromium is not installed"
     for name, text in TEXTS.items():
         parts = asyncio.run(measure(text[:chars], folders, chromium))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from django.contrib.auth import get_user_model
 from django.db.models import Q
@@ -14,9 +14,6 @@ from chatmemory.admin.text import number_of
 from chatmemory.errors import BadInput
 from chatmemory.models import AuditAction, Session
 from chatmemory.services.audit.keys import key_hashes
-
-if TYPE_CHECKING:
-    pass
 
 
 class ActionFilter(ChoiceFilter):
