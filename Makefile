@@ -7,16 +7,18 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST ?= -m pytest
 PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
 
-.PHONY: help demo test test-fast test-long ci-long test-django themes torture recall lint types js check docs messages peers audit lock ci clean
+.PHONY: help demo test test-fast test-long test-programs ci-long test-django themes torture bench recall lint types js check docs messages peers audit lock ci clean
 
 help:
 	@echo "make demo    run the demo on http://127.0.0.1:8000/"
 	@echo "make test    run all tests but the long ones; ARGS='-k name' selects some"
 	@echo "make test-fast run the tests that take up to 0.15 s of CPU each"
 	@echo "make test-long run the tests that take several seconds each: kills, shutdowns, whole projects"
+	@echo "make test-programs run the long tests of the programs that measure: bench, recall, peers"
 	@echo "make test-django DJANGO=6.1 PYTHON=python3.13 run the fast tests with another Django"
 	@echo "make themes  check the admin under Unfold, Grappelli and Jazzmin; screenshots in var/screens"
 	@echo "make torture kill, pause, cut and flood real servers; ARGS='--plan kill --seed 7' selects"
+	@echo "make bench   measure the speed on the database of DATABASE_URL; ARGS='--units append,turn'"
 	@echo "make recall  count the facts that reach the model after a kill; ARGS=FILE names the dialogues"
 	@echo "make lint    check format, style and imports"
 	@echo "make types   check the types"
@@ -43,16 +45,24 @@ test-fast: .venv/dev
 	    -m "not slow and not long" --hypothesis-profile=fast $(ARGS)
 
 # A test that hangs for five minutes prints where, and fails; the process is replaced.
+LONG := -n 3 --dist worksteal -m long --durations=10 \
+    -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
+
+MEASURING := benchmarks partitions peers recall speed
+
 test-long: .venv/dev
-	@$(BIN)/python $(PYTEST) -n 3 --dist worksteal -m long --durations=10 \
-	    -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true $(ARGS)
+	@$(BIN)/python $(PYTEST) $(LONG) $(MEASURING:%=--ignore=tests/programs/%) $(ARGS)
+
+# Not in CI: they take minutes, and nothing of the app depends on these programs.
+test-programs: .venv/dev
+	@$(BIN)/python $(PYTEST) $(LONG) $(MEASURING:%=tests/programs/%) $(ARGS)
 
 test-django:
 	@$(or $(PYTHON),python3) -m venv .venv/django-$(DJANGO)
 	@grep -iv '^django==' $(LOCK) > .venv/django-$(DJANGO)/constraints.txt
-	@.venv/django-$(DJANGO)/bin/python -m pip --disable-pip-version-check --quiet install \
+	@.venv/django-$(DJANGO)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile \
 	    -c .venv/django-$(DJANGO)/constraints.txt "Django~=$(DJANGO).0" -e '.[dev]'
-	@.venv/django-$(DJANGO)/bin/python $(PYTEST) -n 2 --dist worksteal \
+	@PYTHONDONTWRITEBYTECODE= .venv/django-$(DJANGO)/bin/python $(PYTEST) -n 2 --dist worksteal \
 	    -m "not slow and not long" --hypothesis-profile=fast $(ARGS)
 
 # Not in CI: it takes minutes, and new versions of the themes may break it at any time.
@@ -72,10 +82,13 @@ themes: .venv/themes
 	@touch $@
 
 torture: .venv/dev .venv/mariadb
-	@$(BIN)/python -m tests.torture $(ARGS)
+	@$(BIN)/python -m tests.programs.torture $(ARGS)
+
+bench: .venv/dev
+	@$(BIN)/python -m tests.programs.speed $(ARGS)
 
 recall: .venv/dev
-	@$(BIN)/python -m tests.benchmarks.recall $(ARGS)
+	@$(BIN)/python -m tests.programs.recall $(ARGS)
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .
@@ -100,12 +113,12 @@ docs: .venv/dev
 COLLECT := makemessages --all --no-wrap --no-obsolete --add-location file
 
 messages: .venv/dev
-	@cd chatmemory && ../$(BIN)/python ../manage.py $(COLLECT) -i admin -i models -i apps.py
+	@cd chatmemory && ../$(BIN)/python ../manage.py $(COLLECT) -i admin -i models -i services -i apps.py -i statistics
 	@cd chatmemory && ../$(BIN)/python ../manage.py $(COLLECT) -d djangojs
 	@cd chatmemory && ../$(BIN)/python ../manage.py compilemessages
 
 peers: .venv/dev .venv/mariadb
-	@$(BIN)/python -m tests.peers $(ARGS)
+	@$(BIN)/python -m tests.programs.peers $(ARGS)
 
 audit: .venv/dev
 	@$(PIP) install pip-audit

@@ -31,7 +31,7 @@ class SignIn(LoginView):
 
 
 class SignOut(LogoutView):
-    """Also removes what the browser keeps for this site: drafts, read positions."""
+    """Ends the login and removes what the browser keeps for this site: drafts, read positions."""
 
     template_name = "chatmemory/signed_out.html"
 

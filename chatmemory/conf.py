@@ -157,12 +157,12 @@ class Settings:
     decides. A rule is a dict with any of `tag` (it applies only to sessions with this tag, which
     `tag_session` or an operator adds), `max_age` (older messages are trimmed), `max_idle` (sessions
     without a message for that time are purged), both in seconds, and `max_messages` (the oldest
-    above this number are trimmed). A rule with a tag alone exempts its sessions. A rule without a
-    tag applies to all sessions, and must be the last. Held sessions are exempt."""
+    above this number are trimmed). A rule with a tag alone skips its sessions. A rule without a
+    tag applies to all sessions, and must be the last. Held sessions are skipped."""
 
     UNDO_DAYS = Setting(30)
-    """How many days a removal can be restored; after that, `chatmemory_vacuum` deletes the rows. At
-    most 36,500."""
+    """How many days a removal can be restored; after that, `chatmemory_vacuum` deletes the rows,
+    and of withdrawn messages the content. At most 36,500."""
 
     USER_DELETED = Setting("purge")
     """What happens to a user's sessions when the account is deleted: `purge` (they can be restored
@@ -171,8 +171,8 @@ class Settings:
     TRANSCRIPTS = Setting("normal")
     """What the admin shows of conversations: `normal`; `masked` (texts, titles, instructions,
     metadata and notes are unreadable until an operator with `view_unmasked` reveals a session with
-    a reason, which the audit records); or `off` (none of them, to no operator). Exports, which have
-    a permission of their own, are not masked."""
+    a reason, which the audit records); or `off` (no transcripts, to no operator). Exports, which
+    have a permission of their own, are not masked."""
 
     AUDIT_KEY = Setting("")
     """The secret key of the audit's seals and hashes. Empty uses Django's `SECRET_KEY`, for
@@ -200,7 +200,7 @@ class Settings:
     to None, a user, or a pair of a user and a string that identifies the credential, such as a
     token (see `VALID_LOGINS`). For clients that have neither Django's login nor a ticket from REST.
     None uses Django's login: the user that a middleware such as Channels' `AuthMiddlewareStack` has
-    put into the scope, else that of the session's cookie. Tickets are always accepted."""
+    put into the scope, else the user of the session's cookie. Tickets are always accepted."""
 
     API_AUTHENTICATION = Setting[list[str]]([])
     """Means of authentication in the REST API beside Django's session: a list of dotted paths of
@@ -215,13 +215,12 @@ class Settings:
 
     VALID_LOGINS = Setting[str | None](None)
     """Finds revoked logins: the dotted path of a function from a list of
-    `chatmemory.services.Login` to those that are still valid. A login has `actor` and `credential`:
-    the string that `SOCKET_AUTH` returned, or that of REST framework's `request.auth` that
-    requested a ticket. The function is called before each write, and every 5 s for the open
-    sockets; it may query the database. It never receives logins by a Django session, which end with
-    the session. For REST framework's `TokenAuthentication`, set
-    `chatmemory.api.tokens.valid_logins`. With None, other logins end only with the account or its
-    password."""
+    `chatmemory.services.Login` to the valid ones. A login has `actor` and `credential`: the string
+    that `SOCKET_AUTH` returned, or REST framework's `request.auth` of the request for a ticket. The
+    function is called before each write, and every 5 s for the open sockets; it may query the
+    database. It never receives logins by a Django session, which end with the session. For REST
+    framework's `TokenAuthentication`, set `chatmemory.api.tokens.valid_logins`. With None, other
+    logins end only with the account or its password."""
 
     REACH = Setting[str | None](None)
     """Decides who may chat: the dotted path of a function from a `chatmemory.services.Actor` to

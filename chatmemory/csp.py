@@ -48,7 +48,7 @@ def policy() -> str:
 def static_origins() -> list[str]:
     """Return the other origin of the static files, if STATIC_URL or their storage has one."""
     try:
-        address = static("chatmemory/chat.js")
+        address = static("chatmemory/element/chat.js")
     except ValueError:  # a manifest of files, before `collectstatic`
         address = django_settings.STATIC_URL
     return _origins(address)
@@ -56,7 +56,7 @@ def static_origins() -> list[str]:
 
 def _form_origins() -> list[str]:
     """Return the other origins to which the project redirects from a form."""
-    # Chromium also checks the redirect that answers a form, such as that of a sign-out.
+    # Chromium also checks the redirect that answers a form, such as the sign-out's.
     names = ("LOGIN_URL", "LOGIN_REDIRECT_URL", "LOGOUT_REDIRECT_URL")
     return _origins(*(str(getattr(django_settings, name) or "") for name in names))
 

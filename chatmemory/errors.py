@@ -156,6 +156,12 @@ class ResponderError(ModelError):
     code = "responder_error"
 
 
+class TurnEndError(ModelError):
+    """What an app stores at the end of a turn failed. An operator must check its code."""
+
+    code = "turn_end_error"
+
+
 class ModelUnavailable(ModelError):
     """The model is unavailable.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sysconfig
+import threading
 import traceback
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping
@@ -39,10 +40,20 @@ def log_error(
     logger.log(level, with_error, *args, describe(error), stacklevel=2)
 
 
-@lru_cache(maxsize=10_000)
 def log_once(logger: logging.Logger, level: int, message: str, *args: Hashable) -> None:
     """Log a message with these arguments once in this process, or again after 10,000 others."""
-    logger.log(level, message, *args, stacklevel=2)
+    with _ONCE:  # several threads can report the same at the same time
+        _log(logger, level, message, *args)
+
+
+@lru_cache(maxsize=10_000)
+def _log(logger: logging.Logger, level: int, message: str, *args: Hashable) -> None:
+    logger.log(level, message, *args, stacklevel=3)
+
+
+_ONCE = threading.RLock()
+forget_logged = _log.cache_clear
+"""Lets `log_once` log everything again."""
 
 
 def describe(error: BaseException) -> str:
@@ -70,7 +81,7 @@ def text_of(error: BaseException) -> str:
 
 
 def attribute_of(value: object, name: str) -> Any:
-    """Return an attribute of an error or its response; None if there is none, or it fails."""
+    """Return an attribute of an error or its response; None if it is missing or fails."""
     try:
         return getattr(value, name, None)
     except Exception:  # as a property of the class can
@@ -110,13 +121,13 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _lines(error: BaseException) -> Iterator[str]:
     kind = type(error)
-    yield f"{kind.__module__}.{kind.__qualname__}{_status(error)}"
+    yield f"{kind.__module__}.{kind.__qualname__}{_status_text(error)}"
     for frame, line in deque(traceback.walk_tb(error.__traceback__), MAX_FRAMES):
         code = frame.f_code
         yield f"  {code.co_filename}:{line} {code.co_qualname}"
 
 
-def _status(error: BaseException) -> str:
+def _status_text(error: BaseException) -> str:
     """Return the HTTP status of a provider's error, formatted."""
     status = attribute_of(error, "status_code")
     return f" (status {status:d})" if isinstance(status, int) else ""

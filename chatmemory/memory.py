@@ -58,8 +58,8 @@ class ChatMemory:
         A repeated `client_id` stores nothing. Raises BadInput, Conflict, HistoryCleared, Archived,
         Busy, MemoryUnavailable.
         """
-        question = _text(inputs, self._input_key, "inputs")
-        reply = _text(outputs, self._output_key, "outputs")
+        question = _input_text(inputs, self._input_key, "inputs")
+        reply = _input_text(outputs, self._output_key, "outputs")
         services.append_messages(
             **self._address,
             messages=[
@@ -93,12 +93,12 @@ class ChatMemory:
             services.clear_session(**self._address, reason=REASON)
         self._epoch = None
 
-    def _lane(self, *_: object, **__: object) -> Lane:
+    def _lane_of_memory(self, *_: object, **__: object) -> Lane:
         return address_lane(**self._address)
 
-    asave_context = in_pool(save_context, lane=_lane)
+    asave_context = in_pool(save_context, lane=_lane_of_memory)
     aload_memory = in_pool(load_memory)
-    aclear = in_pool(clear, lane=_lane)
+    aclear = in_pool(clear, lane=_lane_of_memory)
 
 
 @retried(is_repeatable=True)
@@ -106,7 +106,7 @@ def _read_window(session: Session) -> list[dict[str, object]]:
     return read_window(session).messages
 
 
-def _text(value: object, key: str | None, field: str) -> str:
+def _input_text(value: object, key: str | None, field: str) -> str:
     if isinstance(value, Mapping):
         if key is None and len(value) != 1:
             message = f"{field} has {len(value)} values. Set {field[:-1]}_key to the text's key."

@@ -14,7 +14,7 @@ from django.http.response import HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
 from chatmemory.services import Actor
-from chatmemory.services.removal.accounts import naming_deleter
+from chatmemory.services.retention.accounts import naming_deleter
 
 Response = HttpResponseBase | Awaitable[HttpResponseBase]
 

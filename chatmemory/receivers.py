@@ -37,7 +37,7 @@ from chatmemory.live.waits import waits
 from chatmemory.logs import log_error
 from chatmemory.models import Change
 from chatmemory.services.health.state import here
-from chatmemory.services.removal import accounts
+from chatmemory.services.retention import accounts
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def notify_session(
     session_pk: int, change: Change | None, is_local: bool = False, **_: object
 ) -> None:
     """Let the sockets and the waiting REST requests read the session again, or show the change."""
-    hub.hint(session_pk, change, is_local=is_local)
+    hub.notify(session_pk, change, is_local=is_local)
     waits.wake(session_pk)
 
 

@@ -29,39 +29,39 @@ class Signal(dispatch.Signal):
 
 
 session_changed = Signal()
-"""A session changed: its rows, its floor or the state of a turn. A hint to read it."""
+"""A session changed: its rows, its floor or the state of a turn. Receivers read it again."""
 
 messages_appended = Signal()
-"""Rows were stored. Also carries `first_seq`, `last_seq`, `roles` (one for each row, in order), and
+"""Rows were stored. Sent with `first_seq`, `last_seq`, `roles` (one for each row, in order), and
 `turn`, the seq of the user's row that they belong to, or None. Not sent for imports."""
 
 turn_waiting = Signal()
-"""A turn waits for a runner. Also carries `client_id`. May be sent repeatedly for one turn."""
+"""A turn waits for a runner. Sent with `client_id`. May be sent repeatedly for one turn."""
 
 turn_started = Signal()
-"""The run of a turn started. Also carries `client_id`."""
+"""The run of a turn started. Sent with `client_id`."""
 
 stop_requested = Signal()
-"""A running turn must stop. Also carries `turn_pk`."""
+"""A running turn must stop. Sent with `turn_pk`."""
 
 turn_finished = Signal()
-"""A turn ended. Also carries `client_id`; `status`; `error`, a code or empty; `model`, or empty;
+"""A turn ended. Sent with `client_id`; `status`; `error`, a code or empty; `model`, or empty;
 `input_tokens` and `output_tokens`, reported by the model, or None; `waited_seconds` from admission
 to the start of its run and `seconds` from start to end, or None if it never ran."""
 
 history_removed = Signal()
-"""Messages were removed. Also carries `action` (trim, clear, purge, redact, erase) and `messages`,
+"""Messages were removed. Sent with `action` (trim, clear, purge, redact, erase) and `messages`,
 their number."""
 
-act_recorded = Signal()
-"""An audit entry was written, for a removal or any other action. Also carries `action`; `actor`,
+action_recorded = Signal()
+"""An audit entry was written, for a removal or any other action. Sent with `action`; `actor`,
 the kind of actor; `messages`, their number. `session_pk` is None for an action on all sessions of a
 person, or on all."""
 
 save_failed = Signal()
-"""A LangChain history could not store messages. Also carries `ref` and `error`. Sent without a
+"""A LangChain history could not store messages. Sent with `ref` and `error`. Sent without a
 commit; `session_pk` is None."""
 
 responder_failed = Signal()
-"""A responder raised an error. Also carries `client_id` and `error`, the exception, whose text and
+"""A responder raised an error. Sent with `client_id` and `error`, the exception, whose text and
 local variables may contain messages and keys. Sent without a commit, before the turn ends."""

@@ -16,7 +16,14 @@ from chatmemory.database.faults import write_connection
 from chatmemory.database.sql import Values
 from chatmemory.database.statements import prepared_cursor
 from chatmemory.logs import log_once
-from chatmemory.models import Message, Session, Turn
+from chatmemory.models import (
+    Message,
+    Session,
+    SupersededRange,
+    Turn,
+    is_current,
+    superseded,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +93,7 @@ def read_question(session: Session, *, turn_pk: int, user_seq: int) -> Question 
     thread of another session was copied from there, and cannot be answered.
     """
     before = Message.objects.filter(
+        is_current(session, user_seq - 1, user_seq - 1),
         session=session,
         seq=user_seq - 1,
         role=Message.Role.ASSISTANT,
@@ -166,12 +174,11 @@ def _candidates(limits: _Limits, reader: _Reader) -> Iterator[_Candidate]:
     newest = 0
     for rows in reader.chunks(_estimated_rows(limits, reader.session)):
         newest = newest or (rows[0][0] if rows else 0)
-        superseded: list[tuple[int, int]] = []
+        ranges: list[SupersededRange] = []
         if rows and rows[-1][0] <= rows[-1][-1]:
-            # Turns that began after this read of the newest row supersede none of these rows.
-            superseded = reader.superseded(rows[-1][0], newest)
+            ranges = reader.superseded(rows[-1][0], newest)
         for seq, role, text, body, tokens, redacted, quarantined, begins_turn, _ in rows:
-            if quarantined or (superseded and any(a <= seq <= b for a, b in superseded)):
+            if quarantined or (ranges and any(seq in found for found in ranges)):
                 continue
             plain = codec.decode(role, text, body)
             if plain.get("quarantined") is True:
@@ -211,7 +218,7 @@ class _Reader:
         """Yield the rows, newest first: `limit` at first, then increasingly more at a time."""
         before: int | None = None
         while True:
-            rows = self._read(before, limit)
+            rows = self._read_below(before, limit)
             self.has_rows |= bool(rows)
             if before is None and len(rows) > 1:
                 _, role, _, body, *_ = rows[1]
@@ -231,12 +238,12 @@ class _Reader:
         )
         return user_rows.exists()
 
-    def superseded(self, low: int, newest: int) -> list[tuple[int, int]]:
-        """Return the ranges from `low` on that turns up to `newest` supersede."""
+    def superseded(self, low: int, newest: int) -> list[SupersededRange]:
+        """Return the superseded ranges from `low` on, of turns up to the row `newest`."""
         self.count += 1
-        return Turn.objects.filter(session=self.session, user_seq__lte=newest).superseded(low)
+        return superseded(low, newest=newest, session=self.session)
 
-    def _read(self, before: int | None, limit: int) -> list[tuple[Any, ...]]:
+    def _read_below(self, before: int | None, limit: int) -> list[tuple[Any, ...]]:
         """Read up to `limit` rows below the seq `before`, or the newest, newest first."""
         self.count += 1
         connection = write_connection()
@@ -299,13 +306,13 @@ def _arranged(messages: list[dict[str, object]]) -> list[dict[str, object]]:
         # Results of tools name their calls, so two of them stay two.
         if joined and joined[-1]["role"] == message["role"] != "tool":
             earlier = joined.pop()
-            content = _joined(earlier["content"], message["content"])
+            content = _joined_content(earlier["content"], message["content"])
             message = {**message, "content": content}
         joined.append(message)
     return joined
 
 
-def _joined(first: object, second: object) -> object:
+def _joined_content(first: object, second: object) -> object:
     if isinstance(first, str) and isinstance(second, str):
         return f"{first}\n\n{second}"
     return [*_blocks(first), *_blocks(second)]

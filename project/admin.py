@@ -5,9 +5,11 @@ from __future__ import annotations
 from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import User
+from django.utils.translation import gettext_lazy as _
 
 from chatmemory.admin import ChatMemoryUserAdminMixin
 
+admin.site.site_header = admin.site.site_title = _("Shop support")
 admin.site.unregister(User)
 
 

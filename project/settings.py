@@ -31,6 +31,7 @@ INSTALLED_APPS = [
     "channels",
     "rest_framework",
     "chatmemory",
+    "chatmemory.statistics",
     "project",
     # The description of the REST API, if the extra `openapi` is installed
     *filter(find_spec, ("drf_spectacular", "drf_spectacular_sidecar")),

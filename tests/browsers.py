@@ -102,10 +102,10 @@ class Chat:
         """Return a button below a message."""
         return self.page.locator(f"[data-seq='{seq}'] .cm-tools").get_by_role("button", name=name)
 
-    def client(self, act: str, arg: object = None) -> None:
+    def client(self, statement: str, arg: object = None) -> None:
         """Run JavaScript in the page, with its `client` and this argument as `arg`."""
         chat = "document.querySelector('chat-memory')"
-        self.page.evaluate(f"arg => {{ const {{client}} = {chat}; {act}; }}", arg)
+        self.page.evaluate(f"arg => {{ const {{client}} = {chat}; {statement}; }}", arg)
 
     def expect_live(self) -> None:
         expect(self.page.locator("chat-memory[data-state=live]")).to_be_attached()

@@ -12,8 +12,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cache
+from importlib import import_module
 from itertools import count
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
@@ -22,6 +23,7 @@ import pytest
 import redis
 from asgiref.sync import async_to_sync
 from channels.layers import channel_layers
+from django.apps import apps
 from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.backends.db import SessionStore
@@ -29,7 +31,7 @@ from django.core.cache import caches
 from django.core.management.color import no_style
 from django.db import OperationalError, connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.test import Client, TransactionTestCase, override_settings
+from django.test import Client, TransactionTestCase, modify_settings, override_settings
 from django.test.utils import override_script_prefix
 from django.utils import translation
 from django.utils.crypto import get_random_string
@@ -87,7 +89,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-FAST_CASES = 3
+FAST_CASES = 2
 """How many cases of a parametrized test with a database are fast."""
 
 
@@ -107,7 +109,7 @@ def _mark_slow(items: list[pytest.Item]) -> None:
     """Mark as slow what has no marker of its own.
 
     They are the contract's tests that start processes, and of a test with a database the cases
-    between the first, the middle and the last: `make test-fast` runs one of each kind.
+    between the first and the last: `make test-fast` runs one of each kind.
     """
     cases: dict[tuple[object, ...], list[pytest.Item]] = defaultdict(list)
     for item in items:
@@ -280,6 +282,40 @@ def _commits(request: pytest.FixtureRequest) -> bool:
     marker = request.node.get_closest_marker("django_db")
     commits = marker is not None and marker.kwargs.get("transaction", False)
     return commits or "transactional_db" in request.fixturenames
+
+
+SHOP = "tests.shop"
+
+
+@pytest.fixture(scope="session")
+def _shop_tables(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
+    installed = modify_settings(INSTALLED_APPS={"append": SHOP})
+    with pytest.MonkeyPatch.context() as patch, django_db_blocker.unblock():
+        patch.setattr("chatmemory.models.derived._followers", {})  # it registers its orders
+        with installed, connection.schema_editor() as editor:
+            for model in apps.get_app_config("shop").get_models():
+                editor.create_model(model)
+            # No foreign keys: the tests of migrations drop the tables that they would refer to.
+            editor.deferred_sql.clear()
+
+
+@pytest.fixture
+def shop(
+    request: pytest.FixtureRequest,
+    _shop_tables: None,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[ModuleType]:
+    """Install the app of a host with derived rows; return its models."""
+    request.getfixturevalue("transactional_db" if _commits(request) else "db")
+    monkeypatch.setattr("chatmemory.models.derived._followers", {})
+    # By the fixture: it undoes this after what a test sets itself. Otherwise the app would stay.
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, SHOP]
+    models = import_module(f"{SHOP}.models")
+    yield models
+    for model in apps.get_app_config("shop").get_models():
+        model._default_manager.all().delete()
+    models.FILES.clear()
 
 
 @pytest.fixture

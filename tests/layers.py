@@ -83,16 +83,16 @@ class FakeSocket:
 
     def __init__(self, login: Login | None = None) -> None:
         self.login = login or Login(actor=Actor("user", "1", "ann"), proof="")
-        self.hints = 0
-        self.text_hints = 0
+        self.notifications = 0
+        self.text_notifications = 0
         self.is_closed = False
         self.after_ms: int | None = None
 
-    def hint(self, change: Change | None = None) -> None:
-        self.hints += 1
+    def notify(self, change: Change | None = None) -> None:
+        self.notifications += 1
 
     def notify_text(self) -> None:
-        self.text_hints += 1
+        self.text_notifications += 1
 
     def close_unauthorized(self) -> None:
         self.is_closed = True

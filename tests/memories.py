@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from django.contrib.auth.models import User
@@ -100,8 +101,8 @@ class Ours(Store):
         for columns in self.rows(at).values_list("text", "body"):
             yield from (value.encode() for value in columns if value)
 
-    def damage(self, at: Address, place: int) -> None:
-        pk = self.rows(at).values_list("pk", flat=True)[place]
+    def damage(self, at: Address, index: int) -> None:
+        pk = self.rows(at).values_list("pk", flat=True)[index]
         Row.stored.filter(pk=pk).update(body="{oops")
 
     def short_lived(self, seconds: float) -> Store:
@@ -213,7 +214,7 @@ def reply_of(session_pk: int, client_id: str) -> str:
 
 
 class AsyncServices(Ours, AsyncStore):
-    """The async twins of the services."""
+    """The async versions of the services."""
 
     stores_user_message_first = True
 
@@ -237,13 +238,15 @@ class AsyncServices(Ours, AsyncStore):
 
     async def atrim(self, at: Address, keep_last: int) -> None:
         talk = await self._talk(at)
-        await services.atrim_session(**talk, keep_last=keep_last, reason="contract")
+        trim = partial(services.trim_session, **talk, keep_last=keep_last, reason="contract")
+        await in_own_thread(trim)
 
     async def aclear(self, at: Address) -> None:
         await services.aclear_session(**await self._talk(at), reason="contract")
 
     async def apurge(self, at: Address) -> None:
-        await services.apurge_session(**await self._talk(at), reason="contract")
+        talk = await self._talk(at)
+        await in_own_thread(partial(services.purge_session, **talk, reason="contract"))
 
     async def aturn(self, at: Address, text: str, model: Model) -> str:
         MODELS[text] = model
@@ -336,6 +339,6 @@ class AsyncWithMemory(AsyncHistory):
 def with_ids(messages: Sequence[Message], client_id: str) -> list[BaseMessage]:
     """Convert messages and give them ids, by which the history class detects a retry."""
     return [
-        to_langchain({**message, "id": f"{client_id}-{place}"})
-        for place, message in enumerate(messages)
+        to_langchain({**message, "id": f"{client_id}-{index}"})
+        for index, message in enumerate(messages)
     ]

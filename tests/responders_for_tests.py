@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Mapping
 from langchain_core.messages import AIMessage, HumanMessage
 
 from chatmemory.codec import text_of
+from chatmemory.derived import leave
 from chatmemory.errors import ModelError, ModelUnavailable, NotFound
 from chatmemory.langchain import DjangoChatMessageHistory
 from chatmemory.models import Session
@@ -315,3 +316,9 @@ async def counting(messages: Messages, session: Session) -> AsyncGenerator[dict[
     """Send 400 characters, and the usage."""
     usage = {"usage": USAGE} if USAGE else {}
     yield {"role": "assistant", "content": "word " * 80, **usage}
+
+
+async def leaving_words(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """Leave the reply for the end of the turn."""
+    leave("words", "a long reply")
+    yield "a long reply"

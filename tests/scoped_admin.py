@@ -10,10 +10,11 @@ from chatmemory.admin import (
     HealthAdmin,
     JobAdmin,
     MessageAdmin,
-    NumbersAdmin,
     SessionAdmin,
 )
-from chatmemory.models import AuditEntry, DailyTurns, Job, Maintenance, Message, Session
+from chatmemory.models import AuditEntry, Job, Maintenance, Message, Session
+from chatmemory.statistics.admin import StatisticsAdmin
+from chatmemory.statistics.models import DailyTurns
 from project import urls
 
 OWNER = "ann"
@@ -30,7 +31,7 @@ site = AdminSite()
 site.register(Session, ScopedSessionAdmin)
 site.register(Message, MessageAdmin)
 site.register(AuditEntry, AuditEntryAdmin)
-site.register(DailyTurns, NumbersAdmin)
+site.register(DailyTurns, StatisticsAdmin)
 site.register(Maintenance, HealthAdmin)
 site.register(Job, JobAdmin)
 

@@ -140,7 +140,10 @@ class Chat:
 
     async def _receive(self) -> Frame:
         while True:
-            frame: Frame = json.loads(await self.get())
+            try:
+                frame: Frame = json.loads(await self.get())
+            except TimeoutError as error:
+                raise TimeoutError(f"no frame follows {self.frames[-5:]}") from error
             self.frames.append(frame)
             self._check(frame)
             if frame["type"] != "ping" or not self.confirms:
@@ -450,7 +453,7 @@ def live_process(
 ) -> Iterator[None]:
     """Let this process run turns with a responder that repeats the message.
 
-    It sweeps once a minute, so that no sweep repeats what a hint should do.
+    It sweeps once a minute, so that no sweep repeats what a notification should do.
     """
     settings.CHATMEMORY = {
         "RESPONDER": "tests.responders_for_tests.echo",

@@ -119,7 +119,7 @@ class Shelf(Store):
     ) -> None:
         cursor.executemany(
             "INSERT INTO message VALUES (?, ?, ?, ?, ?)",
-            [(*at, last + place, body, client_id) for place, body in enumerate(bodies, 1)],
+            [(*at, last + index, body, client_id) for index, body in enumerate(bodies, 1)],
         )
 
     def read(self, at: Address) -> list[Message]:
@@ -186,11 +186,11 @@ class Shelf(Store):
         finally:
             self.path = path
 
-    def damage(self, at: Address, place: int) -> None:
+    def damage(self, at: Address, index: int) -> None:
         with self.locked() as cursor:
             cursor.execute(
                 f"UPDATE message SET body = '{{oops' WHERE {IN_SESSION} AND seq = ?",
-                [*at, place + 1],
+                [*at, index + 1],
             )
 
     def raw(self, at: Address) -> Iterable[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import py_compile
 import sys
+from contextlib import contextmanager
 from datetime import timedelta
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -69,7 +70,7 @@ def layer(backend=PUBSUB, **config):
         {"RETENTION": [{"tag": "kept"}, {"max_age": timedelta(days=1), "max_messages": 9}]},
         {"RESPONDER": "tests.responders_for_tests.echo"},
         {"ERASURE_LIST": Path("/var/lib/erasures.jsonl")},
-        {"ERASURE_LIST": "tests.services.removal.test_erasure_list.Shelf"},
+        {"ERASURE_LIST": "tests.services.erasure.test_erasure_list.Shelf"},
         {"RESPONDER": "openai:gpt-5"},
         {"HEALTH_TOKEN": "k" * 32},
         {"API_AUTHENTICATION": [TOKENS, "rest_framework.authentication.BasicAuthentication"]},
@@ -339,6 +340,18 @@ def test_a_working_layer_passes(correct):
     assert found(**correct) == {}
 
 
+@contextmanager
+def changed_databases(databases):
+    """Replace DATABASES by a patch, since Django warns if a test overrides it."""
+    # Django keeps each value that it has read in the dict.
+    with (
+        patch.dict(vars(django_settings)),
+        patch.object(django_settings._wrapped, "DATABASES", databases),
+    ):
+        vars(django_settings).pop("DATABASES", None)
+        yield
+
+
 @pytest.mark.parametrize(
     ("entry", "expected", "word"),
     [
@@ -348,8 +361,7 @@ def test_a_working_layer_passes(correct):
 )
 def test_a_database_on_which_writers_block_each_other_is_a_warning(entry, expected, word):
     check = {"W002": check_sqlite, "W003": check_atomic_requests}[expected]
-    # A patch, since Django warns if a test overrides DATABASES.
-    with patch.object(django_settings._wrapped, "DATABASES", {"default": entry}):
+    with changed_databases({"default": entry}):
         [message] = check(None)
     assert message.id == f"chatmemory.{expected}"
     assert word in f"{message.msg} {message.hint}"
@@ -370,7 +382,7 @@ def test_a_database_of_chatmemory_without_autocommit_is_an_error(written, expect
     entry = {"ENGINE": "django.db.backends.postgresql"}
     databases = {"default": {**entry, "AUTOCOMMIT": True}, "chats": {**entry, "AUTOCOMMIT": False}}
     with (
-        patch.object(django_settings._wrapped, "DATABASES", databases),
+        changed_databases(databases),
         override_settings(DATABASE_ROUTERS=[WritesTo(written)]),
     ):
         messages = check_autocommit(None)
@@ -414,7 +426,7 @@ def test_contradictory_durations_are_a_warning(given, word):
 )
 def test_a_pool_that_is_not_larger_than_db_threads_is_a_warning(pool, threads, is_large_enough):
     entry = {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {"pool": pool}}
-    databases = patch.object(django_settings._wrapped, "DATABASES", {"default": entry})
+    databases = changed_databases({"default": entry})
     with databases, override_settings(CHATMEMORY={"DB_THREADS": threads}):
         assert [message.id for message in check_pool(None)] == (
             [] if is_large_enough else ["chatmemory.W006"]
@@ -424,7 +436,7 @@ def test_a_pool_that_is_not_larger_than_db_threads_is_a_warning(pool, threads, i
 def test_a_database_in_memory_is_a_warning():
     entry = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
     entry["OPTIONS"] = {"transaction_mode": "IMMEDIATE"}
-    with patch.object(django_settings._wrapped, "DATABASES", {"default": entry}):
+    with changed_databases({"default": entry}):
         assert [message.id for message in check_sqlite(None)] == ["chatmemory.W009"]
 
 
@@ -508,7 +520,7 @@ def test_a_cache_per_process_is_reported_unless_the_database_is_sqlite(engine):
     database = {"default": {"ENGINE": f"django.db.backends.{engine}", "NAME": "x"}}
     with (
         override_settings(CHATMEMORY={}, **given),
-        patch.object(django_settings._wrapped, "DATABASES", database),
+        changed_databases(database),
     ):
         ids = {message.id for message in check_deployment(None)}
     assert ("chatmemory.W010" in ids) == (engine == "postgresql")
@@ -534,11 +546,11 @@ def test_apps_that_select_a_schema_for_each_request_are_an_error(tmp_path, monke
         ("nobody:gpt-5", "LangChain has no provider 'nobody'"),
         ("os.path", "os.path is a module"),
         ("tests.responders_for_tests.ecko", "Did you mean echo?"),
-        ("tests.peers.mem0", "tests.peers.mem0 is a module"),
+        ("tests.programs.peers.mem0", "tests.programs.peers.mem0 is a module"),
         ("nowhere.bot", "No module named 'nowhere'"),
         ("projcet.demo_bot.answer", "Did you mean project?"),
         ("tests.speakr.answer", "Did you mean tests.speaker?"),
-        ("tests.benchmarks.recal.responders.bot", "Did you mean tests.benchmarks.recall?"),
+        ("tests.programs.recal.responders.bot", "Did you mean tests.programs.recall?"),
         ("openai:", "The name of the model is missing"),
         ("shop.bot:answer", "A dotted path has no colon: shop.bot.answer"),
         ("dmeo", "Did you mean demo?"),
@@ -549,7 +561,7 @@ def test_apps_that_select_a_schema_for_each_request_are_an_error(tmp_path, monke
     ],
 )
 def test_a_responder_that_does_not_exist_is_reported_with_a_hint(name, hint):
-    sys.modules.pop("tests.peers.mem0", None)
+    sys.modules.pop("tests.programs.peers.mem0", None)
     assert hint in found(CHATMEMORY={"RESPONDER": name})["chatmemory.E008"]
 
 

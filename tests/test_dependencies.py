@@ -14,7 +14,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
 
-FLOORS = {
+LOWEST = {
     "Django": ("5.2.19", "CVE-2026-33034, CVE-2026-5766: request bodies above the limit"),
     "channels": ("3.0.3", "CVE-2020-35681: the data of another request"),
     "daphne": ("4.2.2", "CVE-2026-44545, CVE-2026-44546: unlimited messages, smuggled headers"),
@@ -47,19 +47,19 @@ def locked() -> dict[str, Version]:
     return {name.lower().replace("_", "-"): Version(number) for name, number in pairs}
 
 
-@pytest.mark.parametrize("name", FLOORS)
+@pytest.mark.parametrize("name", LOWEST)
 @pytest.mark.regression
 def test_no_allowed_or_installed_version_has_a_known_vulnerability(name):
-    floor, reason = FLOORS[name]
+    lowest_version, reason = LOWEST[name]
     for requirement in requirements().get(name.lower(), ()):
         lowest = [Version(re.sub(r"\.\*$", "", part.version)) for part in requirement.specifier]
-        assert min(lowest) >= Version(floor), reason
-    assert locked()[name.lower()] >= Version(floor), reason
+        assert min(lowest) >= Version(lowest_version), reason
+    assert locked()[name.lower()] >= Version(lowest_version), reason
     try:
         installed = version(name)
     except PackageNotFoundError:
         pytest.skip(f"{name} is not installed")
-    assert Version(installed) >= Version(floor), reason
+    assert Version(installed) >= Version(lowest_version), reason
 
 
 def test_each_direct_dependency_is_locked_within_its_range():

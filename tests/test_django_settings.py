@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from chatmemory import services
 from chatmemory.models import AuditEntry, Message, Session, database_now
-from tests.admin.scene import MASKED, all_pages, make_scene
+from tests.admin.scene import FIGURES, MASKED, all_pages, make_scene
 from tests.factories import BY, TALK, make_messages, make_session, make_user
 from tests.pages.test_chats import PAGES
 from tests.pooling import reconnect
@@ -86,7 +86,7 @@ def test_each_page_works_with_other_settings_of_django(host, client):
     of_person = [*(f"/chat/{path.replace('talk', key)}" for path in (*PAGES, f"{key}/"))]
     of_person += [f"/api/{path}" for path in ("sessions/", f"sessions/{key}/", "health/")]
     of_person += [f"/api/sessions/{key}/{path}/" for path in ("messages", "turns")]
-    files = ("auditentry/csv/", "dailyturns/turns.csv", "session/{talk}/next/")
+    files = ("auditentry/csv/", f"{FIGURES}/turns.csv", "session/{talk}/next/")
     of_operator = [scene.address(path) for path in (*(page.path for page in all_pages()), *files)]
     masked = [scene.address(page.path) for page in MASKED]
     for user, mode, addresses in (
@@ -148,7 +148,7 @@ def test_an_export_is_imported_with_use_tz_off(host, tmp_path, capsys):
     services.append_messages(**TALK, messages=make_messages("a", "b"))
     created_at = Session.objects.get().created_at
     reason = {"by": "olga", "reason": "a move"}
-    call_command("chatmemory_export", scope="server", form="jsonl", **reason)
+    call_command("chatmemory_export", scope="server", format="jsonl", **reason)
     file = tmp_path / "talks.jsonl"
     file.write_text(capsys.readouterr().out)
     assert json.loads(file.read_text().splitlines()[0])["expires_at"].startswith("2100-01-01T00:00")
@@ -166,7 +166,7 @@ def test_the_tasks_of_cron_run_with_use_tz_off(host):
     with ours(SESSION_TTL=60):
         call_command("chatmemory_expire")
         assert [session.pk for session in Session.objects.active()] == [new.pk]
-        for task in ("vacuum", "numbers", "check", "audit_verify", "recover"):
+        for task in ("vacuum", "statistics", "check", "audit_verify", "recover"):
             call_command(f"chatmemory_{task}")
     assert AuditEntry.objects.filter(action="purge").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -167,6 +168,101 @@ async def test_a_view_exports_the_users_data():
 
 async def _value(value: Any) -> Any:
     return value
+
+
+SERVICES = "docs/services.md"
+
+
+@pytest.fixture
+def people(settings):
+    """A user with 30 messages in the session order-4711, and an operator."""
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "ALLOW_ANONYMOUS": True}
+    user = make_user("ann")
+    fill(user, "My card is 4111 1111.", *["Hi"] * 29)
+    return {"user": user, "staff": make_user("olga")}
+
+
+def test_each_group_of_services_has_an_example():
+    groups = re.split("^## ", (ROOT / SERVICES).read_text(), flags=re.MULTILINE)[1:-1]
+    assert len(groups) == 12
+    assert [group for group in groups if "from chatmemory.services import" not in group] == []
+
+
+def test_actors_reach_scopes(people):
+    names = run_example(SERVICES, "seen = open_session", **people)
+    assert names["seen"] == names["own"] != names["log"]
+
+
+def test_sessions_are_opened_and_listed(people):
+    assert run_example(SERVICES, "list_sessions, open", **people)["titles"] == [""]
+    assert Session.objects.get().pinned_at is not None
+
+
+def test_messages_are_appended_and_read(people):
+    for _ in range(2):
+        names = run_example(SERVICES, "newest = read_page", **people)
+    assert names["texts"][-2:] == ["Hi", "Your order was shipped."]
+    assert [row.seq for row in names["older"].rows] == [*range(1, 12)]
+
+
+async def test_views_admit_and_stop_a_turn(people):
+    names = run_example(SERVICES, "async def ask", **people)
+    request = AsyncRequestFactory().post("/", {"id": "c1", "text": "Where is it?"})
+    request.auser = lambda: _value(people["user"])
+    answers = [await names["ask"](request), await names["stop"](request, "c1")]
+    assert [json.loads(answer.content)["status"] for answer in answers] == ["waiting", "cancelled"]
+
+
+def test_a_trim_is_previewed_and_undone(people):
+    assert run_example(SERVICES, "preview = preview_trim", **people)["preview"].messages == 10
+    actions = AuditEntry.objects.order_by("pk").values_list("action", flat=True)
+    assert ([*actions], Session.objects.get().first_seq) == (["trim", "restore"], 1)
+
+
+def test_a_hold_forbids_a_removal(people):
+    run_example(SERVICES, "except Held", **people)
+    actions = AuditEntry.objects.order_by("pk").values_list("action", flat=True)
+    assert [*actions] == ["hold", "release"]
+
+
+def test_an_operator_tags_a_session_and_adds_a_note(people):
+    run_example(SERVICES, "Called back", **people)
+    session = Session.objects.get()
+    assert session.tags.get().tag == "contract"
+    assert session.notes.get().text == "Called back on 4 May."
+
+
+def test_a_card_number_is_redacted(people):
+    run_example(SERVICES, "for found in find_text", **people)
+    assert not Message.objects.filter(text__contains="4111").exists()
+    assert Message.objects.count() == 30
+
+
+def test_a_person_is_erased(people):
+    names = run_example(SERVICES, "preview_erasure(**ann)", **people)
+    assert (names["messages"], names["erased"].messages, names["kept"]) == (30, 30, {})
+    assert not Session.objects.exists()
+
+
+def test_an_export_is_written_to_a_file(people, tmp_path):
+    path = tmp_path / "own.jsonl"
+    run_example(SERVICES, "writelines", **people, path=path)
+    assert path.read_text().count('"type":"message"') == 30
+
+
+async def test_a_ticket_names_its_person(people):
+    names = run_example(SERVICES, "async def person_of", **people)
+    request = AsyncRequestFactory().post("/")
+    request.auser = lambda: _value(people["user"])
+    answer = await names["ticket"](request)
+    actor = await names["person_of"](json.loads(answer.content)["ticket"])
+    assert actor == Actor.user(people["user"])
+
+
+def test_a_visitor_is_adopted(people):
+    names = run_example(SERVICES, "offer = offer_adoption", **people)
+    assert names["new_keys"] == {"help": "help"}
+    assert Session.objects.get(key="help").owner == people["user"]
 
 
 @pytest.fixture

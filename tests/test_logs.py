@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.db import transaction
@@ -13,7 +15,14 @@ from chatmemory import services
 from chatmemory.database.pool import in_pool
 from chatmemory.errors import ModelUnavailable
 from chatmemory.live.runner import runner
-from chatmemory.logs import MAX_ERRORS, MAX_FRAMES, describe, log_loop_error
+from chatmemory.logs import (
+    MAX_ERRORS,
+    MAX_FRAMES,
+    describe,
+    forget_logged,
+    log_loop_error,
+    log_once,
+)
 from chatmemory.models import Turn
 from tests.factories import make_session
 from tests.servers import Tab, own_threads, sign_in, wait_for
@@ -279,3 +288,23 @@ async def test_an_error_of_a_robust_hook_in_a_hosts_test_is_logged_without_its_t
     found = texts_of(log, "an on_commit hook failed")
     assert "builtins.RuntimeError" in found
     assert CANARY not in found
+
+
+def test_what_threads_report_at_the_same_time_is_logged_once(caplog):
+    forget_logged()
+    logger = logging.getLogger("chatmemory.tests")
+
+    class Slow(logging.Filter):
+        def filter(self, record):
+            time.sleep(0.05)
+            return True
+
+    slow = Slow()
+    logger.addFilter(slow)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(4):
+                threads.submit(log_once, logger, logging.WARNING, "the same")
+    finally:
+        logger.removeFilter(slow)
+    assert caplog.messages.count("the same") == 1

@@ -12,13 +12,13 @@ from django.core.management import call_command
 
 import chatmemory
 from chatmemory.models import Session
-from chatmemory.services.removal.accounts import preview_forgetting
+from chatmemory.services.retention.accounts import preview_forgetting
 from tests.admin.scene import MASKED, all_pages, make_scene
 from tests.pages.test_chats import PAGES
 from tests.pooling import through_pgbouncer
 
 FILES = Path(chatmemory.__file__).parent
-IN_A_TRANSACTION = {"services/numbers/tables.py": 1}
+IN_A_TRANSACTION = {"statistics/tables.py": 1}
 """The streams of rows that a transaction of their caller surrounds."""
 WHO = {"by": "olga", "reason": "a test"}
 
@@ -83,11 +83,11 @@ def test_each_command_works_behind_a_pooler(pooler, settings, tmp_path):
     exported = tmp_path / "talks.jsonl"
     exported.write_text(run("export", scope=scope, **WHO))
     run("import", str(exported), scope="server", prefix="again", **WHO)
-    run("act", "trim", session=[scene.archived.pk], keep_tokens=10, **WHO)
+    run("action", "trim", session=[scene.archived.pk], keep_tokens=10, **WHO)
     secret = tmp_path / "secret"
     secret.write_text("It is on its way.")
     run("redact", session=[scene.archived.pk], find_file=str(secret), yes=1, **WHO)
-    for task in ("check", "expire", "numbers", "vacuum", "audit_verify", "recover", "roles"):
+    for task in ("check", "expire", "statistics", "vacuum", "audit_verify", "recover", "roles"):
         run(task)
     assert scope in run("person", owner="ann")
     assert preview_forgetting(scopes=[scope]).removed

@@ -132,7 +132,7 @@ def test_a_valid_frame_is_parsed(frame, parsed):
                 "created_at",
                 "user",
                 "session.user",
-                "place",
+                "position",
             )
         ],
         (SEND | {"\ud800": 1}, "unknown_field", r"\ud800"),

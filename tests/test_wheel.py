@@ -14,6 +14,7 @@ from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -53,18 +54,29 @@ def readme_block(first_line: str) -> str:
     return next(block for block in blocks if block.startswith(first_line + "\n"))
 
 
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
+
+
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """Build the wheel and install it in a separate folder."""
-    source, built, target = (tmp_path_factory.mktemp(name) for name in ("source", "built", "site"))
-    shutil.copytree(ROOT / "chatmemory", source / "chatmemory")
+def wheel(tmp_path_factory):
+    """Build the wheel from a copy of all packages of the repository."""
+    source, built = (tmp_path_factory.mktemp(name) for name in ("source", "built"))
+    for name in ("chatmemory", "project", "tests"):
+        skip = shutil.ignore_patterns("__pycache__", "node_modules")
+        shutil.copytree(ROOT / name, source / name, ignore=skip)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     alone = ["--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*pip, "wheel", *alone, "-w", built, source], check=True)  # noqa: S603  # our own command line
+    subprocess.run([*PIP, "wheel", *alone, "-w", built, source], check=True)  # noqa: S603  # our own command line
     (wheel,) = built.glob("*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--target", target, wheel], check=True)  # noqa: S603  # our own command line
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """Install the wheel in a separate folder."""
+    target = tmp_path_factory.mktemp("site")
+    subprocess.run([*PIP, "install", "--no-deps", "--target", target, wheel], check=True)  # noqa: S603  # our own command line
     return target
 
 
@@ -151,13 +163,28 @@ def test_the_wheel_contains_templates_static_files_translations_and_the_schema(i
     for name in (
         "py.typed",
         "migrations/0001_initial.py",
-        "static/chatmemory/chatmemory-client.js",
-        "static/chatmemory/chatmemory-rest.js",
+        "static/chatmemory/client/chatmemory-client.js",
+        "static/chatmemory/client/chatmemory-rest.js",
         "templates/chatmemory/session.html",
         "locale/de/LC_MESSAGES/django.mo",
         "locale/de/LC_MESSAGES/djangojs.mo",
+        "statistics/migrations/0001_initial.py",
+        "statistics/static/chatmemory_statistics/statistics.css",
+        "statistics/templates/admin/chatmemory_statistics/page.html",
     ):
         assert (installed / "chatmemory" / name).is_file(), name
+
+
+NOT_IN_THE_WHEEL = re.compile(r"bench|(^|/)(conftest|programs|test_|tests)")
+
+
+@pytest.mark.slow
+def test_the_wheel_contains_no_tests_and_no_programs(wheel):
+    with ZipFile(wheel) as archive:
+        names = archive.namelist()
+    folders = {name.partition("/")[0] for name in names}
+    assert folders == {"chatmemory", f"django_chatmemory-{chatmemory.__version__}.dist-info"}
+    assert [name for name in names if NOT_IN_THE_WHEEL.search(name)] == []
 
 
 @pytest.mark.slow

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from chatmemory import window as window_module
 from chatmemory.codec import UNKNOWN_OUTCOME, count_tokens, dump_json, encode
-from chatmemory.logs import log_once
-from chatmemory.models import Message, Session, Turn
+from chatmemory.logs import forget_logged
+from chatmemory.models import Message, Session, Turn, superseded
 from chatmemory.services import SERVER, admit_turn, append_messages, trim_session
 from chatmemory.services.turns.progress import add_rows, finish_turn, start_turn
 from chatmemory.window import MAX_FIRST_ROWS, REDACTED, read_window
@@ -161,7 +161,7 @@ def test_a_tool_call_is_never_separated_from_its_result(limit):
 
 @pytest.mark.parametrize("limit", [{"tokens": 1}, {"messages": 1}])
 def test_a_last_turn_above_the_limits_is_included_whole_and_logged_once(limit, caplog):
-    log_once.cache_clear()
+    forget_logged()
     make_session()
     store(*make_messages("a", "b"), *TOOL_TURN)
     with limits(**limit):
@@ -524,7 +524,7 @@ def test_a_waiting_turn_supersedes_nothing():
     admit_turn(**TALK, client_id="one", content="hi", replaces=1, expect_seq=1)
     Session.objects.update(superseded_to=2)
     assert texts(read().messages) == ["a", "b"]
-    assert Turn.objects.superseded() == []
+    assert superseded(1, session=Session.objects.get()) == []
 
 
 def test_a_superseded_range_can_continue_in_the_next_read(monkeypatch):

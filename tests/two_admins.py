@@ -10,16 +10,17 @@ from chatmemory.admin import (
     HealthAdmin,
     JobAdmin,
     MessageAdmin,
-    NumbersAdmin,
     SessionAdmin,
 )
-from chatmemory.models import AuditEntry, DailyTurns, Job, Maintenance, Message, Session
+from chatmemory.models import AuditEntry, Job, Maintenance, Message, Session
+from chatmemory.statistics.admin import StatisticsAdmin
+from chatmemory.statistics.models import DailyTurns
 from project import urls
 
 site = AdminSite("ops")
 site.register(Session, SessionAdmin)
 site.register(Message, MessageAdmin)
-site.register(DailyTurns, NumbersAdmin)
+site.register(DailyTurns, StatisticsAdmin)
 site.register(Maintenance, HealthAdmin)
 site.register(AuditEntry, AuditEntryAdmin)
 site.register(Job, JobAdmin)

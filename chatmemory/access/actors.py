@@ -134,7 +134,7 @@ def user_scope(user: AbstractBaseUser) -> str:
 
 
 def is_person(scope: str) -> bool:
-    """Whether the sessions of this scope are those of a user or a visitor."""
+    """Whether a user or a visitor owns the sessions of this scope."""
     return scope.startswith(("user:", "visitor:"))
 
 

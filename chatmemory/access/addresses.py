@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from chatmemory.access.actors import Actor, scope_for
 from chatmemory.codec import check_value
 from chatmemory.database.locks import lock_one
 from chatmemory.database.pool import Lane
 from chatmemory.errors import BadInput
-from chatmemory.models import Session
+from chatmemory.models import Session, SessionQuerySet
 
 MAX_KEY_CHARS = 200
 MAX_SEQ = 2**62
@@ -29,17 +31,29 @@ def check_length(field: str, value: str, min_chars: int, max_chars: int) -> None
         raise BadInput(message, field=field, limit=max_chars)
 
 
-def lock_session(
-    session_key: str, by: Actor, scope: str | None, session_pk: int | None = None
-) -> Session:
-    """Lock the session with this address, and with this primary key if it is given.
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A session as a call of a service names it.
 
-    Needs a transaction. Raises BadInput; NotFound for a removed or expired session too.
+    Look-up, permission and lock are one call, so that no service forgets one of them.
     """
-    check_session_key(session_key)
-    # Look-up, permission and lock are one call, so that no caller forgets one of them.
-    sessions = Session.objects.at(scope_for(by, scope), session_key)
-    return lock_one(sessions if session_pk is None else sessions.filter(pk=session_pk))
+
+    session_key: str
+    by: Actor
+    scope: str | None
+    """None is the scope of `by`."""
+    session_pk: int | None = None
+    """If it is given, no other session under the same key is found."""
+
+    def sessions(self) -> SessionQuerySet:
+        """Return the active session, or none. Raises BadInput."""
+        check_session_key(self.session_key)
+        found = Session.objects.at(scope_for(self.by, self.scope), self.session_key)
+        return found if self.session_pk is None else found.filter(pk=self.session_pk)
+
+    def lock(self) -> Session:
+        """Lock the active session. Needs a transaction. Raises BadInput, NotFound."""
+        return lock_one(self.sessions())
 
 
 def lock_stored_session(session_pk: int, by: Actor, scope: str | None) -> Session:

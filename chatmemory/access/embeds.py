@@ -31,9 +31,9 @@ def _is_one_of(origin: str, origins: Iterable[str]) -> bool:
 
 
 def address_of(origin: str) -> tuple[str, str, int] | None:
-    """Return the scheme, host and port of an origin; None if it is none.
+    """Return the scheme, host and port of an origin; None for any other text.
 
-    It has neither a user nor a path, not even a slash (RFC 6454, 6.1).
+    An origin has neither a user nor a path, not even a slash (RFC 6454, 6.1).
     """
     try:
         parts = urlsplit(origin)

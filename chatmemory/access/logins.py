@@ -73,7 +73,7 @@ def visitor_login(actor: Actor, embed: str, *, network: str, origin: str) -> Log
 def proof_of(user: AbstractBaseUser) -> str:
     """Return a hash that changes with the user's password, as in Django's sessions.
 
-    Empty for a model without passwords, which is none of AbstractBaseUser.
+    The hash is empty for a user model without passwords.
     """
     return user.get_session_auth_hash() if hasattr(user, "get_session_auth_hash") else ""
 
@@ -231,8 +231,8 @@ def _has_fixed_rows(model: type[Model]) -> bool:
 def current_logins(logins: Collection[Login]) -> set[Login]:
     """Return the logins whose account is active, with an unchanged password and Django session.
 
-    Those of visitors are current until the visitor ends or is adopted, or until EMBEDS loses the
-    embed or its origin.
+    Logins of visitors are current until the visitor ends or is adopted, or until EMBEDS loses
+    the embed or its origin.
     """
     proofs = proofs_of({login.actor.owner for login in logins})
     keys = existing_session_keys({login.key for login in logins if login.key is not None})
@@ -263,10 +263,10 @@ def check_reach(by: Actor) -> None:
         raise Forbidden("You may not chat here.")
 
 
-def check_self_service(act: str) -> None:
+def check_self_service(action: str) -> None:
     """Check that people may do this with their own data by `SELF_SERVICE`. Raises Forbidden."""
-    if act not in settings.SELF_SERVICE:
-        raise Forbidden(f"Ask an operator to {act} your data.")
+    if action not in settings.SELF_SERVICE:
+        raise Forbidden(f"Ask an operator to {action} your data.")
 
 
 def may_chat(scope: str) -> bool:
@@ -288,7 +288,7 @@ def may_chat(scope: str) -> bool:
 def proofs_of(owners: Collection[str]) -> Mapping[str, str]:
     """Return the result of `proof_of` for each active user, by scope such as `user:7`.
 
-    That of a current visitor is empty.
+    The result for a current visitor is empty.
     """
     # By scope: the digest of a visitor is no primary key, and the query of users would raise.
     pks = [pk for owner in owners if (pk := owner_of(owner)) is not None]

@@ -28,16 +28,16 @@ def network_of(remote: str, forwarded: str = "") -> str:
     """Return the network of a client, from its connection and its `X-Forwarded-For`.
 
     It is an IPv4 address or the /64 of an IPv6 address; empty if it is unknown. The header counts
-    only from TRUSTED_PROXIES: the last address in it that is none of them is the client's.
+    only from TRUSTED_PROXIES: the client's address is the last one in it that is no proxy.
     """
     trusted = tuple(settings.TRUSTED_PROXIES)
-    address = _address(remote)
+    address = _parse_address(remote)
     is_proxy = UNIX in trusted if address is None else _is_trusted(address, trusted)
     # From the right: each proxy appends the address of its client, which may have sent the rest.
     for part in reversed(forwarded.split(",")):
         if not is_proxy:
             break
-        named = _address(part.strip())
+        named = _parse_address(part.strip())
         if named is None:
             break
         address = named
@@ -54,7 +54,7 @@ def block_of(network: str) -> str:
     return str(IPv6Network(network).supernet(new_prefix=BLOCK_BITS))
 
 
-def _address(text: str) -> IPv4Address | IPv6Address | None:
+def _parse_address(text: str) -> IPv4Address | IPv6Address | None:
     """Parse an address, also with brackets or a port, as some proxies write it."""
     bare = text.partition("]")[0].removeprefix("[") if text.startswith("[") else text
     if bare.count(":") == 1:
@@ -72,5 +72,5 @@ def _is_trusted(address: IPv4Address | IPv6Address, trusted: tuple[str, ...]) ->
 
 @lru_cache(maxsize=8)
 def networks_of(trusted: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
-    """Return the networks of TRUSTED_PROXIES. Raises ValueError for an entry that is none."""
+    """Return the networks of TRUSTED_PROXIES. Raises ValueError for any other entry."""
     return tuple(ip_network(each) for each in trusted if each != UNIX)

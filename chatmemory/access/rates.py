@@ -74,12 +74,12 @@ def check_network(by: Actor, network: str) -> None:
 def check_new_visitor(network: str, embed: str = "") -> None:
     """Count a new visitor of this network, its block, of this embed, and of all.
 
-    The last quarter of an embed's limit, and of that of all, is only for blocks without a visitor
+    The last quarter of the embed's and of the total limit is only for blocks without a visitor
     in this hour. Raises RateLimited after VISITORS_PER_HOUR (of a block ten times),
     EMBED_VISITORS_PER_MINUTE or VISITORS_PER_MINUTE.
     """
     limit = settings.VISITORS_PER_HOUR
-    # In this order: a network above its limit must not use up that of its embed, nor this of all.
+    # In this order: a network above its limit must not use up its embed's, nor an embed the total.
     is_first = _check_network("new visitors", network, limit, HOUR, "hour") <= 1
     if embed:
         _check_total(f"embed:{embed}", settings.EMBED_VISITORS_PER_MINUTE, is_first=is_first)
@@ -119,9 +119,9 @@ def check_writes(by: Actor) -> None:
 def count_tokens(*, scope: str, tokens: int) -> None:
     """Count the tokens that a model used for a person; other scopes have no limit."""
     if settings.TOKENS_PER_DAY is not None and is_person(scope):
-        _add("tokens", scope, DAY, tokens)
+        _increase_counter("tokens", scope, DAY, tokens)
     if settings.VISITOR_TOKENS_PER_DAY is not None and visitor_of(scope) is not None:
-        _add("tokens", VISITORS, DAY, tokens)
+        _increase_counter("tokens", VISITORS, DAY, tokens)
 
 
 def check_sessions(by: Actor) -> None:
@@ -164,7 +164,7 @@ def _check_window(
     """Count in this time window; return the count, or 0 without a limit. Raises RateLimited."""
     if limit is None:
         return 0
-    count = _add(counter, counted, window_seconds, 1)
+    count = _increase_counter(counter, counted, window_seconds, 1)
     if count > limit:
         message = f"Only {limit} {counter} per {unit} are allowed. Try again later."
         raise RateLimited(message, retry_after=_seconds_left(window_seconds))
@@ -176,13 +176,13 @@ def _seconds_left(window_seconds: int) -> float:
 
 
 def _used_tokens(scope: str) -> int:
-    name = _name("tokens", scope, DAY)
+    name = _counter_name("tokens", scope, DAY)
     return _value_or_zero(lambda: int(cache.get(name, 0)))
 
 
-def _add(counter: str, scope: str, window_seconds: int, amount: int) -> int:
+def _increase_counter(counter: str, scope: str, window_seconds: int, amount: int) -> int:
     """Increase a counter of this time window; return its value, or 0 if the cache fails."""
-    name = _name(counter, scope, window_seconds)
+    name = _counter_name(counter, scope, window_seconds)
     # The counter outlasts its window, since the clocks of processes differ.
     return _value_or_zero(partial(_increase, name, amount, timeout_seconds=2 * window_seconds))
 
@@ -196,7 +196,7 @@ def _increase(name: str, amount: int, *, timeout_seconds: int) -> int:
         return cache.incr(name, amount)
 
 
-def _name(counter: str, scope: str, window_seconds: int) -> str:
+def _counter_name(counter: str, scope: str, window_seconds: int) -> str:
     # A hash, because the name in a scope may have characters that memcached rejects in keys.
     person = hashlib.sha256(scope.encode()).hexdigest()
     return f"chatmemory.{counter.replace(' ', '_')}.{person}.{int(time.time() // window_seconds)}"

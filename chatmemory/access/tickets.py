@@ -61,10 +61,10 @@ def _store_ticket(ticket: str, *, owner: str, key: str | None, credential: str |
     with locked_transaction():
         # Not `create`: a retry after a lost connection may find the row committed.
         Ticket.objects.get_or_create(
-            digest=_digest(ticket),
+            digest=_secret_digest(ticket),
             defaults={
                 "owner": owner,
-                "proof": _digest(proof),
+                "proof": _secret_digest(proof),
                 "login": _encrypted(ticket, json.dumps([key, credential]).encode()).hex(),
                 "expires_at": DatabaseNow() + timedelta(seconds=TICKET_SECONDS),
             },
@@ -75,7 +75,7 @@ def _store_ticket(ticket: str, *, owner: str, key: str | None, credential: str |
 def use_ticket(*, ticket: str, network: str = "", origin: str = "") -> Login:
     """Consume a ticket; return the login of the person it was issued to.
 
-    `network` is that of the client, for limits on visitors: see `network_of`. A visitor of an embed
+    `network` is the client's, for limits on visitors: see `network_of`. A visitor of an embed
     must come from one of its origins.
 
     If the connection to the database is lost meanwhile, the ticket may be lost too. Raises
@@ -83,7 +83,7 @@ def use_ticket(*, ticket: str, network: str = "", origin: str = "") -> Login:
     that issued it has ended, if the user is inactive or has another password, or for a visitor of
     an embed that does not have this origin.
     """
-    found = Ticket.objects.filter(digest=_digest(ticket), expires_at__gt=DatabaseNow())
+    found = Ticket.objects.filter(digest=_secret_digest(ticket), expires_at__gt=DatabaseNow())
     row = found.first()
     if row is None:
         raise Unauthenticated
@@ -94,7 +94,7 @@ def use_ticket(*, ticket: str, network: str = "", origin: str = "") -> Login:
         raise Unauthenticated
     key, credential = json.loads(_encrypted(ticket, bytes.fromhex(row.login)))
     for login in _logins_of(row.owner, key, credential, network, origin):
-        if _digest(login.proof) == row.proof and is_valid(login):
+        if _secret_digest(login.proof) == row.proof and is_valid(login):
             return login
     raise Unauthenticated
 
@@ -120,7 +120,7 @@ def _encrypted(ticket: str, data: bytes) -> bytes:
     return bytes(byte ^ mask for byte, mask in zip(data, stream, strict=True))
 
 
-def _digest(secret: str) -> str:
+def _secret_digest(secret: str) -> str:
     return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
 
 

@@ -56,7 +56,7 @@ class NewVisitor:
 
 
 def create_visitor(*, network: str = "", embed: str = "", origin: str = "") -> NewVisitor:
-    """Create a visitor. `network` is that of the client, for limits per network.
+    """Create a visitor. `network` is the client's network, for limits per network.
 
     A visitor of an embed must come from one of its origins, now and at each later use.
     Raises Unauthenticated without ALLOW_ANONYMOUS, Forbidden, RateLimited, MemoryUnavailable.
@@ -69,11 +69,11 @@ def create_visitor(*, network: str = "", embed: str = "", origin: str = "") -> N
     actor = Actor.visitor(token)
     check_reach(actor)
     rates.check_new_visitor(network, embed)
-    return NewVisitor(token=token, actor=actor, ends_at=_store(actor.id, embed))
+    return NewVisitor(token=token, actor=actor, ends_at=_store_visitor(actor.id, embed))
 
 
 @retried(is_repeatable=True)
-def _store(digest: str, embed: str) -> datetime:
+def _store_visitor(digest: str, embed: str) -> datetime:
     days = min(_days(embed), settings.VISITOR_MAX_DAYS)
     with locked_transaction():
         # Not `create`: a retry after a lost connection may find the row committed.

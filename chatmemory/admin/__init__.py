@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from chatmemory.admin.audit.model_admin import AuditEntryAdmin
+from chatmemory.admin.health.page import HealthAdmin
 from chatmemory.admin.jobs.model_admin import JobAdmin
 from chatmemory.admin.messages import MessageAdmin
-from chatmemory.admin.numbers.pages import HealthAdmin, NumbersAdmin
 from chatmemory.admin.sessions.model_admin import SessionAdmin
 from chatmemory.admin.users import ChatMemoryUserAdminMixin
 
@@ -15,6 +15,5 @@ __all__ = [
     "HealthAdmin",
     "JobAdmin",
     "MessageAdmin",
-    "NumbersAdmin",
     "SessionAdmin",
 ]

@@ -12,6 +12,8 @@ from django.db.models import Model, Q
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
+from chatmemory.admin.text import visible
+
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
 
@@ -86,6 +88,8 @@ class TextFilter(admin.ListFilter):
         yield {
             "kept": [*kept, *([("q", query)] if query else [])],
             "without": changelist.get_query_string(remove=[self.parameter_name]),
+            "selected": bool(self.text),
+            "display": visible(self.text),
         }
 
 

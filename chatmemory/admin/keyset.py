@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,8 +15,9 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.db import connections
 from django.db.models import Model, Q
 from django.http import HttpRequest
-from django.utils.formats import number_format
 from django.utils.translation import gettext as _
+
+from chatmemory.admin.text import grouped
 
 MAX_COUNTED = 10_000
 """A list counts at most this many rows, since a count of a large table is slow."""
@@ -30,7 +32,7 @@ class MoreThan(int):
     """A number of rows of which only a lower bound is known."""
 
     def __str__(self) -> str:
-        return _("more than %(number)s") % {"number": number_format(int(self), force_grouping=True)}
+        return _("more than %(number)s") % {"number": grouped(int(self))}
 
 
 class KeysetChangeList(ChangeList):
@@ -59,7 +61,9 @@ class KeysetChangeList(ChangeList):
         ordering = self.get_ordering(request, self.queryset)
         after, before = (self._position(request, name, ordering) for name in (AFTER, BEFORE))
         is_backward = before is not None and after is None
-        rows = self._read(after or before, reversed_order(ordering) if is_backward else ordering)
+        rows = self._read_rows(
+            after or before, reversed_order(ordering) if is_backward else ordering
+        )
         is_more = len(rows) > self.list_per_page
         rows = rows[: self.list_per_page]
         if is_backward:
@@ -73,25 +77,27 @@ class KeysetChangeList(ChangeList):
         self.result_list: Any = [
             row for row in rows if self.model_admin.permits(request, "view", obj=row)
         ]
-        self._count(is_whole=not (has_newer or has_older))
+        self._set_count(is_whole=not (has_newer or has_older))
 
-    def _read(self, position: Mapping[str, Any] | None, ordering: Sequence[str]) -> list[Model]:
+    def _read_rows(
+        self, position: Mapping[str, Any] | None, ordering: Sequence[str]
+    ) -> list[Model]:
         rows = self.queryset.order_by(*ordering)
         if position is not None:
             rows = rows.filter(beyond(ordering, position, self.queryset.db))
         return list(rows[: self.list_per_page + 1])
 
-    def _count(self, *, is_whole: bool) -> None:
+    def _set_count(self, *, is_whole: bool) -> None:
         """Set what Django's templates read."""
-        if is_whole:
-            count = len(self.result_list)
+        if is_whole or self.model_admin.decides_by_row("view"):
+            count = len(self.result_list)  # not of rows that the host may refuse
         else:
             count = self.queryset.order_by()[: MAX_COUNTED + 1].count()
         self.result_count = MoreThan(MAX_COUNTED) if count > MAX_COUNTED else count
-        self.count_text = str(self.result_count)
+        self.count_text = grouped(count) if count <= MAX_COUNTED else str(self.result_count)
         self.full_result_count = None
         self.show_full_result_count = False
-        self.show_admin_actions = True
+        self.show_admin_actions = bool(self.result_list)
         self.can_show_all = False
         self.multi_page = False  # Django's numbered pages are offsets
         self.paginator: Any = None
@@ -126,22 +132,9 @@ def list_without_rows(model_admin: Any, request: HttpRequest) -> Any:
     """Return the list of a request for its queryset and order, without reading a row."""
     base = model_admin.get_changelist(request)
     unread: Any = type("Unread", (base,), {"get_results": lambda *_: None})
-    return unread(
-        request,
-        model_admin.model,
-        model_admin.list_display,
-        (),
-        model_admin.get_list_filter(request),
-        None,
-        model_admin.get_search_fields(request),
-        False,
-        model_admin.list_per_page,
-        model_admin.list_max_show_all,
-        (),
-        model_admin,
-        (),
-        None,
-    )
+    reader = copy(model_admin)
+    reader.get_changelist = lambda *_: unread
+    return reader.get_changelist_instance(request)
 
 
 def _bindable(value: Any) -> Any:

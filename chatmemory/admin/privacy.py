@@ -97,6 +97,15 @@ def names_of(
     }
 
 
+def visible_names(
+    model_admin: ReadOnlyAdmin, request: HttpRequest, pks: Iterable[int]
+) -> dict[int, str]:
+    """Return the names of those of these sessions that the operator can view, by primary key."""
+    sessions = model_admin.get_queryset(request).defer("instructions", "metadata").in_bulk(pks)
+    seen = [one for one in sessions.values() if model_admin.permits(request, "view", obj=one)]
+    return names_of(model_admin, request, seen)
+
+
 def _content(request: HttpRequest, session: Session) -> Content:
     if settings.TRANSCRIPTS == "off":
         return Content.HIDDEN
@@ -133,7 +142,7 @@ def reveal(request: HttpRequest, session: Session, reason: str) -> None:
     readings.record_reveal(session=session, by=operator(request), reason=reason)
     now = time.time()
     valid = {pk: ends for pk, ends in _revealed(request).items() if ends > now}
-    request.session[_REVEALED] = {**valid, _name(session): now + REVEAL_SECONDS}
+    request.session[_REVEALED] = {**valid, _reveal_name(session): now + REVEAL_SECONDS}
 
 
 def is_revealed(request: HttpRequest, session: Session) -> bool:
@@ -141,7 +150,7 @@ def is_revealed(request: HttpRequest, session: Session) -> bool:
     # The permission may have been removed since.
     if not request.user.has_perm("chatmemory.view_unmasked"):
         return False
-    return _revealed(request).get(_name(session), 0) > time.time()
+    return _revealed(request).get(_reveal_name(session), 0) > time.time()
 
 
 def _revealed(request: HttpRequest) -> dict[str, float]:
@@ -149,6 +158,6 @@ def _revealed(request: HttpRequest) -> dict[str, float]:
     return stored
 
 
-def _name(session: Session) -> str:
+def _reveal_name(session: Session) -> str:
     """Return the primary key with the epoch: a clear ends the reveal."""
     return f"{session.pk}.{session.epoch}"

@@ -22,8 +22,11 @@ from django.db.models.constants import LOOKUP_SEP
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.template.loader import get_template
 from django.urls import URLPattern, reverse
+from django.utils.text import capfirst
 
+from chatmemory.admin import sections
 from chatmemory.admin.keyset import KeysetChangeList
+from chatmemory.admin.sections import Section
 from chatmemory.admin.text import number_of
 from chatmemory.csp import with_policy
 from chatmemory.models import Session
@@ -46,13 +49,15 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
     view_codename: ClassVar[str]
     """The permission that every page of this model requires."""
+    section: ClassVar[Section | None] = None
+    """The section of the console to which the pages of this model belong."""
     list_per_page = 50
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     sortable_by = ()
 
     class Media:
-        css = {"all": ["chatmemory/admin.css"]}  # noqa: RUF012  # Django's form
+        css = {"all": ["chatmemory/admin/admin.css"]}  # noqa: RUF012  # Django's form
 
     @property
     def urls(self) -> list[URLPattern]:
@@ -63,10 +68,27 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         return found
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm(f"chatmemory.{self.view_codename}")
+        return request.user.has_perm(f"{self.opts.app_label}.{self.view_codename}")
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return self.has_view_permission(request)
+
+    def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
+        """Return no permissions, which hides the model in the index, if the bar leads to it.
+
+        The index has the audit, and the first section that the operator may see.
+        """
+        shown = sections.visible_sections(self.admin_site, request)[:1]
+        is_listed = self.section in (*shown, sections.AUDIT)
+        return super().get_model_perms(request) if is_listed else {}
+
+    def page_context(
+        self, request: HttpRequest, *, section: Section | None = None, **context: Any
+    ) -> dict[str, Any]:
+        """Return the context of a page of the console, which belongs to a section."""
+        links = sections.section_links(self.admin_site, request, section or self.section)
+        site = self.admin_site.each_context(request)
+        return {**site, "opts": self.opts, "sections": links, **context}
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -166,7 +188,8 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         self.check_list(request)
-        return super().changelist_view(request, extra_context)
+        given = {"title": capfirst(self.opts.verbose_name_plural), **(extra_context or {})}
+        return super().changelist_view(request, self._with_sections(request, given))
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
@@ -175,14 +198,20 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         if request.method == "POST":
             self.require(request, "change")
         self.find(request, object_id)
-        return super().change_view(request, object_id, form_url, extra_context)
+        context = self._with_sections(request, extra_context)
+        return super().change_view(request, object_id, form_url, context)
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: Any = None
     ) -> HttpResponse:
         self.require(request, "view")
         self.find(request, object_id)
-        return super().history_view(request, object_id, extra_context)
+        return super().history_view(request, object_id, self._with_sections(request, extra_context))
+
+    def _with_sections(self, request: HttpRequest, extra_context: Any) -> dict[str, Any]:
+        """Return the context for a page of Django's, which has the rest."""
+        links = sections.section_links(self.admin_site, request, self.section)
+        return {"sections": links, **(extra_context or {})}
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: Any = None
@@ -222,11 +251,15 @@ def _needs_policy() -> bool:
     Not if the project has a middleware for it, which would keep ours, nor if the project or a theme
     replaces Django's base templates, which then can have inline code.
     """
-    if any("csp" in name.lower() for name in django_settings.MIDDLEWARE):
-        return False
+    has_policy = any("csp" in name.lower() for name in django_settings.MIDDLEWARE)
+    return not has_policy and has_templates_of_django("base", "base_site")
+
+
+def has_templates_of_django(*names: str) -> bool:
+    """Return whether neither the project nor a theme replaces these templates of the admin."""
     folder = apps.get_app_config("admin").path
-    bases: list[Any] = [get_template(f"admin/{name}.html") for name in ("base", "base_site")]
-    return all(str(base.origin).startswith(folder) for base in bases)
+    found: list[Any] = [get_template(f"admin/{name}.html") for name in names]
+    return all(str(template.origin).startswith(folder) for template in found)
 
 
 def _declares(declared: Any, lookup: str) -> bool:

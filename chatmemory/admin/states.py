@@ -12,7 +12,7 @@ from chatmemory.models import Session, Turn
 
 
 class State(TextChoices):
-    """The states of a session; `state_of` defines their precedence."""
+    """The states of a session; `states_of` defines their precedence."""
 
     PURGED = "purged", _("purged")
     EXPIRED = "expired", _("expired")
@@ -26,22 +26,33 @@ class State(TextChoices):
 
 
 def state_of(session: Session, last: Turn | None = None) -> State:
-    """Return the first state that applies; `last` is the session's last turn that ended."""
+    """Return the first state of `states_of`."""
+    return states_of(session, last)[0]
+
+
+def states_of(session: Session, last: Turn | None = None) -> list[State]:
+    """Return the lasting states that apply, and the first one of its replies.
+
+    `last` is the session's last turn that ended.
+    """
     has_ended = session.ends_at is not None and session.ends_at <= datetime.now(UTC)
     is_kept = session.held_at or session.running or session.waiting
     last_status = last.status if last else ""
-    conditions = {
+    lasting = {
         State.PURGED: session.removed_at is not None,
         State.EXPIRED: has_ended and not is_kept,
         State.HELD: session.held_at is not None,
         State.ARCHIVED: session.archived_at is not None,
+    }
+    of_replies = {
         State.RUNNING: session.running is not None,
         State.WAITING: session.waiting > 0,
         State.FAILED: last_status == State.FAILED,
         State.INTERRUPTED: last_status == State.INTERRUPTED,
         State.IDLE: True,
     }
-    return next(state for state, applies in conditions.items() if applies)
+    present = [state for state, applies in lasting.items() if applies]
+    return [*present, next(state for state, applies in of_replies.items() if applies)]
 
 
 def last_turns(pks: Collection[int]) -> Mapping[int, tuple[Turn | None, Turn | None]]:

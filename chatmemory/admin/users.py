@@ -21,7 +21,7 @@ from chatmemory import services
 from chatmemory.admin.readonly import operator
 from chatmemory.conf import settings
 from chatmemory.models import Session
-from chatmemory.services.removal.accounts import AccountDeletionPlan, preview_forgetting
+from chatmemory.services.retention.accounts import AccountDeletionPlan, preview_forgetting
 
 MAX_LISTED = 100
 """The confirmation names at most this many sessions of each group."""
@@ -56,24 +56,26 @@ class ChatMemoryUserAdminMixin(admin.ModelAdmin):
 def _described(forgetting: AccountDeletionPlan) -> Iterable[Any]:
     """Yield titles and lists, in the nested form of Django's confirmation page."""
     removed = {
-        "purge": _("Chat sessions to purge (restorable for %(days)s days): %(n)s"),
-        "erase": _("Chat sessions to erase permanently: %(n)s"),
+        "purge": _("Conversations to purge (restorable for %(days)s days): %(n)s"),
+        "erase": _("Conversations to erase permanently: %(n)s"),
     }.get(settings.USER_DELETED, "")
     groups = {
         removed: forgetting.removed,
-        _("Chat sessions kept because of a hold: %(n)s"): forgetting.held,
-        _("Chat sessions kept: %(n)s"): forgetting.kept,
+        _("Conversations kept because of a hold: %(n)s"): forgetting.held,
+        _("Conversations kept: %(n)s"): forgetting.kept,
     }
     for title, sessions in groups.items():
         if sessions:
             yield title % {"n": len(sessions), "days": settings.UNDO_DAYS}
-            yield [*_named(sessions)]
+            yield [*_named_sessions(sessions)]
 
 
-def _named(sessions: Mapping[int, int]) -> Iterable[str | Promise]:
+def _named_sessions(sessions: Mapping[int, int]) -> Iterable[str | Promise]:
     for pk, messages in islice(sessions.items(), MAX_LISTED):
         line = ngettext(
-            "Session %(pk)s: one message", "Session %(pk)s: %(messages)s messages", messages
+            "Conversation %(pk)s: one message",
+            "Conversation %(pk)s: %(messages)s messages",
+            messages,
         )
         yield line % {"pk": pk, "messages": messages}
     if len(sessions) > MAX_LISTED:

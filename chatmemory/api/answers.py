@@ -144,7 +144,7 @@ class MessagePage(TypedDict):
     last_seq: Count
     """seq of the newest message, 0 without messages"""
     superseded: list[Range]
-    """ranges of seqs, inclusive, that later turns replaced"""
+    """ranges of seqs, inclusive, that later turns replaced or that were withdrawn"""
     messages: list[Message]
     cursor: NotRequired[str]
     """for the next request, or for `hello`"""

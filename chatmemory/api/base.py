@@ -1,4 +1,4 @@
-"""The base of the views: login, checks before each request, parsing."""
+"""The base of the views: checks before each request, parsing."""
 
 from __future__ import annotations
 
@@ -6,40 +6,30 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-from django.apps import apps
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import AnonymousUser
 from django.db import transaction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.decorators import method_decorator
-from django.utils.module_loading import import_string
-from rest_framework.authentication import BaseAuthentication, SessionAuthentication
-from rest_framework.exceptions import (
-    MethodNotAllowed,
-    NotAcceptable,
-    PermissionDenied,
-    UnsupportedMediaType,
-)
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.exceptions import MethodNotAllowed, NotAcceptable, UnsupportedMediaType
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.schemas import DefaultSchema
-from rest_framework.schemas.inspectors import ViewInspector
 from rest_framework.settings import api_settings
 from rest_framework.utils.mediatypes import media_type_matches
 from rest_framework.views import APIView
 
-from chatmemory import services
-from chatmemory.access import logins, rates, visitors
-from chatmemory.access.networks import network_of
+from chatmemory.access import logins, rates
 from chatmemory.api import cors
+from chatmemory.api.authentication import EmbedLogin, VisitorLogin, account_logins
 from chatmemory.api.errors import PreconditionFailed, error_response
 from chatmemory.api.parsers import StrictJSONParser
 from chatmemory.api.requests import read
+from chatmemory.api.view_schema import ViewSchema
 from chatmemory.conf import settings
-from chatmemory.errors import BadInput, Forbidden, Unauthenticated
+from chatmemory.errors import BadInput, Unauthenticated
 from chatmemory.protocol.shapes import Shape
 from chatmemory.services import Actor, Login
 
@@ -49,66 +39,8 @@ WRITES = ("POST", "PUT", "PATCH", "DELETE")
 """The methods that write. A DELETE has no body; the body of the others is JSON."""
 
 
-class SessionLogin(SessionAuthentication):
-    """Django's login, with the CSRF token in the header."""
-
-    def enforce_csrf(self, request: Request) -> None:
-        # On Django's request: REST framework's would read the body as a form and consume it.
-        try:
-            super().enforce_csrf(request._request)  # type: ignore[arg-type]  # noqa: SLF001  # Django's own request
-        except PermissionDenied as error:
-            raise Forbidden(str(error.detail)) from error
-
-    def authenticate_header(self, request: Request) -> str:
-        return "Session"
-
-
-class EmbedLogin(BaseAuthentication):
-    """The secret of a visitor in the header `Authorization: Visitor …`, on the page of an embed.
-
-    No CSRF token: a browser does not add this header by itself.
-    """
-
-    def authenticate(self, request: Request) -> tuple[AnonymousUser, Login] | None:
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "visitor":
-            return None
-        origin = request.headers.get("Origin", "")
-        network = network_of_request(request)
-        login = services.authenticate_visitor(token=token.strip(), network=network, origin=origin)
-        return AnonymousUser(), login
-
-    def authenticate_header(self, request: Request) -> str:
-        return "Visitor"
-
-
-class VisitorLogin(BaseAuthentication):
-    """The cookie of a visitor, with the CSRF token in the header."""
-
-    def authenticate(self, request: Request) -> tuple[AnonymousUser, Login] | None:
-        token = visitors.token_of(request._request)  # noqa: SLF001  # Django's own request
-        if token is None:
-            return None
-        SessionLogin().enforce_csrf(request)
-        login = services.authenticate_visitor(token=token, network=network_of_request(request))
-        return AnonymousUser(), login
-
-
-def network_of_request(request: Request) -> str:
-    """Return the network of the client, for limits on visitors."""
-    meta = request.META
-    return network_of(meta.get("REMOTE_ADDR") or "", meta.get("HTTP_X_FORWARDED_FOR", ""))
-
-
-def account_logins() -> list[BaseAuthentication]:
-    """Return the means of authentication of persons with an account."""
-    # The cookie last: a browser adds it by itself, so a credential is what the client means.
-    named = (import_string(path)() for path in settings.API_AUTHENTICATION)
-    return [*named, SessionLogin()]
-
-
 class Negotiation(DefaultContentNegotiation):
-    """Negotiate by `Accept` alone, without reading the query, whose `format` selects nothing."""
+    """Negotiate by `Accept` alone, without reading the query: `format` selects no renderer."""
 
     def select_renderer(
         self,
@@ -121,17 +53,6 @@ class Negotiation(DefaultContentNegotiation):
             if any(media_type_matches(renderer.media_type, each) for each in accepted):
                 return renderer, renderer.media_type
         raise NotAcceptable
-
-
-class ViewSchema:
-    """Describes the views in OpenAPI, if the host has installed drf-spectacular."""
-
-    def __get__(self, view: APIView | None, owner: type[APIView]) -> ViewInspector:
-        if not apps.is_installed("drf_spectacular"):
-            return DefaultSchema().__get__(view, owner)
-        # By name: the import takes as long as the rest of the API, and few processes need it.
-        schema: ViewInspector = import_string("chatmemory.api.openapi.OperationSchema")()
-        return schema.__get__(view, owner)
 
 
 @method_decorator(transaction.non_atomic_requests, name="dispatch")
@@ -238,9 +159,12 @@ class View(PublicView):
         return auth if is_visitor and isinstance(auth, Login) else None
 
     def query(self, shape: Shape[T]) -> T:
-        """Parse the query string, except `format`. Raises BadInput."""
+        """Parse the query string. Raises BadInput."""
         params = dict(self.request.query_params.lists())
-        params.pop(api_settings.URL_FORMAT_OVERRIDE, None)
+        # REST framework's own parameter, `format`: it selects no renderer here, and is ignored
+        # where the shape has no field of this name.
+        if api_settings.URL_FORMAT_OVERRIDE not in shape.names:
+            params.pop(api_settings.URL_FORMAT_OVERRIDE, None)
         query = read(shape, {name: values[-1] for name, values in params.items()})
         for name, values in params.items():
             if len(values) > 1:

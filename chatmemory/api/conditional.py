@@ -10,11 +10,12 @@ from django.utils.http import parse_etags
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from chatmemory import __version__, services
+from chatmemory import __version__
 from chatmemory.codec import dump_json
 from chatmemory.conf import settings
 from chatmemory.models import Head
 from chatmemory.services import Actor
+from chatmemory.services.sessions import get_head
 
 CACHING = "private, no-cache"
 """A browser may keep the response of its user, but must ask before it shows it."""
@@ -33,7 +34,7 @@ def read_session(
     `query` and the head determine the response. Raises NotFound.
     """
     if "If-None-Match" in request.headers:
-        tag = _tag_of_head(query, services.get_head(session_key=key, by=by))
+        tag = _tag_of_head(query, get_head(session_key=key, by=by))
         if _is_known(request, tag):
             return _tagged(Response(status=304), tag)
     head, fields = read()
@@ -41,8 +42,8 @@ def read_session(
 
 
 def content(request: Request, fields: dict[str, object]) -> Response:
-    """Return the fields, or 304 if the client has the same ones already."""
-    tag = _tag(dump_json(fields))
+    """Return the fields, or 304 if the client has the same fields already."""
+    tag = _etag_of(dump_json(fields))
     return _tagged(Response(status=304) if _is_known(request, tag) else Response(fields), tag)
 
 
@@ -52,10 +53,10 @@ def _tag_of_head(query: object, head: Head) -> str:
     # nor has a session of a restored database, to which `chatmemory_restored` gives another epoch.
     # After an upgrade the same state can have another form, and IMAGE_ORIGINS change the HTML.
     state = (__version__, query, settings.SESSION_TTL, settings.IMAGE_ORIGINS, astuple(head))
-    return _tag(f"{state!r}")
+    return _etag_of(f"{state!r}")
 
 
-def _tag(state: str) -> str:
+def _etag_of(state: str) -> str:
     # Weak: it identifies the state, and not the bytes of the response.
     return f'W/"{hashlib.blake2b(state.encode(), digest_size=16).hexdigest()}"'
 

@@ -32,7 +32,9 @@ from chatmemory.live.runner import runner
 from chatmemory.live.waits import waits
 from chatmemory.models import Head, StoredMessage, Turn
 from chatmemory.rendering.rows import RowRenderer
-from chatmemory.services.catch_up import exceeds_page, newest_that_fit, oldest_that_fit
+from chatmemory.services.catch_up import exceeds_page, newest_that_fit, oldest_that_fit, read_missed
+from chatmemory.services.sessions import read_superseded
+from chatmemory.services.turns.versions import list_versions
 
 NO_MESSAGE = "Message not found."
 
@@ -54,10 +56,10 @@ class MessageList(View):
         query = self.query(MESSAGE_QUERY)
         address = codec.key_of_address(key)
         is_page = query.after is not None or query.before is not None
-        read = partial(self._page if is_page else self._missed, address, query)
+        read = partial(self._read_page if is_page else self._missed, address, query)
         return read_session(request, key=address, by=self.actor, query=query, read=read)
 
-    def _page(self, key: str, query: MessageQuery) -> tuple[Head, dict[str, object]]:
+    def _read_page(self, key: str, query: MessageQuery) -> tuple[Head, dict[str, object]]:
         page = services.read_page(
             session_key=key,
             by=self.actor,
@@ -69,9 +71,7 @@ class MessageList(View):
         return page.head, _page_fields(page.head, fit(page.rows), html=query.html)
 
     def _missed(self, key: str, query: MessageQuery) -> tuple[Head, dict[str, object]]:
-        missed = services.read_missed(
-            session_key=key, by=self.actor, cursor=query.cursor, limit=query.limit
-        )
+        missed = read_missed(session_key=key, by=self.actor, cursor=query.cursor, limit=query.limit)
         head = missed.head
         return head, {
             **_page_fields(head, missed.rows, html=query.html),
@@ -88,9 +88,9 @@ class MessageList(View):
         """
         body = self.body(SEND_MESSAGE)
         with waits.slot(actors.scope_for(self.actor, None)) if body.wait else nullcontext():
-            return self._send(key, body)
+            return self._send_message(key, body)
 
-    def _send(self, key: str, body: SendMessage) -> Response:
+    def _send_message(self, key: str, body: SendMessage) -> Response:
         if isinstance(self.request._request, ASGIRequest):  # noqa: SLF001  # Django's own request
             runner.enable()  # a WSGI process leaves the turn to another process
             drain.watch_from_view(signal.SIGTERM)
@@ -112,12 +112,12 @@ class MessageList(View):
                 "seq": turn.user_seq,
                 "error": turn.error,
                 "duplicate": admitted.is_duplicate,
-                "messages": self._replies(key, turn, html=body.html),
+                "messages": self._reply_rows(key, turn, html=body.html),
             },
             200 if admitted.is_duplicate else 201 if turn.ended_at else 202,
         )
 
-    def _replies(self, key: str, turn: Turn, *, html: bool) -> list[dict[str, object]]:
+    def _reply_rows(self, key: str, turn: Turn, *, html: bool) -> list[dict[str, object]]:
         """Return the turn's rows after the user's message; the newest that fit a response."""
         if turn.user_seq is None:
             return []
@@ -125,7 +125,7 @@ class MessageList(View):
             session_key=key, by=self.actor, after=turn.user_seq, limit=MAX_TURN_ROWS
         )
         replies = list(takewhile(lambda row: row.turn == turn.user_seq, page.rows))
-        return _listed(page.head, newest_that_fit(replies), html=html)
+        return _message_list(page.head, newest_that_fit(replies), html=html)
 
 
 def _page_fields(head: Head, rows: Sequence[StoredMessage], *, html: bool) -> dict[str, object]:
@@ -133,12 +133,14 @@ def _page_fields(head: Head, rows: Sequence[StoredMessage], *, html: bool) -> di
         "epoch": head.epoch,
         "first_seq": head.first_seq,
         "last_seq": head.last_seq,
-        "superseded": services.read_superseded(head=head),
-        "messages": _listed(head, rows, html=html),
+        "superseded": read_superseded(head=head),
+        "messages": _message_list(head, rows, html=html),
     }
 
 
-def _listed(head: Head, rows: Sequence[StoredMessage], *, html: bool) -> list[dict[str, object]]:
+def _message_list(
+    head: Head, rows: Sequence[StoredMessage], *, html: bool
+) -> list[dict[str, object]]:
     """Return the fields of messages; one that alone exceeds a response has no blocks."""
     found = _public(head, rows, html=html)
     for row, fields in zip(rows, found, strict=True):
@@ -187,9 +189,7 @@ class VersionList(View):
     def get(self, request: Request, key: str, seq: int) -> Response:
         if seq > codec.MAX_SAFE_INTEGER:
             raise NotFound(NO_MESSAGE)
-        versions = services.list_versions(
-            session_key=codec.key_of_address(key), by=self.actor, seq=seq
-        )
+        versions = list_versions(session_key=codec.key_of_address(key), by=self.actor, seq=seq)
         return Response(
             {
                 "versions": [

@@ -144,7 +144,7 @@ class OperationSchema(AutoSchema):
 
     def _media(self, kind: type, examples: Schema) -> Schema:
         self._register(kind)
-        return {"schema": {"$ref": _address(_name_of(kind))}, "examples": examples}
+        return {"schema": {"$ref": _schema_address(_name_of(kind))}, "examples": examples}
 
     def _register(self, kind: type) -> None:
         """Register the schemas of a class and of those that it refers to."""
@@ -170,7 +170,7 @@ class OperationSchema(AutoSchema):
 class SessionLoginScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # its package
     """Django's session; what writes needs the CSRF token too."""
 
-    target_class = "chatmemory.api.base.SessionLogin"
+    target_class = "chatmemory.api.authentication.SessionLogin"
     name = ["chatmemorySession", "chatmemoryCsrf"]  # noqa: RUF012  # the type of its base
 
     def get_security_requirement(self, auto_schema: AutoSchema) -> dict[str, list[Any]]:
@@ -199,7 +199,7 @@ class SessionLoginScheme(OpenApiAuthenticationExtension):  # type: ignore[no-unt
 class VisitorLoginScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # its package
     """A visitor's cookie; what writes needs the CSRF token too, which is defined above."""
 
-    target_class = "chatmemory.api.base.VisitorLogin"
+    target_class = "chatmemory.api.authentication.VisitorLogin"
     name = "chatmemoryVisitor"
 
     def get_security_requirement(self, auto_schema: AutoSchema) -> dict[str, list[Any]]:
@@ -218,7 +218,7 @@ class VisitorLoginScheme(OpenApiAuthenticationExtension):  # type: ignore[no-unt
 class EmbedLoginScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # its package
     """The secret of a visitor of an embed."""
 
-    target_class = "chatmemory.api.base.EmbedLogin"
+    target_class = "chatmemory.api.authentication.EmbedLogin"
     name = "chatmemoryEmbed"
 
     def get_security_definition(self, auto_schema: AutoSchema) -> Schema:
@@ -328,7 +328,7 @@ def _camel(name: str) -> str:
     return "".join(part.title() for part in name.split("_"))
 
 
-def _address(name: str) -> str:
+def _schema_address(name: str) -> str:
     return f"#/components/schemas/{PREFIX}{_camel(name)}"
 
 
@@ -350,7 +350,7 @@ def _adapter(components: Schema) -> Callable[[Any], Any]:
             rest = {key: adapt(each) for key, each in schema.items() if key != "$ref"}
             if not _is_component(components[name]):
                 return adapt(components[name]) | rest
-            reference = {"$ref": _address(name)}
+            reference = {"$ref": _schema_address(name)}
             return {"allOf": [reference], **rest} if is_old and rest else reference | rest
         adapted = {key: adapt(each) for key, each in schema.items()}
         if not schema.get("required", True):

@@ -7,7 +7,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from chatmemory import services, transfer
+from chatmemory import formats, services
 from chatmemory.access import logins, rates
 from chatmemory.api.base import View
 from chatmemory.api.requests import ERASE_OWN_DATA, EXPORT_QUERY
@@ -33,8 +33,8 @@ class ExportOwnData(View):
     def get(self, request: Request) -> StreamingHttpResponse:
         logins.check_self_service("export")
         query = self.query(EXPORT_QUERY)
-        export = services.begin_export(form=f"own-{query.form}", by=self.actor, reason=BY_OWNER)
-        return transfer.download(export, request._request)  # noqa: SLF001  # Django's own request
+        export = services.begin_export(format=f"own-{query.format}", by=self.actor, reason=BY_OWNER)
+        return formats.download(export, request._request)  # noqa: SLF001  # Django's own request
 
 
 class EraseOwnData(View):

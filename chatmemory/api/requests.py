@@ -13,7 +13,7 @@ from chatmemory.conf import settings
 from chatmemory.errors import BadInput, RoleForbidden
 from chatmemory.protocol import DEFAULT_FETCH, MAX_FETCH, MAX_TITLE_CHARS
 from chatmemory.protocol.client_frames import CLIENT_ID, TITLE, NewFeedback, UserMessage
-from chatmemory.protocol.shapes import OneOf, Rule, Shape
+from chatmemory.protocol.shapes import Rule, Shape
 
 T = TypeVar("T")
 
@@ -78,10 +78,9 @@ LIMIT = _query_number(minimum=1, cap=MAX_FETCH)
 SEQ = _query_number(minimum=0, cap=MAX_QUERY_NUMBER)
 FLAG = _query_choice({"true": True, "false": False}, type="boolean")
 TITLE_PART = Rule(check=_check_title_part, schema=TITLE.schema)
-EXPORT_FORM = _query_choice(
-    {form: form for form in ("json", "markdown")},
+EXPORT_FORMAT = _query_choice(
+    {name: name for name in ("json", "markdown")},
     enum=["json", "markdown"],
-    description="the form of the file, by default `json`",
 )
 KEY = Rule(check=_check_key, schema={"type": "string", "pattern": "^[A-Za-z0-9_.:@-]{1,200}$"})
 EMBED = Rule(check=_check_embed, schema={"type": "string", "pattern": "^[A-Za-z0-9_-]{0,64}$"})
@@ -218,9 +217,10 @@ class StopTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportQuery:
-    """The form of an export."""
+    """The format of an export."""
 
-    form: Annotated[str, OneOf({"as": EXPORT_FORM})] = "json"
+    format: Annotated[str, EXPORT_FORMAT] = "json"
+    """the format of the file, by default `json`"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

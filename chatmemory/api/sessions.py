@@ -1,4 +1,4 @@
-"""The views of sessions. Those of other users are not found, like unknown ones."""
+"""The views of sessions. Other users' sessions are not found, like unknown ones."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from chatmemory.api.requests import (
     UPDATE_SESSION,
 )
 from chatmemory.errors import BadInput, NotFound
-from chatmemory.models import AuditEntry, Head, Session, session_page
+from chatmemory.models import AuditEntry, Head, Session
 from chatmemory.services import Removed
 from chatmemory.services.audit.entries import BY_OWNER
 from chatmemory.services.removal.restore import undo_until
+from chatmemory.services.sessions import get_head
 
 
 class SessionList(View):
@@ -30,10 +31,15 @@ class SessionList(View):
 
     def get(self, request: Request) -> Response:
         query = self.query(SESSION_QUERY)
-        sessions = services.sessions_of(self.actor).having(
-            archived=query.archived, pinned=query.pinned, running=query.running, title=query.title
+        page = services.list_sessions(
+            by=self.actor,
+            archived=query.archived,
+            pinned=query.pinned,
+            running=query.running,
+            title=query.title,
+            cursor=query.cursor,
+            limit=query.limit,
         )
-        page = session_page(sessions, limit=query.limit, cursor=query.cursor)
         fields: dict[str, object] = {"sessions": _list_fields(page.sessions), "next": page.next}
         return conditional.content(request, fields)
 
@@ -53,14 +59,14 @@ class SessionDetail(View):
 
     def get(self, request: Request, key: str) -> Response:
         address = codec.key_of_address(key)
-        read = partial(self._read, address)
+        read = partial(self._read_session, address)
         return conditional.read_session(
             request, key=address, by=self.actor, query="session", read=read
         )
 
-    def _read(self, key: str) -> tuple[Head, dict[str, object]]:
+    def _read_session(self, key: str) -> tuple[Head, dict[str, object]]:
         # The head first: a change in between makes the ETag too old, but never the fields.
-        head = services.get_head(session_key=key, by=self.actor)
+        head = get_head(session_key=key, by=self.actor)
         return head, _fields(services.get_session(session_key=key, by=self.actor), head)
 
     def patch(self, request: Request, key: str) -> Response:

@@ -7,7 +7,8 @@ from rest_framework.response import Response
 
 from chatmemory import services
 from chatmemory.access import tickets
-from chatmemory.api.base import SessionLogin, View
+from chatmemory.api.authentication import SessionLogin
+from chatmemory.api.base import View
 from chatmemory.api.requests import NOTHING
 
 
@@ -17,12 +18,12 @@ class TicketList(View):
     def post(self, request: Request) -> Response:
         """Issue a ticket; `protocols` are the subprotocols that open a websocket with it."""
         self.body(NOTHING)
-        ticket = services.issue_ticket(by=self.actor, **self._login())
+        ticket = services.issue_ticket(by=self.actor, **self._login_fields())
         protocols = ["chatmemory.v1", f"ticket.{ticket}"]
         fields = {"ticket": ticket, "expires_in": tickets.TICKET_SECONDS, "protocols": protocols}
         return Response(fields, 201)
 
-    def _login(self) -> dict[str, str | None]:
+    def _login_fields(self) -> dict[str, str | None]:
         """Return what the ticket's socket depends on: Django session or credential."""
         if self.visitor is not None:
             return {}

@@ -15,7 +15,7 @@ from chatmemory.services import Login
 def valid_logins(logins: Collection[Login]) -> list[Login]:
     """Return the logins whose token still exists, and those without a credential.
 
-    The tokens are those of each `TokenAuthentication` in `API_AUTHENTICATION`. A login by another
+    Each `TokenAuthentication` in `API_AUTHENTICATION` has its tokens. A login by another
     credential, such as a JSON Web Token, is not returned.
     """
     given = {login.credential for login in logins if login.credential is not None}

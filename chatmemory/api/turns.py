@@ -10,6 +10,7 @@ from rest_framework.response import Response
 from chatmemory import codec, services
 from chatmemory.api.base import View
 from chatmemory.api.requests import STOP_TURN
+from chatmemory.services.turns.stops import stop_running_turn
 
 
 class TurnList(View):
@@ -60,7 +61,7 @@ class Stop(View):
         where: Any = {"session_key": codec.key_of_address(key), "by": self.actor}
         if name is not None:
             return Response({"turn": name, "status": services.stop_turn(**where, turn=name)})
-        stopped = services.stop_running_turn(**where)
+        stopped = stop_running_turn(**where)
         if stopped is None:
             return Response({"turn": None, "status": None})
         return Response({"turn": stopped.turn, "status": stopped.status})

@@ -11,13 +11,8 @@ from rest_framework.response import Response
 
 from chatmemory import services
 from chatmemory.access import rates, visitors
-from chatmemory.api.base import (
-    PublicView,
-    SessionLogin,
-    View,
-    account_logins,
-    network_of_request,
-)
+from chatmemory.api.authentication import SessionLogin, account_logins, network_of_request
+from chatmemory.api.base import PublicView, View
 from chatmemory.api.own_data import receipt
 from chatmemory.api.requests import ADOPT, NEW_VISITOR
 from chatmemory.conf import settings

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from chatmemory.checks import character_sets, deployment, project, values, visitors
+from chatmemory.checks import character_sets, deployment, derived, project, values, visitors
 
-__all__ = ["character_sets", "deployment", "project", "values", "visitors"]
+__all__ = ["character_sets", "deployment", "derived", "project", "values", "visitors"]

@@ -1,4 +1,4 @@
-"""The check of the character set of MariaDB's columns, which is that of the database by default."""
+"""The check of the character set of MariaDB's columns, by default the database's."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from django.apps import AppConfig, apps
+from django.apps import AppConfig
 from django.core import checks
 from django.db import connections, router
 
-from chatmemory.models import Session
+from chatmemory.models import Session, installed_models
 
 # Not CONVERT TO CHARACTER SET, which would also change the collations that our columns name. The
 # columns of JSON, which is ASCII here, have a constraint that MODIFY would drop.
@@ -38,7 +38,7 @@ def check_character_sets(
     if alias not in (databases or ()) or connection.vendor != "mysql":
         return []
     quote = connection.ops.quote_name
-    tables = {model._meta.db_table for model in apps.get_app_config("chatmemory").get_models()}
+    tables = {model._meta.db_table for model in installed_models()}
     with connection.cursor() as cursor:
         cursor.execute(_COLUMNS, ["chatmemory%"])
         found = [row for row in cursor.fetchall() if row[0] in tables]

@@ -16,7 +16,9 @@ from django.db import router
 
 from chatmemory.checks.values import is_dictionary
 from chatmemory.conf import settings
-from chatmemory.models import Session
+from chatmemory.models import Session, installed_models
+from chatmemory.models.derived import followers
+from chatmemory.services.derived.removal import person_models, range_models
 from chatmemory.services.integrity.tables import REMEDY, wrong_tables
 from chatmemory.startup import are_threads_patched
 
@@ -225,13 +227,14 @@ def check_tracing(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[che
 @checks.register
 def check_routers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
     """Check that all tables of the app and the users are in one database: statements join them."""
-    models = [get_user_model(), *apps.get_app_config("chatmemory").get_models()]
+    derived = (*range_models(), *person_models(), *followers())
+    models = [get_user_model(), *installed_models(), *derived]
     written = {model._meta.label: router.db_for_write(model) for model in models}
     if len(set(written.values())) == 1:
         return []
     places = ", ".join(f"{label} to {alias}" for label, alias in written.items())
     message = f"DATABASE_ROUTERS send writes of chatmemory to different databases: {places}."
-    hint = "db_for_write must return one alias for chatmemory and the user model."
+    hint = "db_for_write must return one alias for chatmemory, the user model and derived rows."
     return [checks.Error(message, hint=hint, id="chatmemory.E013")]
 
 

@@ -42,6 +42,6 @@ def _accepts(function: Callable[..., Any], count: int) -> bool:
 
 
 def _is_runnable(found: object) -> bool:
-    # Not imported here: if no code has imported LangChain, the object is none of its classes.
+    # Not imported here: if no code has imported LangChain, the object has none of its classes.
     runnables = sys.modules.get("langchain_core.runnables")
     return runnables is not None and isinstance(found, runnables.Runnable)

@@ -18,7 +18,7 @@ from django.utils.module_loading import import_string
 from chatmemory.access.embeds import address_of
 from chatmemory.checks.responders import check_responder, import_hint
 from chatmemory.conf import Duration, OptionalDuration, Setting, Settings, settings
-from chatmemory.services.removal.retention_rules import MAX_AGE_SECONDS, retention_rules
+from chatmemory.services.retention.rules import MAX_AGE_SECONDS, retention_rules
 from chatmemory.services.turns.admission import BUSY_POLICIES
 
 NUMBERS = {
@@ -301,7 +301,7 @@ def _check_self_service() -> list[checks.CheckMessage]:
     """Check the values of SELF_SERVICE."""
     given = settings.SELF_SERVICE
     is_collection = isinstance(given, list | tuple | set | frozenset)
-    if is_collection and all(act in SELF_SERVICES for act in given):
+    if is_collection and all(action in SELF_SERVICES for action in given):
         return []
     names = " and ".join(repr(name) for name in SELF_SERVICES)
     message = f"CHATMEMORY['SELF_SERVICE'] must be a list with any of {names}."

@@ -110,7 +110,7 @@ class Chat:
         self.cursor = cursor
         """This client's position in the session."""
         self.is_live = False
-        """Whether the connection is open and the rows are those of the server."""
+        """Whether the connection is open and the rows equal the server's."""
         self._url = url
         self._cookies = dict(cookies or {})
         self._ticket = ticket
@@ -135,9 +135,9 @@ class Chat:
         self._is_wrong_address = False
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.ensure_future(self._run())
+        self._task = asyncio.ensure_future(self._stay_connected())
         try:
-            await self._until(lambda: self.is_live)
+            await self._wait_until(lambda: self.is_live)
         except BaseException:
             await self.__aexit__()
             raise
@@ -185,7 +185,7 @@ class Chat:
         options = {name: value for name, value in fields.items() if value is not None}
         # One send at a time: a resend after a lost connection would overtake the next message.
         async with self._sending:
-            await self._until(lambda: self.is_live)
+            await self._wait_until(lambda: self.is_live)
             epoch = {"epoch": self.session["epoch"]} if "epoch" in self.session else {}
             frame = {"type": "send", "client_id": client_id, **body, **epoch, **options}
             self._check_size(frame)
@@ -207,7 +207,7 @@ class Chat:
         while not self._has_ended(turn):
             with suppress(TimeoutError):
                 async with asyncio.timeout(STATUS_POLL_SECONDS):
-                    await self._until(lambda: self._has_ended(turn))
+                    await self._wait_until(lambda: self._has_ended(turn))
             if self.is_live and turn.turn not in self._named_turns and self._seq_of(turn) is None:
                 # No frame names a turn that was cancelled before the next session frame. A resend
                 # stores nothing: it is a duplicate, and its answer has the turn's status.
@@ -256,7 +256,7 @@ class Chat:
             self._put_row(message)
         return messages
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until the condition holds. Raises Closed."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._end is not None or condition())
@@ -292,7 +292,7 @@ class Chat:
         Raises Refused, Closed.
         """
         while True:
-            await self._until(lambda: self.is_live)
+            await self._wait_until(lambda: self.is_live)
             socket = self._socket
             self._ids += 1
             frame_id = self._ids
@@ -302,7 +302,7 @@ class Chat:
                 response: Frame = await answer
             except (ConnectionClosed, _Disconnected):
                 # Wait for another socket, not for the loss: the client may be live again already.
-                await self._until(lambda: self._socket is not socket)  # noqa: B023  # called here
+                await self._wait_until(lambda: self._socket is not socket)  # noqa: B023  # called here
                 continue
             finally:
                 self._answers.pop(frame_id, None)
@@ -317,7 +317,7 @@ class Chat:
             message = "The message is too large."
             raise Refused({"code": "too_large", "message": message, "limit": limit})
 
-    async def _run(self) -> None:
+    async def _stay_connected(self) -> None:
         """Connect, and reconnect until the server or an error forbids it."""
         failures = 0
         first_deadline = time.monotonic() + self._first_seconds
@@ -368,7 +368,7 @@ class Chat:
     async def _connect_once(self) -> tuple[int, str]:
         """Open the socket and process frames until it closes; return code and reason."""
         try:
-            url, options = await self._address()
+            url, options = await self._next_address()
             async with open_socket(url, **options) as socket:
                 await self._exchange(socket)
         except InvalidStatus as error:
@@ -376,7 +376,7 @@ class Chat:
         except ConnectionClosed as error:
             return (error.rcvd.code, error.rcvd.reason) if error.rcvd else (1006, "lost")
         except _InvalidFrame:
-            self._clear()
+            self._clear_rows()
             self.session, self.cursor = {}, None
             return 1007, "the server sent an invalid frame"
         except TimeoutError:
@@ -390,7 +390,7 @@ class Chat:
             return 1006, str(error) or type(error).__name__
         return 1000, "closed"
 
-    async def _address(self) -> tuple[str, dict[str, Any]]:
+    async def _next_address(self) -> tuple[str, dict[str, Any]]:
         """Return the URL and the options of the next connection."""
         url = self._url() if callable(self._url) else self._url
         parts = urlsplit(url)
@@ -422,7 +422,7 @@ class Chat:
     async def _exchange(self, socket: ClientConnection) -> None:
         self._socket = socket
         if self.cursor is None:
-            self._clear()  # the newest rows follow; there may be a gap before them
+            self._clear_rows()  # the newest rows follow; there may be a gap before them
         hello: Frame = {"type": "hello", "v": VERSION}
         hello |= {} if self.cursor is None else {"cursor": self.cursor}
         hello |= {"create": True} if self._create else {}
@@ -461,7 +461,7 @@ class Chat:
                 if message.seq >= min(self.rows, default=0) and self._put_row(message):
                     self._emit(message)
             case {"type": "reset"}:
-                self._clear()
+                self._clear_rows()
                 self.session, self.cursor = {}, None
                 self._emit(Reset(frame.get("reason", ""), frame.get("lost", 0)))
             case {"type": "synced", "cursor": cursor}:
@@ -524,7 +524,7 @@ class Chat:
         if event := frame.get("event"):
             self._emit(Progress(*place, event["kind"], event["name"], event["state"]))
 
-    def _clear(self) -> None:
+    def _clear_rows(self) -> None:
         self.rows.clear()
         self.texts.clear()
         self._stored_steps.clear()

@@ -114,7 +114,7 @@ class Http:
         while True:
             attempt += 1
             try:
-                return _fields_of(await self._send(call))
+                return _fields_of(await self._send_call(call))
             except ApiError as error:
                 error.attempts = attempt
                 raise
@@ -129,7 +129,7 @@ class Http:
     async def stream(self, call: Call) -> AsyncIterator[bytes]:
         """Yield the response of a call, which is sent once. Raises ApiError."""
         try:
-            async with self._client.stream(**self._arguments(call)) as response:
+            async with self._client.stream(**self._call_arguments(call)) as response:
                 if response.is_error:
                     await response.aread()
                     _fields_of(response)
@@ -148,8 +148,8 @@ class Http:
         fields = _json_of(response)
         return fields if "status" in fields and "code" not in fields else _fields_of(response)
 
-    async def _send(self, call: Call) -> httpx.Response:
-        arguments = self._arguments(call)
+    async def _send_call(self, call: Call) -> httpx.Response:
+        arguments = self._call_arguments(call)
         address = str(httpx.URL(arguments["url"], params=arguments["params"]))
         known = self._known.get(address) if call.method == "GET" else None
         if known is not None:
@@ -171,7 +171,7 @@ class Http:
         if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
 
-    def _arguments(self, call: Call) -> dict[str, Any]:
+    def _call_arguments(self, call: Call) -> dict[str, Any]:
         headers = {**self._headers, "Accept": "application/json"}
         content = None
         if call.body is not None:

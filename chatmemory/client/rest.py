@@ -71,7 +71,7 @@ class RestClient:
         return await self._get("sessions/", **filters, limit=limit, cursor=cursor)
 
     async def sessions(self, **filters: Any) -> AsyncIterator[Frame]:
-        """Yield the sessions, the last active first; the filters are those of `list_sessions`.
+        """Yield the sessions, the last active first, with the filters of `list_sessions`.
 
         A session that becomes active meanwhile moves to the front and may be missing.
         """
@@ -87,7 +87,7 @@ class RestClient:
         """Return the session with this key, by default a new one."""
         # The key is chosen here, so that a repeat opens no second session.
         body = {"key": key or str(uuid.uuid4()), "title": title}
-        return await self._write("POST", "sessions/", body)
+        return await self._modify("POST", "sessions/", body)
 
     async def get_session(self, key: str) -> Frame:
         return await self._get(path_of("sessions", key))
@@ -102,20 +102,20 @@ class RestClient:
     ) -> Frame:
         """Rename a session, pin or unpin it; return it."""
         body = _given(title=title, pinned=pinned, expect_revision=expect_revision)
-        return await self._write("PATCH", path_of("sessions", key), body)
+        return await self._modify("PATCH", path_of("sessions", key), body)
 
     async def archive_session(self, key: str) -> Frame:
         """Close a session for new messages; return it."""
-        return await self._write("POST", path_of("sessions", key, "archive"), {})
+        return await self._modify("POST", path_of("sessions", key, "archive"), {})
 
     async def unarchive_session(self, key: str) -> Frame:
         """Open an archived session; return it."""
-        return await self._write("POST", path_of("sessions", key, "unarchive"), {})
+        return await self._modify("POST", path_of("sessions", key, "unarchive"), {})
 
     async def purge_session(self, key: str) -> Frame:
         """Purge a session; `undo` restores it until `until`."""
         try:
-            return await self._write("DELETE", path_of("sessions", key))
+            return await self._modify("DELETE", path_of("sessions", key))
         except ApiError as error:
             if error.code != "not_found" or error.attempts == 1:
                 raise
@@ -142,7 +142,7 @@ class RestClient:
     async def restore_session(self, undo: int) -> Frame:
         """Restore a purged session; return it. After `disconnected`, see `list_removed`."""
         # Not repeated: the second answer would be `conflict`.
-        return await self._write("POST", path_of("removed", undo, "restore"), {}, can_repeat=False)
+        return await self._modify("POST", path_of("removed", undo, "restore"), {}, can_repeat=False)
 
     # Messages
 
@@ -211,7 +211,7 @@ class RestClient:
         more = None if wait is True else wait
         path = path_of("sessions", key, "messages")
         try:
-            return await self._write("POST", path, body, timeout_seconds=more)
+            return await self._modify("POST", path, body, timeout_seconds=more)
         except ApiError as error:
             error.client_id = client_id
             raise
@@ -237,7 +237,7 @@ class RestClient:
     async def stop_turn(self, key: str, turn: str | None = None) -> Frame:
         """Stop a running turn, or cancel a waiting one; by default the running turn."""
         # A repeat without a name would stop the next turn.
-        return await self._write(
+        return await self._modify(
             "POST",
             path_of("sessions", key, "stop"),
             _given(turn=turn),
@@ -247,37 +247,37 @@ class RestClient:
     async def set_feedback(self, key: str, turn: str, value: int | None, reason: str = "") -> Frame:
         """Rate the reply of an ended turn with 1 (good) or -1 (bad); None withdraws it."""
         path = path_of("sessions", key, "turns", turn, "feedback")
-        return await self._write("PUT", path, {"value": value, "reason": reason})
+        return await self._modify("PUT", path, {"value": value, "reason": reason})
 
     async def withdraw_feedback(self, key: str, turn: str) -> Frame:
-        return await self._write("DELETE", path_of("sessions", key, "turns", turn, "feedback"))
+        return await self._modify("DELETE", path_of("sessions", key, "turns", turn, "feedback"))
 
     # The user's data, tickets, health
 
-    async def export_own_data(self, form: str = "json") -> AsyncIterator[bytes]:
+    async def export_own_data(self, format: str = "json") -> AsyncIterator[bytes]:
         """Yield a file with all sessions of the user, as `json` or `markdown`.
 
         The file is complete if the iterator ends without ApiError.
         """
-        call = Call(method="GET", path="own-data/export/", query={"as": form})
+        call = Call(method="GET", path="own-data/export/", query={"format": format})
         async for piece in self._http.stream(call):
             yield piece
 
     async def erase_own_data(self, confirm: str) -> Frame:
         """Delete all sessions permanently; `confirm` is the username. Return the receipt."""
         # Not repeated: the second receipt would not contain what the first call deleted.
-        return await self._write("POST", "own-data/erase/", {"confirm": confirm}, can_repeat=False)
+        return await self._modify("POST", "own-data/erase/", {"confirm": confirm}, can_repeat=False)
 
     async def create_visitor(self, embed: str = "") -> Frame:
         """Return the visitor of this client's cookie, by default a new one.
 
-        Later calls are those of the visitor, and the socket of `connect(url, ticket=rest.ticket)`.
+        Later calls are for the visitor, and the socket of `connect(url, ticket=rest.ticket)`.
         With an `embed`, return a new visitor with a `token`; `headers` of this client need the
         `Origin` of the embed, those of another client also `Authorization: Visitor <token>`.
         """
         if not embed:
             self._http.add_cookies({})
-        return await self._write("POST", "visitors/", {"embed": embed})
+        return await self._modify("POST", "visitors/", {"embed": embed})
 
     async def list_adoptable(self) -> Frame:
         """Return the sessions of this client's visitor, before the user takes them over."""
@@ -285,15 +285,15 @@ class RestClient:
 
     async def adopt_visitor(self, visitor: str) -> Frame:
         """Move the sessions of this client's visitor to the user; return their `keys`."""
-        return await self._write("POST", "visitors/adoption/", {"visitor": visitor})
+        return await self._modify("POST", "visitors/adoption/", {"visitor": visitor})
 
     async def erase_visitor(self) -> Frame:
         """Delete all data of the visitor permanently, and end the visitor. Return the receipt."""
-        return await self._write("DELETE", "visitors/me/", can_repeat=False)
+        return await self._modify("DELETE", "visitors/me/", can_repeat=False)
 
     async def issue_ticket(self) -> Frame:
         """Return a ticket, with which a client without cookies opens one websocket."""
-        return await self._write("POST", "tickets/", {})
+        return await self._modify("POST", "tickets/", {})
 
     async def ticket(self) -> str:
         """Return a ticket, for `connect(url, ticket=rest.ticket)`.
@@ -315,7 +315,7 @@ class RestClient:
     async def _get(self, path: str, **query: Any) -> Frame:
         return await self._http.request(Call(method="GET", path=path, query=query))
 
-    async def _write(
+    async def _modify(
         self, method: str, path: str, body: Frame | None = None, **options: Any
     ) -> Frame:
         return await self._http.request(Call(method=method, path=path, body=body, **options))

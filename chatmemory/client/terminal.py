@@ -50,7 +50,7 @@ def run(
 ) -> int:
     """Chat until the input or the chat ends; return the exit code."""
     try:
-        return asyncio.run(_run(chat, out, err, fd))
+        return asyncio.run(_run_chat(chat, out, err, fd))
     except (asyncio.CancelledError, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except Closed as closed:
@@ -58,7 +58,7 @@ def run(
         return EXIT_NO_CHAT
 
 
-async def _run(
+async def _run_chat(
     chat: Chat, out: Callable[[str], object], err: Callable[[str], object], fd: int
 ) -> int:
     async with chat:
@@ -110,11 +110,11 @@ class Interrupt:
         if running and running["turn"] != self._stopped:
             self._stopped = running["turn"]
             self._note("stopping; press Ctrl-C again to exit")
-            self._stopping = asyncio.ensure_future(self._stop())
+            self._stopping = asyncio.ensure_future(self._stop_turn())
         elif self._task is not None:
             self._task.cancel()
 
-    async def _stop(self) -> None:
+    async def _stop_turn(self) -> None:
         with suppress(Refused, Closed):  # the run has just ended
             await self._chat.stop()
 
@@ -198,7 +198,7 @@ class Screen:
                     case "/older":
                         await self._older()
                     case _:
-                        await self._send(line)
+                        await self._send_line(line)
             except Refused as refused:
                 self._is_busy = False
                 self.note(str(refused))
@@ -230,7 +230,7 @@ class Screen:
                 case Reset(reason=reason, lost=lost):
                     self._note_reset(reason, lost)
 
-    async def _send(self, line: str) -> None:
+    async def _send_line(self, line: str) -> None:
         client_id = secrets.token_urlsafe(16)
         self._sent.add(client_id)
         self._is_busy = True

@@ -14,6 +14,7 @@ from chatmemory.codec.calls import (
     unknown_outcome,
 )
 from chatmemory.codec.checks import (
+    CLIENT_PREFIX,
     HIDDEN,
     NOT_IN_KEYS,
     check_client_id,
@@ -36,6 +37,7 @@ from chatmemory.codec.messages import (
     MAX_CALLS,
     ROLES,
     Row,
+    batch_author,
     count_tokens,
     decode,
     decode_batch,
@@ -49,6 +51,7 @@ from chatmemory.codec.usage import parse_usage, token_count
 __all__ = [
     "BATCH_BEGIN",
     "CALLS",
+    "CLIENT_PREFIX",
     "HIDDEN",
     "MAX_CALLS",
     "MAX_SAFE_INTEGER",
@@ -61,6 +64,7 @@ __all__ = [
     "Row",
     "Steps",
     "answered_call",
+    "batch_author",
     "call_ids",
     "calls_of",
     "check_client_id",

@@ -37,7 +37,7 @@ class Question:
 
     @classmethod
     def of(cls, message: Mapping[str, object]) -> Question | None:
-        """Parse the question in a plain message; None if there is none that can be answered."""
+        """Parse the question in a plain message; None without a question that can be answered."""
         match message.get("asks"):
             case {"thread": str(thread), "interrupts": [{"id": str(), "value": _}, *_] as found}:
                 asked = [interrupt for interrupt in found if isinstance(interrupt, dict)]

@@ -83,6 +83,10 @@ def new_client_id() -> str:
     return secrets.token_urlsafe(16)
 
 
+CLIENT_PREFIX = "ui:"
+"""How the keys begin under which foreign chat clients keep their own ids."""
+
+
 def check_key(value: object, *, field: str = "key") -> str:
     """Return a valid session key unchanged, else raise BadInput."""
     if not isinstance(value, str) or not _KEY.fullmatch(value):

@@ -37,7 +37,7 @@ MAX_CALLS = 1_000
 """Maximum tool calls of one message, valid and invalid: ending a turn may add a row for each."""
 
 BATCH_BEGIN = '{"messages":'
-"""How the text of `encode_batch` begins, and that of a message with a role never does."""
+"""How the text of `encode_batch` begins. No message with a role begins so."""
 
 _MEDIA_TYPES = frozenset(
     {"image", "image_url", "input_image", "image_generation_call", "computer_screenshot"}
@@ -129,7 +129,7 @@ def decode(role: str, text: str, body: str | None) -> dict[str, object]:
     if body is None and role in ROLES:
         return {"role": role, "content": text}
     try:
-        return _read(role, body)
+        return _parse_body(role, body)
     except (BadInput, ValueError) as error:
         kind = error.code if isinstance(error, BadInput) else "bad_json"
         log_once(logger, logging.WARNING, _UNDECODABLE, kind)
@@ -220,10 +220,25 @@ def _without_media(value: list[object], found: list[object]) -> list[object]:
     return [copy(part) for part in value]
 
 
-def encode_batch(rows: Sequence[Row]) -> str:
-    """Convert rows to one JSON text, which `decode` reads as an empty user's message."""
+def encode_batch(rows: Sequence[Row], author: str | None = None) -> str:
+    """Convert rows and their author to one JSON text.
+
+    `decode` reads it as an empty message of a user.
+    """
     messages = [decode(row.role, row.text, row.body) for row in rows]
-    return dump_json({"messages": messages, "role": "user", "content": ""})
+    by = {} if author is None else {"author": author}
+    return dump_json({"messages": messages, **by, "role": "user", "content": ""})
+
+
+def batch_author(text: str) -> str | None:
+    """Return the author of an `encode_batch`; None if it has none, or is another text."""
+    if not text.startswith(BATCH_BEGIN):
+        return None
+    try:
+        author = _parse_body("user", text, MAX_DEPTH + 2).get("author")
+    except (BadInput, ValueError):  # an import may contain any text
+        return None
+    return author if isinstance(author, str) else None
 
 
 def decode_batch(text: str) -> list[dict[str, object]]:
@@ -231,13 +246,13 @@ def decode_batch(text: str) -> list[dict[str, object]]:
     if not text.startswith(BATCH_BEGIN):
         return []
     try:
-        messages: Any = _read("user", text, MAX_DEPTH + 2)["messages"]
-        return [_read(each["role"], dump_json(each)) for each in messages]
+        messages: Any = _parse_body("user", text, MAX_DEPTH + 2)["messages"]
+        return [_parse_body(each["role"], dump_json(each)) for each in messages]
     except (BadInput, ValueError, TypeError, KeyError):  # an import may contain any text
         return []
 
 
-def _read(role: str, body: str | None, max_depth: int = MAX_DEPTH) -> dict[str, object]:
+def _parse_body(role: str, body: str | None, max_depth: int = MAX_DEPTH) -> dict[str, object]:
     """Parse a row's body. Raises BadInput, ValueError."""
     if role not in ROLES or body is None:
         raise BadInput(code="bad_field")
@@ -323,7 +338,7 @@ def _limited_body(message: dict[str, object], lenient: bool, field: str) -> str:
         text = f"The message has {size:,} bytes; the limit is {limit:,}."
         raise BadInput(text, code="too_large", field=field, limit=limit)
     repaired: list[str] = []
-    for part_size, path, remove in sorted(_parts(message), key=itemgetter(0), reverse=True):
+    for part_size, path, remove in sorted(_losable_parts(message), key=itemgetter(0), reverse=True):
         if size > limit:
             remove()
             size -= part_size
@@ -333,7 +348,7 @@ def _limited_body(message: dict[str, object], lenient: bool, field: str) -> str:
     return dump_json(message)
 
 
-def _parts(message: dict[str, object]) -> Iterator[tuple[int, str, Callable[[], object]]]:
+def _losable_parts(message: dict[str, object]) -> Iterator[tuple[int, str, Callable[[], object]]]:
     """Yield the size and path of each part that a message can lose, and a function to remove it.
 
     A block becomes a text, and a call keeps its id and name.
@@ -341,25 +356,25 @@ def _parts(message: dict[str, object]) -> Iterator[tuple[int, str, Callable[[], 
     content = message["content"]
     for index, block in enumerate(content if isinstance(content, list) else []):
         if isinstance(block, dict):
-            size = _size(block)
+            size = _json_size(block)
             removed = f"[a block of {size:,} bytes was removed]"
             _, text = next(text_blocks([block]), (index, removed))
             kept = {"type": "text", "text": text}
             path = path_of("content", index)
-            yield size - _size(kept), path, partial(setitem, content, index, kept)
+            yield size - _json_size(kept), path, partial(setitem, content, index, kept)
     for key in CALLS:
         for index, call in enumerate(calls_of(message, key)):
             args = call.get("args")
             path = path_of(key, index, "args")
             yield (
-                _size(args),
+                _json_size(args),
                 path,
                 partial(setitem, call, "args", "" if isinstance(args, str) else {}),
             )
     for key, value in message.items():
         if key not in ("role", "content", "kind", *CALLS):
-            yield _size(value), path_of(key), partial(message.pop, key)
+            yield _json_size(value), path_of(key), partial(message.pop, key)
 
 
-def _size(value: object) -> int:
+def _json_size(value: object) -> int:
     return len(dump_json(value).encode())

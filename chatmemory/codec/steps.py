@@ -76,15 +76,15 @@ def steps_of(message: Mapping[str, object], *, max_chars: int = MAX_STEP_CHARS) 
         )
     if message.get("role") != "assistant":
         return Steps()
-    reasoning = "\n\n".join(_reasoning(message))
+    reasoning = "\n\n".join(_reasoning_texts(message))
     cut = len(reasoning) > max_chars
     return Steps(
-        calls=list(_calls(message, max_chars)),
+        calls=list(_truncated_calls(message, max_chars)),
         reasoning=Reasoning(text=reasoning[:max_chars], cut=cut) if reasoning else None,
     )
 
 
-def _calls(message: Mapping[str, object], max_chars: int) -> Iterator[Call]:
+def _truncated_calls(message: Mapping[str, object], max_chars: int) -> Iterator[Call]:
     left = max_chars
     found = chain.from_iterable(calls_of(message, key) for key in CALLS)
     for call in islice(found, MAX_SHOWN_CALLS):
@@ -96,26 +96,26 @@ def _calls(message: Mapping[str, object], max_chars: int) -> Iterator[Call]:
         yield Call(id=call_id, name=name, args=shown, cut=shown != args)
 
 
-def _reasoning(message: Mapping[str, object]) -> Iterator[str]:
+def _reasoning_texts(message: Mapping[str, object]) -> Iterator[str]:
     """Yield the texts of the blocks of reasoning, and of the field that some models use."""
     content, extra = message.get("content"), message.get("additional_kwargs")
     if isinstance(extra, Mapping):
-        yield from _texts([extra.get("reasoning_content"), extra.get("reasoning")])
+        yield from _reasoning_values([extra.get("reasoning_content"), extra.get("reasoning")])
     for block in content if isinstance(content, list) else []:
         if isinstance(block, Mapping) and block.get("type") in REASONING_TYPES:
-            yield from _texts(block)
+            yield from _reasoning_values(block)
 
 
-def _texts(value: object) -> Iterator[str]:
+def _reasoning_values(value: object) -> Iterator[str]:
     match value:
         case str() if text := value.strip():
             yield text
         case list():
             for part in value:
-                yield from _texts(part)
+                yield from _reasoning_values(part)
         case Mapping():
             for key in _REASONING_KEYS:
-                yield from _texts(value.get(key))
+                yield from _reasoning_values(value.get(key))
 
 
 def _label(value: object) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypedDict, TypeVar, assert_never
 
 from chatmemory import codec, protocol
 from chatmemory.consumers import calls
-from chatmemory.consumers.feed import Feed
 from chatmemory.errors import MemoryUnavailable
+from chatmemory.live.feed import Feed
+from chatmemory.models import Session
 from chatmemory.protocol import Feedback, Fetch, Rename, Send, Stop
 from chatmemory.services import Actor, Login
 
@@ -33,10 +35,20 @@ class Caller:
     """The login with which the user was authenticated."""
     session_key: str
     answer_seconds: float
+    authenticated_at: float = field(default_factory=time.monotonic)
+    """When the login was checked, on the monotonic clock."""
 
     @property
     def address(self) -> Address:
         return {"session_key": self.session_key, "by": self.login.actor}
+
+    async def open_session(self, *, create: bool, fresh_seconds: float) -> Session:
+        """Return the session of the key. A login of the last `fresh_seconds` is not checked again.
+
+        Raises NotFound, MemoryUnavailable, Unauthenticated, Forbidden.
+        """
+        is_fresh = time.monotonic() - self.authenticated_at < fresh_seconds
+        return await calls.aopen(self.login, **self.address, is_fresh=is_fresh, create=create)
 
     async def answer(self, frame: Send | Stop | Rename | Feedback | Fetch, feed: Feed) -> str:
         """Return the `ok` frame.
@@ -45,7 +57,7 @@ class Caller:
         """
         match frame:
             case Send():
-                return await self._admit(frame, feed.place.epoch)
+                return await self._answer_send(frame, feed.ref.epoch)
             case Stop(id=frame_id, turn=turn):
                 status = await self._with_timeout(
                     calls.astop(self.login, **self.address, turn=turn)
@@ -62,11 +74,11 @@ class Caller:
                 )
                 return protocol.dump("ok", id=frame_id, turn=turn, feedback=value)
             case Fetch():
-                return await self._fetch(frame, feed)
+                return await self._answer_fetch(frame, feed)
             case _:
                 assert_never(frame)
 
-    async def _admit(self, frame: Send, epoch: int) -> str:
+    async def _answer_send(self, frame: Send, epoch: int) -> str:
         admitted = await self._with_timeout(
             calls.asend(
                 self.login,
@@ -88,7 +100,7 @@ class Caller:
             duplicate=admitted.is_duplicate,
         )
 
-    async def _fetch(self, frame: Fetch, feed: Feed) -> str:
+    async def _answer_fetch(self, frame: Fetch, feed: Feed) -> str:
         # Before the read, so that the feed sends a row that changes during it.
         feed.extend_down(frame.before_seq - frame.limit)
         page = await self._with_timeout(

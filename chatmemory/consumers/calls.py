@@ -30,7 +30,9 @@ def _with_login_check(function: Callable[P, T]) -> Callable[Concatenate[Login, P
     return inner
 
 
-def _open(login: Login, /, *, is_fresh: bool, session_key: str, by: Actor, create: bool) -> Session:
+def _open_chat(
+    login: Login, /, *, is_fresh: bool, session_key: str, by: Actor, create: bool
+) -> Session:
     """Return the session of a key; with `create`, a new one for a new key.
 
     The handshake has just checked a fresh login. Raises NotFound, with no difference between an
@@ -49,7 +51,7 @@ def _open(login: Login, /, *, is_fresh: bool, session_key: str, by: Actor, creat
     return services.open_session(session_key=key, by=by)
 
 
-def _send(login: Login, /, *, by: Actor, **fields: Any) -> Admitted:
+def _admit_message(login: Login, /, *, by: Actor, **fields: Any) -> Admitted:
     """Admit a turn and launch its run."""
     logins.check_login(login)
     rates.check_network(by, login.network)
@@ -71,13 +73,13 @@ def _set_feedback(*, by: Actor, **fields: Any) -> None:
     services.set_feedback(by=by, **fields)
 
 
-def _lane(_: Login, /, **fields: Any) -> Lane:
+def _lane_of_call(_: Login, /, **fields: Any) -> Lane:
     return address_lane(**fields)
 
 
-aopen = in_pool(_open, lane=_lane)
-asend = in_pool(_send, lane=_lane)
-astop = in_pool(_with_login_check(services.stop_turn), lane=_lane)
-arename = in_pool(_with_login_check(_rename), lane=_lane)
-afeedback = in_pool(_with_login_check(_set_feedback), lane=_lane)
+aopen = in_pool(_open_chat, lane=_lane_of_call)
+asend = in_pool(_admit_message, lane=_lane_of_call)
+astop = in_pool(_with_login_check(services.stop_turn), lane=_lane_of_call)
+arename = in_pool(_with_login_check(_rename), lane=_lane_of_call)
+afeedback = in_pool(_with_login_check(_set_feedback), lane=_lane_of_call)
 afetch = in_pool(_with_login_check(services.read_page))

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
 import time
+
+RETRY_SECONDS = 1.0
+"""The average pause before a failed read is repeated."""
 
 
 class DatabaseWait:
@@ -31,3 +35,8 @@ class DatabaseWait:
             return False
         self.notice_at = math.inf
         return True
+
+
+def retry_seconds() -> float:
+    """Return a random pause, so that the sockets do not repeat their reads simultaneously."""
+    return RETRY_SECONDS * random.uniform(0.5, 1.5)  # noqa: S311  # no secret

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chatmemory.live.credit import CreditLimits
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SocketLimits:
+class SocketLimits(CreditLimits):
     """The limits of one socket that no setting changes. Tests replace them."""
 
     hello_seconds: float = 10.0
@@ -22,11 +24,3 @@ class SocketLimits:
     """The sustained rate of a client's frames."""
     burst: int = 100
     """Frames accepted above the rate; after as many refused frames the socket is closed."""
-    silence_seconds: float = 20.0
-    """A ping is sent after this time without a frame."""
-    pong_seconds: float = 30.0
-    """A ping must be answered within this time."""
-    ping_bytes: int = 64 * 1024
-    """After this number of bytes a ping asks the client to confirm."""
-    credit_bytes: int = 256 * 1024
-    """How many bytes may be unconfirmed."""

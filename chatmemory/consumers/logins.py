@@ -78,25 +78,25 @@ async def _login_of_cookie(scope: Mapping[str, Any]) -> Login:
 
 def _visitor_token(scope: Mapping[str, Any]) -> str | None:
     is_secure = scope.get("scheme") == "wss"
-    return token_in(_cookies(scope), host=_header(scope, b"host"), is_secure=is_secure)
+    return token_in(_cookies(scope), host=_header_value(scope, b"host"), is_secure=is_secure)
 
 
 def _cookies(scope: Mapping[str, Any]) -> dict[str, str]:
-    return parse_cookie(_header(scope, b"cookie", "; "))
+    return parse_cookie(_header_value(scope, b"cookie", "; "))
 
 
 def _network(scope: Mapping[str, Any]) -> str:
     remote, _ = scope.get("client") or ("", 0)
-    return network_of(remote or "", _header(scope, b"x-forwarded-for", ","))
+    return network_of(remote or "", _header_value(scope, b"x-forwarded-for", ","))
 
 
-def _header(scope: Mapping[str, Any], name: bytes, separator: str = ",") -> str:
+def _header_value(scope: Mapping[str, Any], name: bytes, separator: str = ",") -> str:
     """Return the value of a header; of a repeated one, all values."""
     return separator.join(value.decode("latin1") for key, value in scope["headers"] if key == name)
 
 
 def _of_user(user: object, key: str | None = None, credential: str | None = None) -> Login:
-    # The primary key of an account of another model is that of another person.
+    # An account of another model may have the primary key of another person.
     if not isinstance(user, get_user_model()) or not logins.is_active(user):
         raise Unauthenticated
     return Login.of(user, key, credential)

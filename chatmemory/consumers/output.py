@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from chatmemory import protocol
-from chatmemory.consumers.credit import Credit
+from chatmemory.live.credit import Credit
 
 
 class Output:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 
-from chatmemory.consumers.credit import Credit
-from chatmemory.consumers.feed import Feed
+from chatmemory.live.credit import Credit
+from chatmemory.live.feed import Feed
 
 
 class FrameSource:
@@ -19,6 +19,8 @@ class FrameSource:
         self._frames: AsyncGenerator[str, None] | None = None
         self._may_read = False
         self._next_frame: asyncio.Future[str | None] | None = None
+        self._has_read = False
+        """Whether the feed has waited for the database since it last began."""
         self.is_reading = False
         """Whether the feed waits for the database."""
 
@@ -27,6 +29,15 @@ class FrameSource:
 
         Calls `wake` later, when the database has answered. Raises the errors of the feed.
         """
+        frame = await self._next_if_ready()
+        while frame is None and self._has_read and not self.is_reading:
+            # What arrived at the end of a read has shared its wake, and the feed may not have seen
+            # it: begin again.
+            self._has_read = False
+            frame = await self._next_if_ready()
+        return frame
+
+    async def _next_if_ready(self) -> str | None:
         if self._next_frame is None:
             is_ready = self._frames is not None and self._feed.is_next_ready
             if self._frames is None:
@@ -39,7 +50,7 @@ class FrameSource:
             await asyncio.sleep(0)  # lets the task start: without a read it ends in its first step
         if not self._next_frame.done():
             if not self.is_reading:
-                self.is_reading = True
+                self.is_reading = self._has_read = True
                 self._next_frame.add_done_callback(lambda _: self._wake())
             return None
         frame, self._next_frame, self.is_reading = self._next_frame, None, False

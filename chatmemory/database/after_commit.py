@@ -32,7 +32,7 @@ from chatmemory.models import AuditAction, Change, Turn
 # no receiver is notified of a write that is rolled back, and none runs inside a transaction.
 # - Signals to the app's own receivers (changes, turn_ready, stop_requested, job_waiting,
 #   visitor_ended), and turn_waiting and session_changed, are sent immediately by the thread that
-#   committed. Our receivers only pass a hint to a loop or a thread.
+#   committed. Our receivers only pass a notification to a loop or a thread.
 # - Signals to the host's receivers, which may be slow, are sent by the delivery thread if a thread
 #   of the pool committed, in the order of the commits. Sockets and runs wait for a pool thread, so
 #   it must not wait for the host's code. Other threads belong to their caller and send themselves.
@@ -48,7 +48,7 @@ MAX_UNDELIVERED = 1_000
 """Signals that may wait for slow receivers. The thread that committed sends any others itself."""
 
 changes = signals.Signal()
-"""`session_changed` for the app's own receivers. Also carries `change`, which may have content: a
+"""`session_changed` for the app's own receivers. Sent with `change`, which may have content: a
 `Change`, or None if it must be read, see Note [Rows from memory]; and `is_local`, whether another
 announcement follows for other processes."""
 
@@ -59,7 +59,7 @@ job_waiting = signals.Signal()
 """A job waits for a process to execute it. For the app's own receivers."""
 
 visitor_ended = signals.Signal()
-"""A visitor ended or was adopted. Also carries `scope`. For the app's own receivers."""
+"""A visitor ended or was adopted. Sent with `scope`. For the app's own receivers."""
 
 _delivery_thread = DaemonExecutor(1, name="chatmemory-signals")
 _free_slots = threading.Semaphore(MAX_UNDELIVERED)
@@ -135,8 +135,7 @@ def announce_visitor_ended(scope: str) -> None:
 
 def announce_finished(session_pk: int, client_id: str, status: str, error: str) -> None:
     """Send `turn_finished` and log the turn after the commit."""
-    send = partial(_send_finished, session_pk, client_id, status, error)
-    _call_after_commit(partial(_call_on_delivery_thread, send))
+    call_host_after_commit(partial(_send_finished, session_pk, client_id, status, error))
 
 
 def announce_failure(session_pk: int, client_id: str, error: BaseException) -> None:
@@ -146,13 +145,17 @@ def announce_failure(session_pk: int, client_id: str, error: BaseException) -> N
         _call_on_delivery_thread(partial(signals.responder_failed.send_robust, None, **fields))
 
 
-def announce_act(session_pk: int | None, action: str, actor: str, messages: int) -> None:
-    """Send `act_recorded` after the commit, and `history_removed` if a session lost messages.
+def announce_action(session_pk: int | None, action: str, actor: str, messages: int) -> None:
+    """Send `action_recorded` after the commit, and `history_removed` if a session lost messages.
 
     `session_pk` is None for an action on several sessions.
     """
     _deliver_after_commit(
-        signals.act_recorded, session_pk=session_pk, action=action, actor=actor, messages=messages
+        signals.action_recorded,
+        session_pk=session_pk,
+        action=action,
+        actor=actor,
+        messages=messages,
     )
     if session_pk is not None and action in REMOVING:
         _deliver_after_commit(
@@ -207,8 +210,12 @@ def _send_after_commit(signal: Signal, **fields: Any) -> None:
 def _deliver_after_commit(signal: Signal, **fields: Any) -> None:
     """Send a signal to the host's receivers; see Note [Delivery after commit]."""
     if signal.has_listeners():
-        send = partial(signal.send_robust, None, **fields)
-        _call_after_commit(partial(_call_on_delivery_thread, send))
+        call_host_after_commit(partial(signal.send_robust, None, **fields))
+
+
+def call_host_after_commit(call: Callable[[], object]) -> None:
+    """Call code of the host, which may be slow, after the commit: Note [Delivery after commit]."""
+    _call_after_commit(partial(_call_on_delivery_thread, call))
 
 
 def is_everything_delivered() -> bool:

@@ -156,6 +156,23 @@ def fault_of(error: DatabaseError | InterfaceError) -> Fault:
     return Fault.CONNECTION_LOST if isinstance(error, InterfaceError) else Fault.OTHER
 
 
+TRANSIENT = frozenset(
+    {
+        Fault.CONFLICT,
+        Fault.LOCK_TIMEOUT,
+        Fault.READ_ONLY,
+        Fault.CONNECTION_LOST,
+        Fault.TOO_MANY_CONNECTIONS,
+    }
+)
+"""The errors after which the same transaction can succeed later."""
+
+
+def is_transient(error: BaseException | None) -> bool:
+    """Whether an error of the database is one of `TRANSIENT`."""
+    return isinstance(error, DatabaseError | InterfaceError) and fault_of(error) in TRANSIENT
+
+
 def is_unavailable(error: BaseException) -> bool:
     """Whether an error means that the database cannot be reached, or has no tables."""
     kinds = (Fault.CONNECTION_LOST, Fault.TOO_MANY_CONNECTIONS, Fault.NO_TABLES)
@@ -193,6 +210,6 @@ def discard_connection_after(error: DatabaseError | InterfaceError) -> None:
     if fault in (Fault.CONNECTION_LOST, Fault.READ_ONLY) and not connection.in_atomic_block:
         connection.close()
     if fault is Fault.CONNECTION_LOST:
-        # It may be that of the users or the Django sessions, which can be in another database.
+        # It may be to the database of the users or the Django sessions, which can be another one.
         for other in all_connections.all(initialized_only=True):
             other.close_if_unusable_or_obsolete()

@@ -16,7 +16,7 @@ from weakref import WeakSet
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections
 
-from chatmemory.conf import settings
+from chatmemory.database.pool import threads
 from chatmemory.database.threads import DaemonExecutor
 
 # Note [Host code in loops]
@@ -50,17 +50,20 @@ class HostExecutor(DaemonExecutor):
     """Calls the host's code, each time with usable connections. See Note [Host code in loops]."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        if settings.DB_THREADS or not _is_host_code.get():  # a test's own calls need threads
-            return super().submit(partial(_with_fresh_connection, fn, *args, **kwargs))
-        call = sync_to_async(fn)(*args, **kwargs)
-        return asyncio.run_coroutine_threadsafe(call, asyncio.get_running_loop())
+        submit = partial(super().submit, partial(_with_fresh_connection, fn, *args, **kwargs))
+        if not _is_host_code.get():
+            return submit()  # a test's own calls need threads
+        return threads().elsewhere(submit, inline=partial(_submit_to_test, fn, *args, **kwargs))
+
+
+def _submit_to_test(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    call = sync_to_async(fn)(*args, **kwargs)
+    return asyncio.run_coroutine_threadsafe(call, asyncio.get_running_loop())
 
 
 @asynccontextmanager
 async def fresh_connections() -> AsyncIterator[None]:
     """Let async code of the host use the database in this block: Note [Host code in loops]."""
-    if not settings.DB_THREADS:
-        _use_host_executor()
     token, task = _is_host_code.set(True), asyncio.current_task()
     try:
         await _start_closing(is_only=_count_block(1) == 1)
@@ -97,12 +100,18 @@ def _count_block(change: int) -> int:
 
 async def _start_closing(*, is_only: bool) -> None:
     closing = asyncio.ensure_future(_aclose_old(is_only=is_only))
-    if settings.DB_THREADS:
-        _closing.add(closing)  # the loop has only weak references
-        closing.add_done_callback(_closing.discard)
-        await asyncio.sleep(0)  # it is in the queue of the thread now
-    else:
-        await closing  # a test may end its loop
+    await threads().elsewhere(partial(_queue, closing), inline=partial(_finish_in_test, closing))
+
+
+async def _queue(closing: asyncio.Future[None]) -> None:
+    _closing.add(closing)  # the loop has only weak references
+    closing.add_done_callback(_closing.discard)
+    await asyncio.sleep(0)  # it is in the queue of the thread now
+
+
+async def _finish_in_test(closing: asyncio.Future[None]) -> None:
+    _use_host_executor()
+    await closing  # a test may end its loop
 
 
 def _close_old(*, is_only: bool) -> None:

@@ -77,9 +77,8 @@ def as_if_committed(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
             and connection.atomic_blocks
             and all(map(_is_of_test, connection.atomic_blocks))
         ):
-            hooks = connection.run_on_commit[count:]
-            del connection.run_on_commit[count:]
-            for _, hook, is_robust in hooks:  # type: ignore[misc]  # django-stubs omit the third item
+            while len(connection.run_on_commit) > count:  # a hook may add further ones
+                _, hook, is_robust = connection.run_on_commit.pop(count)  # type: ignore[misc]  # django-stubs omit the third item
                 _call_hook(hook, is_robust=is_robust)
 
 

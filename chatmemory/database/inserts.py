@@ -54,6 +54,7 @@ _COLUMNS = (
     "status",
     "error",
     "model",
+    "author",
     "tokens",
 )
 _DIFFERING = ("role", "text", "tokens")
@@ -155,6 +156,7 @@ class _Write:
     conditions: Mapping[str, object]
     only_unexpired: bool
     client_id: str | None
+    author: str | None
     turn: int | None
     begins_turn: bool
     updates: Mapping[str, object]
@@ -178,6 +180,7 @@ class _Write:
                 row.status,
                 row.error,
                 row.model,
+                self.author,
                 row.tokens,
             )
             for index, row in enumerate(self.rows)
@@ -208,12 +211,12 @@ class _Write:
         times = {seq: created_at for *_, seq, created_at in found}
         first_seq = min(times)
         turn = first_seq if self.begins_turn else self.turn
-        # The client_id of the user row is that of the turn, which runs before or after the write.
+        # The user row has the client_id of the turn, which runs before or after the write.
         running: Any = self.updates.get("running") or self.conditions.get("running")
         rows = []
         for seq, values in enumerate(self.values(), first_seq):
             given: dict[str, Any] = dict(zip(_COLUMNS, values, strict=True))
-            del given["batch"]
+            del given["batch"], given["author"]  # readers get neither
             rows.append(
                 StoredMessage(
                     seq=seq,
@@ -238,6 +241,7 @@ def store_rows(
     conditions: Mapping[str, object],
     only_unexpired: bool = False,
     client_id: str | None = None,
+    author: str | None = None,
     turn: int | None = None,
     begins_turn: bool = False,
     updates: Mapping[str, object] | None = None,
@@ -259,6 +263,7 @@ def store_rows(
         conditions=conditions,
         only_unexpired=only_unexpired,
         client_id=client_id,
+        author=author,
         turn=turn,
         begins_turn=begins_turn,
         updates=updates or {},

@@ -90,7 +90,7 @@ def lock_limit_sql(waits: bool = True) -> str:
 def lock_at(scope: str, key: str) -> Session:
     """Lock the session with this address. Needs a transaction.
 
-    Raises NotFound if there is none, or if it was removed or has expired.
+    Raises NotFound if the session is missing, removed or expired.
     """
     return lock_one(Session.objects.at(scope, key))
 
@@ -146,8 +146,7 @@ def update_without_waiting(
     with locked_transaction():
         unlocked = rows.select_for_update(skip_locked=skip_locked, nowait=not skip_locked)
         pks = list(unlocked.values_list("pk", flat=True))
-        updated: int = rows.model._default_manager.filter(pk__in=pks).update(**columns)
-        return updated
+        return rows.filter(pk__in=pks).update(**columns)  # the conditions name the session
 
 
 def delete_without_waiting(rows: QuerySet[Any], *, at_most: int) -> None:

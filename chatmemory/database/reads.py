@@ -12,15 +12,15 @@ from chatmemory.database.faults import write_connection
 from chatmemory.database.retries import retried
 from chatmemory.database.statements import CompiledSelect, Parameter, padded
 from chatmemory.models import (
+    DIGESTED_COLUMNS,
     HEAD_COLUMNS,
-    MARKED_COLUMNS,
     Head,
     Message,
     Page,
     Session,
     head_of,
-    mark_of,
     page_of,
+    row_digest_of,
 )
 
 M = TypeVar("M", bound=Model)
@@ -45,7 +45,7 @@ def read_page_at(
     """Read a page of the session at an address as `SessionQuerySet.page` does."""
     shape = (after is not None, before is not None, limit is not None)
     rows = _PAGE.tuples(*shape, scope=scope, key=key, after=after, before=before, limit=limit)
-    return page_of(rows, is_marked=after is not None)
+    return page_of(rows, has_digest=after is not None)
 
 
 def _marked_rows(count: int) -> QuerySet[Any, Any]:
@@ -57,18 +57,18 @@ def _marked_rows(count: int) -> QuerySet[Any, Any]:
         session__key=Parameter("session__key", text),
         session__epoch=Parameter("session__epoch"),
     )
-    return rows.values(*MARKED_COLUMNS)
+    return rows.values(*DIGESTED_COLUMNS)
 
 
 _MARKED = CompiledSelect(_marked_rows)
 
 
 @retried(is_repeatable=True)
-def read_marks(head: Head, seqs: Sequence[int]) -> dict[int, str]:
-    """Read the marks of these rows of a session; rows that do not exist are left out."""
+def read_row_digests(head: Head, seqs: Sequence[int]) -> dict[int, str]:
+    """Read the digests of these rows of a session; rows that do not exist are left out."""
     values = {f"seq_{index}": seq for index, seq in enumerate(padded(seqs))}
     rows = _MARKED.tuples(len(values), **values, **head.as_session())
-    return {seq: mark_of(seq, *identity) for seq, *identity in rows}
+    return {seq: row_digest_of(seq, *identity) for seq, *identity in rows}
 
 
 def _content_rows() -> QuerySet[Any, Any]:

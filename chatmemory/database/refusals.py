@@ -37,7 +37,7 @@ FROM (
 ) s
 LEFT JOIN {messages} first ON first.session_id = s.id AND first.client_id = %(client_id)s
 LEFT JOIN {messages} m
-    ON m.session_id = s.id AND m.seq >= first.seq AND m.seq < first.seq + first.batch
+    ON m.session_id = first.session_id AND m.seq >= first.seq AND m.seq < first.seq + first.batch
 LEFT JOIN {turns} earlier ON earlier.session_id = s.id AND earlier.client_id = %(client_id)s
 LEFT JOIN {turns} running ON running.session_id = s.id AND running.client_id = s.running
 ORDER BY m.seq"""

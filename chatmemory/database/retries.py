@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import logging
 import random
+import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial, wraps
 from itertools import count
 from types import CodeType
@@ -23,7 +25,13 @@ from django.db import (
 )
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from chatmemory.database.faults import Fault, discard_connection_after, fault_of, write_connection
+from chatmemory.database.faults import (
+    TRANSIENT,
+    Fault,
+    discard_connection_after,
+    fault_of,
+    write_connection,
+)
 from chatmemory.errors import BadInput, ChatMemoryError, MemoryUnavailable, NotFound
 
 logger = logging.getLogger(__name__)
@@ -71,7 +79,7 @@ def durably(work: Callable[[], T], *, is_repeatable: bool) -> T:
         try:
             return work()
         except SynchronousOnlyOperation as error:
-            raise SynchronousOnlyOperation(_twin_hint(work)) from error
+            raise SynchronousOnlyOperation(_async_advice(work)) from error
         except (DatabaseError, InterfaceError) as error:
             fault = fault_of(error)
             if fault is not Fault.NO_TABLES and isinstance(
@@ -86,13 +94,13 @@ def durably(work: Callable[[], T], *, is_repeatable: bool) -> T:
             if connection.in_atomic_block:
                 # No retry: on MariaDB a deadlock has rolled back the caller's statements too.
                 transaction.set_rollback(True, using=connection.alias)
-                raise MemoryUnavailable(_rollback_hint(connection)) from error
+                raise MemoryUnavailable(_rollback_advice(connection)) from error
             max_pause = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(attempt, 10))
             pause = random.uniform(0, max_pause)  # noqa: S311  # no secret
             may_retry = (
-                fault in (Fault.CONFLICT, Fault.TOO_MANY_CONNECTIONS, Fault.READ_ONLY)
-                or (fault is Fault.LOCK_TIMEOUT and lock_timeouts < MAX_LOCK_TIMEOUTS)
-                or (fault is Fault.CONNECTION_LOST and is_repeatable)
+                fault in TRANSIENT
+                and (fault is not Fault.LOCK_TIMEOUT or lock_timeouts < MAX_LOCK_TIMEOUTS)
+                and (fault is not Fault.CONNECTION_LOST or is_repeatable)
             )
             if not may_retry or time.monotonic() + pause > deadline:
                 logger.warning("database error, no further retry: %s", fault.name)
@@ -101,26 +109,44 @@ def durably(work: Callable[[], T], *, is_repeatable: bool) -> T:
     raise AssertionError("unreachable")
 
 
-def has_twin(name: str) -> Callable[[C], C]:
-    """Decorate a function to register the name of its async twin for the hint of `durably`."""
+def has_async_version(name: str) -> Callable[[C], C]:
+    """Decorate a function to register its async version beside it for the advice of `durably`."""
 
     def register(function: C) -> C:
-        _twins[inspect.unwrap(function).__code__] = name
+        original = inspect.unwrap(function)
+        _async_versions[original.__code__] = _AsyncVersion(original, name)
         return function
 
     return register
 
 
-_twins: dict[CodeType, str] = {}
+@dataclass(frozen=True, slots=True)
+class _AsyncVersion:
+    """The name of the async version of a function, in the same class or module."""
+
+    function: Callable[..., Any]
+    name: str
+
+    def exists(self) -> bool:
+        """Return whether a caller finds it; a function can be wrapped without getting a name."""
+        found: object = sys.modules.get(self.function.__module__)
+        for part in self.function.__qualname__.split(".")[:-1]:
+            found = getattr(found, part, None)
+        return hasattr(found, self.name)
 
 
-def _twin_hint(work: Callable[[], object]) -> str:
-    """Return a hint with the twin of the outermost function that has one, as the host called it."""
+_async_versions: dict[CodeType, _AsyncVersion] = {}
+
+
+def _async_advice(work: Callable[[], object]) -> str:
+    """Return advice with the async version of the outermost function that has one."""
     function = work.func if isinstance(work, partial) else work
     codes = [getattr(function, "__code__", None)]
-    codes += [frame.f_code for frame, _ in traceback.walk_stack(None)]
-    name = next((_twins[code] for code in reversed(codes) if code in _twins), None)
-    use = f"use `await {name}(…)` instead" if name else "call this in a thread"
+    # Not None: how many frames are skipped then depends on the version of Python.
+    codes += [frame.f_code for frame, _ in traceback.walk_stack(inspect.currentframe())]
+    registered = (_async_versions[code] for code in reversed(codes) if code in _async_versions)
+    found = next((version for version in registered if version.exists()), None)
+    use = f"use `await {found.name}(…)` instead" if found else "call this in a thread"
     return f"An event loop is running: {use}."
 
 
@@ -136,8 +162,8 @@ def _raise_permanent_error(fault: Fault, error: Exception) -> None:
         raise refusals[fault] from error
 
 
-def _rollback_hint(connection: BaseDatabaseWrapper) -> str:
-    hint = "The memory is unavailable. Roll back the transaction around this call."
+def _rollback_advice(connection: BaseDatabaseWrapper) -> str:
+    advice = "The memory is unavailable. Roll back the transaction around this call."
     if connection.vendor == "sqlite":
-        hint += ' Set "transaction_mode": "IMMEDIATE" in the OPTIONS of the database to avoid this.'
-    return hint
+        advice += ' Set "transaction_mode": "IMMEDIATE" in the OPTIONS of the database.'
+    return advice

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,6 +22,7 @@ from django.db.models.sql.compiler import SQLCompiler
 from chatmemory.conf import settings
 from chatmemory.database.faults import write_connection
 from chatmemory.logs import log_once
+from chatmemory.models import Turn
 from chatmemory.models.fields import KeyField
 
 # Note [Statements built once]
@@ -33,6 +35,8 @@ from chatmemory.models.fields import KeyField
 # - On PostgreSQL psycopg prepares a statement at its second use in a connection, so that a
 #   connection for one request pays nothing. Django's cursor puts the parameters into the text and
 #   never prepares, so a server-side cursor of psycopg is used.
+# - The statuses of turns are a part of the text: with a parameter in their place, a plan that
+#   PostgreSQL makes for all values cannot use the index of the few live turns.
 # - Integers are sent as bigint, since psycopg prepares again for each combination of types.
 # - psycopg drops all prepared statements after a ROLLBACK, also one to a savepoint. Ordinary
 #   refusals therefore match no row instead of rolling back.
@@ -84,6 +88,23 @@ class _Statement:
     params: tuple[object, ...]
     names: tuple[str, ...] = ()
     converters: tuple[tuple[int, Sequence[Callable[..., Any]], Any], ...] = ()
+
+    @classmethod
+    def of(cls, sql: str, params: Sequence[object], **reading: Any) -> _Statement:
+        """Return the statement that the ORM has compiled, with the statuses in its text."""
+        kept: list[object] = []
+        values = iter(params)
+
+        def replace(match: re.Match[str]) -> str:
+            if match[0] == "%%":
+                return "%%"
+            value = next(values)
+            if value in Turn.Status.values:
+                return f"'{value}'"
+            kept.append(value)
+            return "%s"
+
+        return cls(sql=re.sub("%[%s]", replace, sql), params=tuple(kept), **reading)
 
     def bound(self, values: Mapping[str, object], connection: BaseDatabaseWrapper) -> list[object]:
         """Return the parameters with the named values in their places."""
@@ -152,7 +173,7 @@ class CompiledSelect(_Compiled):
     def rows(
         self, *shape: Hashable, using: str | None = None, **values: object
     ) -> list[dict[str, Any]]:
-        """Return the rows as `values()` does. `values` are those of the parameters."""
+        """Return the rows as `values()` does. `values` are for the parameters."""
         connection = write_connection() if using is None else connections[using]
         statement = self._statement(connection, shape)
         found = self._fetch(statement, connection, values)
@@ -180,9 +201,9 @@ class CompiledSelect(_Compiled):
         sql, params = compiler.as_sql()
         columns = [column for column, _, _ in compiler.select[: compiler.col_count]]
         converters = compiler.get_converters(columns)
-        return _Statement(
-            sql=sql,
-            params=tuple(params),
+        return _Statement.of(
+            sql,
+            params,
             names=tuple(query.selected),
             converters=tuple((place, *found) for place, found in converters.items()),
         )
@@ -192,7 +213,7 @@ class CompiledUpdate(_Compiled):
     """A queryset with `Parameter`s, and its new values. See Note [Statements built once]."""
 
     def run(self, *shape: Hashable, **values: object) -> int:
-        """Execute the update; return the number of rows. `values` are those of the parameters."""
+        """Execute the update; return the number of rows. `values` are for the parameters."""
         connection = write_connection()
         statement = self._statement(connection, shape)
         with prepared_cursor(connection) as cursor:
@@ -215,7 +236,7 @@ class CompiledUpdate(_Compiled):
         query.add_update_values(columns)
         with transaction.atomic(using=connection.alias):  # Django requires it for row locks
             sql, params = query.get_compiler(connection=connection).as_sql()
-        return _Statement(sql=sql, params=tuple(params))
+        return _Statement.of(sql, params)
 
 
 @dataclass(slots=True)
@@ -234,8 +255,8 @@ _states: WeakKeyDictionary[Any, _ConnectionState] = WeakKeyDictionary()
 def prepared_cursor(connection: BaseDatabaseWrapper, *, is_binary: bool = False) -> Any:
     """Return a cursor that prepares its statements if that is possible and worthwhile.
 
-    They are logged and wrapped as those of `connection.cursor()`. With `is_binary` PostgreSQL may
-    send the rows in binary form, which psycopg converts to the same values.
+    It logs and wraps them like `connection.cursor()`. With `is_binary` PostgreSQL may send
+    the rows in binary form, which psycopg converts to the same values.
     """
     if connection.vendor != "postgresql" or settings.PREPARED_STATEMENTS is False:
         return connection.cursor()
@@ -297,7 +318,7 @@ class _PreparingCursor:
         state = _states.get(raw)
         if state is None:
             state = _states[raw] = _ConnectionState()
-        typed = self._typed(params)
+        typed = self._typed_params(params)
         self._executed = (sql, typed)
         if not self._may_prepare(sql, state):
             self._cursor.execute(sql, typed, prepare=False)
@@ -308,7 +329,10 @@ class _PreparingCursor:
             errors.InvalidSqlStatementName,
             errors.DuplicatePreparedStatement,
             errors.FeatureNotSupported,  # a table that the statement reads was altered
+            errors.ProtocolViolation,  # the name is that of another client's statement
         ) as error:
+            if raw.closed:  # an error of the pooler itself
+                raise
             log_once(logger, logging.WARNING, _LOSS)
             state.is_direct = False
             if raw.info.transaction_status != self._driver.pq.TransactionStatus.IDLE:
@@ -349,7 +373,7 @@ class _PreparingCursor:
             log_once(logger, logging.INFO, _POOLER)
         return is_direct
 
-    def _typed(self, params: Mapping[str, object] | Sequence[object]) -> Any:
+    def _typed_params(self, params: Mapping[str, object] | Sequence[object]) -> Any:
         bigint = self._driver.types.numeric.Int8
         values = params.values() if isinstance(params, Mapping) else params
         if any(type(value) is list for value in values):

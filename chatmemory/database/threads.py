@@ -79,7 +79,7 @@ class DaemonExecutor(ThreadPoolExecutor):
 
     def _start_thread(self) -> None:
         name = f"{self._name}_{len(self._own_threads)}"
-        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        thread = threading.Thread(target=self._run_calls, name=name, daemon=True)
         try:
             thread.start()
         except RuntimeError:  # the system refuses more threads; the next call retries
@@ -92,7 +92,7 @@ class DaemonExecutor(ThreadPoolExecutor):
         with self._state_lock:
             self._unfinished -= 1
 
-    def _work(self) -> None:
+    def _run_calls(self) -> None:
         while (queued := self._calls.get()) is not None:
             _, call = queued
             call()
@@ -105,7 +105,7 @@ class DaemonExecutor(ThreadPoolExecutor):
         """
         with self._state_lock:
             self._is_shut_down = True
-            waiting = list(self._waiting()) if cancel_futures else []
+            waiting = list(self._pop_waiting()) if cancel_futures else []
             for _ in self._own_threads:
                 self._calls.put(None)  # each thread takes one, and ends
         for future in waiting:
@@ -113,7 +113,7 @@ class DaemonExecutor(ThreadPoolExecutor):
         if wait:
             self.join()
 
-    def _waiting(self) -> Iterator[Future[Any]]:
+    def _pop_waiting(self) -> Iterator[Future[Any]]:
         """Remove the calls that no thread has begun; yield their futures."""
         with suppress(Empty):
             while True:

@@ -17,12 +17,13 @@ INSERT INTO {turns} ({columns})
     FROM locked
     RETURNING id"""
 
-# The join has the same effect for the update.
+# `locked` without a row has the same effect for the update. The session is a value, and not
+# `locked.id`, since PostgreSQL would otherwise read all partitions of a table by session.
 _UPDATE = """\
 UPDATE {turns}
     SET {assignments}
     FROM locked
-    WHERE {turns}.session_id = locked.id AND {turns}.client_id = {client_id}
+    WHERE {turns}.session_id = {session} AND {turns}.client_id = {client_id}
     RETURNING {turns}.id"""
 
 
@@ -111,12 +112,14 @@ class TurnInsert:
 class TurnUpdate:
     """New values for the turn of the locked session with this client_id."""
 
+    session_pk: int
     client_id: str
     columns: Mapping[str, Any]
 
     def values(self) -> Mapping[str, Any]:
         columns = {f"turn_{name}": value for name, value in self.columns.items()}
-        return {**columns, "client_id_of_turn": self.client_id}
+        address = {"session_of_turn": self.session_pk, "client_id_of_turn": self.client_id}
+        return {**columns, **address}
 
     def sql(self, values: Values) -> str:
         assignments = (
@@ -125,9 +128,10 @@ class TurnUpdate:
         return _UPDATE.format(
             turns=values.quote(Turn._meta.db_table),
             assignments=", ".join(assignments),
+            session=values.sql_of("session_of_turn"),
             client_id=values.sql_of("client_id_of_turn"),
         )
 
     def write(self, stored_at: StoredAt) -> None:
-        turns = Turn.objects.filter(session=stored_at.session_pk, client_id=self.client_id)
+        turns = Turn.objects.filter(session=self.session_pk, client_id=self.client_id)
         turns.update(**self.columns)

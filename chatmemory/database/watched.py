@@ -33,4 +33,4 @@ class WatchedSessions:
 
 
 watched = WatchedSessions()
-"""Those of this process."""
+"""The watched sessions of this process."""

@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage
 
 from chatmemory import services, signals
 from chatmemory.access.addresses import check_session_key
-from chatmemory.database.retries import has_twin
+from chatmemory.database.retries import has_async_version
 from chatmemory.errors import ChatMemoryError, MemoryUnavailable, NotFound
 from chatmemory.langchain.messages import messages_of_rows, to_langchain, to_plain
 from chatmemory.logs import log_once
@@ -32,7 +32,7 @@ class DjangoChatMessageHistory(BaseChatMessageHistory):
     """The messages of one session, as of this object's first read.
 
     Messages that a later turn superseded are omitted. Create a new object for each call of a
-    chain: the object sees its own writes, but no other ones. After its first read, its writes are
+    chain: the object sees its own writes, but no other writes. After its first read, its writes are
     refused (HistoryCleared) if another writer cleared or purged the session. The first message
     creates the session.
 
@@ -54,7 +54,7 @@ class DjangoChatMessageHistory(BaseChatMessageHistory):
         self._failure: Exception | None = None
 
     @property
-    @has_twin("aget_messages")
+    @has_async_version("aget_messages")
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]  # an attribute in the base class
         """The messages, ordered by seq."""
         if self._is_in_run():
@@ -78,7 +78,7 @@ class DjangoChatMessageHistory(BaseChatMessageHistory):
             self._set_view(content)
         return list(self._view or ())
 
-    @has_twin("aadd_messages")
+    @has_async_version("aadd_messages")
     def add_messages(self, messages: Sequence[BaseMessage], *, lenient: bool = False) -> None:
         """Store all messages or none. A repeat with the same ids stores nothing.
 
@@ -100,7 +100,7 @@ class DjangoChatMessageHistory(BaseChatMessageHistory):
             batch = self._batch(messages, lenient)
             self._extend_view(batch, await services.aappend_messages(**batch))
 
-    @has_twin("aclear")
+    @has_async_version("aclear")
     def clear(self) -> None:
         """Hide all messages of the session; an operator can restore them.
 
@@ -137,7 +137,7 @@ class DjangoChatMessageHistory(BaseChatMessageHistory):
 
     def _batch(self, messages: Sequence[BaseMessage], lenient: bool) -> dict[str, Any]:
         """Return the arguments of `append_messages`."""
-        plains = [to_plain(m, field=f"messages[{place}]") for place, m in enumerate(messages)]
+        plains = [to_plain(m, field=f"messages[{index}]") for index, m in enumerate(messages)]
         # A repeat of the same messages has the same client_id. Without ids it cannot be detected.
         ids = [plain.get("id") for plain in plains]
         return {

@@ -30,7 +30,7 @@ def with_memory(
 ) -> Runnable[Input, Output]:
     """Return a Runnable that adds the history to its input and stores the turn at the end.
 
-    The history is `get_history()`, else that of `session_id` and `owner` in
+    The history is `get_history()`, else the history of `session_id` and `owner` in
     `config["configurable"]`.
 
     Input and output are a text, a message or a list of messages, or a dict that contains one of
@@ -63,52 +63,52 @@ class _WithMemory(Runnable[Input, Output]):
         self.output_key = output_key
 
     def invoke(self, input: Input, config: RunnableConfig | None = None, **kwargs: Any) -> Output:
-        config, history, new = self._begin(input, config)
+        config, history, new = self._begin_call(input, config)
         given = [*history.messages, *new]
         output = self.runnable.invoke(self._input(input, given, new), config, **kwargs)
-        history.add_messages([*new, *self._answer(output, given)], lenient=True)
+        history.add_messages([*new, *self._output_messages(output, given)], lenient=True)
         return output
 
     async def ainvoke(
         self, input: Input, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Output:
-        config, history, new = self._begin(input, config)
+        config, history, new = self._begin_call(input, config)
         given = [*await history.aget_messages(), *new]
         output = await self.runnable.ainvoke(self._input(input, given, new), config, **kwargs)
-        await history.aadd_messages([*new, *self._answer(output, given)], lenient=True)
+        await history.aadd_messages([*new, *self._output_messages(output, given)], lenient=True)
         return output
 
     def stream(
         self, input: Input, config: RunnableConfig | None = None, **kwargs: Any | None
     ) -> Iterator[Output]:
-        config, history, new = self._begin(input, config)
+        config, history, new = self._begin_call(input, config)
         given = [*history.messages, *new]
         output: Output = None
         for chunk in self.runnable.stream(self._input(input, given, new), config, **kwargs):
-            output = _joined(output, chunk)
+            output = _joined_output(output, chunk)
             yield chunk
-        history.add_messages([*new, *self._answer(output, given)], lenient=True)
+        history.add_messages([*new, *self._output_messages(output, given)], lenient=True)
 
     async def astream(
         self, input: Input, config: RunnableConfig | None = None, **kwargs: Any | None
     ) -> AsyncIterator[Output]:
-        config, history, new = self._begin(input, config)
+        config, history, new = self._begin_call(input, config)
         given = [*await history.aget_messages(), *new]
         output: Output = None
         async for chunk in self.runnable.astream(self._input(input, given, new), config, **kwargs):
-            output = _joined(output, chunk)
+            output = _joined_output(output, chunk)
             yield chunk
-        await history.aadd_messages([*new, *self._answer(output, given)], lenient=True)
+        await history.aadd_messages([*new, *self._output_messages(output, given)], lenient=True)
 
-    def _begin(
+    def _begin_call(
         self, value: Input, config: RunnableConfig | None
     ) -> tuple[RunnableConfig, DjangoChatMessageHistory, list[BaseMessage]]:
         """Return the config, the history and the input's messages. Raises BadInput."""
         config = ensure_config(config)
-        new = _messages(_value(value, self.input_key, "input"), HumanMessage, "input")
+        new = _messages_of(_value(value, self.input_key, "input"), HumanMessage, "input")
         # Before the run: a reply to input that cannot be stored would be lost.
-        for place, message in enumerate(new):
-            field = f"input[{place}]"
+        for index, message in enumerate(new):
+            field = f"input[{index}]"
             codec.encode(to_plain(message, field=field), field=field)
         if self.get_history is not None:
             return config, self.get_history(), new
@@ -124,15 +124,15 @@ class _WithMemory(Runnable[Input, Output]):
             return {**value, self.history_key: given[: len(given) - len(new)]}
         return given if self.input_key is None else {**value, self.input_key: given}
 
-    def _answer(self, output: Output, given: list[BaseMessage]) -> list[BaseMessage]:
-        """Return the output's messages without those of the input."""
+    def _output_messages(self, output: Output, given: list[BaseMessage]) -> list[BaseMessage]:
+        """Return the messages of the output that are not in the input."""
         if output is None:
             return []
-        messages = _messages(_value(output, self.output_key, "output"), AIMessage, "output")
+        messages = _messages_of(_value(output, self.output_key, "output"), AIMessage, "output")
         return messages[len(given) :] if messages[: len(given)] == given else messages
 
 
-def _joined(output: Output, chunk: Output) -> Output:
+def _joined_output(output: Output, chunk: Output) -> Output:
     """Add a chunk; one that cannot be added replaces the output, as in LangChain."""
     if output is None:
         return chunk
@@ -150,7 +150,7 @@ def _value(value: object, key: str | None, field: str) -> object:
     return value[key]
 
 
-def _messages(value: object, from_text: type[BaseMessage], field: str) -> list[BaseMessage]:
+def _messages_of(value: object, from_text: type[BaseMessage], field: str) -> list[BaseMessage]:
     match value:
         case str():
             return [from_text(content=value)]

@@ -1,1 +1,1 @@
-"""What lives in a process: hub, sweep and channel layer; runner, keeper and drain."""
+"""What lives in a process: hub, feeds, sweep and channel layer; runner, keeper and drain."""

@@ -51,7 +51,7 @@ class Pieces(Protocol):
 
 
 class LiveBlock(NamedTuple):
-    """HTML of a text up to a position, without that of the blocks before."""
+    """HTML of a text up to a position, without the HTML of earlier blocks."""
 
     end: int
     """The position in the text, in characters."""
@@ -145,9 +145,9 @@ class LiveBlocks:
         self._source += text
         with translation.override(self._language):
             for line in _LINE.findall(text):
-                self._add("".join(self._stream.feed(line)))
+                self._add_block("".join(self._stream.feed(line)))
 
-    def _add(self, html: str) -> None:
+    def _add_block(self, html: str) -> None:
         if len(html) > MAX_HTML_CHARS:
             self._is_over = True
         if self._is_over:
@@ -161,7 +161,7 @@ class LiveBlocks:
             return False
         self._add_text(text[len(self._source) :])
         with translation.override(self._language):
-            self._add("".join(self._stream.close()))
+            self._add_block("".join(self._stream.close()))
             is_limited: bool = self._is_over
             if is_limited or self._stream.has_notes:
                 return False

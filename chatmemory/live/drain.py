@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 BYE_SECONDS = 2.0
 """Time limit for the sockets to close."""
 HINT_SECONDS = 0.5
-"""Time limit for the last hints to other processes and the last signals to the host."""
+"""Time limit for the last notifications to other processes and the last signals to the host."""
 EXIT_SECONDS = 10.0
 """If the process cannot end, as while the database hangs, it exits this long after `DRAIN`."""
 LIFESPAN_SECONDS = 5.0
@@ -165,14 +165,14 @@ async def _drain() -> bool:
     logger.info("shutting down: running turns have %s s", settings.DRAIN)
     is_complete = await runner.drain(settings.DRAIN)
     hub.close_for_restart("shutting_down")
-    await _until(lambda: hub.has_no_sockets, BYE_SECONDS)
+    await _wait_until(lambda: hub.has_no_sockets, BYE_SECONDS)
     # A socket may have claimed a turn just before the drain began.
     is_complete = is_complete and await runner.release_claims()
-    await _until(lambda: hub.is_everything_sent and is_everything_delivered(), HINT_SECONDS)
+    await _wait_until(lambda: hub.is_everything_sent and is_everything_delivered(), HINT_SECONDS)
     return is_complete
 
 
-async def _until(condition: Callable[[], bool], seconds: float) -> None:
+async def _wait_until(condition: Callable[[], bool], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:  # noqa: ASYNC110  # set by other threads
         await asyncio.sleep(POLL_SECONDS)

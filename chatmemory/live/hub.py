@@ -1,8 +1,8 @@
-"""The hub of a process: its sockets, the texts of runs, and hints from and to other processes.
+"""The hub of a process: its sockets, the texts of runs, and notifications between processes.
 
 It has its own thread and event loop, so that a server's busy loop and a channel layer that hangs do
 not delay each other. It stores nothing: the data is in the database. The next sweep finds what a
-lost hint announced, and the finished row replaces lost text.
+lost notification announced, and the finished row replaces lost text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chatmemory.live.loops import LoopThread
 from chatmemory.live.peers import Peers
 from chatmemory.live.sockets import Socket, Sockets, login_digest
 from chatmemory.live.sweep import SWEEP_SECONDS, Sweep
-from chatmemory.live.texts import LiveText, Mirrored, Place, Texts
+from chatmemory.live.texts import LiveText, Mirrored, SessionRef, Texts
 from chatmemory.models import Change
 from chatmemory.startup import are_threads_patched
 
@@ -46,9 +46,9 @@ MAX_RECONNECT_MS = 60_000
 
 # Note [Claiming in turn]
 #
-# All processes that run turns receive the hint that a turn can start. If all tried to claim it,
-# each would read, and wait for the session's lock, to find that another one was faster. So they try
-# one after another: first the process that sent the hint, if it runs turns, then the others in an
+# All processes that run turns are notified that a turn can start. If all tried to claim it, each
+# would read, and wait for the session's lock, to find that another one was faster. So they try
+# one after another: first the one that notified the others, if it runs turns, then the others in an
 # order that depends on the session, by steps of CLAIM_STEP_SECONDS. The process that starts the
 # turn announces it, which ends the others' wait, and shows them who runs turns. A process that does
 # not know the others tries immediately, which only costs the statements.
@@ -109,30 +109,30 @@ class Hub:
     def _background(self) -> list[Coroutine[Any, Any, None]]:
         return [self._layer.run(), *self.sweep.loops()]
 
-    def join(self, place: Place, socket: Socket) -> None:
-        """Subscribe the socket to the hints of the session."""
+    def join(self, ref: SessionRef, socket: Socket) -> None:
+        """Subscribe the socket to the notifications of the session."""
         self.sweep.enable()
-        # Before the group is joined: `_on_join` then hints this socket at changes that it missed.
-        self._sockets.add(place.session_pk, socket)
-        self._thread.call(self._join_group, place)
+        # Before the group is joined: `_on_join` then notifies this socket of missed changes.
+        self._sockets.add(ref.session_pk, socket)
+        self._thread.call(self._join_group, ref)
         if self._restart_reason:
             self._close_one_for_restart(socket)
 
     def leave(self, session_pk: int, socket: Socket) -> None:
-        """Unsubscribe the socket from the hints of the session."""
+        """Unsubscribe the socket from the notifications of the session."""
         if self._sockets.remove(session_pk, socket):
             self._thread.call(self._leave_group, session_pk)
 
     def close_owner_sockets(self, owner: str) -> None:
         """Close the sockets of a user or visitor, given by the scope, in all processes."""
         self._sockets.close_owner(owner)
-        self._publish_hint(RUNNERS, "owner", owner=owner)
+        self._notify_group(RUNNERS, "owner", owner=owner)
 
     def close_login_sockets(self, login_key: str) -> None:
         """Close the sockets of a Django session in all processes."""
         digest = login_digest(login_key)
         self._sockets.close_login(digest)
-        self._publish_hint(RUNNERS, "login", login=digest)
+        self._notify_group(RUNNERS, "login", login=digest)
 
     def close_for_restart(self, reason: str) -> None:
         """Close the sockets of this process, including those that join later."""
@@ -157,7 +157,7 @@ class Hub:
 
     @property
     def is_layer_working(self) -> bool:
-        """Whether hints from other processes arrive; otherwise only the sweep finds changes."""
+        """Whether other processes can notify this one; otherwise only the sweep finds changes."""
         return not self._layer.is_failing
 
     def is_layer_reachable(self) -> bool | None:
@@ -172,11 +172,11 @@ class Hub:
 
     @property
     def is_everything_sent(self) -> bool:
-        """Whether all hints were sent to other processes."""
-        return not self._layer.has_hints
+        """Whether all notifications were sent to other processes."""
+        return not self._layer.has_notifications
 
     def serve(self) -> None:
-        """Receive the hints for runners, and sweep the turns now and periodically."""
+        """Receive the notifications for runners, and sweep the turns now and periodically."""
         if are_threads_patched():
             return
         self.sweep.enable()
@@ -188,69 +188,71 @@ class Hub:
         if not self.sweep.is_enabled:
             self.serve()
 
-    def hint(
+    def notify(
         self, session_pk: int, change: Change | None = None, *, is_local: bool = False
     ) -> None:
         """Notify the session's sockets, by default in all processes, that it changed.
 
-        Those of this process show the change without reading it, if it is given.
+        Sockets of this process show a given change without reading it.
         """
-        self._sockets.hint(session_pk, change)
+        self._sockets.notify(session_pk, change)
         if not is_local:
-            self._publish_hint(group_of(session_pk), "news", session=session_pk)
+            self._notify_group(group_of(session_pk), "news", session=session_pk)
 
     def notify_runners(self, session_pk: int, *, is_first: bool = True) -> None:
         """Notify the runners and sockets of other processes that a turn can start.
 
         Without `is_first` this process tries to claim it before the others.
         """
-        self._publish_hint(RUNNERS, "work", session=session_pk, first=is_first)
+        self._notify_group(RUNNERS, "work", session=session_pk, first=is_first)
 
     def notify_stop(self, turn_pk: int) -> None:
         """Notify the runners of other processes that a turn must stop."""
-        self._publish_hint(RUNNERS, "stop", turn=turn_pk)
+        self._notify_group(RUNNERS, "stop", turn=turn_pk)
 
     def notify_job(self, job_pk: int) -> None:
         """Notify other processes that a job waits."""
-        self._publish_hint(RUNNERS, "job", job=job_pk)
+        self._notify_group(RUNNERS, "job", job=job_pk)
 
-    def _publish_hint(self, group: str, kind: str, **fields: object) -> None:
+    def _notify_group(self, group: str, kind: str, **fields: object) -> None:
         if self._layer.is_shared:
             self._thread.call(self._layer.send, group, kind, fields)
 
-    def announce_run(self, place: Place, *, was_waiting: bool) -> None:
+    def announce_run(self, ref: SessionRef, *, was_waiting: bool) -> None:
         """Notify other processes that a run has started here: see Note [Claiming in turn]."""
-        group = RUNNERS if was_waiting else group_of(place.session_pk)
-        self._publish_hint(group, "begun", session=place.session_pk)
+        group = RUNNERS if was_waiting else group_of(ref.session_pk)
+        self._notify_group(group, "begun", session=ref.session_pk)
 
-    def begin_text(self, place: Place, turn: str, step: int) -> LiveText:
+    def begin_text(self, ref: SessionRef, turn: str, step: int) -> LiveText:
         """Start the text of a step of a run in this process."""
-        text = self._texts.begin(place, turn, step)
+        text = self._texts.begin(ref, turn, step)
         if self._layer.is_shared:
             # Other processes send requests for the text to this group.
             self._thread.call(self._layer.join, RUNNERS)
         return text
 
-    def publish(self, place: Place) -> None:
+    def publish(self, ref: SessionRef) -> None:
         """Send new pieces of a text of this process to all sockets of the session: Note [Ticks].
 
         To other processes only if one of them requested the text.
         """
-        is_read = self._texts.is_requested(place) or self._sockets.has(place.session_pk)
-        if is_read and not self._texts.is_scheduled(place):
-            self._thread.call(self._release, place)
+        is_read = self._texts.is_requested(ref) or self._sockets.has(ref.session_pk)
+        if is_read and not self._texts.is_scheduled(ref):
+            self._thread.call(self._release_text, ref)
 
-    def end_text(self, place: Place, turn: str) -> None:
+    def end_text(self, ref: SessionRef, turn: str) -> None:
         """Drop the text of a turn that ended: its rows contain it."""
-        self._texts.end(place, turn)
+        self._texts.end(ref, turn)
 
-    def text_of(self, place: Place) -> LiveText | None:
+    def text_of(self, ref: SessionRef) -> LiveText | None:
         """Return the text of the session's run, in this or another process."""
-        return self._texts.get(place)
+        return self._texts.get(ref)
 
-    def blocks_of(self, place: Place, text: LiveText, language: str, *, person: str) -> LiveBlocks:
+    def blocks_of(
+        self, ref: SessionRef, text: LiveText, language: str, *, person: str
+    ) -> LiveBlocks:
         """Return the blocks of a text; new ones wake the sockets of the session."""
-        notify = partial(self._sockets.notify_text, place.session_pk)
+        notify = partial(self._sockets.notify_text, ref.session_pk)
         return text.blocks_in(language, notify, person)
 
     # Only the hub's thread calls the methods below.
@@ -263,14 +265,14 @@ class Hub:
         if self.listener is not None:
             self.listener.run_jobs()
 
-    def _join_group(self, place: Place) -> None:
-        self._release(place)  # `publish` does nothing without sockets
-        group = group_of(place.session_pk)
+    def _join_group(self, ref: SessionRef) -> None:
+        self._release_text(ref)  # `publish` does nothing without sockets
+        group = group_of(ref.session_pk)
         has_joined = self._layer.has_joined(group)
         self._layer.join(group)  # also if it has joined: the last socket may just have left
         # Otherwise `_on_join` requests the text: an answer to an earlier request would not arrive.
-        if has_joined and self.text_of(place) is None:
-            self._request_text(place.session_pk)
+        if has_joined and self.text_of(ref) is None:
+            self._request_text(ref.session_pk)
 
     def _leave_group(self, session_pk: int) -> None:
         if self._sockets.forget(session_pk):
@@ -281,11 +283,11 @@ class Hub:
     def _on_join(self, session_pk: int | None) -> None:
         """Recover the events that were sent before the group was joined; None for `RUNNERS`."""
         if session_pk is None:
-            for place in self._texts.own_places(None):  # requests for these did not arrive
-                self._layer.send(group_of(place.session_pk), "begun", {"session": place.session_pk})
+            for ref in self._texts.own_refs(None):  # requests for these did not arrive
+                self._layer.send(group_of(ref.session_pk), "begun", {"session": ref.session_pk})
             return
-        self._sockets.hint(session_pk)
-        if not self._texts.own_places(session_pk):
+        self._sockets.notify(session_pk)
+        if not self._texts.own_refs(session_pk):
             self._request_text(session_pk)
 
     def _on_change(self) -> None:
@@ -297,35 +299,35 @@ class Hub:
         # To all runners: the process that runs the turn may have no socket of the session.
         self._layer.send(RUNNERS, "whole", {"session": session_pk})
 
-    def _release(self, place: Place) -> None:
+    def _release_text(self, ref: SessionRef) -> None:
         """Release new pieces now, unless a tick will do it."""
-        if not self._texts.is_scheduled(place):
-            self._tick(place)
+        if not self._texts.is_scheduled(ref):
+            self._tick(ref)
 
-    def _tick(self, place: Place) -> None:
+    def _tick(self, ref: SessionRef) -> None:
         """Release new pieces; if there are any, more at the next tick."""
-        self._texts.unschedule(place)
-        event = self._texts.next_event(place)
+        self._texts.unschedule(ref)
+        event = self._texts.next_event(ref)
         if event is None:
             return
-        self._texts.schedule(place)
-        asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick, place)
-        self._sockets.notify_text(place.session_pk)
-        if self._texts.is_requested(place):
-            self._layer.send(group_of(place.session_pk), "text", event)
+        self._texts.schedule(ref)
+        asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick, ref)
+        self._sockets.notify_text(ref.session_pk)
+        if self._texts.is_requested(ref):
+            self._layer.send(group_of(ref.session_pk), "text", event)
 
     def _send_whole(self, session_pk: int) -> None:
         """Send the text of a session to the process that requested it, and further pieces."""
-        for place in self._texts.own_places(session_pk):
-            self._release(place)  # `publish` does nothing without readers
-            self._texts.request(place)
-            if (event := self._texts.whole_event(place)) is not None:
+        for ref in self._texts.own_refs(session_pk):
+            self._release_text(ref)  # `publish` does nothing without readers
+            self._texts.request(ref)
+            if (event := self._texts.whole_event(ref)) is not None:
                 self._layer.send(group_of(session_pk), "text", event)
 
     def _on_event(self, kind: str, event: Mapping[str, Any]) -> None:
         match kind:
             case "news":
-                self._sockets.hint(event["session"])
+                self._sockets.notify(event["session"])
             case "text":
                 self._mirror(event)
             case "whole":
@@ -335,7 +337,7 @@ class Hub:
             case "login":
                 self._sockets.close_login(event["login"])
             case "work":
-                self._sockets.hint(event["session"])
+                self._sockets.notify(event["session"])
                 self._claim_in_turn(event["session"], is_first=event.get("first", True))
             case "begun":
                 self._on_begun(event["session"], event["origin"])
@@ -364,7 +366,7 @@ class Hub:
         if (delayed := self._delayed.pop(session_pk, None)) is not None:
             delayed.cancel()
         if self._sockets.has(session_pk):
-            self._sockets.hint(session_pk)
+            self._sockets.notify(session_pk)
             self._request_text(session_pk)
 
     def _mirror(self, event: Mapping[str, Any]) -> None:
@@ -373,7 +375,7 @@ class Hub:
             return
         match self._texts.mirror(event):
             case Mirrored.BEGUN:
-                self._sockets.hint(session_pk)  # the hint about the start of the run may be lost
+                self._sockets.notify(session_pk)  # the start of the run may not have been announced
                 self._sockets.notify_text(session_pk)
             case Mirrored.EXTENDED:
                 self._sockets.notify_text(session_pk)

@@ -35,7 +35,7 @@ class JobExecutor:
             self._is_due.set()
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(
-                    target=self._work, name="chatmemory-jobs", daemon=True
+                    target=self._run_jobs, name="chatmemory-jobs", daemon=True
                 )
                 self._thread.start()
 
@@ -50,7 +50,7 @@ class JobExecutor:
     def _is_current(self) -> bool:
         return self._thread is threading.current_thread()
 
-    def _work(self) -> None:
+    def _run_jobs(self) -> None:
         while self._is_current():
             self._is_due.wait()
             self._is_due.clear()  # before the search: a call during it causes another

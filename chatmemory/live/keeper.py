@@ -35,7 +35,7 @@ KEEPER_SECONDS = 1.0
 """The pause between two checks."""
 KEEPER_BATCH = 8
 """Turns in one statement, a power of two. psycopg converts a statement of more than 50 parameters
-or 4,096 characters again at each call, which takes longer than several short ones."""
+or 4,096 characters again at each call, which takes longer than several short statements."""
 END_THREAD = "chatmemory-end"
 """The name of the threads that store the ends of runs."""
 JOIN_SECONDS = 5.0
@@ -76,7 +76,7 @@ class Keeper:
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(
-                    target=self._work, name="chatmemory-keeper", daemon=True
+                    target=self._run_keeper, name="chatmemory-keeper", daemon=True
                 )
                 self._thread.start()
         self.check_now()
@@ -91,7 +91,7 @@ class Keeper:
             self.check_now()
             thread.join(JOIN_SECONDS)
 
-    def _work(self) -> None:
+    def _run_keeper(self) -> None:
         while self._thread is threading.current_thread():
             # A third of a lease, so that a lease survives one failed check.
             self._is_due.wait(min(self.seconds, settings.LEASE / 3) if self._runs else None)
@@ -126,9 +126,9 @@ class Keeper:
             if (is_stopped := found.get(run.claim.turn_identity)) is None:
                 self._drop(run)
             elif is_stopped:
-                self._end(run, INTERRUPTED, "")
+                self._end_run(run, INTERRUPTED, "")
             elif time.monotonic() - run.began_at > settings.TURN_TIMEOUT:
-                self._end(run, FAILED, ModelTimeout.code)
+                self._end_run(run, FAILED, ModelTimeout.code)
 
     def _drop(self, run: Run) -> None:
         """Cancel a run whose turn another process ended. It can store nothing: Note [Fence]."""
@@ -136,7 +136,7 @@ class Keeper:
             run.cancel()
             self._on_end(run)
 
-    def _end(self, run: Run, status: str, error: str) -> None:
+    def _end_run(self, run: Run, status: str, error: str) -> None:
         """End a run with its partial text, without waiting for its task."""
         if run.claim_end():
             run.cancel()

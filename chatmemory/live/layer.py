@@ -1,4 +1,4 @@
-"""Hints between processes through the channel layer. Any of them may be lost.
+"""Notifications between processes through the channel layer. Any of them may be lost.
 
 Each call of the layer has a time limit, and only the hub's task waits for it: a layer that is down
 delays nothing else.
@@ -29,8 +29,8 @@ MAX_TEXTS = 1_000
 """Unsent pieces of text; above this the oldest are dropped, and mirrors request them."""
 
 
-Hint = tuple[str, str, object]
-"""A group, the kind of the event, and the object's id. Equal unsent hints are deduplicated."""
+Notification = tuple[str, str, object]
+"""A group, the kind of event, and the object's id. Equal unsent notifications are deduplicated."""
 
 
 def group_of(session_pk: int) -> str:
@@ -46,8 +46,8 @@ class Layer:
 
     retry_seconds = 1.0
     """The pause before a failed layer is called again."""
-    max_hints = 10_000
-    """Unsent hints; above this the oldest are dropped."""
+    max_notifications = 10_000
+    """Unsent notifications; above this the oldest are dropped."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Layer:
         self._on_change = on_change
         self._wanted: set[str] = set()
         self._joined: set[str] = set()
-        self._outbox: dict[Hint, dict[str, Any]] = {}
+        self._outbox: dict[Notification, dict[str, Any]] = {}
         self._texts: list[tuple[str, dict[str, Any]]] = []
         self._wake: asyncio.Event | None = None
         self._channel = ""
@@ -84,8 +84,8 @@ class Layer:
         return self._channel
 
     @property
-    def has_hints(self) -> bool:
-        """Whether hints wait for the layer."""
+    def has_notifications(self) -> bool:
+        """Whether notifications wait for the layer."""
         return bool(self._outbox)
 
     def join(self, group: str) -> None:
@@ -101,9 +101,9 @@ class Layer:
         self._wake_up()
 
     def send(self, group: str, kind: str, fields: Mapping[str, object]) -> None:
-        """Queue an event for a group. The first field identifies the object of a hint.
+        """Queue an event for a group. The first field identifies the object of a notification.
 
-        An unsent hint with the same group, kind and object is replaced.
+        An unsent notification with the same group, kind and object is replaced.
         """
         if not self.is_shared:
             return
@@ -114,7 +114,7 @@ class Layer:
         else:
             key = next(iter(fields.values()))
             self._outbox[group, kind, key] = event
-            if len(self._outbox) > self.max_hints:
+            if len(self._outbox) > self.max_notifications:
                 del self._outbox[next(iter(self._outbox))]
         self._wake_up()
 
@@ -150,21 +150,21 @@ class Layer:
         """Make the calls that are due, for several groups concurrently."""
         # A layer can have several hosts, of which some are down. A group whose call failed is
         # skipped until a probe succeeds, so that it delays no other group.
-        hints: defaultdict[str, list[Hint]] = defaultdict(list)
-        for hint in self._outbox:
-            hints[hint[0]].append(hint)
+        notifications: defaultdict[str, list[Notification]] = defaultdict(list)
+        for notification in self._outbox:
+            notifications[notification[0]].append(notification)
         texts: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         for group, event in self._texts:
             texts[group].append(event)
         self._texts.clear()
-        groups = {*(self._wanted ^ self._joined), *hints, *texts} - self._unreachable.keys()
+        groups = {*(self._wanted ^ self._joined), *notifications, *texts} - self._unreachable.keys()
         room = asyncio.Semaphore(MAX_CALLS)
 
         async def serve(group: str) -> None:
             async with room:
                 if not (
                     await self._subscribe(layer, group)
-                    and await self._send_hints(layer, hints[group])
+                    and await self._send_notifications(layer, notifications[group])
                     and await self._send_texts(layer, group, texts[group])
                 ):
                     self._unreachable[group] = None
@@ -174,26 +174,26 @@ class Layer:
     async def _subscribe(self, layer: Any, group: str) -> bool:
         """Join or leave the group if needed; return whether its state is as wanted."""
         if group in self._wanted and group not in self._joined:
-            if not await self._bounded(layer.group_add(group, self._channel)):
+            if not await self._call_bounded(layer.group_add(group, self._channel)):
                 return False
             self._joined.add(group)
             self._on_join(None if group == RUNNERS else int(group.rpartition(".")[2]))
         elif group in self._joined and group not in self._wanted:
-            if not await self._bounded(layer.group_discard(group, self._channel)):
+            if not await self._call_bounded(layer.group_discard(group, self._channel)):
                 return False
             self._joined.discard(group)
         return True
 
-    async def _send_hints(self, layer: Any, hints: Iterable[Hint]) -> bool:
-        for hint in hints:
-            event = self._outbox.get(hint)
+    async def _send_notifications(self, layer: Any, notifications: Iterable[Notification]) -> bool:
+        for notification in notifications:
+            event = self._outbox.get(notification)
             if event is None:
                 continue  # `send` dropped it
-            if not await self._group_send(layer, hint[0], event):
+            if not await self._group_send(layer, notification[0], event):
                 return False
-            # Only now, since the drain waits until no hint is left.
-            if self._outbox.get(hint) is event:  # `send` has queued no newer one
-                del self._outbox[hint]
+            # Only now, since the drain waits until no notification is left.
+            if self._outbox.get(notification) is event:  # `send` has queued no newer one
+                del self._outbox[notification]
         return True
 
     async def _send_texts(
@@ -226,13 +226,13 @@ class Layer:
         return is_sent and not self.is_failing
 
     async def _group_send(self, layer: Any, group: str, event: Mapping[str, object]) -> bool:
-        return await self._bounded(layer.group_send(group, {**event, "origin": self._channel}))
+        return await self._call_bounded(layer.group_send(group, {**event, "origin": self._channel}))
 
-    async def _bounded(self, call: Awaitable[object]) -> bool:
+    async def _call_bounded(self, call: Awaitable[object]) -> bool:
         try:
             async with asyncio.timeout(CALL_SECONDS):
                 await call
-        except Exception as error:  # a layer may raise any error, and any hint may be lost
+        except Exception as error:  # a layer may raise any error, and any notification may be lost
             self._update_state(error)
             return False
         self._update_state(None)
@@ -265,12 +265,12 @@ class Layer:
                 self._joined.clear()
                 self._wake_up()
                 while True:
-                    self._dispatch(await layer.receive(self._channel))
+                    self._dispatch_event(await layer.receive(self._channel))
             except Exception as error:  # the hub must survive the loss of its layer
                 self._update_state(error)
                 await asyncio.sleep(self.retry_seconds)
 
-    def _dispatch(self, event: Any) -> None:
+    def _dispatch_event(self, event: Any) -> None:
         """Pass an event to the hub. Events are untrusted: any client of Redis can send them."""
         try:
             if event.get("origin") != self._channel:

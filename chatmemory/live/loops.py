@@ -69,7 +69,7 @@ class LoopThread:
                 if self._executor is not None:
                     self._loop.set_default_executor(self._executor())
                 self._thread = threading.Thread(
-                    target=self._run, args=(self._loop,), name=self._name, daemon=True
+                    target=self._run_loop, args=(self._loop,), name=self._name, daemon=True
                 )
                 self._thread.start()
             return self._loop
@@ -88,8 +88,8 @@ class LoopThread:
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine in the loop until `stop` cancels it. Any thread may call this."""
-        # In an empty context: in that of a view asgiref would call sync code on the view's thread,
-        # which may wait for this coroutine.
+        # In an empty context: in a view's context asgiref would call sync code on the view's
+        # thread, which may wait for this coroutine.
         return Context().run(asyncio.run_coroutine_threadsafe, self._tracked(work), self.loop())
 
     def stop(self) -> None:
@@ -110,7 +110,7 @@ class LoopThread:
         finally:
             self._tasks.discard(task)
 
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         watch_loop(loop, logger)
         for work in self._background():

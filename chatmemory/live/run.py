@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 from chatmemory import codec
 from chatmemory.access.rates import count_tokens
@@ -22,10 +24,12 @@ from chatmemory.database.reads import read_session_with_owner
 from chatmemory.database.retries import retried
 from chatmemory.errors import BadInput, MemoryUnavailable, ModelError
 from chatmemory.live.hub import hub
-from chatmemory.live.texts import LiveText, Place
+from chatmemory.live.texts import LiveText, SessionRef
 from chatmemory.models import Message
 from chatmemory.responders import Progress, Request
+from chatmemory.services.derived.writing import Seen
 from chatmemory.services.turns import progress
+from chatmemory.services.turns.at_end import EndingTurn
 from chatmemory.services.turns.claims import Claim
 from chatmemory.services.turns.progress import FinishedTurn
 from chatmemory.window import read_question, read_window
@@ -41,7 +45,7 @@ the whole text, so a save every 2 KB would write a quadratic number of bytes."""
 END_RETRY_SECONDS = 1.0
 """Pause before the end of a run is stored again after a database error."""
 MAX_EVENTS = 1_000
-"""Progress events of one run that are published; later ones are dropped."""
+"""Progress events of one run that are published; later progress is dropped."""
 
 MAX_MILLISECONDS = 2**31 - 1
 """The highest value of `Turn.first_text_ms`: 24 days."""
@@ -73,6 +77,10 @@ class Run:
     """Published progress events."""
     window_tokens: int = 0
     """Tokens of the model's input, as counted when its messages were stored."""
+    seen: Seen | None = None
+    """The session before the window was read."""
+    left: dict[str, Any] = field(default_factory=dict)
+    """What the responder leaves for the end of the turn."""
     usage: Mapping[str, object] = field(default_factory=dict)
     """The sum of what the model reported with the stored messages of this turn."""
     chars: int = 0
@@ -97,9 +105,9 @@ class Run:
     """Acquired once, by `claim_end`."""
 
     @property
-    def place(self) -> Place:
+    def ref(self) -> SessionRef:
         """The key of its text in the hub."""
-        return Place(self.claim.session_pk, self.claim.epoch)
+        return SessionRef(self.claim.session_pk, self.claim.epoch)
 
     def claim_end(self) -> bool:
         """Claim the right to end this run; return whether the caller has it."""
@@ -108,7 +116,7 @@ class Run:
 
     def begin_step(self, step: int) -> None:
         """Replace the text by an empty one of this step."""
-        self.text = hub.begin_text(self.place, self.claim.client_id, step)
+        self.text = hub.begin_text(self.ref, self.claim.client_id, step)
         self.chars = self.saved_chars = 0
         self.is_repaired = False
 
@@ -122,7 +130,7 @@ class Run:
         # No lock: only the run's task appends, and each reader keeps its position in the list.
         self.text.pieces.append(storable)
         self.chars += len(text)
-        hub.publish(self.place)
+        hub.publish(self.ref)
 
     def note_text(self) -> None:
         """Record the time of the first text; later calls change nothing."""
@@ -135,7 +143,7 @@ class Run:
         if self.events < MAX_EVENTS:
             self.events += 1
             self.text.pieces.append(event)
-            hub.publish(self.place)
+            hub.publish(self.ref)
 
     @property
     def is_save_due(self) -> bool:
@@ -147,6 +155,19 @@ class Run:
     @property
     def is_ending(self) -> bool:
         return self._end_lock.locked()
+
+    def ending(self, status: str) -> EndingTurn | None:
+        """Return what code of other apps gets at the end; None before the window was read."""
+        if self.seen is None:
+            return None
+        return EndingTurn(
+            seen=self.seen,
+            turn=self.claim.client_id,
+            user_seq=self.claim.user_seq,
+            status=status,
+            # A cancelled responder may still change its own.
+            left=MappingProxyType(dict(self.left)),
+        )
 
     def cancel(self) -> None:
         """Cancel the run's task without waiting for it. Any thread may call it."""
@@ -232,13 +253,13 @@ def store_end(run: Run, status: str, error: str) -> bool:
             try:
                 ended = _add_end(run, status, error)
             except BadInput as problem:
-                ended, status = _add_storable_end(run, problem), FAILED
+                ended = _add_storable_end(run, problem)
         except MemoryUnavailable:
             logger.warning("turn %s: the end cannot be stored yet", run.claim.client_id)
             return False
     if ended is None:
         logger.info("turn %s was ended by another process", run.claim.client_id)
-    run.is_complete = ended is not None and status == COMPLETE
+    run.is_complete = ended is not None and ended.status == COMPLETE
     run.has_next_turn = ended is not None and ended.waiting > 0
     return True
 
@@ -275,6 +296,7 @@ def _add_end(run: Run, status: str, error: str) -> FinishedTurn | None:
         usage=_usage_with(run, last) or None,
         first_text_ms=run.first_text_ms,
         batch_id=run.end_id,
+        ending=run.ending(status),
     )
     if ended is not None:
         _count_tokens(run, last)
@@ -309,13 +331,13 @@ _STORABLE: tuple[Callable[[str], str], ...] = (
 
 
 def _usage_with(run: Run, message: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the usage of the turn so far, with that of this message."""
+    """Return the usage of the turn so far, including this message's."""
     usage = message.get("usage")
     return sum_usage(run.usage, usage) if isinstance(usage, Mapping) else run.usage
 
 
 def _count_tokens(run: Run, message: Mapping[str, object]) -> None:
-    """Count the tokens of this message: those that the model reports, else an estimate."""
+    """Count the tokens of this message as the model reports them, else estimate them."""
     if message.get("role") != Message.Role.ASSISTANT:
         return
     used = _reported_tokens(message.get("usage"))
@@ -339,12 +361,12 @@ def _partial_message(run: Run) -> Mapping[str, object]:
     return {"role": "assistant", "content": run.text.text, **repaired}
 
 
-def _lane(run: Run, *_: object) -> tuple[str, str]:
+def _lane_of_run(run: Run, *_: object) -> tuple[str, str]:
     # Note [Lanes]: each of these writes may wait for a lock, of the session or of its turn.
     return (run.claim.scope, run.claim.key)
 
 
 aread_request = in_pool(read_request)
-asave_text = in_pool(save_text, lane=_lane)
-astore_last = in_pool(store_last, lane=_lane)
-astore_end = in_pool(store_end, lane=_lane)
+asave_text = in_pool(save_text, lane=_lane_of_run)
+astore_last = in_pool(store_last, lane=_lane_of_run)
+astore_end = in_pool(store_end, lane=_lane_of_run)

@@ -29,6 +29,7 @@ from chatmemory.conf import settings
 from chatmemory.database.after_commit import aannounce_failure
 from chatmemory.database.host_code import HOST_THREADS, HostExecutor, fresh_connections
 from chatmemory.database.host_tests import require_shared_data
+from chatmemory.database.pool import threads
 from chatmemory.errors import BadInput, ChatMemoryError, MemoryUnavailable, ModelError, ModelTimeout
 from chatmemory.live.hub import hub
 from chatmemory.live.jobs import JobExecutor
@@ -51,6 +52,7 @@ from chatmemory.logs import log_error, text_of
 from chatmemory.models import Message
 from chatmemory.responders import Finished, Progress, Request, Text
 from chatmemory.responders.failures import code_of
+from chatmemory.services.derived.writing import seen_of
 from chatmemory.services.turns import progress, recovery
 from chatmemory.services.turns.claims import Claim, aclaim_next, claim_next
 from chatmemory.services.turns.fairness import asessions_to_claim, has_turn_limit
@@ -90,28 +92,24 @@ class Runner:
             "chatmemory-runner",
             executor=partial(HostExecutor, HOST_THREADS, name="chatmemory-responders"),
         )
-        self._test_loop: asyncio.AbstractEventLoop | None = None
-        """With `DB_THREADS` 0, the loop of a test's sockets: its thread sees the test's rows."""
         self._is_shutting_down = False
         self._runs: dict[Claim, Run] = {}
         self.keeper = Keeper(self._runs, probe_loop=self._probe_loop, on_end=self._on_end)
         self.jobs = JobExecutor(lambda: self.name)
         self._probed_at: float | None = None
-        """When the unanswered probe of the loop was sent; None if there is none."""
+        """When the unanswered probe of the loop was sent; None if the loop has answered."""
         self._is_enabled = False
         self._is_draining = False
 
     def rename(self) -> None:
-        """Get another name for the leases: a forked process must not have that of its parent."""
+        """Get another name for the leases: a forked process must not use its parent's."""
         self.name = f"{socket.gethostname()[:24]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
     def enable(self) -> None:
         """Let this process run waiting turns, unless its threads are patched."""
         if are_threads_patched():
             return
-        if not settings.DB_THREADS:
-            with contextlib.suppress(RuntimeError):  # called from a sync view
-                self._test_loop = asyncio.get_running_loop()
+        threads().use_current_loop()
         if not self._is_enabled:
             self._is_enabled = True
             hub.serve()
@@ -133,7 +131,7 @@ class Runner:
 
     def launch(self, claim: Claim) -> None:
         """Run a claimed turn in the runner's loop, without waiting for it."""
-        self._submit_and_probe(self._run(claim, was_waiting=False))
+        self._submit_and_probe(self._run_turn(claim, was_waiting=False))
 
     def run_waiting(self, session_pk: int) -> None:
         """Claim and run the session's next turn, if this process runs turns."""
@@ -142,9 +140,8 @@ class Runner:
 
     def run_jobs(self) -> None:
         """Execute the jobs that wait, in a thread of their own."""
-        # With `DB_THREADS` 0, another thread does not see the rows of the test.
-        if settings.DB_THREADS and not self._is_draining:
-            self.jobs.wake()
+        if not self._is_draining:
+            threads().in_background(self.jobs.wake)
 
     def dispatch(self, session_pk: int) -> None:
         """Run the session's next turn here, or notify the runners of other processes."""
@@ -156,15 +153,17 @@ class Runner:
     def stop(self, turn_pk: int) -> None:
         """Stop the turn, if it runs here."""
         for claim, run in tuple(self._runs.items()):  # a copy: other threads change the dict
-            if claim.turn_pk != turn_pk:
-                continue
-            if settings.DB_THREADS:
+            if claim.turn_pk == turn_pk:
                 # Not run.cancel(): after a restore another turn can have this primary key. The
                 # keeper compares the whole identity of the turn.
-                self.keeper.check_now()
-            elif run.loop is not None and run.claim_end():  # tests have no keeper thread
-                run.cancel()
-                asyncio.run_coroutine_threadsafe(self._finish(run, INTERRUPTED, ""), run.loop)
+                threads().elsewhere(
+                    self.keeper.check_now, inline=partial(self._stop_without_keeper, run)
+                )
+
+    def _stop_without_keeper(self, run: Run) -> None:
+        if run.loop is not None and run.claim_end():
+            run.cancel()
+            asyncio.run_coroutine_threadsafe(self._finish_run(run, INTERRUPTED, ""), run.loop)
 
     def run(self, session_pk: int, *, timeout_seconds: float | None = None) -> bool:
         """Run the session's waiting turn, and wait at most `timeout_seconds` for its end.
@@ -187,22 +186,28 @@ class Runner:
         """
         if self._is_draining or self._is_stuck or are_threads_patched():
             return None
-        if settings.DB_THREADS:
-            require_shared_data()
+        return threads().elsewhere(
+            partial(self._begin_in_loop, session_pk), inline=partial(self._run_inline, session_pk)
+        )
+
+    def _begin_in_loop(self, session_pk: int) -> Future[None] | None:
+        require_shared_data()
+        claim = claim_next(session_pk=session_pk, owner=self.name)
+        # Not in the caller's loop: in a view of an ASGI server that is the server's own, and a
+        # responder that blocks would stop its sockets.
+        return self._submit(_log_errors(self._run_turn(claim))) if claim is not None else None
+
+    def _run_inline(self, session_pk: int) -> Future[None] | None:
         claim = claim_next(session_pk=session_pk, owner=self.name)
         if claim is None:
             return None
-        if not settings.DB_THREADS:
-            async_to_sync(self._run)(claim)
-            done: Future[None] = Future()
-            done.set_result(None)
-            return done
-        # Not in the caller's loop: in a view of an ASGI server that is the server's own, and a
-        # responder that blocks would stop its sockets.
-        return self._submit(_log_errors(self._run(claim)))
+        async_to_sync(self._run_turn)(claim)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
 
     async def drain(self, seconds: float) -> bool:
-        """Stop claiming turns, wait `seconds` for those that run, and interrupt the rest.
+        """Stop claiming turns, wait `seconds` for running turns, and interrupt the rest.
 
         Releases the claims of turns that have not started. Returns whether all of this is stored: a
         database that hangs delays it by at most `release_seconds` and `end_seconds`.
@@ -236,7 +241,6 @@ class Runner:
 
     def shut_down(self) -> None:
         """End the threads. Call `drain` first; otherwise other processes end the turns later."""
-        self._test_loop = None
         self._is_enabled, self._is_draining, self._is_shutting_down = False, False, True
         self._thread.stop()
         self.keeper.stop()
@@ -250,10 +254,7 @@ class Runner:
         self._probe_loop()
 
     def _submit(self, work: Coroutine[Any, Any, None]) -> Future[None]:
-        test_loop = self._test_loop
-        if not settings.DB_THREADS and test_loop is not None and test_loop.is_running():
-            return asyncio.run_coroutine_threadsafe(work, test_loop)
-        return self._thread.submit(work)
+        return threads().submit(work, self._thread.submit)
 
     def _probe_loop(self) -> None:
         """Send the loop a callback, unless an earlier one is unanswered. See `_is_stuck`."""
@@ -265,11 +266,11 @@ class Runner:
         self._probed_at = None
 
     async def _claim_and_run(self, session_pk: int) -> None:
-        claim = await self._claim(session_pk)
+        claim = await self._claim_session(session_pk)
         if claim is not None:
-            await self._run(claim)
+            await self._run_turn(claim)
 
-    async def _claim(self, session_pk: int) -> Claim | None:
+    async def _claim_session(self, session_pk: int) -> Claim | None:
         owner = self.owner
         if not owner:
             return None
@@ -279,7 +280,7 @@ class Runner:
             logger.warning("a turn cannot be claimed now: %s", error.code)
             return None
 
-    async def _run(self, claim: Claim, *, was_waiting: bool = True) -> None:
+    async def _run_turn(self, claim: Claim, *, was_waiting: bool = True) -> None:
         # The drain released all unstarted claims when it began, but this one arrived later.
         if self._is_draining:
             await self.release_claims()
@@ -289,16 +290,15 @@ class Runner:
         run = Run(claim, LiveText(claim.client_id, 0))
         run.loop, run.task = asyncio.get_running_loop(), asyncio.current_task()
         self._runs[claim] = run
-        if settings.DB_THREADS:
-            self.keeper.wake()
+        threads().in_background(self.keeper.wake)
         try:
-            with run_context(claim):
+            with run_context(claim, run.left):
                 await self._respond(run, was_waiting)
         except asyncio.CancelledError:
             if not run.is_ending:
                 raise
         finally:
-            hub.end_text(run.place, claim.client_id)
+            hub.end_text(run.ref, claim.client_id)
             if self._runs.get(claim) is run and not run.is_ending:
                 del self._runs[claim]
 
@@ -311,10 +311,11 @@ class Runner:
                 return
             run.is_started = True
             run.begin_step(0)  # before the announcement: other processes then request the text
-            hub.announce_run(run.place, was_waiting=was_waiting)
+            hub.announce_run(run.ref, was_waiting=was_waiting)
             request = await aread_request(claim=run.claim)
             if request is None:
                 return
+            run.seen = seen_of(request.session)
             await self._stream(run, request)
         except _FenceLost:
             return
@@ -346,7 +347,7 @@ class Runner:
             # the keeper can still end the run.
             await asyncio.wait({run.save_task})
         if run.claim_end():
-            await self._finish(run, status, error)
+            await self._finish_run(run, status, error)
 
     async def _explain(self, run: Run, request: Request | None, error: BaseException) -> None:
         """Show the text of an error to developers: it may contain messages and keys."""
@@ -358,7 +359,7 @@ class Runner:
             run.add_text(f"\n\n```text\n{text}\n```\n" if run.chars else f"```text\n{text}\n```\n")
         await aannounce_failure(run.claim.session_pk, run.claim.client_id, error)
 
-    async def _finish(self, run: Run, status: str, error: str) -> None:
+    async def _finish_run(self, run: Run, status: str, error: str) -> None:
         """Store the end of a run. The caller has claimed it with `claim_end`."""
         try:
             await astore_end_durably(run, status, error)
@@ -373,7 +374,7 @@ class Runner:
             for run in tuple(self._runs.values()):
                 if run.is_started and run.claim_end():
                     run.cancel()
-                    ends.add(asyncio.ensure_future(self._finish(run, INTERRUPTED, "")))
+                    ends.add(asyncio.ensure_future(self._finish_run(run, INTERRUPTED, "")))
             await asyncio.sleep(POLL_SECONDS)
 
     async def _stream(self, run: Run, request: Request) -> None:
@@ -405,9 +406,9 @@ class Runner:
         """Start to save the partial text in the background if a save is due and none runs."""
         if run.is_save_due and (run.save_task is None or run.save_task.done()):
             run.saved_at, run.saved_chars = time.monotonic(), run.chars
-            run.save_task = asyncio.ensure_future(self._save(run))
+            run.save_task = asyncio.ensure_future(self._save_text(run))
 
-    async def _save(self, run: Run) -> None:
+    async def _save_text(self, run: Run) -> None:
         try:
             run.is_fence_lost = not await asave_text(run)
         except ChatMemoryError as error:
@@ -435,22 +436,23 @@ class Runner:
 
     def _on_end(self, run: Run) -> None:
         self._runs.pop(run.claim, None)
-        hub.end_text(run.place, run.claim.client_id)
+        hub.end_text(run.ref, run.claim.client_id)
         if run.has_next_turn:
             self.dispatch(run.claim.session_pk)
-        # With `DB_THREADS` 0 the runner's thread does not see the rows of the test.
-        if settings.DB_THREADS and self._thread.is_started and has_turn_limit(run.claim.scope):
-            self._submit_and_probe(self._launch_waiting(run.claim.scope))
+        threads().in_background(partial(self._launch_waiting, run.claim.scope))
         if run.is_complete and settings.TITLE is not None:
             self._give_title(run.claim)
 
     def _give_title(self, claim: Claim) -> None:
         # A drain does not wait for it: the session's next turn tries again, in another process.
-        has_rows = settings.DB_THREADS or self._test_loop is not None  # see `_test_loop`
-        if has_rows and not self._is_draining:
+        if threads().has_loop and not self._is_draining:
             self._submit(_log_errors(give_title(claim)))
 
-    async def _launch_waiting(self, scope: str) -> None:
+    def _launch_waiting(self, scope: str) -> None:
+        if self._thread.is_started and has_turn_limit(scope):
+            self._submit_and_probe(self._claim_and_launch(scope))
+
+    async def _claim_and_launch(self, scope: str) -> None:
         """Launch turns of the user's other sessions that waited for TURNS_PER_USER."""
         try:
             sessions = await asessions_to_claim(scope=scope)
@@ -463,8 +465,8 @@ class Runner:
             if not self.owner:
                 hub.notify_runners(session_pk)
             # Not gathered: the oldest session must be claimed first.
-            elif claim := await self._claim(session_pk):
-                self._submit_and_probe(self._run(claim))
+            elif claim := await self._claim_session(session_pk):
+                self._submit_and_probe(self._run_turn(claim))
 
 
 def _is_closed_from_outside(run: Run) -> bool:

@@ -19,7 +19,7 @@ class Socket(Protocol):
     def login(self) -> Login:
         """The login with which its user was authenticated."""
 
-    def hint(self, change: Change | None = None) -> None:
+    def notify(self, change: Change | None = None) -> None:
         """Show the change of the session; without one, read it again, since it may have changed."""
 
     def notify_text(self) -> None:
@@ -84,10 +84,10 @@ class Sockets:
         with self._lock:
             return {socket for group in self._of_session.values() for socket in group}
 
-    def hint(self, session_pk: int, change: Change | None = None) -> None:
+    def notify(self, session_pk: int, change: Change | None = None) -> None:
         # A copy, because other threads add and remove sockets.
         for socket in tuple(self._of_session.get(session_pk, ())):
-            socket.hint(change)
+            socket.notify(change)
 
     def notify_text(self, session_pk: int) -> None:
         for socket in tuple(self._of_session.get(session_pk, ())):

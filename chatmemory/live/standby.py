@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from chatmemory.conf import settings
+from chatmemory.database.pool import threads
 from chatmemory.live.runner import runner
 
 START_SECONDS = 2.0
@@ -24,10 +24,12 @@ class Standby:
         self._is_inherited = False
 
     def start(self) -> None:
-        if settings.DB_THREADS:
-            self._timer = threading.Timer(START_SECONDS, self._enable)
-            self._timer.daemon = True
-            self._timer.start()
+        threads().in_background(self._start_timer)
+
+    def _start_timer(self) -> None:
+        self._timer = threading.Timer(START_SECONDS, self._enable)
+        self._timer.daemon = True
+        self._timer.start()
 
     def _enable(self) -> None:
         self._timer = None

@@ -1,4 +1,4 @@
-"""The sweep: finds changes without hints, because any hint may be lost.
+"""The sweep: finds changes without notifications, because any notification may be lost.
 
 So may signals after a commit: Note [Delivery after commit].
 """
@@ -12,12 +12,13 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from chatmemory.access.logins import aallowed_logins, acurrent_logins
 from chatmemory.conf import settings
 from chatmemory.database.faults import is_unavailable
-from chatmemory.database.pool import in_pool
+from chatmemory.database.pool import in_pool, threads
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.live.sockets import Sockets, close_others
 from chatmemory.live.texts import Texts
@@ -75,10 +76,11 @@ class Sweep:
     @property
     def age_seconds(self) -> float | None:
         """The time since the last success of the loop that is late most; None without sweeps."""
+        return threads().elsewhere(self._seconds_since_success, inline=lambda: None)
+
+    def _seconds_since_success(self) -> float | None:
         times = list(self._succeeded_at.values())  # a shutdown clears it
-        if not times or not self.is_enabled or not settings.DB_THREADS:
-            return None
-        return time.monotonic() - min(times)
+        return time.monotonic() - min(times) if times and self.is_enabled else None
 
     def forget(self, session_pk: int) -> None:
         self._heads.pop(session_pk, None)
@@ -109,26 +111,36 @@ class Sweep:
                     await is_due.wait()
             is_due.clear()
             pause = self.seconds
-            if self.is_enabled and settings.DB_THREADS:
-                try:
-                    pause = await sweep()
-                    self._succeeded_at[sweep.__name__] = time.monotonic()
-                except Exception as error:
-                    if isinstance(error, MemoryUnavailable) or is_unavailable(error):
-                        logger.warning("a sweep failed: the database is unavailable")
-                        continue
-                    log_error(logger, "a sweep failed; the next is in %s s", pause, error=error)
+            if self.is_enabled:
+                pause = await threads().elsewhere(partial(self._try, sweep), inline=self._skip)
+
+    async def _try(self, sweep: Callable[[], Awaitable[float]]) -> float:
+        """Sweep, and return the seconds to the next one."""
+        try:
+            pause = await sweep()
+            self._succeeded_at[sweep.__name__] = time.monotonic()
+        except Exception as error:
+            pause = self.seconds
+            if isinstance(error, MemoryUnavailable) or is_unavailable(error):
+                logger.warning("a sweep failed: the database is unavailable")
+            else:
+                log_error(logger, "a sweep failed; the next is in %s s", pause, error=error)
+        return pause
+
+    async def _skip(self) -> float:
+        """Do nothing: the hub's thread does not see the rows of the test."""
+        return self.seconds
 
     async def _sweep_heads(self) -> float:
-        """Hint at the sessions that changed, drop old mirrors, and request missing texts."""
+        """Notify the sockets of changed sessions, drop old mirrors, and request missing texts."""
         asked = self._sockets.session_pks()
         heads = await _aheads(asked)
-        # Not those that were joined meanwhile: without a head they would count as removed.
+        # Not sessions that were joined meanwhile: without a head they would count as removed.
         for session_pk in {*asked}.intersection(self._sockets.session_pks()):
             head = heads.get(session_pk)
             if session_pk not in self._heads or self._heads[session_pk] != head:
                 self._heads[session_pk] = head
-                self._sockets.hint(session_pk)
+                self._sockets.notify(session_pk)
         self._texts.drop_ended_mirrors(heads)
         # A lost request or answer is noticed at the next piece of text, but a run may produce none.
         for session_pk in self._texts.missing(heads.values()):
@@ -162,7 +174,7 @@ class Sweep:
         return pause
 
     async def _sweep_jobs(self) -> float:
-        """Execute the jobs of processes that died, and those whose hint is lost."""
+        """Execute the jobs of processes that died, and jobs whose notification is lost."""
         if await _ais_job_waiting():
             self._run_jobs()
         return self.seconds

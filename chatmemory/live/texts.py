@@ -1,4 +1,4 @@
-"""Streamed texts: those of this process's runs, and mirrors of those of other processes."""
+"""Streamed texts: of this process's runs, and mirrors of the texts of other processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chatmemory.models import Head
 from chatmemory.responders import Progress
 
 
-class Place(NamedTuple):
+class SessionRef(NamedTuple):
     """The session of a streamed text.
 
     A restored database may assign the primary key to another session, which has another epoch.
@@ -49,7 +49,7 @@ class LiveText:
     frames: dict[Hashable, EncodedText] = field(default_factory=dict)
     """The last frames that sockets sent, by their positions, so that the others send the same."""
     blocks: dict[str, LiveBlocks] = field(default_factory=dict)
-    """The finished blocks as HTML, by language; only those that sockets show."""
+    """The finished blocks as HTML, by language; only the languages that sockets show."""
 
     def publish(self) -> None:
         """Release all pieces."""
@@ -64,7 +64,7 @@ class LiveText:
     def blocks_in(
         self, language: str, notify: Callable[[], object], person: Hashable = None
     ) -> LiveBlocks:
-        """Return the blocks in a language; `notify` is that of the first call."""
+        """Return the blocks in a language; later calls use the `notify` of the first call."""
         found = self.blocks.get(language)
         if found is None:
             new = LiveBlocks(self, language, notify, person)
@@ -93,73 +93,73 @@ class Texts:
     """
 
     def __init__(self) -> None:
-        self._texts: dict[Place, LiveText] = {}
-        self._mirrors: dict[Place, LiveText] = {}
-        self._scheduled: set[Place] = set()
-        self._requested: set[Place] = set()
+        self._texts: dict[SessionRef, LiveText] = {}
+        self._mirrors: dict[SessionRef, LiveText] = {}
+        self._scheduled: set[SessionRef] = set()
+        self._requested: set[SessionRef] = set()
         """The own texts that another process shows, until their turn ends."""
 
     def clear(self) -> None:
         for collection in (self._texts, self._mirrors, self._scheduled, self._requested):
             collection.clear()
 
-    def begin(self, place: Place, turn: str, step: int) -> LiveText:
+    def begin(self, ref: SessionRef, turn: str, step: int) -> LiveText:
         """Replace the session's text with an empty one for this step."""
-        text = self._texts[place] = LiveText(turn, step)
+        text = self._texts[ref] = LiveText(turn, step)
         return text
 
-    def end(self, place: Place, turn: str) -> None:
+    def end(self, ref: SessionRef, turn: str) -> None:
         """Drop the text of a turn that ended: its rows contain it."""
         for texts in (self._texts, self._mirrors):
-            text = texts.get(place)
+            text = texts.get(ref)
             if text is not None and text.turn == turn:
-                texts.pop(place, None)
-                self._requested.discard(place)
+                texts.pop(ref, None)
+                self._requested.discard(ref)
 
-    def get(self, place: Place) -> LiveText | None:
-        return self._texts.get(place) or self._mirrors.get(place)
+    def get(self, ref: SessionRef) -> LiveText | None:
+        return self._texts.get(ref) or self._mirrors.get(ref)
 
-    def own_places(self, session_pk: int | None) -> list[Place]:
-        """Return the places of the session's texts, or of all, whose run is in this process."""
-        return _places(self._texts, session_pk)
+    def own_refs(self, session_pk: int | None) -> list[SessionRef]:
+        """Return the sessions of the session's texts, or of all, whose run is in this process."""
+        return _refs(self._texts, session_pk)
 
-    def request(self, place: Place) -> None:
+    def request(self, ref: SessionRef) -> None:
         """Let another process receive the pieces of this own text."""
-        self._requested.add(place)
+        self._requested.add(ref)
 
-    def is_requested(self, place: Place) -> bool:
-        return place in self._requested
+    def is_requested(self, ref: SessionRef) -> bool:
+        return ref in self._requested
 
-    def is_scheduled(self, place: Place) -> bool:
+    def is_scheduled(self, ref: SessionRef) -> bool:
         """Whether a tick will release new pieces."""
-        return place in self._scheduled
+        return ref in self._scheduled
 
-    def schedule(self, place: Place) -> None:
-        self._scheduled.add(place)
+    def schedule(self, ref: SessionRef) -> None:
+        self._scheduled.add(ref)
 
-    def unschedule(self, place: Place) -> None:
-        self._scheduled.discard(place)
+    def unschedule(self, ref: SessionRef) -> None:
+        self._scheduled.discard(ref)
 
-    def next_event(self, place: Place) -> dict[str, object] | None:
+    def next_event(self, ref: SessionRef) -> dict[str, object] | None:
         """Release the new pieces, and return the event with them; None without any."""
-        text = self._texts.get(place)
+        text = self._texts.get(ref)
         if text is None:
             return None
         begin = text.published
         text.publish()
-        return _event(place, text, begin) if text.published > begin else None
+        return _event(ref, text, begin) if text.published > begin else None
 
-    def whole_event(self, place: Place) -> dict[str, object] | None:
+    def whole_event(self, ref: SessionRef) -> dict[str, object] | None:
         """Return an event with all released pieces."""
-        text = self._texts.get(place)
-        return None if text is None else _event(place, text, 0)
+        text = self._texts.get(ref)
+        return None if text is None else _event(ref, text, 0)
 
     def mirror(self, event: Mapping[str, Any]) -> Mirrored:
         """Apply an event that `next_event` made in another process."""
-        place = Place(event["session"], event["epoch"])
-        if place in self._texts:
+        ref = SessionRef(event["session"], event["epoch"])
+        if ref in self._texts:
             return Mirrored.IGNORED
-        mirror = self._mirrors.get(place)
+        mirror = self._mirrors.get(ref)
         if mirror is not None and (mirror.turn, mirror.step) != (event["turn"], event["step"]):
             mirror = None  # it belongs to an earlier turn or step
         # A whole text, which this process requested. A shorter one was delayed on its way.
@@ -167,7 +167,7 @@ class Texts:
             mirror = LiveText(event["turn"], event["step"], unpack(event["pieces"]))
             mirror.received = event["to"]
             mirror.publish()
-            self._mirrors[place] = mirror
+            self._mirrors[ref] = mirror
             return Mirrored.BEGUN
         if mirror is None or event["from"] > mirror.received:
             return Mirrored.INCOMPLETE
@@ -178,32 +178,32 @@ class Texts:
         return Mirrored.EXTENDED
 
     def drop_mirrors(self, session_pk: int) -> None:
-        for place in _places(self._mirrors, session_pk):
-            self._mirrors.pop(place, None)
+        for ref in _refs(self._mirrors, session_pk):
+            self._mirrors.pop(ref, None)
 
     def missing(self, heads: Iterable[Head]) -> list[int]:
         """Return the sessions whose running turn has no text here, by primary key."""
         pks = []
         for head in heads:
-            text = self.get(Place(head.pk, head.epoch))
+            text = self.get(SessionRef(head.pk, head.epoch))
             if head.running is not None and (text is None or text.turn != head.running):
                 pks.append(head.pk)
         return pks
 
     def drop_ended_mirrors(self, heads: Mapping[int, Head]) -> None:
         """Drop the mirrors whose turn no longer runs."""
-        for place, mirror in tuple(self._mirrors.items()):
-            head = heads.get(place.session_pk)
-            if head is None or (head.epoch, head.running) != (place.epoch, mirror.turn):
-                self._mirrors.pop(place, None)
+        for ref, mirror in tuple(self._mirrors.items()):
+            head = heads.get(ref.session_pk)
+            if head is None or (head.epoch, head.running) != (ref.epoch, mirror.turn):
+                self._mirrors.pop(ref, None)
 
 
-def _event(place: Place, text: LiveText, begin: int) -> dict[str, object]:
+def _event(ref: SessionRef, text: LiveText, begin: int) -> dict[str, object]:
     """Return an event with the released pieces from `begin` on."""
     end = text.published
     return {
-        "session": place.session_pk,
-        "epoch": place.epoch,
+        "session": ref.session_pk,
+        "epoch": ref.epoch,
         "pieces": pack(text.pieces[begin:end]),
         "turn": text.turn,
         "step": text.step,
@@ -212,8 +212,8 @@ def _event(place: Place, text: LiveText, begin: int) -> dict[str, object]:
     }
 
 
-def _places(texts: Mapping[Place, LiveText], session_pk: int | None) -> list[Place]:
-    return [place for place in tuple(texts) if session_pk in (None, place.session_pk)]
+def _refs(texts: Mapping[SessionRef, LiveText], session_pk: int | None) -> list[SessionRef]:
+    return [ref for ref in tuple(texts) if session_pk in (None, ref.session_pk)]
 
 
 def pack(pieces: Iterable[str | Progress]) -> list[str | list[str]]:

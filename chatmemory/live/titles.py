@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 TITLE_SECONDS = 30.0
 """Time limit of the function. A sync one continues in its thread, but its title is not stored."""
 TITLE_THREADS = 2
-"""Threads for sync functions. Not those of responders, so that no reply waits for a title."""
+"""Threads for sync functions. Responders have others, so that no reply waits for a title."""
 
 _threads = HostExecutor(TITLE_THREADS, name="chatmemory-titles")
 

@@ -29,7 +29,7 @@ class Waits:
         Raises RateLimited if WAITS_PER_USER or WAITS_PER_PROCESS requests already wait.
         """
         with self._lock:
-            self._check(scope)
+            self._check_slots(scope)
             self._count_by_user[scope] += 1
         try:
             yield
@@ -39,7 +39,7 @@ class Waits:
                 if not self._count_by_user[scope]:
                     del self._count_by_user[scope]
 
-    def _check(self, scope: str) -> None:
+    def _check_slots(self, scope: str) -> None:
         """Raise RateLimited if no slot is free. The caller has locked `_lock`."""
         per_user, per_process = settings.WAITS_PER_USER, settings.WAITS_PER_PROCESS
         if per_user is not None and self._count_by_user[scope] >= per_user:

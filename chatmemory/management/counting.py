@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def counted(number: int, noun: str) -> str:
-    """Return `1 session`, `2,000 sessions` or `2 entries`."""
+    """Return `1 message`, `2,000 messages` or `2 entries`."""
     if number == 1:
         return f"1 {noun}"
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from chatmemory.management.counting import counted
-from chatmemory.services import KnownErasure
+from chatmemory.services.erasure.past_erasures import KnownErasure
 
 
 def erasure_sentence(erasure: KnownErasure) -> str:
@@ -17,10 +17,11 @@ def erasure_sentence(erasure: KnownErasure) -> str:
         )
     if erasure.completed_at is None:
         return f"{_time(erasure.begun_at)}: begun by {erasure.by}, not completed; run it again"
-    kept = f", {counted(len(erasure.held), 'session')} on hold kept" if erasure.held else ""
+    kept = f", {counted(len(erasure.held), 'conversation')} on hold kept" if erasure.held else ""
     return (
         f"{_time(erasure.completed_at)}: erased by {erasure.by}: "
-        f"{counted(erasure.sessions, 'session')}, {counted(erasure.messages, 'message')}{kept} "
+        f"{counted(erasure.sessions, 'conversation')}, "
+        f"{counted(erasure.messages, 'message')}{kept} "
         f"(receipt {erasure.entry_pk}: {erasure.reason})"
     )
 

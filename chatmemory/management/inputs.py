@@ -22,7 +22,7 @@ def read_text(path: str, option: str, *, prompt: str = "") -> str:
     if path == "-" and prompt and sys.stdin.isatty():
         return getpass(prompt)
     try:
-        stored = _read(path)
+        stored = _read_bytes(path)
     except OSError as error:
         raise CommandError(f"{path} can't be read: {error.strerror}.") from error
     if len(stored) > MAX_BYTES:
@@ -34,7 +34,7 @@ def read_text(path: str, option: str, *, prompt: str = "") -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def _read(path: str) -> bytes:
+def _read_bytes(path: str) -> bytes:
     if path == "-":
         return sys.stdin.buffer.read(MAX_BYTES + 1)
     with Path(path).open("rb") as file:

@@ -6,11 +6,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from chatmemory import services
 from chatmemory.management.counting import counted
 from chatmemory.management.reporting import ReportingCommand
 from chatmemory.services.audit import readings
-from chatmemory.services.audit.seals import MAX_UNSEALED_AGE
+from chatmemory.services.audit.seals import MAX_UNSEALED_AGE, audit_state, seal_audit, verify_audit
 
 logger = logging.getLogger("chatmemory.audit")
 """Logs the head of the chain after each sealing."""
@@ -33,20 +32,20 @@ def verify_and_seal(
     if seals:
         readings.close_readings()
     found = sealed = 0
-    findings = services.verify_audit(head=head, former_keys=former_keys, progress=command.progress)
+    findings = verify_audit(head=head, former_keys=former_keys, progress=command.progress)
     for finding in findings:
         command.report(finding.sentence, **asdict(finding))
         found += 1
     lines: list[str] = []
-    state = services.audit_state()
+    state = audit_state()
     if state.oldest_unsealed is not None:
         since = state.oldest_unsealed.isoformat(timespec="seconds")
         lines.append(f"Not sealed yet: {counted(state.unsealed, 'entry')}, the oldest from {since}")
-    problem = _problem(found, 0 if seals_old or not seals else state.overdue)
+    problem = _problem_text(found, 0 if seals_old or not seals else state.overdue)
     if seals and not problem:
-        sealed = services.seal_audit(former_keys=former_keys)
+        sealed = seal_audit(former_keys=former_keys)
         lines.append(f"Sealed now: {sealed:,}")
-        state = services.audit_state()
+        state = audit_state()
         if state.head:
             logger.info("audit head %s", state.head)
     lines.append(f"head {state.head}" if state.head else "No entry is sealed.")
@@ -56,7 +55,7 @@ def verify_and_seal(
     return problem
 
 
-def _problem(found: int, overdue: int) -> str:
+def _problem_text(found: int, overdue: int) -> str:
     if found:
         findings = counted(found, "finding")
         return f"{findings}; nothing was sealed. Compare the named entries with a backup."

@@ -32,18 +32,18 @@ def add_session_arguments(
         type=int,
         nargs="+" if many else 1,
         metavar="PK",
-        help="primary keys of sessions" if many else "primary key of the session",
+        help="primary keys of conversations" if many else "primary key of the conversation",
     )
-    group.add_argument("--owner", help="username of the sessions' owner")
-    group.add_argument("--scope", help="scope of the sessions, such as server or user:7")
+    group.add_argument("--owner", help="username of the conversations' owner")
+    group.add_argument("--scope", help="scope of the conversations, such as server or user:7")
     parser.add_argument(
-        "--key", help="the session with this key; if all are purged, the last purged one"
+        "--key", help="the conversation with this key; if all are purged, the last purged one"
     )
     if many:
         parser.add_argument(
             "--all",
             action="store_true",
-            help="all sessions of --owner or --scope, also purged"
+            help="all conversations of --owner or --scope, also purged"
             + ("; alone: of all people" if everyone else ""),
         )
 
@@ -51,7 +51,7 @@ def add_session_arguments(
 def select_sessions(options: Mapping[str, Any]) -> SessionQuerySet:
     """Return the selected sessions, at least one. Raises CommandError."""
     try:
-        pks = _selected(options)
+        pks = _selected_sessions(options)
     except (BadInput, MemoryUnavailable) as error:
         raise CommandError(str(error)) from error
     return pks
@@ -62,7 +62,7 @@ def select_session(options: Mapping[str, Any]) -> Session:
     return select_sessions(options).get()
 
 
-def _selected(options: Mapping[str, Any]) -> SessionQuerySet:
+def _selected_sessions(options: Mapping[str, Any]) -> SessionQuerySet:
     key, is_all = options["key"], options.get("all", False)
     if options["session"] is not None:
         if key is not None or is_all:
@@ -84,7 +84,7 @@ def _selected(options: Mapping[str, Any]) -> SessionQuerySet:
     newest = found.filter(key=key).order_by(F("removed_at").desc(nulls_first=True), "-pk")
     session = durably(newest.first, is_repeatable=True)
     if session is None:
-        raise CommandError(f"No session of {scope} has this key.")
+        raise CommandError(f"No conversation of {scope} has this key.")
     return Session.objects.filter(pk=session.pk)
 
 
@@ -93,5 +93,5 @@ def _with_pks(pks: Sequence[int]) -> SessionQuerySet:
     stored = durably(lambda: set(found.values_list("pk", flat=True)), is_repeatable=True)
     if missing := sorted(set(pks) - stored):
         listed = ", ".join(map(str, missing))
-        raise CommandError(f"Not stored: session {listed}. Nothing was changed.")
+        raise CommandError(f"Not stored: conversation {listed}. Nothing was changed.")
     return found

@@ -12,13 +12,21 @@ from django.db import migrations, models
 # PostgreSQL aligns numbers and times to their width, and would leave 12 bytes of each message empty.
 
 
-def leave_room_for_updates(apps, schema_editor):
-    """Let each new version of a session's row find room on its page.
+def set_storage_parameters(apps, schema_editor):
+    """Set what PostgreSQL's defaults make slow.
 
-    Full pages let 86 % of the updates stay off the indexes, these 100 %.
+    Each new version of a session's row finds room on its page. Full pages let 86 % of the updates
+    stay off the indexes, these 100 %. Turns are vacuumed by their number, not by their share: until
+    then an index alone cannot answer which of the newest turns failed.
     """
     if schema_editor.connection.vendor == "postgresql":
         schema_editor.execute("ALTER TABLE chatmemory_session SET (fillfactor = 85)")
+        schema_editor.execute(
+            "ALTER TABLE chatmemory_turn SET ("
+            "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,"
+            " autovacuum_vacuum_insert_scale_factor = 0,"
+            " autovacuum_vacuum_insert_threshold = 10000)"
+        )
 
 
 class Migration(migrations.Migration):
@@ -31,54 +39,15 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='DailyActivity',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('day', models.DateField(unique=True, verbose_name='day')),
-                ('sessions', models.BigIntegerField(db_default=0, verbose_name='sessions')),
-                ('messages', models.BigIntegerField(db_default=0, verbose_name='messages')),
-                ('good', models.BigIntegerField(db_default=0, verbose_name='good')),
-                ('bad', models.BigIntegerField(db_default=0, verbose_name='bad')),
-            ],
-            options={
-                'verbose_name': 'activity of a day',
-                'verbose_name_plural': 'activity of days',
-                'default_permissions': (),
-                'base_manager_name': 'objects',
-            },
-        ),
-        migrations.CreateModel(
-            name='DailyTurns',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('day', models.DateField(verbose_name='day')),
-                ('model', chatmemory.models.fields.KeyField(max_length=100, verbose_name='model')),
-                ('status', chatmemory.models.fields.KeyField(max_length=12, verbose_name='status')),
-                ('error', chatmemory.models.fields.KeyField(max_length=32, verbose_name='error')),
-                ('turns', models.BigIntegerField(verbose_name='turns')),
-                ('tokens_in', models.BigIntegerField(verbose_name='tokens in')),
-                ('tokens_out', models.BigIntegerField(verbose_name='tokens out')),
-                ('first_text', models.JSONField(default=dict)),
-                ('duration', models.JSONField(default=dict)),
-            ],
-            options={
-                'verbose_name': 'numbers',
-                'verbose_name_plural': 'numbers',
-                'default_permissions': (),
-                'base_manager_name': 'objects',
-            },
-        ),
-        migrations.CreateModel(
             name='Maintenance',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(choices=[('expire', 'expire'), ('vacuum', 'vacuum'), ('verify', 'verify the audit'), ('seal', 'seal the audit'), ('check', 'check the integrity'), ('numbers', 'daily numbers')], max_length=20, unique=True, verbose_name='task')),
+                ('name', models.CharField(max_length=32, unique=True, verbose_name='task')),
                 ('started_at', models.DateTimeField(null=True, verbose_name='started at')),
                 ('ended_at', models.DateTimeField(null=True, verbose_name='ended at')),
                 ('succeeded_at', models.DateTimeField(null=True, verbose_name='succeeded at')),
                 ('is_ok', models.BooleanField(null=True, verbose_name='without problems')),
                 ('counts', models.JSONField(default=dict, verbose_name='counts')),
-                ('watermark', models.JSONField(default=dict)),
             ],
             options={
                 'verbose_name': 'health',
@@ -162,7 +131,7 @@ class Migration(migrations.Migration):
             name='Job',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('total', models.BigIntegerField(db_default=0, verbose_name='sessions')),
+                ('total', models.BigIntegerField(db_default=0, verbose_name='conversations')),
                 ('done', models.BigIntegerField(db_default=0, verbose_name='done')),
                 ('position', models.BigIntegerField(db_default=0)),
                 ('fence', models.BigIntegerField(db_default=0)),
@@ -235,7 +204,7 @@ class Migration(migrations.Migration):
                 'verbose_name_plural': 'audit entries',
                 'default_permissions': (),
                 'base_manager_name': 'objects',
-                'indexes': [models.Index(fields=['actor_id', 'created_at'], name='chatmemory_audit_actor'), models.Index(fields=['key_hash'], name='chatmemory_audit_key'), models.Index(fields=['created_at'], name='chatmemory_audit_time')],
+                'indexes': [models.Index(fields=['actor_id', 'created_at'], name='chatmemory_audit_actor'), models.Index(fields=['key_hash'], name='chatmemory_audit_key'), models.Index(fields=['created_at'], name='chatmemory_audit_time'), chatmemory.models.indexes.PartialIndex(fields=['id'], name='chatmemory_audit_no_reading', where=models.Q(('action', 'read'), _negated=True))],
             },
         ),
         migrations.CreateModel(
@@ -261,19 +230,22 @@ class Migration(migrations.Migration):
                 ('last_message_at', models.DateTimeField(null=True, verbose_name='last message at')),
                 ('last_active_day', models.DateField(db_default=chatmemory.models.fields.DatabaseToday(), db_index=True)),
                 ('expires_at', models.DateTimeField(blank=True, db_index=True, null=True, verbose_name='expires at')),
+                ('ttl_seconds', models.IntegerField(null=True)),
                 ('archived_at', models.DateTimeField(null=True, verbose_name='archived at')),
                 ('pinned_at', models.DateTimeField(null=True, verbose_name='pinned at')),
                 ('held_at', models.DateTimeField(null=True, verbose_name='on hold since')),
                 ('removed_at', models.DateTimeField(null=True, verbose_name='purged at')),
                 ('removed_scope', chatmemory.models.fields.KeyField(db_default='', db_index=True, max_length=150)),
+                ('origin', chatmemory.models.fields.KeyField(max_length=250, null=True)),
+                ('origin_row', chatmemory.models.fields.KeyField(max_length=200, null=True)),
                 ('created_at', models.DateTimeField(db_default=chatmemory.models.fields.DatabaseNow(), verbose_name='created at')),
                 ('owner', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='owner')),
             ],
             options={
-                'verbose_name': 'session',
-                'verbose_name_plural': 'sessions',
+                'verbose_name': 'conversation',
+                'verbose_name_plural': 'conversations',
                 'default_permissions': ('view',),
-                'permissions': (('view_transcript', 'Can read transcripts'), ('view_unmasked', 'Can reveal masked transcripts'), ('trim_history', 'Can trim history'), ('clear_history', 'Can clear history'), ('purge_history', 'Can purge sessions'), ('restore_history', 'Can undo trims, clears and purges'), ('redact_message', 'Can redact messages'), ('stop_turn', 'Can stop turns'), ('archive_session', 'Can archive sessions'), ('hold_session', 'Can put sessions on hold'), ('tag_session', 'Can tag sessions'), ('note_session', 'Can read and write notes'), ('export_history', 'Can export history'), ('erase_person', 'Can erase a person'), ('view_audit', 'Can read the audit'), ('view_numbers', 'Can view the numbers of all sessions')),
+                'permissions': (('view_transcript', 'Can read transcripts'), ('view_unmasked', 'Can reveal masked transcripts'), ('trim_history', 'Can trim history'), ('clear_history', 'Can clear history'), ('purge_history', 'Can purge conversations'), ('restore_history', 'Can undo trims, clears and purges'), ('redact_message', 'Can redact messages'), ('stop_turn', 'Can stop turns'), ('archive_session', 'Can archive conversations'), ('hold_session', 'Can put conversations on hold'), ('tag_session', 'Can tag conversations'), ('note_session', 'Can read and write notes'), ('export_history', 'Can export history'), ('erase_person', 'Can erase a person'), ('view_audit', 'Can read the audit'), ('view_health', 'Can view the health of the app')),
                 'base_manager_name': 'objects',
             },
         ),
@@ -299,6 +271,7 @@ class Migration(migrations.Migration):
                 ('status', models.CharField(choices=[('complete', 'complete'), ('interrupted', 'interrupted'), ('failed', 'failed')], max_length=12, verbose_name='status')),
                 ('error', models.CharField(max_length=32, verbose_name='error')),
                 ('model', models.CharField(max_length=100, verbose_name='model')),
+                ('author', models.CharField(max_length=100, null=True, verbose_name='author')),
             ],
             options={
                 'verbose_name': 'message',
@@ -342,8 +315,8 @@ class Migration(migrations.Migration):
                 ('session', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='notes', to='chatmemory.session')),
             ],
             options={
-                'verbose_name': 'session note',
-                'verbose_name_plural': 'session notes',
+                'verbose_name': 'conversation note',
+                'verbose_name_plural': 'conversation notes',
                 'default_permissions': (),
                 'base_manager_name': 'objects',
             },
@@ -357,8 +330,8 @@ class Migration(migrations.Migration):
                 ('session', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='tags', to='chatmemory.session')),
             ],
             options={
-                'verbose_name': 'session tag',
-                'verbose_name_plural': 'session tags',
+                'verbose_name': 'conversation tag',
+                'verbose_name_plural': 'conversation tags',
                 'default_permissions': (),
                 'base_manager_name': 'objects',
             },
@@ -368,7 +341,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('session', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='turns', to='chatmemory.session')),
-                ('place', models.BigIntegerField(db_default=0)),
+                ('position', models.BigIntegerField(db_default=0)),
                 ('user_seq', models.BigIntegerField(null=True)),
                 ('replaces_from', models.BigIntegerField(null=True)),
                 ('replaces_to', models.BigIntegerField(null=True)),
@@ -398,6 +371,23 @@ class Migration(migrations.Migration):
                 'base_manager_name': 'objects',
             },
         ),
+        migrations.CreateModel(
+            name='WithdrawnRange',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('session', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='withdrawn', to='chatmemory.session')),
+                ('low', models.BigIntegerField()),
+                ('high', models.BigIntegerField()),
+                ('emptied_to', models.BigIntegerField(null=True)),
+                ('withdrawn_at', models.DateTimeField(db_default=chatmemory.models.fields.DatabaseNow())),
+            ],
+            options={
+                'verbose_name': 'withdrawn range',
+                'verbose_name_plural': 'withdrawn ranges',
+                'default_permissions': (),
+                'base_manager_name': 'objects',
+            },
+        ),
         migrations.AddConstraint(
             model_name='session',
             constraint=models.UniqueConstraint(fields=('scope', 'key'), name='chatmemory_session_address'),
@@ -417,6 +407,14 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='message',
             constraint=chatmemory.models.indexes.UniqueIfSet(fields=('session', 'client_id'), name='chatmemory_message_client_id'),
+        ),
+        migrations.AddConstraint(
+            model_name='withdrawnrange',
+            constraint=models.UniqueConstraint(fields=('session', 'high', 'low'), name='chatmemory_withdrawnrange_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='withdrawnrange',
+            constraint=models.CheckConstraint(condition=models.Q(('low__gte', 1), ('low__lte', models.F('high'))), name='chatmemory_withdrawnrange_order'),
         ),
         migrations.AddConstraint(
             model_name='feedback',
@@ -490,10 +488,6 @@ class Migration(migrations.Migration):
             model_name='turn',
             index=chatmemory.models.indexes.PartialIndex(fields=['ended_at'], name='chatmemory_turn_ended', where=models.Q(('ended_at__isnull', False))),
         ),
-        migrations.AddConstraint(
-            model_name='dailyturns',
-            constraint=models.UniqueConstraint(fields=('day', 'model', 'status', 'error'), name='chatmemory_dailyturns_key'),
-        ),
         migrations.AddIndex(
             model_name='job',
             index=chatmemory.models.indexes.PartialIndex(fields=['status'], name='chatmemory_job_active', where=models.Q(('status__in', ['queued', 'running']))),
@@ -502,5 +496,5 @@ class Migration(migrations.Migration):
             model_name='jobitem',
             constraint=models.UniqueConstraint(fields=('job', 'session_pk'), name='chatmemory_jobitem_once'),
         ),
-        migrations.RunPython(leave_room_for_updates, migrations.RunPython.noop, elidable=False),
+        migrations.RunPython(set_storage_parameters, migrations.RunPython.noop, elidable=False),
     ]

@@ -20,7 +20,7 @@ from chatmemory.models.values import Head, Page, StoredMessage
 # - A reader skips a change that its head contains: changes may arrive late, and after a read.
 # - A change that cannot be kept may be dropped if a read follows.
 # - A restored database may have the same revision and seq with other rows. So the next read, which
-#   the sweep causes, also checks the marks of the rows before each change that was applied.
+#   the sweep causes, also checks the digests of the rows before each change that was applied.
 
 
 class Change(Protocol):
@@ -38,7 +38,7 @@ class NewRows:
     """Stored rows, and the head after their write."""
 
     head: Head
-    """Its turn's time is unknown, except that of a turn that has just begun."""
+    """Its turn's time is known only for a turn that has just begun."""
     rows: list[StoredMessage]
     revision_before: int
 

@@ -56,6 +56,10 @@ class _MomentField(models.DateTimeField):  # type: ignore[type-arg]  # has no ru
         value = value if prepared else self.get_prep_value(value)
         if isinstance(value, datetime) and connection.vendor != "postgresql":
             value = value.astimezone(UTC).replace(tzinfo=None)
+        if isinstance(value, datetime) and connection.vendor == "sqlite":
+            # SQLite compares texts: an equal time of its clock must have as many digits.
+            is_exact = value.microsecond % 1_000 == 0
+            return value.isoformat(" ", "milliseconds" if is_exact else "microseconds")
         return super().get_db_prep_value(value, connection, prepared=True)
 
     def deconstruct(self) -> Any:
@@ -117,6 +121,28 @@ class DatabaseToday(_Clock):
 
     sql_by_vendor = TODAY
     output_field = models.DateField()
+
+
+class SecondsAfter(models.Func):
+    """The time a number of seconds after another time: two columns."""
+
+    output_field = MomentField()
+    template = "(%(expressions)s)"
+    arg_joiner = " + INTERVAL '1 second' * "
+
+    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
+        return self.as_sql(
+            compiler,
+            connection,
+            template="DATE_ADD(%(expressions)s SECOND)",
+            arg_joiner=", INTERVAL ",
+        )
+
+    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> Any:
+        # Each sign is doubled twice: for this template, and for the parameters of the statement.
+        form = "%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f"
+        template = f"STRFTIME('{form}', %(expressions)s || ' seconds')"
+        return self.as_sql(compiler, connection, template=template, arg_joiner=", ")
 
 
 def database_now(connection: BaseDatabaseWrapper) -> datetime:

@@ -65,7 +65,7 @@ class Job(models.Model):
         "self", null=True, on_delete=models.SET_NULL, related_name="undone_by"
     )
     """The job that this one undoes."""
-    total = models.BigIntegerField(_("sessions"), db_default=0)
+    total = models.BigIntegerField(_("conversations"), db_default=0)
     done = models.BigIntegerField(_("done"), db_default=0)
     """Sessions that the action has changed."""
     position = models.BigIntegerField(db_default=0)
@@ -167,7 +167,7 @@ class JobItem(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"session {self.session_pk} of job {self.job_id}"
+        return f"conversation {self.session_pk} of job {self.job_id}"
 
     @classmethod
     def end_columns(cls, outcome: str, **columns: Any) -> dict[str, Any]:

@@ -25,3 +25,8 @@ class PrimaryManager(models.Manager[M]):
 def on_primary(model: type[M]) -> QuerySet[M]:
     """Query a model of the host in its write database."""
     return model._default_manager.using(router.db_for_write(model))
+
+
+def all_on_primary(model: type[M]) -> QuerySet[M]:
+    """Query all rows of a model of the host, also those that its own manager hides."""
+    return model._base_manager.using(router.db_for_write(model))

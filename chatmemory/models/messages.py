@@ -14,6 +14,8 @@ from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.sessions import Session
 from chatmemory.models.values import STORED_COLUMNS, StoredMessage
 
+MAX_AUTHOR_CHARS = 100
+
 
 class MessageQuerySet(QuerySet["Message"]):
     """Queries of messages."""
@@ -86,6 +88,8 @@ class Message(models.Model):
     status = models.CharField(_("status"), max_length=12, choices=Status.choices)
     error = models.CharField(_("error"), max_length=32)
     model = models.CharField(_("model"), max_length=100)
+    author = models.CharField(_("author"), max_length=MAX_AUTHOR_CHARS, null=True)  # noqa: DJ001  # null: see the role
+    """Who wrote the row if it was neither the session's own person nor the bot: `operator:3`."""
     tokens = models.IntegerField(_("tokens"))
     revision = models.BigIntegerField(db_default=0)
     redacted = models.BooleanField(_("redacted"), db_default=False)

@@ -28,9 +28,9 @@ class SessionNote(models.Model):
 
     class Meta:
         base_manager_name = "objects"
-        verbose_name = _("session note")
-        verbose_name_plural = _("session notes")
+        verbose_name = _("conversation note")
+        verbose_name_plural = _("conversation notes")
         default_permissions = ()
 
     def __str__(self) -> str:
-        return f"{self.actor_label} about session {self.session_id}"
+        return f"{self.actor_label} about conversation {self.session_id}"

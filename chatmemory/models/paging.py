@@ -30,7 +30,7 @@ def session_page(
 ) -> SessionPage:
     """Return the first `limit` sessions, after the cursor if it is given. Raises BadInput."""
     if cursor is not None:
-        sessions = _after(sessions, cursor)
+        sessions = _after_cursor(sessions, cursor)
     found = list(sessions.most_recent_first()[: limit + 1])
     has_more = len(found) > limit
     return SessionPage(sessions=found[:limit], next=_cursor(found[limit - 1]) if has_more else None)
@@ -41,7 +41,7 @@ def _cursor(session: Session) -> str:
     return f"{'' if at is None else (at - UNIX_EPOCH) // MICROSECOND}.{session.pk}"
 
 
-def _after(sessions: SessionQuerySet, cursor: str) -> SessionQuerySet:
+def _after_cursor(sessions: SessionQuerySet, cursor: str) -> SessionQuerySet:
     # An imported message may be older than 1970: the number is negative then.
     parts = re.fullmatch(r"(-?[0-9]{1,18})?\.([0-9]{1,18})", cursor)
     if parts is None:

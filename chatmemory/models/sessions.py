@@ -12,12 +12,19 @@ from django.conf import settings as django_settings
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Case, F, FilteredRelation, OuterRef, Q, QuerySet, Subquery, Value, When
-from django.db.models.functions import Greatest, Least
+from django.db.models.functions import Coalesce, Greatest, Least
+from django.db.models.lookups import GreaterThan
 from django.db.models.sql import Query
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory.conf import settings
-from chatmemory.models.fields import DatabaseNow, DatabaseToday, KeyField, MomentField
+from chatmemory.models.fields import (
+    DatabaseNow,
+    DatabaseToday,
+    KeyField,
+    MomentField,
+    SecondsAfter,
+)
 from chatmemory.models.indexes import PartialIndex, PrefixIndex
 from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.values import (
@@ -38,18 +45,21 @@ def random_epoch() -> int:
 def unexpired() -> Q:
     """Match sessions that have not expired.
 
-    A session expires at `expires_at`, or else `SESSION_TTL` after its last message, but not while a
+    A session expires at `expires_at` or `ttl_seconds` after its last message, at the earlier time.
+    If both are null, it expires `SESSION_TTL` after its last message. It does not expire while a
     turn runs or waits, nor on hold.
     """
     cannot_expire = Q(running__isnull=False) | Q(waiting__gt=0) | Q(held_at__isnull=False)
-    if settings.SESSION_TTL is None:
-        is_recent = Q()
-    else:
+    has_no_end = Q(expires_at__isnull=True)
+    if settings.SESSION_TTL is not None:
         since = DatabaseNow() - timedelta(seconds=settings.SESSION_TTL)
         is_recent = Q(last_message_at__gt=since)
         is_recent |= Q(last_message_at__isnull=True, created_at__gt=since)
-    return (
-        cannot_expire | Q(expires_at__gt=DatabaseNow()) | (Q(expires_at__isnull=True) & is_recent)
+        has_no_end &= Q(ttl_seconds__isnull=False) | is_recent
+    last = Coalesce("last_message_at", "created_at")
+    lives = Q(GreaterThan(SecondsAfter(last, F("ttl_seconds")), DatabaseNow()))
+    return cannot_expire | (
+        (Q(expires_at__gt=DatabaseNow()) | has_no_end) & (Q(ttl_seconds__isnull=True) | lives)
     )
 
 
@@ -125,10 +135,10 @@ class SessionQuerySet(QuerySet["Session"]):
 
         `after` selects the `limit` oldest rows above that seq, `before` the newest below it,
         neither the newest of all; with a `limit` of None all of them. Returns None without a
-        session. With `after`, the page has the mark of the row at that seq.
+        session. With `after`, the page has the digest of the row at that seq.
         """
         rows = self.page_rows(after=after, before=before, limit=limit)
-        return page_of(list(rows), is_marked=after is not None)
+        return page_of(list(rows), has_digest=after is not None)
 
     def page_rows(self, *, after: Any, before: Any, limit: Any) -> QuerySet[Any, Any]:
         """Select `page_columns` for `page_of`. The numbers may be expressions."""
@@ -154,7 +164,7 @@ class SessionQuerySet(QuerySet["Session"]):
             .annotate(at=FilteredRelation("messages", condition=Q(messages__seq=after or 0)))
             .annotate(earlier_client_id=Case(elsewhere))
             .order_by("row__seq")
-            .values_list(*page_columns(is_marked=after is not None))
+            .values_list(*page_columns(has_digest=after is not None))
         )
         return found
 
@@ -223,20 +233,26 @@ class Session(models.Model):
     last_message_at = MomentField(_("last message at"), null=True)
     last_active_day = models.DateField(db_default=DatabaseToday(), db_index=True)
     expires_at = MomentField(_("expires at"), null=True, blank=True, db_index=True)
+    ttl_seconds = models.IntegerField(null=True)
+    """Expires as long after its last message; in place of `SESSION_TTL`."""
     archived_at = MomentField(_("archived at"), null=True)
     pinned_at = MomentField(_("pinned at"), null=True)
     held_at = MomentField(_("on hold since"), null=True)
     removed_at = MomentField(_("purged at"), null=True)
     removed_scope = KeyField(max_length=150, db_default="", db_index=True)
     """The scope of a session before its purge, for restore and erasure; otherwise empty."""
+    origin = KeyField(max_length=250, null=True)
+    """Of an import from another product: its name, a colon, and the conversation's id there."""
+    origin_row = KeyField(max_length=200, null=True)
+    """The id there of the last imported message, so that a later import begins behind it."""
     created_at = MomentField(_("created at"), db_default=DatabaseNow())
 
     objects = PrimaryManager.from_queryset(SessionQuerySet)()
 
     class Meta:
         base_manager_name = "objects"
-        verbose_name = _("session")
-        verbose_name_plural = _("sessions")
+        verbose_name = _("conversation")
+        verbose_name_plural = _("conversations")
         constraints = (
             models.UniqueConstraint(fields=["scope", "key"], name="chatmemory_session_address"),
             models.CheckConstraint(
@@ -268,24 +284,24 @@ class Session(models.Model):
             PrefixIndex("title", is_case_insensitive=True, name="chatmemory_session_title"),
         )
         default_permissions = ("view",)
-        # One for each act of an operator; the admin checks each of them.
+        # One for each action of an operator; the admin checks each of them.
         permissions = (
             ("view_transcript", _("Can read transcripts")),
             ("view_unmasked", _("Can reveal masked transcripts")),
             ("trim_history", _("Can trim history")),
             ("clear_history", _("Can clear history")),
-            ("purge_history", _("Can purge sessions")),
+            ("purge_history", _("Can purge conversations")),
             ("restore_history", _("Can undo trims, clears and purges")),
             ("redact_message", _("Can redact messages")),
             ("stop_turn", _("Can stop turns")),
-            ("archive_session", _("Can archive sessions")),
-            ("hold_session", _("Can put sessions on hold")),
-            ("tag_session", _("Can tag sessions")),
+            ("archive_session", _("Can archive conversations")),
+            ("hold_session", _("Can put conversations on hold")),
+            ("tag_session", _("Can tag conversations")),
             ("note_session", _("Can read and write notes")),
             ("export_history", _("Can export history")),
             ("erase_person", _("Can erase a person")),
             ("view_audit", _("Can read the audit")),
-            ("view_numbers", _("Can view the numbers of all sessions")),
+            ("view_health", _("Can view the health of the app")),
         )
 
     def __str__(self) -> str:
@@ -302,6 +318,10 @@ class Session(models.Model):
     @property
     def ends_at(self) -> datetime | None:
         """When an idle session without a hold expires; None for never."""
-        if self.expires_at is not None or settings.SESSION_TTL is None:
-            return self.expires_at
-        return (self.last_message_at or self.created_at) + timedelta(seconds=settings.SESSION_TTL)
+        ttl: float | None = self.ttl_seconds
+        if ttl is None and self.expires_at is None:
+            ttl = settings.SESSION_TTL
+        last = self.last_message_at or self.created_at
+        ends = [] if ttl is None else [last + timedelta(seconds=ttl)]
+        ends += [] if self.expires_at is None else [self.expires_at]
+        return min(ends, default=None)

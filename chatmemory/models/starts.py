@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from django.db.models import Exists, OuterRef, Subquery
+from django.db.models import OuterRef, Subquery
 from django.db.models.functions import Left
 
 from chatmemory.models.messages import Message
 from chatmemory.models.sessions import Session
-from chatmemory.models.turns import Turn
+from chatmemory.models.superseded import is_current
 
 MAX_START_CHARS = 200
 
 
 def start_of(session: Any, first_seq: Any) -> Subquery:
-    """Return the beginning of the oldest user message from a seq on that no edit supersedes.
+    """Return the beginning of the oldest user message from a seq on that is not superseded.
 
     Up to MAX_START_CHARS; NULL without a user message. The parameters are expressions.
     """
-    turns = Turn.objects.filter(session=OuterRef("session"))
-    edits = turns.superseding(OuterRef("seq"), OuterRef("seq"))
+    is_shown = is_current(OuterRef("session"), OuterRef("seq"), OuterRef("seq"))
     rows = Message.stored.filter(
-        ~Exists(edits), session=session, seq__gte=first_seq, role=Message.Role.USER
+        is_shown, session=session, seq__gte=first_seq, role=Message.Role.USER
     )
     return Subquery(rows.in_order().values(start=Left("text", MAX_START_CHARS))[:1])
 

@@ -25,8 +25,8 @@ class SessionTag(models.Model):
 
     class Meta:
         base_manager_name = "objects"
-        verbose_name = _("session tag")
-        verbose_name_plural = _("session tags")
+        verbose_name = _("conversation tag")
+        verbose_name_plural = _("conversation tags")
         default_permissions = ()
         constraints = (
             models.UniqueConstraint(fields=["session", "tag"], name="chatmemory_sessiontag_once"),

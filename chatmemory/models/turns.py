@@ -52,7 +52,7 @@ class TurnQuerySet(QuerySet["Turn"]):
     def unclaimed(self, age: timedelta) -> TurnQuerySet:
         """Select turns that wait that long in idle sessions: no process claims turns.
 
-        Excludes those of a user who has a running turn: TURNS_PER_USER may hold them back.
+        Excludes turns of a user who has a running turn: TURNS_PER_USER may hold them back.
         """
         since = DatabaseNow() - age
         is_idle = Q(session__last_message_at__isnull=True) | Q(session__last_message_at__lt=since)
@@ -69,7 +69,7 @@ class TurnQuerySet(QuerySet["Turn"]):
     def waiting(self) -> TurnQuerySet:
         """Select waiting turns, in the order in which they start."""
         turns = self.filter(status=Turn.Status.WAITING).undeferred()
-        return turns.order_by("place", "pk")
+        return turns.order_by("position", "pk")
 
     def deferred(self) -> TurnQuerySet:
         """Select deferred batches, in the order in which they will be stored."""
@@ -108,7 +108,7 @@ class TurnQuerySet(QuerySet["Turn"]):
     def session_pks_within(self, limit: int) -> QuerySet[Turn, Any]:
         """Return the primary keys of each person's first sessions, up to `limit` running turns.
 
-        Those of a person are in the order of `session_pks`.
+        The sessions of a person are in the order of `session_pks`.
         """
         active = Turn.objects.filter(~_is_damaged(), _has_valid_run(), scope=OuterRef("scope"))
         counted = active.order_by().values("scope")
@@ -126,21 +126,15 @@ class TurnQuerySet(QuerySet["Turn"]):
         marked = self.order_by().annotate(is_damaged=_is_damaged())
         return marked.values("session_id", "scope", "is_damaged").annotate(oldest=Min("pk"))
 
-    def superseding(self, low: int | F, high: int | F | None = None) -> TurnQuerySet:
-        """Select turns with a user row that supersede rows between `low` and `high`, inclusive."""
+    def superseding(self, low: Any, high: Any = None) -> TurnQuerySet:
+        """Select turns with a user row that supersede rows between `low` and `high`, inclusive.
+
+        The numbers may be expressions. Readers call `superseded` or `is_current` of
+        chatmemory/models/superseded.py, which also know the withdrawn rows.
+        """
         # A waiting turn has no user row yet, and supersedes nothing.
         started = self.filter(user_seq__isnull=False, replaces_to__gte=low)
         return started if high is None else started.filter(replaces_from__lte=high)
-
-    def superseded(self, low: int = 1) -> list[tuple[int, int]]:
-        """Return the superseded ranges of seqs from `low` on, inclusive, in order of their ends.
-
-        One range for each turn, since a client shows each version of a message; see
-        Note [Superseded ranges].
-        """
-        turns = self.superseding(low).order_by("replaces_to")
-        ranges = turns.values_list("replaces_from", "replaces_to")
-        return [(max(a, low), b) for a, b in ranges if a is not None and b is not None]
 
     def with_reason(self) -> TurnQuerySet:
         """Annotate the `reason` of the feedback on each turn; None without feedback."""
@@ -214,8 +208,8 @@ class Turn(models.Model):
     for a deferred batch, to which TURNS_PER_USER does not apply."""
     client_id = KeyField(max_length=64)
     status = models.CharField(max_length=12, choices=Status.choices)
-    place = models.BigIntegerField(db_default=0)
-    """The order in the queue, lowest first; turns with the same place start by primary key."""
+    position = models.BigIntegerField(db_default=0)
+    """The order in the queue, lowest first; turns with the same position start by primary key."""
     asked = models.TextField(default="")
     """The user's message as JSON, until it has a row; or a deferred batch: `encode_batch`."""
     user_seq = models.BigIntegerField(null=True)
@@ -271,8 +265,8 @@ class Turn(models.Model):
             ),
             # For the vacuum, which finds the turns of the rows that it deletes under the lock.
             models.Index(fields=["session", "user_seq"], name="chatmemory_turn_user_seq"),
-            # For the daily numbers, which read the turns that ended since the last run. A turn gets
-            # its entry when it ends, where `chatmemory_turn_live` changes too.
+            # For `chatmemory.statistics`, which reads the turns that ended since its last run. A
+            # turn gets its entry when it ends, where `chatmemory_turn_live` changes too.
             PartialIndex(
                 fields=["ended_at"],
                 where=Q(ended_at__isnull=False),

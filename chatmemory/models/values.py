@@ -39,7 +39,7 @@ class StoredMessage:
 
     @property
     def identity(self) -> tuple[int, str, str | None, datetime]:
-        """The columns that `mark_of` hashes to identify this row."""
+        """The columns that `row_digest_of` hashes to identify this row."""
         return self.seq, self.role, self.client_id, self.created_at
 
     def plain(self) -> dict[str, object]:
@@ -148,16 +148,16 @@ class Page:
 
     head: Head
     rows: list[StoredMessage]
-    mark: str = ""
-    """The mark of the row at `after`; empty without one."""
+    row_digest: str = ""
+    """The digest of the row at `after`; empty without one."""
 
 
 STORED_COLUMNS = tuple(
     name for name in StoredMessage.__dataclass_fields__ if name != "turn_client_id"
 )
 _SEQ, _CLIENT_ID, _TURN = map(STORED_COLUMNS.index, ("seq", "client_id", "turn"))
-MARKED_COLUMNS = ("seq", "role", "client_id", "created_at")
-"""The columns of a row that `mark_of` hashes."""
+DIGESTED_COLUMNS = ("seq", "role", "client_id", "created_at")
+"""The columns of a row that `row_digest_of` hashes."""
 _OF_TURN = {"turn_status": "now__status", "turn_since": "now__started_at"}
 HEAD_COLUMNS = {name: _OF_TURN.get(name, name) for name in Head.__dataclass_fields__}
 """The column of each field of `Head`, in a query of `SessionQuerySet.with_turn`."""
@@ -169,7 +169,7 @@ ContentRow = tuple[str, str, str | None, int, int, int | None]
 key if the session has superseded rows."""
 
 
-def mark_of(seq: int, role: str, client_id: str | None, created_at: datetime) -> str:
+def row_digest_of(seq: int, role: str, client_id: str | None, created_at: datetime) -> str:
     """Hash the columns that neither redaction nor repair changes, to identify a row."""
     identity = f"{seq} {role} {client_id or ''} {created_at.astimezone(UTC).isoformat()}"
     return hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
@@ -180,26 +180,26 @@ def head_of(values: Mapping[str, Any]) -> Head:
     return Head(**{name: values[column] for name, column in HEAD_COLUMNS.items()})
 
 
-def page_columns(*, is_marked: bool) -> tuple[str, ...]:
-    """The columns of `SessionQuerySet.page_rows`, of which `is_marked` adds those of the mark."""
+def page_columns(*, has_digest: bool) -> tuple[str, ...]:
+    """The columns of `SessionQuerySet.page_rows`, and for the digest if `has_digest`."""
     return (
         *(f"row__{name}" for name in STORED_COLUMNS),
         "earlier_client_id",
         *HEAD_COLUMNS.values(),
-        *(f"at__{name}" for name in MARKED_COLUMNS if is_marked),
+        *(f"at__{name}" for name in DIGESTED_COLUMNS if has_digest),
     )
 
 
-def page_of(rows: Sequence[Sequence[Any]], *, is_marked: bool) -> Page | None:
-    """Build a page from the rows of `SessionQuerySet.page_rows`; None from none."""
+def page_of(rows: Sequence[Sequence[Any]], *, has_digest: bool) -> Page | None:
+    """Build a page from the rows of `SessionQuerySet.page_rows`; None without a row."""
     if not rows:
         return None
-    columns = dict(zip(page_columns(is_marked=is_marked), rows[0], strict=True))
-    marked: list[Any] = [columns.get(f"at__{name}") for name in MARKED_COLUMNS]
+    columns = dict(zip(page_columns(has_digest=has_digest), rows[0], strict=True))
+    digested: list[Any] = [columns.get(f"at__{name}") for name in DIGESTED_COLUMNS]
     return Page(
         head=head_of(columns),
         rows=[] if columns["row__seq"] is None else _messages_of(rows),
-        mark="" if marked[0] is None else mark_of(*marked),
+        row_digest="" if digested[0] is None else row_digest_of(*digested),
     )
 
 

@@ -11,7 +11,8 @@ from chatmemory import services
 from chatmemory.access import visitors
 from chatmemory.conf import settings
 from chatmemory.pages.listing import title_of
-from chatmemory.services import Actor, AdoptionOffer
+from chatmemory.services import Actor
+from chatmemory.services.adoption import AdoptionOffer
 
 DECLINED = "chatmemory_declined"
 """In Django's session: the visitor whose chats the user did not take over."""

@@ -61,7 +61,7 @@ Guarded = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """The result of an act."""
+    """The result of an action."""
 
     to: str
     """The address of the page that a browser without JavaScript shows next."""
@@ -82,7 +82,7 @@ def guarded(view: View[P]) -> Guarded[P]:
         try:
             return view(request, *args, **kwargs)
         except ChatMemoryError as error:
-            return _problem(request, error, _entry(error)[1])
+            return _problem_page(request, error, _problem_of(error)[1])
 
     return _private(login_required(inner))
 
@@ -97,12 +97,12 @@ def submission(view: Callable[Concatenate[HttpRequest, P], HttpResponseBase]) ->
         try:
             return view(request, *args, **kwargs)
         except ChatMemoryError as error:
-            return _problem(request, error, _text_of_act(error))
+            return _problem_page(request, error, _text_of_action(error))
 
     return _private(csrf_protect(require_POST(inner)))
 
 
-def act(view: Callable[Concatenate[HttpRequest, P], Done]) -> Guarded[P]:
+def action(view: Callable[Concatenate[HttpRequest, P], Done]) -> Guarded[P]:
     """Make a submission of a change, which redirects, or answers a script."""
 
     @wraps(view)
@@ -154,8 +154,8 @@ def _is_script(request: HttpRequest) -> bool:
     return not request.accepts("text/html")
 
 
-def _problem(request: HttpRequest, error: ChatMemoryError, text: str) -> HttpResponse:
-    status = _entry(error)[0]
+def _problem_page(request: HttpRequest, error: ChatMemoryError, text: str) -> HttpResponse:
+    status = _problem_of(error)[0]
     response: HttpResponse
     if _is_script(request):
         response = JsonResponse({"code": error.code, "message": text}, status=status)
@@ -166,12 +166,12 @@ def _problem(request: HttpRequest, error: ChatMemoryError, text: str) -> HttpRes
     return response
 
 
-def _entry(error: ChatMemoryError) -> tuple[int, str]:
+def _problem_of(error: ChatMemoryError) -> tuple[int, str]:
     status, text = next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
     return status, str(text)
 
 
-def _text_of_act(error: ChatMemoryError) -> str:
+def _text_of_action(error: ChatMemoryError) -> str:
     match error:
         case BadInput(code="too_many"):
             return _("You can pin up to %(limit)s chats. Unpin one first.") % vars(error)
@@ -183,4 +183,4 @@ def _text_of_act(error: ChatMemoryError) -> str:
             )
         case Forbidden():
             return _("You do not have permission to do this.")
-    return _entry(error)[1]
+    return _problem_of(error)[1]

@@ -37,12 +37,12 @@ class Catalog(JavaScriptCatalog):
 
 
 def catalog_url() -> str | None:
-    """Return the address of the texts in the active language; None if there are none.
+    """Return the address of the texts in the active language; None if it has no texts.
 
     The address changes with the texts, so that browsers may cache them.
     """
     language = settings.USE_I18N and translation.get_language()
-    if not language or not (version := _version(language)):
+    if not language or not (version := _catalog_version(language)):
         return None
     try:
         return f"{reverse('chatmemory:catalog', args=[language])}?{version}"
@@ -50,8 +50,8 @@ def catalog_url() -> str | None:
         return None  # the host has not included the pages
 
 
-def _version(language: str) -> str:
-    """Return a digest of the texts in a language, empty if there are none."""
+def _catalog_version(language: str) -> str:
+    """Return a digest of the texts in a language; empty if it has no texts."""
     catalog = Catalog()
     paths = catalog.get_paths(catalog.packages)
     catalog.translation = DjangoTranslation(language, domain=catalog.domain, localedirs=paths)

@@ -16,7 +16,7 @@ from chatmemory import codec, services
 from chatmemory.access import visitors
 from chatmemory.errors import NotFound
 from chatmemory.pages.adoption import adoption_of, answer_adoption
-from chatmemory.pages.base import Done, act, guarded, number, page, reader, writer
+from chatmemory.pages.base import Done, action, guarded, number, page, reader, writer
 from chatmemory.pages.listing import (
     CHATS_PER_PAGE,
     MAX_CHATS,
@@ -98,7 +98,7 @@ def options(request: HttpRequest, key: str) -> HttpResponse:
     return render(request, "chatmemory/options.html", {"chat": _chat(key, reader(request))})
 
 
-@act
+@action
 def rename(request: HttpRequest, key: str) -> Done:
     """Set the title; without one, lists show the first words."""
     actor = writer(request)
@@ -109,7 +109,7 @@ def rename(request: HttpRequest, key: str) -> Done:
     return Done(to=_list_of(chat), fields={"title": chat.title or _("New chat")})
 
 
-@act
+@action
 def pin(request: HttpRequest, key: str, *, pinned: bool) -> Done:
     """Pin or unpin a chat."""
     actor = writer(request)
@@ -117,7 +117,7 @@ def pin(request: HttpRequest, key: str, *, pinned: bool) -> Done:
     return Done(to=reverse("chatmemory:chat"))
 
 
-@act
+@action
 def archive(request: HttpRequest, key: str) -> Done:
     """Close a chat for new messages."""
     actor = writer(request)
@@ -125,7 +125,7 @@ def archive(request: HttpRequest, key: str) -> Done:
     return Done(to=reverse("chatmemory:chat"))
 
 
-@act
+@action
 def unarchive(request: HttpRequest, key: str) -> Done:
     """Open an archived chat for new messages."""
     actor = writer(request)
@@ -133,7 +133,7 @@ def unarchive(request: HttpRequest, key: str) -> Done:
     return Done(to=reverse("chatmemory:archived"))
 
 
-@act
+@action
 def delete(request: HttpRequest, key: str) -> Done:
     """Purge a chat; the next page offers to undo that."""
     actor = writer(request)
@@ -145,7 +145,7 @@ def delete(request: HttpRequest, key: str) -> Done:
     return Done(to=f"{reverse('chatmemory:chat')}?undo={entry.pk}", fields=fields)
 
 
-@act
+@action
 def restore(request: HttpRequest, undo: int) -> Done:
     """Restore a deleted chat."""
     actor = writer(request)

@@ -73,7 +73,7 @@ def list_chats(
     The text is searched in all titles, and in the first words of the newest SEARCHED_CHATS chats
     that have no title. Raises BadInput.
     """
-    sessions = _listed(by).having(archived=archived)
+    sessions = _listed_sessions(by).having(archived=archived)
     if text:
         sessions = _containing(sessions, text)
     pinned: list[Session] = []
@@ -112,7 +112,7 @@ def title_of(title: str, first_text: str | None) -> str:
     return visible(title or first_words(first_text or ""))
 
 
-def _listed(by: Actor) -> SessionQuerySet:
+def _listed_sessions(by: Actor) -> SessionQuerySet:
     """Select the sessions whose pages have an address, without those that are empty."""
     # Server code can create sessions whose key cannot be part of a URL.
     sessions = services.sessions_of(by).exclude(key__regex=codec.NOT_IN_KEYS)

@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.utils.translation import gettext as _
 
-from chatmemory import services, transfer
+from chatmemory import formats, services
 from chatmemory.access import logins
 from chatmemory.conf import settings
 from chatmemory.errors import BadInput
@@ -15,13 +15,13 @@ from chatmemory.pages.listing import chats_of
 from chatmemory.services import Actor, Erased
 from chatmemory.services.audit.entries import BY_OWNER
 
-FORMS = ("json", "markdown")
+FORMATS = ("json", "markdown")
 
 
 @page
 def own_data(request: HttpRequest) -> HttpResponse:
     """State what is stored about the person, and offer what `SELF_SERVICE` allows."""
-    return _answer(request, reader(request))
+    return _own_data_page(request, reader(request))
 
 
 @submission
@@ -29,11 +29,11 @@ def export(request: HttpRequest) -> StreamingHttpResponse:
     """Return all chats of the person as a file."""
     actor = writer(request)
     logins.check_self_service("export")
-    form = request.POST.get("form", FORMS[0])
-    if form not in FORMS:
-        raise BadInput(f"form must be {' or '.join(FORMS)}.", field="form")
-    exported = services.begin_export(form=f"own-{form}", by=actor, reason=BY_OWNER)
-    return transfer.download(exported, request)
+    format = request.POST.get("format", FORMATS[0])
+    if format not in FORMATS:
+        raise BadInput(f"format must be {' or '.join(FORMATS)}.", field="format")
+    exported = services.begin_export(format=f"own-{format}", by=actor, reason=BY_OWNER)
+    return formats.download(exported, request)
 
 
 @submission
@@ -42,20 +42,20 @@ def erase(request: HttpRequest) -> HttpResponse:
     actor = writer(request)
     logins.check_self_service("erase")
     if _words(request.POST.get("confirm", "")) != _shown_name(request):
-        return _answer(request, actor, problem=_("This is not your username."), status=400)
+        return _own_data_page(request, actor, problem=_("This is not your username."), status=400)
     erased = services.erase_person(by=actor, reason=BY_OWNER)
     context = {"erased": erased, "held": _held_chats(erased, actor)}
     return render(request, "chatmemory/erased.html", context)
 
 
-def _answer(
+def _own_data_page(
     request: HttpRequest, actor: Actor, *, problem: str = "", status: int = 200
 ) -> HttpResponse:
     stored = services.preview_erasure(by=actor)
     context = {
         "stored": stored,
         "held": _held_chats(stored, actor),
-        "acts": settings.SELF_SERVICE,
+        "actions": settings.SELF_SERVICE,
         "username": _shown_name(request),
         "problem": problem,
     }

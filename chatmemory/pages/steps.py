@@ -1,4 +1,4 @@
-"""The steps of replies, as the page shows them; chat/steps.js draws the same."""
+"""The steps of replies, as the page shows them; element/steps.js draws the same."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def steps_of_rows(
     """Return the steps of the rows by seq, without the rows that are the result of a call here.
 
     `running` is the name of the running turn, which can still give results. The time to indent JSON
-    is that of the person, as in `rendering.markdown`.
+    counts for the person, as in `rendering.markdown`.
     """
     found = {row.seq: row.steps() for row in rows}
-    results = _results(rows, found)
+    results = _results_of_calls(rows, found)
     folded = {row.seq for row in results.values()}
     room = _Room(Share(person))
     steps = {
@@ -113,7 +113,7 @@ _Place = tuple[int, int]
 """The place of a call: the seq of its row, and its index there."""
 
 
-def _results(
+def _results_of_calls(
     rows: Sequence[StoredMessage], found: Mapping[int, Steps]
 ) -> dict[_Place, StoredMessage]:
     """Return the results of calls. A result belongs to the last call before it with its id."""

@@ -25,6 +25,7 @@ from chatmemory.pages.listing import chats_of, list_chats
 from chatmemory.pages.steps import MAX_TEXT_CHARS, RowSteps, steps_of_rows, whole_text
 from chatmemory.rendering.rows import RowRenderer, is_markdown
 from chatmemory.rendering.text import visible
+from chatmemory.services.sessions import read_superseded
 
 PAGE_ROWS = 50
 RENDERED_ROWS = 100
@@ -34,6 +35,7 @@ RENDERED_ROWS = 100
 FAILURES = {
     "model_error": gettext_lazy("The model failed."),
     "responder_error": gettext_lazy("The bot failed. An operator has to fix this."),
+    "turn_end_error": gettext_lazy("The bot failed. An operator has to fix this."),
     "model_unavailable": gettext_lazy("The model is not available. Try again in a moment."),
     "model_timeout": gettext_lazy("The model took too long."),
     "model_rate_limited": gettext_lazy(
@@ -97,7 +99,7 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
         is_new = True
     else:
         has_older = bool(found.rows) and found.rows[0].seq > found.head.first_seq
-        replaced = services.read_superseded(head=found.head)
+        replaced = read_superseded(head=found.head)
         current_rows = [
             row for row in found.rows if not any(a <= row.seq <= b for a, b in replaced)
         ]

@@ -25,10 +25,10 @@ class Cursor:
     seq: int
     revision: int
     first_seq: int
-    mark: str = ""
+    row_digest: str = ""
     """Identifies the row `seq`, which a restored database may have replaced; empty for no row."""
     changed: int | None = None
-    """The last row that was sent of those that changed with `revision`; None for all of them."""
+    """The last sent row of all rows that changed with `revision`; None for all of them."""
     stored_at: int | None = None
     """When the row `seq` was stored, in microseconds since 1970; None if that is unknown."""
 
@@ -48,6 +48,4 @@ class Cursor:
         if max(*numbers, changed or 0) > MAX_SAFE_INTEGER:
             # The server assigns no such number, and adding to it overflows in a database.
             return None
-        return cls(
-            pk, epoch, seq, revision, first_seq, mark=found[6], changed=changed, stored_at=stored_at
-        )
+        return cls(pk, epoch, seq, revision, first_seq, found[6], changed, stored_at)

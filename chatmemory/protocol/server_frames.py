@@ -163,8 +163,8 @@ class Session(SessionState):
     live: NotRequired[bool]
     """false while changes by other processes may arrive late; true if absent"""
     superseded: list[Range]
-    """ranges of seqs, inclusive, that later turns replaced, one for each turn in order of their
-    ends; shown folded"""
+    """ranges of seqs, inclusive, that later turns replaced or that were withdrawn, in order of
+    their ends; shown folded"""
     waiting: list[WaitingTurn]
     """the waiting turns in order: `turn` and the user's `text`"""
 

@@ -34,8 +34,8 @@ class BlockSplitter:
         """Matches the last line of the open fence or formula."""
         self._is_formula = False
         self._indent = 0
-        """The indentation that continues the open block after a blank line: that of the content of
-        a list item or footnote, or of code. 0 if a blank line ends the block."""
+        """The indentation that continues the open block after a blank line, of a list item's or
+        footnote's content, or of code. 0 if a blank line ends the block."""
         self._is_quote = False
         self._is_paragraph = False
         """Whether the open block is only a paragraph, which few items of lists can interrupt."""
@@ -68,7 +68,7 @@ class BlockSplitter:
             self._after_blank = False
             return []
         done = self._cut() if self._lines and self._starts_block(bare) else []
-        return done + self._append(line, bare, indent)
+        return done + self._append_line(line, bare, indent)
 
     def close(self) -> list[str]:
         """Return the last block."""
@@ -95,7 +95,7 @@ class BlockSplitter:
         # Whether an item continues the open list depends on the kinds of both.
         return not self._indent and _can_interrupt(item)
 
-    def _append(self, line: str, bare: str, indent: int) -> list[str]:
+    def _append_line(self, line: str, bare: str, indent: int) -> list[str]:
         """Add a line outside the open block; return the block if this is its only line."""
         is_first = not self._lines
         self._lines.append(line)

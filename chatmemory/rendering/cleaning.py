@@ -34,7 +34,7 @@ ATTRIBUTES = {
 CLASSES = {
     *("align-center", "align-left", "align-right", "blocked-image", "definition", "footnote-back"),
     *("contains-task-list", "footnote-ref", "footnotes", "link-host", "math", "task-list-item"),
-    *("table-scroll", "task-mark"),
+    *("table-scroll", "task-checkbox"),
     *highlighting.CLASSES,
 }
 LANGUAGE = re.compile(r"language-[^ \t\n\f\r]+")

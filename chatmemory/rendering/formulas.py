@@ -28,7 +28,7 @@ _CLOSERS = {
     "$$": re.compile(r"\\.|(?P<end>\$\$)", re.DOTALL),
     # Prices and variables of a shell are no formulas: no space before it, no letter or digit after.
     "$": re.compile(r"\\.|(?P<end>(?<![ \t\n$])\$(?![\w$]))", re.DOTALL),
-    # A link whose brackets are escaped is none.
+    # A link whose brackets are escaped is no link.
     "\\[": re.compile(r"(?P<end>\\\])(?![(\[:])|\\.", re.DOTALL),
     "\\(": re.compile(r"(?P<end>\\\))|\\.", re.DOTALL),
 }
@@ -84,7 +84,7 @@ def _block(state: StateBlock, start_line: int, end_line: int, silent: bool) -> b
 
 
 def _last_line(state: StateBlock, first: str, start_line: int, end_line: int) -> int | None:
-    """Return the number of the line that ends the formula, None if there is none."""
+    """Return the number of the line that ends the formula; None if the formula has no end."""
     end = end_of_block(first)
     if end is None:
         return None

@@ -37,7 +37,7 @@ LANGUAGES = {
     *("xml", "yaml", "yml", "zig", "zsh"),
 }
 """The languages that are highlighted. Other lexers of Pygments may be slow with hostile code: that
-of OCaml takes over a second for 10,000 zeros."""
+for OCaml takes over a second for 10,000 zeros."""
 
 BACKTRACKING = {"console", "ini", "matlab"}
 """Languages whose lexers need over 0.3 s for one token of 10,000 hostile characters."""
@@ -80,7 +80,7 @@ def highlighted(code: str, language: str, budget: Budget) -> str:
     lexer = lexer_class(stripnl=False, ensurenl=False)
     parts: list[str] = []
     chars = 0
-    for css_class, texts in groupby(_tokens(lexer, code, budget), key=itemgetter(0)):
+    for css_class, texts in groupby(_highlight_tokens(lexer, code, budget), key=itemgetter(0)):
         text = "".join(text for _, text in texts)
         chars += len(text)
         html = escapeHtml(text)
@@ -100,7 +100,7 @@ def _lexer_class(name: str) -> type[Lexer] | None:
     return found
 
 
-def _tokens(lexer: Lexer, code: str, budget: Budget) -> Iterator[tuple[str, str]]:
+def _highlight_tokens(lexer: Lexer, code: str, budget: Budget) -> Iterator[tuple[str, str]]:
     """Yield the class and text of each token, until the time for code is over."""
     started = time.thread_time()
     try:

@@ -1,4 +1,4 @@
-"""JSON as people read it: indented, with its values as they are written. chat/json.js is equal."""
+"""JSON for people: indented, with its values as they are written. element/json.js equals it."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def indented(text: str) -> str:
         match sign:
             case "{" | "[":
                 depth += 1
-                part = sign + _line(depth)
+                part = sign + _new_line(depth)
             case "}" | "]":
                 depth -= 1
-                part = _line(depth) + sign
+                part = _new_line(depth) + sign
             case ",":
-                part = sign + _line(depth)
+                part = sign + _new_line(depth)
             case ":":
                 part = ": "
             case _ if sign[0] in "{[":  # empty
@@ -62,5 +62,5 @@ def indented(text: str) -> str:
     return "".join(parts)
 
 
-def _line(depth: int) -> str:
+def _new_line(depth: int) -> str:
     return "\n" + "  " * min(depth, _MAX_INDENT)

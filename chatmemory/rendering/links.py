@@ -65,7 +65,7 @@ def _is_meant(link: Match) -> bool:
 
 def is_allowed(url: str) -> bool:
     """Whether a link may lead to this address: of an allowed scheme, or on this site."""
-    parts = _split(url)
+    parts = _split_url(url)
     if parts is None:
         return False
     if parts.scheme in ("http", "https") or url.startswith("//"):
@@ -77,7 +77,7 @@ def is_allowed(url: str) -> bool:
 
 def is_allowed_image(url: str, origins: Sequence[str]) -> bool:
     """Whether the page may load an image from this address."""
-    parts = _split(url)
+    parts = _split_url(url)
     if parts is None:
         return False
     return f"{parts.scheme}://{parts.netloc}".lower() in {origin.lower() for origin in origins}
@@ -85,7 +85,7 @@ def is_allowed_image(url: str, origins: Sequence[str]) -> bool:
 
 def destination_of(url: str) -> str:
     """Return the host or the mail address to which a link leads; "" on this site."""
-    parts = _split(url)
+    parts = _split_url(url)
     if parts is None:
         return ""
     if parts.scheme == "mailto":
@@ -101,7 +101,7 @@ def shows_destination(text: str, url: str) -> bool:
     return re.split("[/?#]", _SCHEME.sub("", shown, count=1), maxsplit=1)[0] == destination
 
 
-def _split(url: str) -> SplitResult | None:
+def _split_url(url: str) -> SplitResult | None:
     try:
         return urlsplit(url)
     except ValueError:

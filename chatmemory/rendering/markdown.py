@@ -36,7 +36,7 @@ def markdown(text: str, *, prefix: str = "", person: Hashable = None) -> SafeStr
     of a `person` whose time of this minute is spent.
     """
     origins = tuple(settings.IMAGE_ORIGINS)
-    entry = _entry(text, prefix, origins)
+    entry = _cache_key(text, prefix, origins)
     html = _cache.get(entry)
     if html is None:
         document = _Document(prefix, origins, Share(person))
@@ -68,10 +68,10 @@ class MarkdownStream:
     def feed(self, piece: str) -> list[SafeString]:
         """Add a piece of the text; return the blocks that it ends."""
         with self._share.counted():
-            sources = self._add(piece)
+            sources = self._add_piece(piece)
         return self._rendered(sources)
 
-    def _add(self, piece: str) -> list[str]:
+    def _add_piece(self, piece: str) -> list[str]:
         """Add a piece of the text; return the sources of the blocks that it ends."""
         if self._line and self._line[-1] == "\r":
             piece = self._line.pop() + piece
@@ -82,7 +82,7 @@ class MarkdownStream:
         # The pattern would search the last line again from each of its characters.
         end = max(complete.rfind("\n"), complete.rfind("\r")) + 1
         for line in _ENDED_LINE.findall(complete[:end]):
-            sources += self._split("".join([*self._line, line]))
+            sources += self._split_line("".join([*self._line, line]))
             self._line.clear()
         self._line += [part for part in (complete[end:], "\r" if is_half else "") if part]
         return sources
@@ -100,19 +100,19 @@ class MarkdownStream:
     def remember(self, text: str, html: str) -> None:
         """Cache the joined blocks as the HTML of the whole text, which has no notes."""
         if not self._document.is_refused:
-            _cache.put(_entry(text, "", self._document.origins), html)
+            _cache.put(_cache_key(text, "", self._document.origins), html)
 
     def close(self) -> list[SafeString]:
         """Return the remaining blocks, which end the text."""
         with self._share.counted():
             line = "".join(self._line)
             self._line.clear()
-            sources = self._split(line) if line else []
+            sources = self._split_line(line) if line else []
             sources += self._splitter.close()
             self._count_closed()
         return self._rendered(sources) + self._document.end()
 
-    def _split(self, line: str) -> list[str]:
+    def _split_line(self, line: str) -> list[str]:
         self._open_chars.append(len(line))
         sources = self._splitter.feed(_normal(line))
         self._count_closed()
@@ -184,7 +184,7 @@ class _Document:
                 with self._budget.timed():
                     self._parse_text(tokens)
                     html = self._finished(self._html_of(tokens))
-                    self._notes.mark_used(tokens)
+                    self._notes.record_references(tokens)
                     return html
             except OverBudget:
                 pass
@@ -229,11 +229,11 @@ def _rendered(text: str, document: _Document) -> str:
     return "".join([document.html(*block) for block in parsed] + document.end())
 
 
-def _entry(text: str, prefix: str, image_origins: tuple[str, ...]) -> Hashable:
+def _cache_key(text: str, prefix: str, image_origins: tuple[str, ...]) -> Hashable:
     """Return the key of a text in the cache."""
     identity = hashlib.sha256(text.encode(errors="surrogatepass")).digest()
-    # Only footnotes have ids. The libraries of the extra `page` are those of the process, as the
-    # cache is.
+    # Only footnotes have ids. The process shares the libraries of the extra `page` and the
+    # cache.
     return (identity, prefix if "[^" in text else "", image_origins, get_language())
 
 

@@ -44,7 +44,7 @@ def enable(parser: MarkdownIt) -> None:
     if footnote_plugin is not None:
         parser.use(footnote_plugin, inline=False, move_to_end=False)
         parser.block.ruler.at("footnote_def", _footnote, {"alt": ["paragraph", "reference"]})
-        parser.add_render_rule("footnote_ref", _render_mark)
+        parser.add_render_rule("footnote_ref", _render_reference)
         parser.add_render_rule("footnote_back", _render_back)
     parser.block.ruler.at("reference", _definition)
 
@@ -57,8 +57,8 @@ class Notes:
         self._labels: dict[str, object] = env.setdefault("references", {})
         self._numbering = env.setdefault("footnotes", {"refs": {}, "list": {}})
         self._used: set[str] = set()
-        self._marks: dict[int, list[int]] = {}
-        """The marks of each footnote that the HTML contains; the parser also counts others."""
+        self._references: dict[int, list[int]] = {}
+        """The references of each footnote that the HTML contains; the parser also counts others."""
         self._sources: list[tuple[str, list[Token]]] = []
         self._found: dict[str, list[Token]] = {}
         self._repeated: list[list[Token]] = []
@@ -96,14 +96,16 @@ class Notes:
                 levels[-1].append(token)
         return levels[0]
 
-    def mark_used(self, tokens: Sequence[Token]) -> None:
+    def record_references(self, tokens: Sequence[Token]) -> None:
         """Note which definitions and footnotes a block uses that is shown as rendered."""
         for token in tokens:
             for child in token.children or ():
                 if child.type in ("link_open", "image"):
                     self._used.add(child.meta.get("label", ""))
                 elif child.type == "footnote_ref":
-                    self._marks.setdefault(child.meta["id"], []).append(child.meta["subId"] + 1)
+                    self._references.setdefault(child.meta["id"], []).append(
+                        child.meta["subId"] + 1
+                    )
 
     @property
     def has_definitions(self) -> bool:
@@ -112,13 +114,13 @@ class Notes:
 
     @property
     def has_footnotes(self) -> bool:
-        """Whether the text has footnotes, with marks or without."""
+        """Whether the text has footnotes, with references or without."""
         return bool(self._sources)
 
     def escaped_footnotes(self, prefix: str) -> str:
         """Return the list of footnotes for a text above its limits: only escaped.
 
-        The marks that are already shown still lead to their footnotes.
+        The references that are already shown still lead to their footnotes.
         """
         numbers = {note["label"]: id_ + 1 for id_, note in self._numbering["list"].items()}
         items = []
@@ -135,17 +137,17 @@ class Notes:
         render: Callable[[Sequence[Token]], str],
         prefix: str,
     ) -> str:
-        """Return the list of footnotes as HTML, in order of their first marks.
+        """Return the list of footnotes as HTML, in order of their first references.
 
-        Footnotes without a mark follow, so that no content disappears.
+        Footnotes without a reference follow, so that no content disappears.
         """
         contents = self._numbered(parse_text)
         for content in contents:
-            self.mark_used(content)
+            self.record_references(content)
         items = []
         for number, content in enumerate(contents, 1):
-            marks = self._marks.get(number - 1, [])
-            back = Token("footnote_back", "", 0, meta={"number": number, "marks": marks})
+            references = self._references.get(number - 1, [])
+            back = Token("footnote_back", "", 0, meta={"number": number, "references": references})
             tokens = [*content, back]
             if content and content[-1].type == "paragraph_close":
                 content[-2].children = [*(content[-2].children or ()), back]
@@ -162,15 +164,15 @@ class Notes:
         ]
 
     def _numbered(self, parse_text: Callable[[list[Token]], None]) -> list[list[Token]]:
-        """Return the contents of all footnotes, of which `parse_text` may find further marks."""
+        """Return the contents of footnotes, of which `parse_text` may find more references."""
         numbered: dict[int, dict[str, object]] = self._numbering["list"]
         contents: list[list[Token]] = []
         while len(contents) < len(numbered) or self._found or self._repeated:
             if len(contents) == len(numbered):
-                without_mark = next(iter(self._found), None)
-                numbered[len(numbered)] = {"label": without_mark, "count": 0}
-                if without_mark is not None:
-                    self._numbering["refs"][f":{without_mark}"] = len(contents)
+                unreferenced = next(iter(self._found), None)
+                numbered[len(numbered)] = {"label": unreferenced, "count": 0}
+                if unreferenced is not None:
+                    self._numbering["refs"][f":{unreferenced}"] = len(contents)
             label = numbered[len(contents)]["label"]
             is_repeated = label is None
             content = self._repeated.pop(0) if is_repeated else self._found.pop(str(label), [])
@@ -208,7 +210,7 @@ def _definition(state: StateBlock, start_line: int, end_line: int, silent: bool)
     return True
 
 
-def _render_mark(
+def _render_reference(
     _: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
 ) -> str:
     number, prefix = tokens[index].meta["id"] + 1, env["prefix"]
@@ -222,9 +224,9 @@ def _render_mark(
 def _render_back(
     _: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
 ) -> str:
-    number, marks = tokens[index].meta["number"], tokens[index].meta["marks"]
+    number, references = tokens[index].meta["number"], tokens[index].meta["references"]
     # The second character forbids the form of an emoji.
     return "".join(
         f' <a class="footnote-back" href="#{env["prefix"]}fnref{number}-{nth}">\u21a9\ufe0e</a>'
-        for nth in marks
+        for nth in references
     )

@@ -17,7 +17,7 @@ from chatmemory.rendering import formulas, links, notes, scrolling
 from chatmemory.rendering.budget import Budget
 from chatmemory.rendering.highlighting import highlighted
 
-TASK_MARKS = {True: "☑", False: "☐"}
+CHECKBOXES = {True: "☑", False: "☐"}
 
 
 class Parser(MarkdownIt):
@@ -40,7 +40,7 @@ class Parser(MarkdownIt):
         self.add_render_rule("table_open", _render_table_open)
         self.add_render_rule("table_close", _render_table_close)
         self.add_render_rule("list_item_open", _render_item)
-        self.add_render_rule("task_mark", _render_task_mark)
+        self.add_render_rule("checkbox", _render_checkbox)
         self.add_render_rule("s_open", _render_deleted_open)
         self.add_render_rule("s_close", _render_deleted_close)
 
@@ -90,17 +90,17 @@ def _bounded_table(state: StateBlock, start_line: int, end_line: int, silent: bo
 
 
 def _mark_tasks(state: StateCore) -> None:
-    """Move the mark of a task to the start of its text."""
+    """Move the checkbox of a task to the start of its text."""
     for item, opening, text in zip(state.tokens, state.tokens[1:], state.tokens[2:], strict=False):
         if "checked" in item.meta and opening.type == "paragraph_open":
-            mark = Token("task_mark", "", 0, meta={"checked": item.meta.pop("checked")})
-            text.children = [mark, *(text.children or ())]
+            checkbox = Token("checkbox", "", 0, meta={"checked": item.meta.pop("checked")})
+            text.children = [checkbox, *(text.children or ())]
 
 
-def _render_task_mark(
+def _render_checkbox(
     _: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
 ) -> str:
-    return f'<span class="task-mark">{TASK_MARKS[tokens[index].meta["checked"]]}</span> '
+    return f'<span class="task-checkbox">{CHECKBOXES[tokens[index].meta["checked"]]}</span> '
 
 
 def _render_item(
@@ -109,7 +109,7 @@ def _render_item(
     html = renderer.renderToken(tokens, index, options, env)
     if "checked" not in tokens[index].meta:
         return html
-    return html + _render_task_mark(renderer, tokens, index, options, env)
+    return html + _render_checkbox(renderer, tokens, index, options, env)
 
 
 def _render_fence(
@@ -132,7 +132,7 @@ def _render_code(
 def _render_table_open(
     _: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
 ) -> str:
-    # An element around it scrolls, since a table with another role is none to screen readers.
+    # An element around it scrolls, since a table with another role is no table to screen readers.
     return f'<div class="table-scroll" {scrolling.attributes(scrolling.TABLE)}>\n<table>\n'
 
 

@@ -17,7 +17,7 @@ _MARKUP = re.compile(r"[*_`#<>|~\[\]\\&\n$@]|://|www\.|^\s*(?:[-+=]|\d+[.)])")
 
 def visible(text: str) -> str:
     """Replace invisible and direction-changing characters by marks such as ⟦U+202E⟧."""
-    return _HIDDEN.sub(_mark, text)
+    return _HIDDEN.sub(_visible_mark, text)
 
 
 def escaped(text: str) -> str:
@@ -39,6 +39,6 @@ def first_words(text: str, max_chars: int = 60) -> str:
     return (line[: max_chars + 1].rpartition(" ")[0] or line[:max_chars]) + "…"
 
 
-def _mark(found: re.Match[str]) -> str:
+def _visible_mark(found: re.Match[str]) -> str:
     times = f" \u00d7{len(found[0])}" if len(found[0]) > 1 else ""
     return f"⟦U+{ord(found[1]):04X}{times}⟧"

@@ -116,12 +116,12 @@ _FILTER_REASONS = {
 
 
 def kind_of(error: BaseException) -> type[ModelError] | None:
-    """Return our class for an error that a responder raised; None if there is none."""
+    """Return our class for an error that a responder raised; None if no class fits."""
     causes = list(_causes(error))
     names = {cls.__name__ for cause in causes for cls in type(cause).__mro__}
     clients = list(filter(_is_of_client, causes))
-    statuses = set(map(_status, clients))
-    text = " ".join(map(_text, clients))
+    statuses = set(map(_status_of, clients))
+    text = " ".join(map(_error_text, clients))
     for kind, known, known_statuses, phrases in _CLASSES:
         if names & known or statuses & known_statuses or any(part in text for part in phrases):
             return kind
@@ -168,7 +168,7 @@ def _is_of_client(error: BaseException) -> bool:
     return type(error).__name__ == "HTTPStatusError" and "/chat/completions" in text_of(error)
 
 
-def _status(error: BaseException) -> int | None:
+def _status_of(error: BaseException) -> int | None:
     response = attribute_of(error, "response")
     for value, name in ((error, "status_code"), (error, "code"), (response, "status_code")):
         if isinstance(found := attribute_of(value, name), int):
@@ -179,5 +179,5 @@ def _status(error: BaseException) -> int | None:
     return None
 
 
-def _text(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{text_of(error)} {attribute_of(error, 'code')} {attribute_of(error, 'type')}".lower()

@@ -28,11 +28,11 @@ def find() -> Responder:
     The first call may import LangChain and the provider's package, which takes seconds.
     Raises ImproperlyConfigured.
     """
-    return _find(settings.RESPONDER)
+    return _find_responder(settings.RESPONDER)
 
 
 @cache
-def _find(setting: str) -> Responder:
+def _find_responder(setting: str) -> Responder:
     if setting == "demo":
         responder = from_generator(demo.answer)
     elif ":" in setting:
@@ -47,8 +47,8 @@ def _from_model(name: str) -> Responder:
     try:
         from langchain.chat_models import init_chat_model
     except ImportError as error:
-        hint = "pip install 'django-chatmemory[models]'"
-        message = f"RESPONDER is {name!r}; model names need LangChain: {hint}"
+        advice = "pip install 'django-chatmemory[models]'"
+        message = f"RESPONDER is {name!r}; model names need LangChain: {advice}"
         raise ImproperlyConfigured(message) from error
     try:
         model = init_chat_model(name)

@@ -30,22 +30,22 @@ def from_generator(function: Generator) -> Responder:
                 if isinstance(piece, Progress):
                     yield piece
                     continue
-                row = _row(piece)
+                row = _row_of_piece(piece)
                 if texts and row["role"] == "tool":
-                    yield Finished(_message(texts))
+                    yield Finished(_reply_of(texts))
                 texts = []
                 yield Finished(row)
         if texts:
-            yield Finished(_message(texts))
+            yield Finished(_reply_of(texts))
 
     return respond
 
 
-def _message(texts: list[str]) -> dict[str, object]:
+def _reply_of(texts: list[str]) -> dict[str, object]:
     return {"role": "assistant", "content": "".join(texts)}
 
 
-def _row(piece: object) -> dict[str, object]:
+def _row_of_piece(piece: object) -> dict[str, object]:
     if not isinstance(piece, Mapping):
         raise TypeError(
             f"a responder must yield text, progress or messages, not {type(piece).__name__}"

@@ -93,14 +93,14 @@ class _Start:
         is_repeated = self.is_resumed and "__metadata__" in update
         for made in update.values():
             for change in made if isinstance(made, list) else [made]:
-                for message in _messages(change):
+                for message in _changed_messages(change):
                     if isinstance(message, AIMessage | ToolMessage) and (
                         message.id or not is_repeated
                     ):
                         yield message
 
 
-def _messages(change: object) -> list[BaseMessage]:
+def _changed_messages(change: object) -> list[BaseMessage]:
     match change:
         case BaseMessage():
             found = [change]
@@ -128,7 +128,7 @@ async def _prepare_start(graph: Any, request: Request) -> _Start:
         if asked := [name for name, _ in request.answers.questions if name in waiting]:
             # Only the first question: a "yes" to it does not answer the next one.
             answer: object = Command(resume={asked[0]: text_of(request.messages[-1]["content"])})
-            before = _messages(state.values)
+            before = _changed_messages(state.values)
             return _Start(thread=thread, given=answer, messages=before, is_resumed=True)
         logger.warning("turn %s: its graph no longer waits for an answer", request.turn)
     given = {"messages": messages}
@@ -237,12 +237,12 @@ class _MessageReporter:
 
 def _question_message(thread: str, interrupts: Mapping[str, object]) -> dict[str, object]:
     """Build the turn's last message, whose text is the first question."""
-    questions = tuple((name, _bounded(codec.cleaned(v))) for name, v in interrupts.items())
+    questions = tuple((name, _bounded_value(codec.cleaned(v))) for name, v in interrupts.items())
     asks = Question(thread=thread, questions=questions)
     return {"role": "assistant", "content": _question(questions[0][1]), "asks": asks.plain()}
 
 
-def _bounded(value: object) -> object:
+def _bounded_value(value: object) -> object:
     written = codec.dump_json(value)
     return value if len(written) <= MAX_ASKED_CHARS else written[:MAX_ASKED_CHARS]
 

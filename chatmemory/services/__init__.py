@@ -6,57 +6,22 @@ from chatmemory.access.actors import SERVER, Actor, user_scope
 from chatmemory.access.logins import Login
 from chatmemory.access.tickets import aissue_ticket, ause_ticket, issue_ticket, use_ticket
 from chatmemory.access.visitors import (
-    NewVisitor,
     aauthenticate_visitor,
     acreate_visitor,
     authenticate_visitor,
     create_visitor,
 )
-from chatmemory.services.adoption import (
-    Adoptable,
-    AdoptionOffer,
-    aadopt_visitor,
-    adopt_visitor,
-    aoffer_adoption,
-    offer_adoption,
-)
-from chatmemory.services.audit.seals import (
-    AuditFinding,
-    AuditState,
-    aaudit_state,
-    aseal_audit,
-    audit_state,
-    seal_audit,
-    verify_audit,
-)
-from chatmemory.services.catch_up import Missed, aread_missed, read_missed
-from chatmemory.services.integrity.database_restore import (
-    RecoveredSessions,
-    arecover_restored_database,
-    recover_restored_database,
-)
-from chatmemory.services.integrity.findings import Finding
-from chatmemory.services.integrity.sessions import check_integrity
+from chatmemory.services.adoption import adopt_visitor, offer_adoption
+from chatmemory.services.erasure.erasure import Erased, erase_person, preview_erasure
+from chatmemory.services.erasure.past_erasures import replay_erasures
+from chatmemory.services.erasure.stored_data import count_stored_data
 from chatmemory.services.messages import Appended, aappend_messages, append_messages
-from chatmemory.services.notes import aadd_note, add_note, adelete_note, delete_note
-from chatmemory.services.numbers.roll_up import RolledUp, aroll_up_numbers, roll_up_numbers
-from chatmemory.services.people import StoredData, acount_stored_data, count_stored_data
-from chatmemory.services.removal.accounts import deleting_users
-from chatmemory.services.removal.erasure import (
-    Erased,
-    aerase_person,
-    apreview_erasure,
-    erase_person,
-    preview_erasure,
-)
-from chatmemory.services.removal.finding import FoundText, find_text
+from chatmemory.services.notes import add_note, delete_note
+from chatmemory.services.redaction.find_text import FoundText, find_text
+from chatmemory.services.redaction.redaction import redact_message, redact_turn
 from chatmemory.services.removal.hide import (
     Preview,
     aclear_session,
-    apreview_removal,
-    apreview_trim,
-    apurge_session,
-    atrim_session,
     clear_session,
     preview_removal,
     preview_trim,
@@ -64,88 +29,36 @@ from chatmemory.services.removal.hide import (
     trim_session,
 )
 from chatmemory.services.removal.holds import (
-    aarchive_session,
-    ahold_session,
     archive_session,
-    arelease_session,
-    aunarchive_session,
     hold_session,
     release_session,
     unarchive_session,
 )
-from chatmemory.services.removal.past_erasures import (
-    ErasureRecord,
-    KnownErasure,
-    Replayed,
-    afind_erasures,
-    afind_erasures_of_key,
-    areplay_erasures,
-    find_erasures,
-    find_erasures_of_key,
-    replay_erasures,
-)
-from chatmemory.services.removal.redaction import (
-    aredact_message,
-    aredact_turn,
-    redact_message,
-    redact_turn,
-)
 from chatmemory.services.removal.restore import (
     Removed,
     Restoration,
-    alist_removed,
-    apreview_restore,
-    arestore_session,
     list_removed,
     preview_restore,
     restore_session,
 )
-from chatmemory.services.removal.retention import (
-    Expired,
-    RemovalCount,
-    aexpire_sessions,
-    expire_sessions,
-)
-from chatmemory.services.removal.trim_limits import TrimLimit
-from chatmemory.services.removal.vacuum import Vacuumed, avacuum, vacuum
+from chatmemory.services.retention.accounts import deleting_users
 from chatmemory.services.sessions import (
-    aget_head,
     aget_session,
+    alist_sessions,
     aopen_session,
     aread_history,
     aread_page,
-    aread_superseded,
     aupdate_session,
-    get_head,
     get_session,
+    list_sessions,
     open_session,
     read_history,
     read_page,
-    read_superseded,
     sessions_of,
     update_session,
 )
-from chatmemory.services.tags import atag_session, auntag_session, tag_session, untag_session
-from chatmemory.services.transfers.exports import (
-    Export,
-    abegin_export,
-    abegin_export_of_all,
-    begin_export,
-    begin_export_of_all,
-)
-from chatmemory.services.transfers.imports import (
-    Import,
-    abegin_import,
-    adiscard_import,
-    afinish_import,
-    aimport_rows,
-    ais_imported,
-    begin_import,
-    discard_import,
-    finish_import,
-    import_rows,
-    is_imported,
-)
+from chatmemory.services.tags import tag_session, untag_session
+from chatmemory.services.transfers.exports import Export, abegin_export, begin_export
 from chatmemory.services.turns.admission import Admitted, aadmit_turn, admit_turn
 from chatmemory.services.turns.feedback import aset_feedback, set_feedback
 from chatmemory.services.turns.states import (
@@ -156,148 +69,61 @@ from chatmemory.services.turns.states import (
     get_turn,
     list_turns,
 )
-from chatmemory.services.turns.stops import (
-    Stopped,
-    astop_running_turn,
-    astop_turn,
-    stop_running_turn,
-    stop_turn,
-)
-from chatmemory.services.turns.stuck import StuckTurns, acount_stuck_turns, count_stuck_turns
-from chatmemory.services.turns.unstored import Unstored, aread_unstored, read_unstored
-from chatmemory.services.turns.versions import Version, alist_versions, list_versions
+from chatmemory.services.turns.stops import astop_turn, stop_turn
 
 __all__ = [
     "SERVER",
     "Actor",
     "Admitted",
-    "Adoptable",
-    "AdoptionOffer",
     "Appended",
-    "AuditFinding",
-    "AuditState",
     "Erased",
-    "ErasureRecord",
-    "Expired",
     "Export",
-    "Finding",
     "FoundText",
-    "Import",
-    "KnownErasure",
     "LiveTurn",
     "Login",
-    "Missed",
-    "NewVisitor",
     "Preview",
-    "RecoveredSessions",
-    "RemovalCount",
     "Removed",
-    "Replayed",
     "Restoration",
-    "RolledUp",
-    "Stopped",
-    "StoredData",
-    "StuckTurns",
-    "TrimLimit",
     "TurnState",
-    "Unstored",
-    "Vacuumed",
-    "Version",
-    "aadd_note",
     "aadmit_turn",
-    "aadopt_visitor",
     "aappend_messages",
-    "aarchive_session",
-    "aaudit_state",
     "aauthenticate_visitor",
     "abegin_export",
-    "abegin_export_of_all",
-    "abegin_import",
     "aclear_session",
-    "acount_stored_data",
-    "acount_stuck_turns",
     "acreate_visitor",
     "add_note",
-    "adelete_note",
-    "adiscard_import",
     "admit_turn",
     "adopt_visitor",
-    "aerase_person",
-    "aexpire_sessions",
-    "afind_erasures",
-    "afind_erasures_of_key",
-    "afinish_import",
-    "aget_head",
     "aget_session",
     "aget_turn",
-    "ahold_session",
-    "aimport_rows",
-    "ais_imported",
     "aissue_ticket",
-    "alist_removed",
+    "alist_sessions",
     "alist_turns",
-    "alist_versions",
-    "aoffer_adoption",
     "aopen_session",
     "append_messages",
-    "apreview_erasure",
-    "apreview_removal",
-    "apreview_restore",
-    "apreview_trim",
-    "apurge_session",
     "archive_session",
     "aread_history",
-    "aread_missed",
     "aread_page",
-    "aread_superseded",
-    "aread_unstored",
-    "arecover_restored_database",
-    "aredact_message",
-    "aredact_turn",
-    "arelease_session",
-    "areplay_erasures",
-    "arestore_session",
-    "aroll_up_numbers",
-    "aseal_audit",
     "aset_feedback",
-    "astop_running_turn",
     "astop_turn",
-    "atag_session",
-    "atrim_session",
-    "audit_state",
-    "aunarchive_session",
-    "auntag_session",
     "aupdate_session",
     "ause_ticket",
     "authenticate_visitor",
-    "avacuum",
     "begin_export",
-    "begin_export_of_all",
-    "begin_import",
-    "check_integrity",
     "clear_session",
     "count_stored_data",
-    "count_stuck_turns",
     "create_visitor",
     "delete_note",
     "deleting_users",
-    "discard_import",
     "erase_person",
-    "expire_sessions",
-    "find_erasures",
-    "find_erasures_of_key",
     "find_text",
-    "finish_import",
-    "get_head",
     "get_session",
     "get_turn",
     "hold_session",
-    "import_rows",
-    "is_imported",
     "issue_ticket",
     "list_removed",
+    "list_sessions",
     "list_turns",
-    "list_versions",
     "offer_adoption",
     "open_session",
     "preview_erasure",
@@ -306,21 +132,14 @@ __all__ = [
     "preview_trim",
     "purge_session",
     "read_history",
-    "read_missed",
     "read_page",
-    "read_superseded",
-    "read_unstored",
-    "recover_restored_database",
     "redact_message",
     "redact_turn",
     "release_session",
     "replay_erasures",
     "restore_session",
-    "roll_up_numbers",
-    "seal_audit",
     "sessions_of",
     "set_feedback",
-    "stop_running_turn",
     "stop_turn",
     "tag_session",
     "trim_session",
@@ -329,6 +148,4 @@ __all__ = [
     "update_session",
     "use_ticket",
     "user_scope",
-    "vacuum",
-    "verify_audit",
 ]

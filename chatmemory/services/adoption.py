@@ -17,11 +17,11 @@ from chatmemory.access.visitors import authenticate_visitor, digest_of
 from chatmemory.database.after_commit import announce_change, announce_visitor_ended
 from chatmemory.database.faults import Fault, fault_of
 from chatmemory.database.locks import lock_all, lock_visitor, locked_transaction
-from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import Conflict, MemoryUnavailable, NotFound, Unauthenticated
 from chatmemory.models import AuditAction, DatabaseNow, JobItem, Session, Turn, Visitor, starts_of
 from chatmemory.services.audit.entries import record, record_person
+from chatmemory.services.derived.removal import adopt_rows
 
 # Note [Adoption]
 #
@@ -30,7 +30,7 @@ from chatmemory.services.audit.entries import record, record_person
 # - The visitor's lock stops `open_session`, so no session stays behind. A second call finds the
 #   visitor adopted, and returns the stored keys.
 # - A running turn does not block it: its writes depend on primary key, epoch and fence, and on
-#   neither scope nor key. Its row and those of waiting turns have a copy of the scope, which moves.
+#   neither scope nor key. Its row and waiting turns' rows have a copy of the scope, which moves.
 # - The user may open a session under a key that moves, which no lock of ours prevents. The unique
 #   constraint then refuses the adoption, which is repeated and finds the key taken.
 
@@ -138,11 +138,12 @@ def _adopt(by: Actor, visitor: Actor, only_recent: bool) -> dict[str, str]:
             raise Conflict(f"The visitor has more than {MAX_VISITOR_SESSIONS} stored sessions.")
         if only_recent and _has_older(pks):
             return {}
+        announce_visitor_ended(row.scope)  # first: an open chat ends with its visitor
         row.moved = moved = _move_all(pks, by)
         row.adopted_by, row.adopted_at = by.owner, DatabaseNow()
         row.save(update_fields=["moved", "adopted_by", "adopted_at"])
+        adopt_rows(row.scope, by.owner)
         record_person(row.scope, AuditAction.ADOPT, by, "", sessions=len(pks))
-        announce_visitor_ended(row.scope)
         return moved
 
 
@@ -161,7 +162,7 @@ def _move_all(pks: Collection[int], by: Actor) -> dict[str, str]:
     moved = {key: str(uuid.uuid4()) if key in taken else key for key in sorted(keys)}
     try:
         for session in sessions:
-            _move(session, moved, by)
+            _move_session(session, moved, by)
     except DatabaseError as error:
         if fault_of(error) is not Fault.DUPLICATE:
             raise
@@ -169,7 +170,7 @@ def _move_all(pks: Collection[int], by: Actor) -> dict[str, str]:
     return moved
 
 
-def _move(session: Session, moved: dict[str, str], by: Actor) -> None:
+def _move_session(session: Session, moved: dict[str, str], by: Actor) -> None:
     """Move a locked session to a user."""
     record(session, AuditAction.ADOPT, by, "")
     if session.removed_at is None:
@@ -187,7 +188,3 @@ def _move(session: Session, moved: dict[str, str], by: Actor) -> None:
     items = JobItem.objects.filter(session_pk=session.pk, outcome="")
     items.update(scope=session.scope, key=session.key)
     announce_change(session.pk)
-
-
-aoffer_adoption = in_pool(offer_adoption)
-aadopt_visitor = in_pool(adopt_visitor)

@@ -12,11 +12,10 @@ from django.db.models import Q
 
 from chatmemory.access.actors import Actor, scope_for
 from chatmemory.access.addresses import MAX_SEQ, check_session_key
-from chatmemory.database.pool import in_pool
-from chatmemory.database.reads import read_marks, read_page_at
+from chatmemory.database.reads import read_page_at, read_row_digests
 from chatmemory.database.retries import retried
 from chatmemory.errors import NotFound
-from chatmemory.models import AuditEntry, Head, Message, Page, Session, StoredMessage, mark_of
+from chatmemory.models import AuditEntry, Head, Message, Page, Session, StoredMessage, row_digest_of
 from chatmemory.models.paging import MICROSECOND, UNIX_EPOCH
 from chatmemory.protocol import Cursor
 from chatmemory.services.audit.keys import key_hashes
@@ -44,23 +43,23 @@ class RowCursor:
 
     def __init__(self) -> None:
         self.seq = 0
-        self._mark: str | tuple[Any, ...] = ""
+        self._row_digest: str | tuple[Any, ...] = ""
         self._stored_at: datetime | int | None = None
         self.lowest = 0
-        """The lowest row that was sent: changes of lower ones are not."""
+        """The lowest row that was sent: changes of lower rows are not sent."""
         self.first_seq = 1
         """The session's floor."""
         self.seen = (0, 0)
         """Revision and seq up to which changed rows were sent."""
         self.unchecked: dict[int, str] = {}
-        """Marks of rows before changes from memory, which the next read checks."""
+        """Digests of rows before changes from memory, which the next read checks."""
         self._last_step: tuple[str | None, int] = (None, -1)
 
     @classmethod
     def resumed(cls, position: Cursor) -> RowCursor:
         """Start at a client's cursor."""
         cursor = cls()
-        cursor.seq, cursor._mark = position.seq, position.mark
+        cursor.seq, cursor._row_digest = position.seq, position.row_digest
         cursor._stored_at = position.stored_at
         changed = MAX_SEQ if position.changed is None else position.changed
         cursor.seen = (position.revision, changed)
@@ -76,11 +75,12 @@ class RowCursor:
         return cursor
 
     @property
-    def mark(self) -> str:
+    def row_digest(self) -> str:
         """Identifies the row `seq`; empty if it was not sent."""
-        if not isinstance(self._mark, str):  # hashed at its use: most rows are not the last one
-            self._mark = mark_of(*self._mark)
-        return self._mark
+        # Hashed at its use: most rows are not the last one.
+        if not isinstance(self._row_digest, str):
+            self._row_digest = row_digest_of(*self._row_digest)
+        return self._row_digest
 
     @property
     def stored_at(self) -> int | None:
@@ -111,19 +111,19 @@ class RowCursor:
         for row in page.rows:
             if not is_left():
                 return
-            self.seq, self._mark = row.seq, row.identity
+            self.seq, self._row_digest = row.seq, row.identity
             self._stored_at = row.created_at
             if row.step is not None:
                 self._last_step = (row.turn_client_id, row.step)
             yield row
         if not page.rows and self.seq != page.head.last_seq:
-            # All missed rows are below the floor. The last one was not sent: its mark is unknown.
-            self.seq, self._mark, self._stored_at = page.head.last_seq, "", None
+            # All missed rows are below the floor. The last one was not sent: its digest is unknown.
+            self.seq, self._row_digest, self._stored_at = page.head.last_seq, "", None
 
     def follow_from_memory(self) -> None:
-        """Note the mark of the current row before a change from memory."""
-        if self.mark:
-            self.unchecked[self.seq] = self.mark
+        """Note the digest of the current row before a change from memory."""
+        if self.row_digest:
+            self.unchecked[self.seq] = self.row_digest
 
     def extend_down(self, seq: int) -> None:
         self.lowest = min(self.lowest, seq)
@@ -148,7 +148,7 @@ class RowCursor:
             self.seq,
             revision,
             self.first_seq,
-            self.mark,
+            self.row_digest,
             None if changed == MAX_SEQ else changed,
             self.stored_at,
         )
@@ -163,7 +163,7 @@ class NextRows:
     reset: Reset | None = None
     """The reset that must precede them."""
     position: Cursor | None = None
-    """The position that they follow; None if they are the newest ones."""
+    """The position that they follow; None for the newest rows."""
 
 
 def next_rows(
@@ -173,11 +173,11 @@ def next_rows(
     *,
     limit: int,
     newest: int = FIRST_ROWS,
-    marks: Mapping[int, str] | None = None,
+    row_digests: Mapping[int, str] | None = None,
 ) -> NextRows:
     """Read up to `limit` rows after a cursor, or the `newest` rows without a valid one.
 
-    `marks` are those of other rows that the client has. Raises MemoryUnavailable.
+    `row_digests` are of other rows that the client has. Raises MemoryUnavailable.
     """
     position = Cursor.parse(cursor) if isinstance(cursor, str) else cursor
     reset = None
@@ -187,7 +187,7 @@ def next_rows(
         if page is None:
             vanished = _vanished(scope, key, position)
             return NextRows(page=None, reset=vanished or Reset("purged"))
-        reset = _reset(page, position) or _check_marks(page.head, marks or {})
+        reset = _reset_before(page, position) or _check_row_digests(page.head, row_digests or {})
         if reset is None:
             return NextRows(page=page, position=position)
     elif cursor is not None:
@@ -196,7 +196,7 @@ def next_rows(
     return NextRows(page=page, reset=Reset("purged") if page is None else reset)
 
 
-def _reset(page: Page, position: Cursor) -> Reset | None:
+def _reset_before(page: Page, position: Cursor) -> Reset | None:
     """Return the reset that must precede this page of the rows after a position; None without one.
 
     Seqs and revisions only grow, and no row is replaced. If it seems otherwise, an older database
@@ -211,7 +211,7 @@ def _reset(page: Page, position: Cursor) -> Reset | None:
     if position.seq < head.first_seq:
         if not is_same:
             return Reset("cleared")
-    elif position.mark and position.mark != page.mark:
+    elif position.row_digest and position.row_digest != page.row_digest:
         return Reset("diverged", lost=None)
     if not is_same or head.first_seq < position.first_seq:
         return Reset("restored")
@@ -256,11 +256,13 @@ def _microseconds(at: datetime) -> int:
     return (at.astimezone(UTC) - UNIX_EPOCH) // MICROSECOND
 
 
-def _check_marks(head: Head, marks: Mapping[int, str]) -> Reset | None:
+def _check_row_digests(head: Head, row_digests: Mapping[int, str]) -> Reset | None:
     """Return a reset if one of these rows was replaced."""
-    wanted = {seq: mark for seq, mark in marks.items() if seq >= head.first_seq}
+    wanted = {seq: digest for seq, digest in row_digests.items() if seq >= head.first_seq}
     return (
-        Reset("diverged", lost=None) if wanted and read_marks(head, [*wanted]) != wanted else None
+        Reset("diverged", lost=None)
+        if wanted and read_row_digests(head, [*wanted]) != wanted
+        else None
     )
 
 
@@ -339,7 +341,7 @@ def read_missed(
 
 def oldest_that_fit(rows: Sequence[StoredMessage]) -> list[StoredMessage]:
     """Return the first rows with at most MAX_PAGE_CHARS together, and at least one row."""
-    sizes = accumulate(map(_size, rows))
+    sizes = accumulate(map(_row_size, rows))
     fitting = [row for row, size in zip(rows, sizes, strict=True) if size <= MAX_PAGE_CHARS]
     return fitting or [*rows[:1]]
 
@@ -351,11 +353,8 @@ def newest_that_fit(rows: Sequence[StoredMessage]) -> list[StoredMessage]:
 
 def exceeds_page(row: StoredMessage) -> bool:
     """Whether the row alone has more than MAX_PAGE_CHARS."""
-    return _size(row) > MAX_PAGE_CHARS
+    return _row_size(row) > MAX_PAGE_CHARS
 
 
-def _size(row: StoredMessage) -> int:
+def _row_size(row: StoredMessage) -> int:
     return len(row.text) + len(row.body or "")
-
-
-aread_missed = in_pool(read_missed)

@@ -10,7 +10,7 @@ from django.db.models import F
 
 from chatmemory import codec
 from chatmemory.access.actors import Actor, scope_for
-from chatmemory.access.addresses import address_lane, check_session_key
+from chatmemory.access.addresses import address_lane, check_length, check_session_key
 from chatmemory.codec import Row
 from chatmemory.database.after_commit import announce_change
 from chatmemory.database.faults import ignored_duplicate
@@ -19,7 +19,7 @@ from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.refusals import SessionState, read_session_state
 from chatmemory.errors import BadInput, Busy, Conflict, HistoryCleared, NotFound
-from chatmemory.models import Session, Turn
+from chatmemory.models import MAX_AUTHOR_CHARS, Session, Turn
 from chatmemory.services.sessions import MAX_ATTEMPTS, unexplained_refusal, write_or_open
 from chatmemory.services.turns.deferral import defer, store_deferred
 from chatmemory.services.turns.recovery import recover_overdue_turn
@@ -52,6 +52,7 @@ class _Batch:
     key: str
     rows: Sequence[Row]
     client_id: str
+    author: str | None
     epoch: int | None
     is_deferrable: bool
 
@@ -67,6 +68,7 @@ def append_messages(
     by: Actor,
     scope: str | None = None,
     client_id: str | None = None,
+    author: str | None = None,
     epoch: int | None = None,
     create: bool = False,
     lenient: bool = False,
@@ -78,6 +80,10 @@ def append_messages(
     first batch. With `epoch`, nothing is stored after a clear or purge. `create` opens the session
     if it is missing, unless `epoch` is given. `lenient` repairs and flags values that the database
     cannot store, instead of refusing them.
+
+    `author`, 1 to 100 characters, is who wrote the messages if it was neither the session's own
+    person nor the bot, such as `operator:3`: an id without a name. A redaction keeps it. Only host
+    code and operators may give it: TypeError for users and visitors.
 
     `if_busy` applies while a turn runs, whose rows are consecutive. `reject` raises Busy. `defer`
     accepts the batch and stores it when the turn ends, however it ends: directly after its rows.
@@ -101,6 +107,8 @@ def append_messages(
         raise BadInput(
             f"A batch can have at most {MAX_BATCH} messages.", code="too_many", limit=MAX_BATCH
         )
+    if author is not None:
+        _check_author(author, by)
     batch = _Batch(
         scope=scope,
         key=session_key,
@@ -109,11 +117,12 @@ def append_messages(
             for index, message in enumerate(messages)
         ],
         client_id=codec.new_client_id() if client_id is None else codec.check_client_id(client_id),
+        author=author,
         epoch=epoch,
         is_deferrable=if_busy == "defer",
     )
     return write_or_open(
-        partial(_append if batch.rows else _append_nothing, batch),
+        partial(_append_batch if batch.rows else _append_nothing, batch),
         session_key=session_key,
         by=by,
         scope=scope,
@@ -122,19 +131,26 @@ def append_messages(
     )
 
 
-def _append(batch: _Batch) -> Appended:
+def _check_author(author: str, by: Actor) -> None:
+    if by.kind in ("user", "visitor"):
+        raise TypeError(f"A {by.kind} writes in their own name; pass no author.")
+    check_length("author", author, 1, MAX_AUTHOR_CHARS)
+    codec.check_value(author, "author")
+
+
+def _append_batch(batch: _Batch) -> Appended:
     for _ in range(MAX_ATTEMPTS):
         # Most writes succeed, so the reason for a refusal is read only afterwards. The WHERE clause
         # of the write has checked all conditions. But an earlier call may have deferred the batch:
         # if it was removed since, its rows must not return.
-        if not batch.is_deferrable and (appended := _insert(batch, waiting=0)):
+        if not batch.is_deferrable and (appended := _insert_batch(batch, waiting=0)):
             return appended
         if appended := _append_by_state(batch):
             return appended
     raise unexplained_refusal(batch.scope, batch.key)
 
 
-def _insert(batch: _Batch, **only_if: int) -> Appended | None:
+def _insert_batch(batch: _Batch, **only_if: int) -> Appended | None:
     """Store the rows; return None if the session refuses them or the client_id is stored."""
     conditions = {**batch.conditions(), "running": None, **only_if}
     with ignored_duplicate():
@@ -144,6 +160,7 @@ def _insert(batch: _Batch, **only_if: int) -> Appended | None:
             conditions=conditions,
             only_unexpired=True,
             client_id=batch.client_id,
+            author=batch.author,
         )
         if stored is None:
             return None
@@ -178,7 +195,7 @@ def _append_by_state(batch: _Batch) -> Appended | None:
         return _replay_deferred(batch, state)
     state.check_open(batch.epoch)
     if state.running is None and not state.waiting:
-        return _insert(batch, waiting=0)
+        return _insert_batch(batch, waiting=0)
     # The run of a dead process would refuse all messages until the next sweep.
     if state.is_overdue and recover_overdue_turn(state.session_pk):
         return None
@@ -201,9 +218,9 @@ def _append_locked(batch: _Batch) -> Appended | None:
         session = sessions.get()
         if session.running is None:
             store_deferred(session)
-            return _insert(batch)
+            return _insert_batch(batch)
         if batch.is_deferrable:
-            defer(session, batch.client_id, batch.rows)
+            defer(session, batch.client_id, batch.rows, batch.author)
             return _deferred(session.pk, session.epoch, is_duplicate=False)
     return None
 
@@ -213,7 +230,7 @@ def _replay_deferred(batch: _Batch, state: SessionState) -> Appended:
     earlier = state.turn
     assert earlier is not None  # noqa: S101  # the caller checked it
     # A redaction empties `asked`.
-    if earlier.asked and earlier.asked != codec.encode_batch(batch.rows):
+    if earlier.asked and earlier.asked != codec.encode_batch(batch.rows, batch.author):
         raise Conflict
     if earlier.status != Turn.Status.WAITING or batch.epoch not in (None, state.epoch):
         raise HistoryCleared

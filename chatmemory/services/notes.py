@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chatmemory.access.actors import Actor
-from chatmemory.access.addresses import address_lane, check_length
+from chatmemory.access.addresses import Address, check_length
 from chatmemory.codec import check_value
 from chatmemory.database.locks import locked_transaction
-from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
 from chatmemory.errors import BadInput
 from chatmemory.models import (
@@ -44,7 +43,7 @@ def add_note(
     check_note(text)
     check_reason(reason)
     with locked_transaction():
-        session = lock_unerased(session_key, by, scope, session_pk)
+        session = lock_unerased(Address(session_key, by, scope, session_pk))
         if not is_new_note(session, text, by):
             return None
         SessionNote.objects.create(
@@ -70,7 +69,7 @@ def delete_note(
     _check_actor(by)
     check_reason(reason)
     with locked_transaction():
-        session = lock_unerased(session_key, by, scope, session_pk)
+        session = lock_unerased(Address(session_key, by, scope, session_pk))
         note = session.notes.filter(pk=note_pk).first()
         if note is None:
             return None
@@ -111,7 +110,3 @@ def _author(by: Actor) -> dict[str, str]:
 def _check_actor(by: Actor) -> None:
     if by.kind in ("user", "visitor"):
         raise TypeError(f"A {by.kind} cannot write notes; pass an operator or server actor.")
-
-
-aadd_note = in_pool(add_note, lane=address_lane)
-adelete_note = in_pool(delete_note, lane=address_lane)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
 from django.db.models import F
@@ -14,13 +15,13 @@ from chatmemory.access import rates
 from chatmemory.access.actors import INTERNAL_PREFIXES, Actor, owner_of, scope_for, visitor_of
 from chatmemory.access.addresses import (
     MAX_SEQ,
+    Address,
     address_lane,
     check_length,
     check_session_key,
-    lock_session,
 )
 from chatmemory.access.visitors import lock_current_visitor
-from chatmemory.codec import check_value, dump_json, is_blank
+from chatmemory.codec import CLIENT_PREFIX, check_value, dump_json, is_blank
 from chatmemory.database.after_commit import announce_change
 from chatmemory.database.faults import write_connection
 from chatmemory.database.locks import locked_transaction
@@ -48,9 +49,11 @@ from chatmemory.models import (
     Message,
     Page,
     Session,
+    SessionPage,
     SessionQuerySet,
-    Turn,
     database_now,
+    session_page,
+    superseded_seqs,
 )
 from chatmemory.services.audit.entries import check_reason, record
 from chatmemory.services.removal.hide import purge_expired
@@ -64,11 +67,39 @@ MAX_TITLE_CHARS = 200
 MAX_PAGE = 1_000
 MAX_METADATA_BYTES = 8_192
 """As JSON. Small, since a list of sessions contains the metadata of each."""
+MAX_TTL_SECONDS = 2**31 - 1
+"""68 years; what a column of 32 bits can hold."""
 
 
 def sessions_of(by: Actor, scope: str | None = None) -> SessionQuerySet:
     """Return the active sessions of the actor's scope, unordered."""
     return Session.objects.active().filter(scope=scope_for(by, scope))
+
+
+def list_sessions(
+    *,
+    by: Actor,
+    scope: str | None = None,
+    archived: bool | None = None,
+    pinned: bool | None = None,
+    running: bool | None = None,
+    title: str = "",
+    cursor: str | None = None,
+    limit: int = 50,
+) -> SessionPage:
+    """Return up to `limit` active sessions of the actor's scope, the last active first.
+
+    `title` is a part of the titles; None and an empty text select all. `cursor` is `next` of an
+    earlier page; `limit` is 1 to 1,000.
+    Raises BadInput, MemoryUnavailable.
+    """
+    check_page_limit(limit)
+    check_value(title, "title")
+    sessions = sessions_of(by, scope).having(
+        archived=archived, pinned=pinned, running=running, title=title
+    )
+    read = partial(session_page, sessions, limit=limit, cursor=cursor)
+    return durably(read, is_repeatable=True)
 
 
 def get_session(*, session_key: str, by: Actor, scope: str | None = None) -> Session:
@@ -104,17 +135,22 @@ def open_session(
     instructions: str = "",
     metadata: Mapping[str, object] | None = None,
     expires_at: datetime | None = None,
+    ttl_seconds: int | None = None,
 ) -> Session:
     """Return the session with this key; create it if it is missing.
 
-    `title`, `instructions`, `metadata` and `expires_at` (an aware time that replaces
-    `SESSION_TTL`) apply only to a new session. A key has 1 to 200 characters, a title at most 200,
-    metadata at most 8,192 bytes as JSON.
+    `title`, `instructions`, `metadata`, `expires_at` (an aware time) and `ttl_seconds` (after the
+    last message, 1 to 2,147,483,647) apply only to a new session. The two ends replace
+    `SESSION_TTL`; the earlier one counts. A key has 1 to 200 characters and does not begin with
+    `ui:`, a title has at most 200, metadata at most 8,192 bytes as JSON.
     Raises BadInput, also if the user has MAX_SESSIONS_PER_USER sessions, Unauthenticated for a
     visitor who has ended or was adopted, and MemoryUnavailable.
     """
     scope = scope_for(by, scope)
     check_session_key(session_key)
+    if session_key.startswith(CLIENT_PREFIX):
+        message = f"Keys that begin with {CLIENT_PREFIX} are reserved for foreign chat clients."
+        raise BadInput(message, field="session_key")
     if scope.startswith(INTERNAL_PREFIXES):
         raise BadInput("No session can be opened in this scope.", field="scope")
     check_title(title)
@@ -122,6 +158,8 @@ def open_session(
     _check_metadata(dict(metadata or {}))
     if expires_at is not None and (is_naive(expires_at) or expires_at <= datetime.now(UTC)):
         raise BadInput("expires_at must be in the future and have a time zone.", field="expires_at")
+    if ttl_seconds is not None:
+        _check_ttl(ttl_seconds)
     new = Session(
         scope=scope,
         key=session_key,
@@ -130,6 +168,7 @@ def open_session(
         instructions=instructions,
         metadata=dict(metadata or {}),
         expires_at=expires_at,
+        ttl_seconds=ttl_seconds,
     )
     return _get_or_create(new, by)
 
@@ -176,7 +215,7 @@ def update_session(
         check_title(title)
     check_reason(reason)
     with locked_transaction():
-        session = lock_session(session_key, by, scope)
+        session = Address(session_key, by, scope).lock()
         is_renamed = title not in (None, session.title)
         is_moved = pinned not in (None, session.pinned_at is not None)
         if not is_renamed and not is_moved:
@@ -205,7 +244,7 @@ def _pin_time(session: Session) -> datetime:
 
 
 def check_title(title: str) -> None:
-    """Check that every database can store a title, and that people see it; "" is none.
+    """Check that every database can store a title, and that people see it; "" means no title.
 
     Raises BadInput; TypeError if it is not a str.
     """
@@ -279,13 +318,22 @@ def read_page(
     for field, number in {"after": after, "before": before}.items():
         if number is not None and abs(number) > MAX_SEQ:
             raise BadInput(f"{field} is out of range.", code="bad_number", field=field)
-    return _page(session_key, by, scope, after=after, before=before, limit=limit)
+    return _page_of_session(session_key, by, scope, after=after, before=before, limit=limit)
+
+
+def _check_ttl(seconds: object) -> None:
+    """Check a session's lifetime after its last message. Raises BadInput, TypeError."""
+    if not isinstance(seconds, int) or isinstance(seconds, bool):
+        raise TypeError(f"ttl_seconds must be an integer, not {type(seconds).__name__}")
+    if not 1 <= seconds <= MAX_TTL_SECONDS:
+        message = f"ttl_seconds must be between 1 and {MAX_TTL_SECONDS}."
+        raise BadInput(message, code="bad_number", field="ttl_seconds", limit=MAX_TTL_SECONDS)
 
 
 def check_page_limit(limit: int) -> None:
-    """Check the number of messages of a page. Raises BadInput."""
+    """Check the size of a page. Raises BadInput."""
     if not 1 <= limit <= MAX_PAGE:
-        raise BadInput(f"limit must be 1 to {MAX_PAGE} messages.", field="limit", limit=MAX_PAGE)
+        raise BadInput(f"limit must be 1 to {MAX_PAGE}.", field="limit", limit=MAX_PAGE)
 
 
 def read_history(
@@ -293,16 +341,16 @@ def read_history(
 ) -> Page:
     """Return a session's head and all of its rows from the floor on, ordered by seq.
 
-    `superseded=False` leaves out the rows that later turns supersede.
+    `superseded=False` leaves out the rows that a later turn replaced, and the withdrawn ones.
     Raises BadInput, NotFound, MemoryUnavailable.
     """
-    page = _page(session_key, by, scope, after=0, before=None, limit=None)
+    page = _page_of_session(session_key, by, scope, after=0, before=None, limit=None)
     return page if superseded else _without_superseded(page)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """The content of a session's rows in order, without those that later turns supersede."""
+    """The content of a session's rows in order, without superseded rows."""
 
     epoch: int
     rows: list[ContentRow]
@@ -330,7 +378,8 @@ def read_content(*, session_key: str, by: Actor, scope: str | None = None) -> Co
 def read_superseded(*, head: Head) -> list[tuple[int, int]]:
     """Return the superseded ranges above the floor, ends included, ordered by their ends.
 
-    One for each turn that superseded rows, up to the head. Raises MemoryUnavailable.
+    One for each turn that superseded rows, up to the head, and for each withdrawal. Raises
+    MemoryUnavailable.
     """
     # Note [Superseded ranges] in turns/versions: most sessions need no query.
     if head.superseded_to < head.first_seq:
@@ -340,7 +389,7 @@ def read_superseded(*, head: Head) -> list[tuple[int, int]]:
 
 @retried(is_repeatable=True)
 def _read_superseded(pk: int, first_seq: int, last_seq: int) -> list[tuple[int, int]]:
-    return Turn.objects.filter(session=pk, user_seq__lte=last_seq).superseded(first_seq)
+    return superseded_seqs(first_seq, newest=last_seq, session=pk)
 
 
 def _without_superseded(page: Page) -> Page:
@@ -352,7 +401,7 @@ def _seqs_of(ranges: list[tuple[int, int]]) -> set[int]:
     return {seq for low, high in ranges for seq in range(low, high + 1)}
 
 
-def _page(
+def _page_of_session(
     session_key: str,
     by: Actor,
     scope: str | None,
@@ -368,11 +417,10 @@ def _page(
     return page
 
 
+alist_sessions = in_pool(list_sessions)
 aget_session = in_pool(get_session)
-aget_head = in_pool(get_head)
 aopen_session = in_pool(open_session, lane=address_lane)
 aupdate_session = in_pool(update_session, lane=address_lane)
 aread_page = in_pool(read_page)
 aread_history = in_pool(read_history)
 aread_content = in_pool(read_content)
-aread_superseded = in_pool(read_superseded)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from chatmemory.access.actors import Actor
-from chatmemory.access.addresses import address_lane, check_length
+from chatmemory.access.addresses import Address, check_length
 from chatmemory.codec import check_value
 from chatmemory.database.locks import locked_transaction
-from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
 from chatmemory.models import MAX_TAG_CHARS, AuditAction, AuditEntry, Session, SessionTag
 from chatmemory.services.audit.entries import check_reason, lock_unerased, record
@@ -31,7 +30,7 @@ def tag_session(
     """
     _check_call(tag, by, reason)
     with locked_transaction():
-        session = lock_unerased(session_key, by, scope, session_pk)
+        session = lock_unerased(Address(session_key, by, scope, session_pk))
         if tag in tags_of(session):
             return None
         add_tags(session, [tag])
@@ -54,7 +53,7 @@ def untag_session(
     """
     _check_call(tag, by, reason)
     with locked_transaction():
-        session = lock_unerased(session_key, by, scope, session_pk)
+        session = lock_unerased(Address(session_key, by, scope, session_pk))
         if tag not in tags_of(session):
             return None
         SessionTag.objects.filter(session=session, tag=tag).delete()
@@ -82,7 +81,3 @@ def _check_call(tag: str, by: Actor, reason: str) -> None:
         raise TypeError(f"A {by.kind} cannot tag sessions; pass an operator or server actor.")
     check_tag(tag)
     check_reason(reason)
-
-
-atag_session = in_pool(tag_session, lane=address_lane)
-auntag_session = in_pool(untag_session, lane=address_lane)

@@ -67,14 +67,18 @@ def store_title(*, session: Session, title: str) -> bool:
             now = lock_one(Session.objects.active().filter(pk=session.pk, epoch=session.epoch))
         except NotFound:
             return False
-        is_same = (now.first_seq, now.superseded_to) == (session.first_seq, session.superseded_to)
-        if not is_same or not _may_get_title(now):
+        if _shown(now) != _shown(session) or not _may_get_title(now):
             return False
         now.title = line
         now.revision += 1
         now.save(update_fields=["title", "revision"])
         announce_change(now.pk)
         return True
+
+
+def _shown(session: Session) -> tuple[int, int, int]:
+    """Return the columns that a trim, an edit or a withdrawal changes."""
+    return session.first_seq, session.superseded_to, session.rows_revision
 
 
 def _may_get_title(session: Session) -> bool:
@@ -89,9 +93,9 @@ def _one_line(title: str) -> str:
     return "" if codec.is_blank(line) else line
 
 
-def _lane(*, session: Session, **_: object) -> Lane:
+def _lane_of_session(*, session: Session, **_: object) -> Lane:
     return (session.scope, session.key)
 
 
 aread_untitled = in_pool(read_untitled)
-astore_title = in_pool(store_title, lane=_lane)
+astore_title = in_pool(store_title, lane=_lane_of_session)

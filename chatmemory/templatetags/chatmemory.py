@@ -1,8 +1,11 @@
-"""`{% load chatmemory %}{% chatmemory_widget %}` puts the chat into a page."""
+"""`{% load chatmemory %}` puts the chat into a page, or links to conversations in the admin."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from django import template
+from django.apps import apps
 from django.conf import settings as django_settings
 from django.contrib.auth import get_user_model
 from django.contrib.auth.views import redirect_to_login
@@ -27,7 +30,7 @@ from chatmemory.pages.views import socket_path
 register = template.Library()
 
 NO_REQUEST = (
-    "chatmemory_widget needs the request in the template's context: render the template with it, "
+    "The tags of chatmemory need the request in the context: render the template with it, "
     "and add django.template.context_processors.request."
 )
 
@@ -38,20 +41,18 @@ def chatmemory_widget(
 ) -> SafeString:
     """Return the script and the element, for the user or the visitor of the request.
 
-    Without a key, the person continues the last chat of this browser. The attributes are those of
-    docs/widget.md, with underscores: `color_scheme="dark"`. Raises NotFound for a key that no URL
-    can contain, ImproperlyConfigured without a request.
+    Without a key, the person continues the last chat of this browser. `attributes` are
+    named as in docs/widget.md, with underscores: `color_scheme="dark"`. Raises NotFound for a key
+    that no URL can contain, ImproperlyConfigured without a request.
     """
-    request = context.get("request")
-    if request is None:
-        raise ImproperlyConfigured(NO_REQUEST)
+    request = _request(context)
     key = None if session_key is None else codec.key_of_address(str(session_key))
     given = {name.replace("_", "-"): value for name, value in attributes.items()}
     element = {**_session(key), **_person(request, key), **given}
     return format_html(
         '{}<script type="module" src="{}"{}></script>\n<chat-memory{}>{}</chat-memory>',
         chatmemory_words(context),
-        static("chatmemory/chat.js"),
+        static("chatmemory/element/chat.js"),
         _nonce(request),
         flatatt({name: value for name, value in element.items() if value is not None}),
         _suggestions(),
@@ -68,6 +69,32 @@ def chatmemory_words(context: Context) -> SafeString:
     if not address:
         return SafeString()
     return format_html('<script src="{}"{}></script>\n', address, _nonce(context.get("request")))
+
+
+@register.simple_tag(takes_context=True)
+def chatmemory_conversations(context: Context, user: object, **options: Any) -> SafeString:
+    """Return a list of links to the user's conversations in the admin, as HTML.
+
+    `options` are those of `conversation_links`. Empty without links, and without the admin. Raises
+    ImproperlyConfigured without a request.
+    """
+    request = _request(context)
+    if not apps.is_installed("django.contrib.admin"):
+        return SafeString()
+    # Not above: a project without the admin cannot import it.
+    from chatmemory.admin.links import conversation_links
+
+    links = conversation_links(user, request=request, **options)
+    if not links:
+        return SafeString()
+    return render_to_string("admin/chatmemory/conversation_links.html", {"links": links})
+
+
+def _request(context: Context) -> HttpRequest:
+    request: HttpRequest | None = context.get("request")
+    if request is None:
+        raise ImproperlyConfigured(NO_REQUEST)
+    return request
 
 
 def _nonce(request: HttpRequest | None) -> SafeString:
@@ -92,7 +119,7 @@ def _session(key: str | None) -> dict[str, object]:
 def _person(request: HttpRequest, key: str | None) -> dict[str, object]:
     """Return the attributes that name the person, and what a person may load."""
     user = getattr(request, "user", None)
-    api = (_address("chatmemory_api:sessions") or "").removesuffix("sessions/") or None
+    api = (_view_address("chatmemory_api:sessions") or "").removesuffix("sessions/") or None
     found: dict[str, object] = {
         "api": api,
         "details": django_settings.DEBUG or bool(getattr(user, "is_staff", False)),
@@ -101,20 +128,20 @@ def _person(request: HttpRequest, key: str | None) -> dict[str, object]:
         was_visitor = settings.ALLOW_ANONYMOUS and visitors.token_of(request) is not None
         if was_visitor and api is not None and not has_declined(request):
             found |= {"adopt": True, "csrf": get_token(request)}
-        page = None if key is None else _address("chatmemory:session", key)
-        return {**found, "person": user.pk, "page": page, "login": _login(request)}
+        page = None if key is None else _view_address("chatmemory:session", key)
+        return {**found, "person": user.pk, "page": page, "login": _login_url(request)}
     if settings.ALLOW_ANONYMOUS and api is not None:
         return {**found, "csrf": get_token(request)}
     # With SOCKET_AUTH, the host may know the person by other means than Django's login.
     is_out = settings.SOCKET_AUTH is None
-    return {**found, "api": None, "login": _login(request), "signed-out": is_out}
+    return {**found, "api": None, "login": _login_url(request), "signed-out": is_out}
 
 
-def _login(request: HttpRequest) -> str:
+def _login_url(request: HttpRequest) -> str:
     return redirect_to_login(request.get_full_path()).url
 
 
-def _address(name: str, *args: str) -> str | None:
+def _view_address(name: str, *args: str) -> str | None:
     """Return the address of a view, if the host has included it."""
     try:
         return reverse(name, args=args)

@@ -85,7 +85,7 @@ class Store:
         """Make the backend unavailable within the block."""
         raise NotImplementedError
 
-    def damage(self, at: Address, place: int) -> None:
+    def damage(self, at: Address, index: int) -> None:
         """Make the stored message at this index, from 0, undecodable."""
         raise NotImplementedError
 
@@ -198,10 +198,10 @@ class AsyncStore(Store):
         return any(getattr(type(self), n, None) is not getattr(AsyncStore, n, None) for n in names)
 
     def call_concurrently(self, operation: str, calls: Iterable[Sequence[Any]]) -> list[Any]:
-        twin = getattr(self, f"a{operation}")
+        async_version = getattr(self, f"a{operation}")
 
         async def call_all() -> list[Any]:
-            coroutines = [twin(*arguments) for arguments in calls]
+            coroutines = [async_version(*arguments) for arguments in calls]
             return list(await asyncio.gather(*coroutines, return_exceptions=True))
 
         return self.run(call_all())

@@ -54,12 +54,12 @@ def foreign(found: Iterable[T], expected: Iterable[T]) -> int:
 
 def misordered(found: Iterable[T], expected: Iterable[T]) -> int:
     """Count the items that follow an item that they should precede."""
-    places = {item: place for place, item in enumerate(expected)}
+    indexes = {item: index for index, item in enumerate(expected)}
     furthest, count = -1, 0
     for item in found:
-        place = places.get(item, furthest)
-        count += place < furthest
-        furthest = max(furthest, place)
+        index = indexes.get(item, furthest)
+        count += index < furthest
+        furthest = max(furthest, index)
     return count
 
 
@@ -73,10 +73,10 @@ def misordered_within(found: Iterable[tuple[int, ...]]) -> int:
 
 def split(found: Sequence[T], batches: Iterable[Sequence[T]]) -> int:
     """Count the complete batches whose items are not adjacent."""
-    places = {item: place for place, item in enumerate(found)}
+    indexes = {item: index for index, item in enumerate(found)}
     return sum(
-        [places[item] for item in batch]
-        != list(range(places[batch[0]], places[batch[0]] + len(batch)))
+        [indexes[item] for item in batch]
+        != list(range(indexes[batch[0]], indexes[batch[0]] + len(batch)))
         for batch in batches
-        if all(item in places for item in batch)
+        if all(item in indexes for item in batch)
     )

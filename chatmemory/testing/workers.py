@@ -175,11 +175,11 @@ def work(tasks: IO[str], out: IO[str]) -> None:
             if factory not in stores:
                 stores[factory] = StoreFactory(path=path, arguments=arguments).make()
             for call in calls:
-                _send(out, *_outcome(stores[factory], operation, call))
+                _send_value(out, *_outcome(stores[factory], operation, call))
             stores[factory].release()
         except Exception as error:
-            _send(out, "refused", _describe(error))
-        _send(out, "end", None)
+            _send_value(out, "refused", _describe(error))
+        _send_value(out, "end", None)
 
 
 def _outcome(store: Store, operation: str, call: Sequence[Any]) -> tuple[str, object]:
@@ -196,7 +196,7 @@ def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _send(out: IO[str], kind: str, value: object) -> None:
+def _send_value(out: IO[str], kind: str, value: object) -> None:
     out.write(json.dumps([kind, value]) + "\n")
     out.flush()
 

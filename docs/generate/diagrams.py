@@ -10,15 +10,16 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent.parent
 
 RESPONSIBILITIES = {
-    "testing | bench": "the memory contract, fakes and fixtures for hosts; the benchmark",
+    "statistics": "an optional app: figures of each day",
+    "testing": "the memory contract, fakes and fixtures for hosts",
     "apps": "ready()",
     "receivers": "connects signals to hub and runner",
     "urls | accounts | middleware | routing | templatetags": "addresses; sign-in; the widget",
     "consumers | api | management": "websockets, REST, commands: parse, call one service, answer",
-    "live": "hub and sweep of sockets; runner, keeper and drain of turns",
+    "live": "hub, feeds and sweep of sockets; runner, keeper and drain of turns",
     "responders": "the setting RESPONDER as code that streams a reply",
     "memory | checks | pages | admin": "entry points that use services alone",
-    "transfer": "file formats of exports and imports",
+    "formats | derived": "file formats; rows that other apps make from messages",
     "langchain": "history class and with_memory; LangChain's messages as dicts",
     "services": "every write: one function, one lock, one transaction",
     "window": "the messages that the model is given",
@@ -47,7 +48,7 @@ responder > runner: the last message
 runner > services: finish_turn (refused if the fence has changed)
 services > database: COMMIT the reply with the turn's end
 services > hub: signal after commit
-hub > consumer: wake the writer; hint to other processes
+hub > consumer: wake the writer; notify other processes
 consumer > database: read the rows after the last sent (on PostgreSQL usually from memory)
 consumer > browser: message, session
 """

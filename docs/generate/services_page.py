@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -22,51 +23,34 @@ from chatmemory import services  # its models need the settings
 
 INTRO = """# The services
 
-The functions that a host may call, in `chatmemory.services`. Everything else in that package is
-internal and can change without notice. `python docs/generate/services_page.py` generates this page
-from `chatmemory/services`.
+The functions and types that a host needs, in `chatmemory.services`. Everything else in that package
+is internal and can change without notice. `python docs/generate/services_page.py` generates this
+page from `chatmemory/services`.
 
-Each function has an async twin: `append_messages` is awaited as `aappend_messages`, with the same
-arguments, result and errors. The exceptions are marked *no twin*.
+Functions that a view or consumer in an event loop calls while a person waits in a chat have an
+async version too, which the headings name: `append_messages` is awaited as `aappend_messages`,
+with the same arguments, result and errors. What is called once in a while has none: removal and
+restore, the adoption of a visitor, and what operators, commands and jobs call. In an event loop
+call it in a thread, such as `await database_sync_to_async(hold_session)(…)` with `channels.db`.
 
 All arguments are keyword-only unless the signature shows otherwise. `by` is the actor for whom the
-call is made: `Actor.user(user)`, `Actor.visitor(token)` for a person without an account,
-`Actor.operator(user)`, `Actor.command(command, person)` or `Actor.server(name)`. Users and visitors
-reach their own scope, which is used if `scope` is None. The others must name the scope. The errors
-are in `chatmemory.errors`.
+call is made. Users and visitors reach their own scope, which is used if `scope` is None. The others
+must name the scope. The errors are in `chatmemory.errors`.
+
+In the examples `user` is a user and `staff` is an operator.
 """
 
 SUBJECTS: dict[str, tuple[str, ...]] = {
     "Actors": ("user_scope",),
     "Sessions": (
         "open_session",
+        "list_sessions",
         "get_session",
-        "get_head",
         "sessions_of",
         "update_session",
-        "tag_session",
-        "untag_session",
-        "add_note",
-        "delete_note",
     ),
-    "Messages": (
-        "append_messages",
-        "read_page",
-        "read_missed",
-        "read_history",
-        "read_superseded",
-    ),
-    "Turns": (
-        "admit_turn",
-        "stop_turn",
-        "stop_running_turn",
-        "list_turns",
-        "get_turn",
-        "list_versions",
-        "read_unstored",
-        "set_feedback",
-        "count_stuck_turns",
-    ),
+    "Messages": ("append_messages", "read_page", "read_history"),
+    "Turns": ("admit_turn", "stop_turn", "list_turns", "get_turn", "set_feedback"),
     "Removal and restore": (
         "preview_trim",
         "trim_session",
@@ -77,31 +61,210 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "preview_restore",
         "restore_session",
     ),
-    "Redaction": ("find_text", "redact_message", "redact_turn"),
     "Holds and archive": (
         "hold_session",
         "release_session",
         "archive_session",
         "unarchive_session",
     ),
-    "Retention": ("expire_sessions", "vacuum", "deleting_users"),
+    "Tags and notes": ("tag_session", "untag_session", "add_note", "delete_note"),
+    "Redaction": ("find_text", "redact_message", "redact_turn"),
     "Erasure": (
         "count_stored_data",
         "preview_erasure",
         "erase_person",
-        "find_erasures",
-        "find_erasures_of_key",
         "replay_erasures",
+        "deleting_users",
     ),
-    "Daily numbers": ("roll_up_numbers",),
-    "Audit": ("audit_state", "seal_audit", "verify_audit"),
-    "Integrity": ("check_integrity", "recover_restored_database"),
-    "Export": ("begin_export", "begin_export_of_all"),
-    "Import": ("is_imported", "begin_import", "import_rows", "finish_import", "discard_import"),
+    "Export": ("begin_export",),
     "Tickets": ("issue_ticket", "use_ticket"),
     "Visitors": ("create_visitor", "authenticate_visitor", "offer_adoption", "adopt_visitor"),
 }
 """The functions of each section, in order."""
+
+EXAMPLES = {
+    "Actors": """\
+`Actor.user(user)` and `Actor.visitor(token)`, a person without an account, reach their own
+sessions. `Actor.operator(user)`, `Actor.command(command, person)` and `Actor.server(name)` name a
+scope: that of a user, or `SERVER`, the scope of your own code.
+
+```python
+from chatmemory.services import SERVER, Actor, open_session, user_scope
+
+own = open_session(session_key="order-4711", by=Actor.user(user))
+seen = open_session(session_key="order-4711", by=Actor.operator(staff), scope=user_scope(user))
+log = open_session(session_key="deliveries", by=Actor.server("shop"), scope=SERVER)
+```
+""",
+    "Sessions": """\
+```python
+from chatmemory.services import Actor, list_sessions, open_session, update_session
+
+by = Actor.user(user)
+open_session(session_key="order-4711", by=by, title="Order 4711", metadata={"order": 4711})
+update_session(session_key="order-4711", by=by, pinned=True)
+page = list_sessions(by=by, pinned=True, limit=20)
+titles = [session.title for session in page.sessions]
+while page.next:
+    page = list_sessions(by=by, pinned=True, limit=20, cursor=page.next)
+    titles += [session.title for session in page.sessions]
+```
+""",
+    "Messages": """\
+```python
+from chatmemory.services import Actor, append_messages, read_page
+
+order = {"session_key": "order-4711", "by": Actor.user(user)}
+append_messages(
+    **order,
+    messages=[{"role": "assistant", "content": "Your order was shipped."}],
+    client_id="shipped-4711",  # a repeated call stores nothing
+    create=True,
+)
+newest = read_page(**order, limit=20)
+texts = [row.text for row in newest.rows]
+older = read_page(**order, before=newest.rows[0].seq, limit=20)
+```
+""",
+    "Turns": """\
+A turn waits until a process that runs turns claims it.
+
+```python
+from django.http import JsonResponse
+
+from chatmemory.services import Actor, aadmit_turn, aget_turn, astop_turn
+
+
+async def ask(request):
+    admitted = await aadmit_turn(
+        session_key="order-4711",
+        client_id=request.POST["id"],  # a repeated request admits no second turn
+        content=request.POST["text"],
+        by=Actor.user(await request.auser()),
+        create=True,
+    )
+    return JsonResponse({"turn": admitted.turn, "status": admitted.status})
+
+
+async def stop(request, turn):
+    order = {"session_key": "order-4711", "by": Actor.user(await request.auser())}
+    await astop_turn(**order, turn=turn)
+    return JsonResponse({"status": (await aget_turn(**order, turn=turn)).status})
+```
+""",
+    "Removal and restore": """\
+```python
+from chatmemory.services import Actor, get_session, preview_trim, restore_session, trim_session
+
+order = {"session_key": "order-4711", "by": Actor.user(user)}
+preview = preview_trim(get_session(**order), keep_last=20)
+if preview.messages:
+    entry = trim_session(**order, keep_last=20, reason="too long")
+    restore_session(entry_pk=entry.pk, by=order["by"], reason="undo")
+```
+""",
+    "Holds and archive": """\
+```python
+from chatmemory.errors import Held
+from chatmemory.services import Actor, clear_session, hold_session, release_session, user_scope
+
+order = {"session_key": "order-4711", "by": Actor.operator(staff), "scope": user_scope(user)}
+hold_session(**order, reason="a dispute")
+try:
+    clear_session(**order, reason="cleanup")
+except Held:
+    release_session(**order, reason="settled")
+```
+""",
+    "Tags and notes": """\
+Retention rules select sessions by tag. Operators read notes; users and models never see them.
+
+```python
+from chatmemory.services import Actor, add_note, tag_session, user_scope
+
+order = {"session_key": "order-4711", "by": Actor.operator(staff), "scope": user_scope(user)}
+tag_session(**order, tag="contract", reason="the order was signed")
+add_note(**order, text="Called back on 4 May.")
+```
+""",
+    "Redaction": """\
+```python
+from chatmemory.services import Actor, find_text, redact_message, sessions_of, user_scope
+
+ann = {"by": Actor.operator(staff), "scope": user_scope(user)}
+for found in find_text(sessions=sessions_of(**ann), text="4111 1111"):
+    if found.field == "message" and not found.obstacle:
+        redact_message(session_key=found.session_key, seq=found.seq, reason="a card number", **ann)
+```
+""",
+    "Erasure": """\
+```python
+from chatmemory.services import Actor, erase_person, preview_erasure, user_scope
+
+ann = {"by": Actor.operator(staff), "scope": user_scope(user)}
+messages = preview_erasure(**ann).messages
+erased = erase_person(**ann, reason="asked for it on 4 May")
+kept = erased.held  # sessions on hold: erase again after their release
+```
+""",
+    "Export": """\
+[An async view](transfer.md) streams an export. Here it is written to `path`, a `pathlib.Path`.
+`formats.import_lines` imports it, as `chatmemory_import` does.
+
+```python
+from chatmemory import formats
+from chatmemory.services import Actor, begin_export
+
+export = begin_export(format="jsonl", by=Actor.user(user), reason="own data")
+with path.open("w", encoding="utf-8", newline="") as file:
+    file.writelines(formats.write_export(export))
+```
+""",
+    "Tickets": """\
+```python
+from django.http import JsonResponse
+
+from chatmemory.services import Actor, aissue_ticket, ause_ticket
+
+
+async def ticket(request):
+    by = Actor.user(await request.auser())
+    return JsonResponse({"ticket": await aissue_ticket(by=by)})
+
+
+async def person_of(ticket):  # in the handshake of your own consumer
+    login = await ause_ticket(ticket=ticket)
+    return login.actor
+```
+""",
+    "Visitors": """\
+```python
+from chatmemory.services import (
+    Actor,
+    adopt_visitor,
+    authenticate_visitor,
+    create_visitor,
+    offer_adoption,
+    open_session,
+)
+
+visitor = create_visitor()  # store visitor.token in a cookie until visitor.ends_at
+open_session(session_key="help", by=authenticate_visitor(token=visitor.token).actor, title="Help")
+
+offer = offer_adoption(by=Actor.user(user), token=visitor.token)  # after a login
+if offer is not None and not offer.is_done:
+    new_keys = adopt_visitor(by=Actor.user(user), visitor=offer.visitor)
+```
+""",
+}
+"""The beginning of each section: text and an example, which tests/test_examples.py runs."""
+
+TYPES = """\
+The exported types are for annotations. The others are results that no code must name.
+"""
+
+DOCUMENTED = ("chatmemory.services.", "chatmemory.access.", "chatmemory.models.paging")
+"""The modules of the types that this page describes."""
 
 MAX_LINE_CHARS = 88
 MAX_TEXT_CHARS = 100
@@ -116,18 +279,19 @@ class _Annotation(str):
 
 
 def page() -> str:
-    """Return the page as Markdown: functions by subject, then the types that they use."""
+    """Return the page as Markdown: functions by subject, then their types."""
     sections = [INTRO]
     for subject, names in SUBJECTS.items():
-        sections.append(f"## {subject}\n")
+        sections += [f"## {subject}\n", EXAMPLES[subject]]
         sections += [_function(name) for name in names]
     sections.append("## Types\n")
-    sections += [_type(name) for name in sorted(exported_types())]
+    sections.append(TYPES)
+    sections += [_type(name, kind) for name, kind in sorted(_types().items())]
     return "\n".join(sections)
 
 
 def exported_functions() -> dict[str, Callable[..., Any]]:
-    """Return the exported functions by name, without their async twins."""
+    """Return the exported functions by name, without async versions."""
     found = {name: getattr(services, name) for name in services.__all__}
     return {
         name: function
@@ -144,9 +308,11 @@ def exported_types() -> dict[str, type]:
 
 def _function(name: str) -> str:
     function = exported_functions()[name]
-    mark = "" if f"a{name}" in services.__all__ else " (no twin)"
+    versions = [f"`{version}`" for version in (name, f"a{name}") if version in services.__all__]
     code = f"```python\n{_signature(name, function)}\n```"
-    return f"### `{name}`{mark}\n\n{code}\n\n{_first_paragraph(function)}\n{_errors(function)}"
+    return (
+        f"### {', '.join(versions)}\n\n{code}\n\n{_first_paragraph(function)}\n{_errors(function)}"
+    )
 
 
 def _signature(name: str, function: Callable[..., Any]) -> str:
@@ -168,9 +334,28 @@ def _signature(name: str, function: Callable[..., Any]) -> str:
     return f"{name}(\n{indented}) -> {returned}"
 
 
-def _type(name: str) -> str:
-    kind = exported_types()[name]
-    lines = [f"### `{name}`\n", _first_paragraph(kind)]
+def _types() -> dict[str, type]:
+    """Return the exported classes, and those that a signature or a field of a result names."""
+    found = exported_types()
+    functions = map(inspect.unwrap, exported_functions().values())
+    left = [(str(inspect.signature(function)), function.__globals__) for function in functions]
+    while left:
+        text, names = left.pop()
+        for name in set(re.findall(r"\w+", text)) - found.keys():
+            kind = names.get(name)
+            if inspect.isclass(kind) and kind.__module__.startswith(DOCUMENTED):
+                found[name] = kind
+                left.append((_field_types(kind), vars(sys.modules[kind.__module__])))
+    return found
+
+
+def _field_types(kind: type) -> str:
+    return " ".join(map(_annotation, kind.__annotations__.values()))
+
+
+def _type(name: str, kind: type) -> str:
+    mark = "" if name in services.__all__ else " (not exported)"
+    lines = [f"### `{name}`{mark}\n", _first_paragraph(kind)]
     if is_dataclass(kind):
         columns = [f"`{field.name}: {field.type}`" for field in fields(kind)]
         lines.append(f"\nFields: {', '.join(columns)}.")

@@ -19,7 +19,7 @@ from chatmemory.access import logins
 from chatmemory.errors import Unauthenticated
 from chatmemory.live.hub import Hub
 from chatmemory.live.layer import RUNNERS
-from chatmemory.live.texts import Place
+from chatmemory.live.texts import SessionRef
 from chatmemory.services import Login
 from tests.factories import make_session
 from tests.layers import FakeSocket
@@ -86,6 +86,7 @@ def disable(person, model=User):
     user.save()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "end",
     [
@@ -101,7 +102,7 @@ async def test_the_end_of_a_login_closes_its_sockets_in_all_processes(ann, bob, 
     other_process.serve()
     ears = [FakeSocket(Login.of(one.user, one.cookie)) for one in (ann, bob)]
     for ear in ears:
-        other_process.join(Place(7, 11), ear)
+        other_process.join(SessionRef(7, 11), ear)
     await eventually(lambda: len(wire.groups.get(RUNNERS, ())) == 1)
     async with connected(tab := Tab(ann), other := Tab(bob)):
         await db(end)(ann)

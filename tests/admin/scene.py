@@ -1,4 +1,4 @@
-"""A console full of data: sessions in each state, jobs, people, audit, numbers, and its pages."""
+"""A console full of data: sessions in each state, jobs, people, audit, statistics; its pages."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 from django.conf import settings
 from django.contrib.admin import site
 from django.contrib.auth.models import User
+from django.db.models import Model
 from django.test import Client
 from django.utils import timezone
 
 from chatmemory import services
 from chatmemory.models import (
     AuditEntry,
-    DailyActivity,
-    DailyTurns,
     Job,
     Maintenance,
     Message,
     Session,
     Turn,
+    installed_models,
 )
 from chatmemory.services import Actor
 from chatmemory.services.jobs.actions import ACTIONS
@@ -30,6 +30,8 @@ from chatmemory.services.jobs.claims import claim_job
 from chatmemory.services.jobs.create import Order, create_job
 from chatmemory.services.jobs.run import run_slice
 from chatmemory.services.turns.progress import finish_turn, save_partial, start_turn
+from chatmemory.statistics.models import DailyActivity, DailyTurns
+from chatmemory.statistics.roll_up import roll_up_statistics
 from tests.factories import make_messages, make_session, make_user
 
 REPLY = """A **bold** word, [a link](https://example.com/) and a list:
@@ -48,6 +50,9 @@ print("a line that is longer than the window of a phone, so that its block scrol
 """
 LONG = "n" * 200
 """A word that cannot be broken at a space."""
+
+FIGURES = "chatmemory_statistics/dailyturns"
+"""The path of the page of statistics in the admin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +79,8 @@ class Scene:
         """Return the URL of a page, for a path with names of rows in braces."""
         pks = {name: getattr(self, name).pk for name in ROWS}
         scope = services.user_scope(self.ann)
-        return f"/admin/chatmemory/{path.format(scope=scope, **pks)}"
+        app = "" if path.startswith(FIGURES) else "chatmemory/"
+        return f"/admin/{app}{path.format(scope=scope, **pks)}"
 
 
 ROWS = (
@@ -90,12 +96,16 @@ class Page:
     name: str
     path: str
     offers: tuple[str, ...] = ()
+    menu: tuple[str, ...] = ()
+    """What its menu must offer."""
     is_audited: bool = True
     """Whether axe-core checks it, which takes most of the time; False for a page like another."""
 
 
-SIDE = ("Search", "Go", "Add note", "‹ Previous session", "Next session ›")  # noqa: RUF001  # arrows
-GENERAL = ("Export…", "Tags…", "Audit", "Admin log")
+SIDE = ("Source", "Add note", "‹ Previous", "Next ›")  # noqa: RUF001  # arrows
+GENERAL = ("Export…", "Manage ▾", "Audit", "Admin log")
+MENU = ("Trim…", "Clear…", "Purge…", "Tags…", "Archive…")
+"""What the menu of a session has, which is closed at first."""
 ON = {
     "restore": "purged",
     "release": "held",
@@ -106,19 +116,22 @@ ON = {
 """The session on which an action has an effect; elsewhere it is `talk`."""
 
 
-def _act_pages() -> Iterator[Page]:
+def _action_pages() -> Iterator[Page]:
     for name in (*ACTIONS, "export"):
         session = ON.get(name, "talk")
-        path = f"session/act/{name}/?session={{{session}}}&session={{held}}&session={{server}}"
+        path = f"session/action/{name}/?session={{{session}}}&session={{held}}&session={{server}}"
         offers = ("Preview", "Cancel") if name in ("trim", "tag", "untag") else ("Cancel",)
         is_audited = name in ("trim", "purge", "tag", "export")
-        yield Page(name=f"act {name}", path=path, offers=offers, is_audited=is_audited)
+        yield Page(name=f"action {name}", path=path, offers=offers, is_audited=is_audited)
+        is_audited = name in ("trim", "purge")
+        path = f"session/action/{name}/?session={{{session}}}"
+        yield Page(name=f"action {name} one", path=path, offers=offers, is_audited=is_audited)
 
 
 SESSION = "session/<path:object_id>/change/"
 PAGES: dict[str, tuple[Page, ...]] = {
     "session/": (
-        Page(name="list", path="session/", offers=("People", "Search", "Filter")),
+        Page(name="list", path="session/", offers=("People", "Search", "Filters")),
         Page(
             name="list of none",
             path="session/?q=nothing",
@@ -130,25 +143,25 @@ PAGES: dict[str, tuple[Page, ...]] = {
         Page(
             name="conversation",
             path="session/{talk}/change/?removed=1",
-            offers=(
-                *("Trim…", "Clear…", "Purge…", "Restore…", "Put on hold…", "Archive…"),
-                *(*GENERAL, *SIDE),
-            ),
+            offers=(*GENERAL, *SIDE, "Undo…", "Hide the removed messages"),
+            menu=(*MENU, "Restore…", "Put on hold…"),
         ),
         Page(
             name="conversation running",
             path="session/{running}/change/",
-            offers=("Clear…", "Purge…", "Stop reply…", "Refresh", *GENERAL, *SIDE),
+            offers=("Refresh", *GENERAL, *SIDE),
+            menu=(*MENU, "Stop reply…"),
         ),
         Page(
             name="conversation purged",
             path="session/{purged}/change/",
-            offers=("Restore…", *GENERAL),
+            offers=("Show the removed messages", "Undo…", *GENERAL),
+            menu=("Restore…", "Tags…"),
         ),
         Page(
             name="conversation held",
             path="session/{held}/change/",
-            offers=("Release…",),
+            menu=("Release…",),
             is_audited=False,
         ),
         Page(
@@ -203,21 +216,26 @@ PAGES: dict[str, tuple[Page, ...]] = {
     "session/<int:pk>/tags/": (
         Page(name="tags", path="session/{talk}/tags/", offers=("Add this tag", "Remove this tag")),
     ),
-    "session/act/<str:action>/": tuple(_act_pages()),
+    "session/action/<str:action>/": tuple(_action_pages()),
     "session/jobs/<int:pk>/": (
-        Page(name="job", path="session/jobs/{done}/", offers=("Undo…", "Sessions")),
+        Page(name="job", path="session/jobs/{done}/", offers=("Undo…", "Conversations")),
         Page(name="job running", path="session/jobs/{busy}/", offers=("Cancel this job",)),
     ),
     "session/jobs/<int:pk>/undo/": (
         Page(
-            name="undo", path="session/jobs/{done}/undo/", offers=("Undo in 2 sessions", "Cancel")
+            name="undo",
+            path="session/jobs/{done}/undo/",
+            offers=("Undo in 2 conversations", "Cancel"),
         ),
     ),
     "job/": (Page(name="jobs", path="job/"),),
     "message/<path:object_id>/history/": (
         Page(name="log of a message", path="message/{message}/history/", is_audited=False),
     ),
-    "auditentry/": (Page(name="audit", path="auditentry/", offers=("CSV", "Verify…", "Search")),),
+    "auditentry/": (
+        Page(name="audit", path="auditentry/", offers=("Readings", "CSV", "Verify…", "Search")),
+        Page(name="audit readings", path="auditentry/?action_is=read", is_audited=False),
+    ),
     "auditentry/verify/": (Page(name="verify", path="auditentry/verify/", offers=("Verify",)),),
     "auditentry/<path:object_id>/change/": (
         Page(name="audit entry", path="auditentry/{entry}/change/"),
@@ -225,7 +243,7 @@ PAGES: dict[str, tuple[Page, ...]] = {
     "auditentry/<path:object_id>/history/": (
         Page(name="log of an entry", path="auditentry/{entry}/history/", is_audited=False),
     ),
-    "dailyturns/": (Page(name="numbers", path="dailyturns/?days=7", offers=("Show",)),),
+    f"{FIGURES}/": (Page(name="statistics", path=f"{FIGURES}/?days=7", offers=("Show",)),),
     "maintenance/": (Page(name="health", path="maintenance/"),),
 }
 """Examples of each page, by its model and route."""
@@ -235,7 +253,8 @@ MASKED = (
     Page(
         name="conversation masked",
         path="session/{talk}/change/",
-        offers=("Reveal…", "Trim…", *GENERAL),
+        offers=("Reveal…", *GENERAL),
+        menu=MENU,
     ),
     Page(name="reveal", path="session/{talk}/reveal/", offers=("Reveal", "Cancel")),
 )
@@ -243,7 +262,7 @@ MASKED = (
 
 NO_PAGES = {
     "session/<int:pk>/reveal/": "a redirect, unless TRANSCRIPTS is masked: see MASKED",
-    "session/act/export/": "like the other actions",
+    "session/action/export/": "like the other actions",
     "session/<int:pk>/notes/": "a redirect; the form is on the page of the session",
     "session/<int:pk>/previous/": "a redirect",
     "session/<int:pk>/next/": "a redirect",
@@ -251,15 +270,16 @@ NO_PAGES = {
     "message/": "a redirect",
     "message/<path:object_id>/change/": "a redirect",
     "auditentry/csv/": "a file",
-    "dailyturns/<slug:table>.csv": "a file",
+    f"{FIGURES}/<slug:table>.csv": "a file",
+    "maintenance/<slug:table>.csv": "a file",
     **{
         f"{model}/<path:object_id>/{page}/": "not found, since there are no rows"
-        for model in ("dailyturns", "maintenance")
+        for model in (FIGURES, "maintenance")
         for page in ("change", "history")
     },
     **{
         f"{model}/{route}": reason
-        for model in ("session", "message", "auditentry", "dailyturns", "maintenance")
+        for model in ("session", "message", "auditentry", FIGURES, "maintenance")
         for route, reason in {
             "add/": "refused",
             "<path:object_id>/delete/": "refused",
@@ -273,11 +293,16 @@ NO_PAGES = {
 def routes() -> set[str]:
     """Return the model and route of each address of chatmemory's admin."""
     return {
-        f"{model._meta.model_name}/{url.pattern._route}"  # type: ignore[union-attr]  # has one
+        f"{path_of(model)}/{url.pattern._route}"  # type: ignore[union-attr]  # has one
         for model, model_admin in site._registry.items()
-        if model._meta.app_label == "chatmemory"
+        if model in installed_models()
         for url in model_admin.get_urls()
     }
+
+
+def path_of(model: type[Model]) -> str:
+    """Return the path of a model in the admin, below `chatmemory/`."""
+    return f"{model._meta.app_label}/{model._meta.model_name}".removeprefix("chatmemory/")
 
 
 def all_pages() -> list[Page]:
@@ -302,9 +327,9 @@ def make_scene() -> Scene:
     running = _running(ann)
     held = _plain("held", None, title=LONG)
     services.hold_session(**_of(held, by), reason="a lawsuit, which may take several years to end")
-    archived = _plain("archived", ann, title="An archived session")
+    archived = _plain("archived", ann, title="An archived chat")
     services.archive_session(**_of(archived, by), reason="")
-    _numbers()
+    _statistics()
     return Scene(
         root=root,
         cookie=client.cookies[settings.SESSION_COOKIE_NAME].value,
@@ -431,13 +456,13 @@ def _erase_person(by: Actor) -> None:
     services.erase_person(by=by, scope=session.scope, reason="a request by e-mail")
 
 
-def _numbers() -> None:
+def _statistics() -> None:
     today = datetime.now(UTC).date()
     for ago in range(30):
         day = today - timedelta(days=ago)
-        DailyActivity.objects.create(
-            day=day, sessions=3 + ago % 5, messages=40 * (1 + ago % 7), good=ago % 4, bad=ago % 2
-        )
+        counts = {"sessions": 3 + ago % 5, "messages": 40 * (1 + ago % 7)}
+        counts |= {"good": ago % 4, "bad": ago % 2}
+        DailyActivity.objects.update_or_create(day=day, defaults=counts)  # an erasure counted too
         for model, status, error in (
             ("example-large", "complete", ""),
             ("example-small", "complete", ""),
@@ -455,8 +480,8 @@ def _numbers() -> None:
                 first_text={"861": turns},
                 duration={"4871": turns},
             )
-    services.roll_up_numbers()
+    roll_up_statistics()
     now = timezone.now()
     ran = {"started_at": now, "ended_at": now, "succeeded_at": now, "is_ok": True}
-    for task in set(Maintenance.Task.values) - {"numbers"}:
+    for task in Maintenance.Task.values:
         Maintenance.objects.create(name=task, counts={"n": 1}, **ran)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from django.conf import settings
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Route
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Route
 
 from tests.browsers import TIMEOUT_MS
 
@@ -146,13 +146,25 @@ class Screens:
         content = self.page.locator("body")
         for label in labels:
             names = re.compile(rf"^\s*{re.escape(label)}\s*$")
-            found = content.locator("a, button, input, [aria-disabled]").filter(visible=True)
-            texts = found.filter(has_text=names)
+            found = content.locator("a, button, input, summary, [aria-disabled]")
+            texts = found.filter(visible=True, has_text=names)
             if not texts.count() and not content.locator(f"input[value='{label}']").count():
                 self.record(f"no visible {label!r}")
 
+    def check_menu(self, labels: tuple[str, ...]) -> None:
+        """Open the menu of a session, record what it lacks or what does not fit, and close it."""
+        opener = self.page.locator(".chatmemory-menu > summary")
+        press(opener)
+        entries = self.page.locator(".chatmemory-menu li").filter(visible=True)
+        for label in labels:
+            if not entries.filter(has_text=re.compile(rf"^\s*{re.escape(label)}")).count():
+                self.record(f"no {label!r} in the menu")
+        self.check_layout()
+        press(opener)
+
     def check_layout(self) -> None:
-        """Record what does not fit."""
+        """Record what does not fit, when the page has its styles."""
+        self.page.wait_for_load_state()
         for fault in self.page.evaluate(FIND_WIDE):
             self.record(fault)
         self.check_buttons()
@@ -181,6 +193,12 @@ class Screens:
             self.page.evaluate(axe())
         for finding in self.page.evaluate(RUN_AXE, {"rules": rules, "within": within}):
             self.record(finding)
+
+
+def press(target: Locator) -> None:
+    """Click when the page is loaded: until then Django's sidebar moves what is beside it."""
+    target.page.wait_for_load_state()
+    target.click()
 
 
 def axe() -> str:

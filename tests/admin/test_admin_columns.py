@@ -21,6 +21,7 @@ NOT_SHOWN = {
     "revision": "a counter for clients",
     "rows_revision": "a counter for clients",
     "superseded_to": "computed from the turns",
+    "origin_row": "for the next import of the same conversation",
 }
 TIMES = {
     "created_at": datetime(2001, 1, 1, tzinfo=UTC),
@@ -31,7 +32,12 @@ TIMES = {
     "held_at": datetime(2006, 1, 1, tzinfo=UTC),
     "removed_at": datetime(2007, 1, 1, tzinfo=UTC),
 }
-TEXTS = {"key": "the-key", "title": "The title", "instructions": "The instructions"}
+TEXTS = {
+    "key": "the-key",
+    "title": "The title",
+    "instructions": "The instructions",
+    "origin": "product:7",
+}
 NUMBERS = {"first_seq": 4001, "last_seq": 5003, "stored_from": 3777, "tokens": 70021}
 
 
@@ -40,22 +46,24 @@ def test_each_column_of_a_session_is_shown_or_has_a_reason():
     owner = make_user("the-owner")
     session = make_session(TEXTS["key"], owner=owner)
     columns = {"metadata": {"the": "metadata"}, "running": "c1", "waiting": 8123}
+    columns["ttl_seconds"] = 3 * 86_400
     Session.objects.filter(pk=session.pk).update(**TIMES, **TEXTS, **NUMBERS, **columns)
     Turn.objects.create(session=session, client_id="c1", status="running", epoch=1)
     page = shown(operator("view_session", "view_transcript").get(at("change", session)))
     expected = {
         **{name: date_format(moment, "DATETIME_FORMAT") for name, moment in TIMES.items()},
         **TEXTS,
-        "id": f"Number {session.pk} ",
+        "id": f"ID {session.pk} ",
         "scope": services.user_scope(owner),
         "owner": "Owner the-owner",
         "metadata": "&quot;the&quot;: &quot;metadata&quot;",
         "running": "Running turn running",
-        "waiting": "Waiting messages 8123",
+        "waiting": "Waiting messages 8,123",
         "first_seq": "4001 to ",
         "last_seq": " to 5003",
         "stored_from": "224, until vacuum",
         "tokens": "70,021 ever stored",
+        "ttl_seconds": "3 days after the last message",
     }
     assert {name: text for name, text in expected.items() if text not in page} == {}
     columns = {field.name for field in Session._meta.concrete_fields}

@@ -10,8 +10,9 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 
 from chatmemory import services
-from chatmemory.models import AuditEntry, Message, Session, Turn
+from chatmemory.models import AuditEntry, Message, Session, Turn, installed_models
 from chatmemory.services.jobs.actions import ACTIONS, permission_of
+from tests.admin.scene import FIGURES, path_of
 from tests.factories import BY, make_messages, make_session, make_user
 from tests.scoped_admin import OWNER, site
 
@@ -39,15 +40,19 @@ def session_page(*needs, **more):
     return Page(needs=("view_session", *needs), **more)
 
 
-def act_page(permission):
+def action_page(permission):
     return session_page(permission, query="?session={pk}")
 
 
-def numbers_page(**more):
-    return Page(needs=("view_numbers",), **more)
+def statistics_page(**more):
+    return Page(needs=("view_statistics",), **more)
 
 
-ACTS = (*ACTIONS, "export")
+def health_page(**more):
+    return Page(needs=("view_health",), **more)
+
+
+NAMES = (*ACTIONS, "export")
 JOB_ROUTES = {("session", f"jobs/<int:pk>/{page}") for page in ("", "cancel/", "undo/")}
 """The pages of a job, which its operator can view: tests/admin/test_job_pages.py."""
 REDIRECT = Page(needs=(), granted=302, posted=302)
@@ -72,7 +77,7 @@ PAGES = {
     ("session", "<int:pk>/notes/"): session_page("note_session", granted=302),
     ("session", "<int:pk>/previous/"): session_page(granted=302, posted=405),
     ("session", "<int:pk>/next/"): session_page(granted=302, posted=405),
-    **{("session", f"act/{name}/"): act_page(permission_of(name)) for name in ACTS},
+    **{("session", f"action/{name}/"): action_page(permission_of(name)) for name in NAMES},
     ("job", ""): session_page(),
     ("session", "<int:pk>/tags/"): session_page("tag_session"),
     ("session", "<path:object_id>/change/"): session_page(posted=403),
@@ -87,19 +92,20 @@ PAGES = {
     ("auditentry", "verify/"): Page(needs=("view_audit",)),
     ("auditentry", "<path:object_id>/change/"): Page(needs=("view_audit",), posted=403),
     ("auditentry", "<path:object_id>/history/"): Page(needs=("view_audit",)),
-    ("dailyturns", "<slug:table>.csv"): numbers_page(),
+    (FIGURES, "<slug:table>.csv"): statistics_page(),
+    ("maintenance", "<slug:table>.csv"): health_page(),
     **{
         (model, route): page
-        for model in ("dailyturns", "maintenance")
+        for model, make in ((FIGURES, statistics_page), ("maintenance", health_page))
         for route, page in {
-            "": numbers_page(),
-            "<path:object_id>/change/": numbers_page(granted=404, posted=404),
-            "<path:object_id>/history/": numbers_page(granted=404, posted=404),
+            "": make(),
+            "<path:object_id>/change/": make(granted=404, posted=404),
+            "<path:object_id>/history/": make(granted=404, posted=404),
         }.items()
     },
     **{
         (model, route): page
-        for model in ("session", "message", "auditentry", "dailyturns", "maintenance")
+        for model in ("session", "message", "auditentry", FIGURES, "maintenance")
         for route, page in {
             "add/": FORBIDDEN,
             "<path:object_id>/delete/": FORBIDDEN,
@@ -113,8 +119,9 @@ def address_of(model, route, pk):
     """Return the URL of a page about the row with this primary key."""
     path = re.sub("<(path|int):(object_id|pk)>", str(pk), route).replace("<int:seq>", "1")
     path = path.replace("<int:turn>", str(turn_of(pk)))
-    path = path.replace("<slug:table>", "models")
-    return f"/admin/chatmemory/{model}/{path}{PAGES[model, route].query.format(pk=pk)}"
+    path = path.replace("<slug:table>", "models" if model == FIGURES else "storage")
+    app = "" if model == FIGURES else "chatmemory/"
+    return f"/admin/{app}{model}/{path}{PAGES[model, route].query.format(pk=pk)}"
 
 
 def turn_of(session_pk):
@@ -124,10 +131,7 @@ def turn_of(session_pk):
 
 def every_permission():
     """Return the permissions of the models that the admin shows."""
-    models = ("session", "message", "auditentry")
-    found = Permission.objects.filter(
-        content_type__app_label="chatmemory", content_type__model__in=models
-    )
+    found = Permission.objects.filter(content_type__app_label__startswith="chatmemory")
     return set(found.values_list("codename", flat=True))
 
 
@@ -196,9 +200,9 @@ def content_of(answer):
 
 def test_the_table_has_every_address():
     found = {
-        (model._meta.model_name, route)
+        (path_of(model), route)
         for model, model_admin in site._registry.items()
-        if model._meta.app_label == "chatmemory"
+        if model in installed_models()
         for url in model_admin.get_urls()
         for route in expanded(url.pattern._route)
     }
@@ -254,15 +258,16 @@ def assert_recorded(refused, answer, rights):
         assert not set(refused) <= rights or refused[0].startswith(("add_", "change_", "delete_"))
 
 
-@pytest.mark.parametrize("model", ["session", "message", "auditentry", "dailyturns", "maintenance"])
+@pytest.mark.parametrize("model", ["session", "message", "auditentry", FIGURES, "maintenance"])
 @pytest.mark.parametrize("forged", [{"action": "delete_selected", "post": "yes"}, {"_save": "1"}])
 def test_a_forged_action_on_any_list_is_refused(talks, model, forged):
     pk = pks(model, talks)[0]
     client = operator(every_permission())
-    answer = client.post(f"/admin/chatmemory/{model}/", {"_selected_action": pk, **forged})
+    address = address_of(model, "", pk)
+    answer = client.post(address, {"_selected_action": pk, **forged})
     assert answer.status_code == 403
     kind = "change" if "_save" in forged else "delete"
-    assert AuditEntry.objects.get(action="refused").reason == f"{kind}_{model}"
+    assert AuditEntry.objects.get(action="refused").reason == f"{kind}_{model.rpartition('/')[2]}"
 
 
 @pytest.mark.parametrize("name", ["trim", "clear", "purge"])
@@ -270,7 +275,7 @@ def test_no_removal_reaches_a_session_outside_the_queryset(talks, name):
     own, foreign = talks
     client = operator(every_permission())
     given = {"reason": "x", "count": 2, "limit": "keep_last", "value": 0}
-    address = f"/admin/chatmemory/session/act/{name}/?session="
+    address = f"/admin/chatmemory/session/action/{name}/?session="
     assert client.post(f"{address}{foreign.pk}", given).status_code == 404
     both = client.post(f"{address}{own.pk}&session={foreign.pk}", given)
     assert both.status_code == 302
@@ -297,7 +302,7 @@ def test_an_action_of_the_list_reaches_no_session_outside_the_queryset(talks):
         ("view_transcript", "<int:pk>/search/"),
         ("redact_message", "<int:pk>/messages/<int:seq>/redact/"),
         ("view_transcript", "<int:pk>/messages/<int:seq>/redact/"),
-        *((permission_of(name), f"act/{name}/") for name in ACTS),
+        *((permission_of(name), f"action/{name}/") for name in NAMES),
     ],
 )
 def test_a_permission_for_one_session_hides_the_others_like_the_queryset(

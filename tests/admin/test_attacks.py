@@ -11,16 +11,18 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.contrib.admin import site as main_site
 from django.contrib.auth.models import User
+from django.test import Client
 from django.utils import timezone
 
 from chatmemory import services
-from chatmemory.models import AuditEntry, DailyTurns, Job, Session, Turn
+from chatmemory.models import AuditEntry, Job, Session, Turn
 from chatmemory.services import Actor
 from chatmemory.services.jobs.claims import claim_job
 from chatmemory.services.jobs.create import Order, create_job, undo_job
 from chatmemory.services.jobs.run import run_slice
 from chatmemory.services.turns.recovery import recover_overdue_turn
-from tests.admin.visits import ACTING, LIST, act_url, job_url, operator, talk_of
+from chatmemory.statistics.models import DailyTurns
+from tests.admin.visits import ACTING, LIST, action_url, job_url, operator, talk_of
 from tests.factories import make_session, make_user
 from tests.scoped_admin import site as scoped_site
 
@@ -55,7 +57,7 @@ HEADER = "Content-Security-Policy"
 
 @pytest.mark.parametrize("page", [LIST, AUDIT, f"{LIST}people/", "/admin/chatmemory/maintenance/"])
 def test_each_page_of_ours_sends_the_policy_of_the_chat_pages(page):
-    client = operator("view_session", "view_audit", "view_numbers", "view_user")
+    client = operator("view_session", "view_audit", "view_health", "view_user")
     answer = client.get(page)
     assert answer.status_code == 200
     assert "script-src 'self'" in answer[HEADER]
@@ -98,7 +100,7 @@ def test_a_theme_with_its_own_base_template_has_no_policy(settings, base):
 def test_no_address_tests_a_column_that_no_filter_declares(masked, query):
     client = operator("view_session", "trim_history")
     assert client.get(f"{LIST}?{query}").status_code == 400
-    assert client.get(f"{LIST}act/trim/?all=1&{query}").status_code == 404
+    assert client.get(f"{LIST}action/trim/?all=1&{query}").status_code == 404
     neighbor = client.get(f"{LIST}{masked.pk}/next/", {"_changelist_filters": query})
     assert neighbor.status_code == 302
 
@@ -129,6 +131,7 @@ def test_autocompletion_names_sessions_by_their_keys(masked, settings, mode):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -200,15 +203,15 @@ def decided(settings, monkeypatch):
     return own, foreign
 
 
-def test_lists_and_numbers_contain_no_session_that_the_host_excludes(decided):
+def test_lists_and_statistics_contain_no_session_that_the_host_excludes(decided):
     own, _foreign = decided
-    client = operator("view_session", "view_numbers")
+    client = operator("view_session", "view_statistics")
     listed = client.get(LIST)
     assert [session.pk for session in listed.context["cl"].result_list] == [own.pk]
     assert SECRET not in listed.content.decode()
-    tables = client.get("/admin/chatmemory/dailyturns/").context["tables"]
+    tables = client.get("/admin/chatmemory_statistics/dailyturns/").context["tables"]
     assert "owners" not in [table.name for table in tables]
-    assert client.get("/admin/chatmemory/dailyturns/owners.csv").status_code == 404
+    assert client.get("/admin/chatmemory_statistics/dailyturns/owners.csv").status_code == 404
 
 
 def test_neighbors_pass_over_a_session_that_the_host_excludes(decided):
@@ -237,7 +240,7 @@ def test_an_undo_of_more_sessions_than_the_host_can_decide_about_is_refused(deci
     job = finished("archive", own, foreign)
     client = operator("view_session", "view_audit", "archive_session")
     answer = client.post(job_url(job, "undo/"), {"reason": "x"})
-    assert "decides for each session" in answer.content.decode()
+    assert "decides for each conversation" in answer.content.decode()
     assert not job.undone_by.exists()
 
 
@@ -260,6 +263,62 @@ def test_a_person_decided_by_row_has_no_name(decided):
     assert answer.context["person"].label == scope
 
 
+@pytest.mark.parametrize("term", ["", "own", "foreign"])
+def test_the_autocompletion_lists_no_session_that_the_host_excludes_by_row(decided, term):
+    names = {"app_label": "chatmemory", "model_name": "message", "field_name": "session"}
+    answer = operator("view_session").get("/admin/autocomplete/", {**names, "term": term})
+    found = [one["text"] for one in answer.json()["results"]]
+    assert found == ([] if term == "foreign" else ["own title"])
+
+
+def test_the_search_for_people_names_nobody_of_whom_the_host_excludes_all(decided):
+    client = operator("view_session")
+    for term, names in {"b": [], "a": ["ann"], "foreign": [], "own": ["ann"]}.items():
+        answer = client.get(f"{LIST}people/", {"q": term}, follow=True)
+        page = answer.content.decode()
+        assert ("bob" in page, "ann" in page) == (False, bool(names)), term
+
+
+def test_a_list_decided_by_row_counts_only_what_it_shows(decided, monkeypatch):
+    monkeypatch.setattr(scoped_site.get_model_admin(Session), "list_per_page", 1)
+    talk_of(None, key="third", title=f"{SECRET} title")
+    changelist = operator("view_session").get(LIST, {"q": SECRET}).context["cl"]
+    assert (changelist.older_url is None, int(changelist.result_count)) == (False, 0)
+
+
+TURN = "\u202e"
+
+
+@pytest.mark.slow
+def test_no_page_turns_the_text_of_a_user_around():
+    root = make_user(f"r{TURN}oot", is_staff=True, is_superuser=True)
+    client = Client()
+    client.force_login(root)
+    owner = make_user(f"o{TURN}wner")
+    first = talk_of(owner, key="first", title="")
+    second = make_session(f"s{TURN}econd", owner=owner)
+    turn = {"client_id": "c", "user_seq": 1, "epoch": 1, "status": "complete"}
+    Turn.objects.create(session=first, model=f"m{TURN}", ended_at=timezone.now(), **turn)
+    by = Actor.operator(root)
+    order = Order(by=by, reason=f"r{TURN}eason")
+    job = create_job(
+        action="tag", sessions=Session.objects.all(), order=order, params={"tag": f"t{TURN}ag"}
+    )
+    run_slice(claim_job(owner="tests", job_pk=job.pk))
+    services.erase_person(by=by, scope="user:99999", reason=f"r{TURN}eason")
+    entry = AuditEntry.objects.filter(action="tag").first()
+    for address in (
+        *(LIST, f"{LIST}?active=never", f"{LIST}{first.pk}/change/", f"{LIST}{second.pk}/change/"),
+        *(action_url("hold", first, second), action_url("hold", second)),
+        *(job_url(job), job_url(job, "undo/"), "/admin/chatmemory/job/"),
+        *(AUDIT, f"{LIST}person/?scope=user:99999", f"{LIST}people/?q=o"),
+    ):
+        page = client.get(address, follow=True).content.decode()
+        content = page[page.index('class="breadcrumbs"') :]  # Django's header names the operator
+        assert TURN not in content, address
+    assert f"{entry.pk}/change" in client.get(AUDIT).content.decode()
+
+
 @pytest.mark.parametrize(
     ("action", "opposite", "column"),
     [("hold", "release", "held_at"), ("archive", "unarchive", "archived_at")],
@@ -280,14 +339,20 @@ def test_an_undo_does_not_end_a_later_hold_or_archiving(action, opposite, column
     assert "Changed again since that job." in shown.content.decode()
 
 
+@pytest.fixture
+def later(monkeypatch):
+    """Let a form that is submitted again be no double-click."""
+    monkeypatch.setattr("chatmemory.admin.jobs.action.REPEATED_FOR", timedelta(0))
+
+
 @pytest.mark.parametrize("are_at_once", [False, True], ids=["in turn", "at once"])
-def test_two_confirmations_of_a_preview_undo_one_removal(are_at_once):
-    """As by a double-click, or by two operators."""
+def test_two_confirmations_of_a_preview_undo_one_removal(are_at_once, later):
+    """As by the back button, or by two operators."""
     session = talk_of(None, *"abcdef")
     for keep in (4, 2):
         services.trim_session(**where(session), keep_last=keep, reason="")
     client = operator(*ACTING)
-    given = previewed(client, act_url("restore", session))
+    given = previewed(client, action_url("restore", session))
     if are_at_once:
         job = create_job(
             action="restore",
@@ -295,11 +360,11 @@ def test_two_confirmations_of_a_preview_undo_one_removal(are_at_once):
             order=Order(by=OTHER, reason="x"),
             params={"seen_at": int(given["seen_at"])},
         )
-    client.post(act_url("restore", session), given)
+    client.post(action_url("restore", session), given)
     if are_at_once:
         run_slice(claim_job(owner="tests", job_pk=job.pk))
     else:
-        client.post(act_url("restore", session), given)
+        client.post(action_url("restore", session), given)
     session.refresh_from_db()
     assert session.first_seq == 3
     assert [job.skipped for job in Job.objects.order_by("done")] == [{"changed": 1}, {}]
@@ -309,10 +374,13 @@ def test_a_restore_does_not_undo_a_removal_that_the_preview_did_not_show():
     session = talk_of(None, *"abcdef")
     services.trim_session(**where(session), keep_last=4, reason="")
     client = operator(*ACTING)
-    given = previewed(client, act_url("restore", session))
+    given = previewed(client, action_url("restore", session))
     services.trim_session(**where(session), keep_last=2, reason="")
     entry = AuditEntry.objects.earliest("pk").pk
-    for address in (act_url("restore", session), f"{act_url('restore', session)}&entry={entry}"):
+    for address in (
+        action_url("restore", session),
+        f"{action_url('restore', session)}&entry={entry}",
+    ):
         client.post(address, given)
     assert [job.skipped for job in Job.objects.all()] == [{"changed": 1}] * 2
     session.refresh_from_db()
@@ -323,28 +391,28 @@ def test_a_session_that_is_cleared_before_the_confirmation_is_not_cleared_again(
     """A second, empty removal would prevent the undo of the first."""
     session = talk_of(None)
     client = operator(*ACTING)
-    given = previewed(client, act_url("clear", session))
+    given = previewed(client, action_url("clear", session))
 
     def create_late(**given):
         finished("clear", session)
         return create_job(**given)
 
-    monkeypatch.setattr("chatmemory.admin.jobs.act.create_job", create_late)
-    client.post(act_url("clear", session), given)
+    monkeypatch.setattr("chatmemory.admin.jobs.action.create_job", create_late)
+    client.post(action_url("clear", session), given)
     assert Job.objects.latest("pk").skipped == {"changed": 1}
     assert AuditEntry.objects.filter(action="clear").count() == 1
 
 
-def test_a_second_confirmation_does_not_stop_the_next_reply():
+def test_a_second_confirmation_does_not_stop_the_next_reply(later):
     session = talk_of(None)
     client = operator(*ACTING)
     services.admit_turn(**where(session), client_id="c1", content="?", owner="tests")
-    given = previewed(client, act_url("stop", session))
-    client.post(act_url("stop", session), given)
+    given = previewed(client, action_url("stop", session))
+    client.post(action_url("stop", session), given)
     Turn.objects.update(lease_until=timezone.now() - timedelta(minutes=1))
     assert recover_overdue_turn(session.pk)
     services.admit_turn(**where(session), client_id="c2", content="?", owner="tests")
-    client.post(act_url("stop", session), given)
+    client.post(action_url("stop", session), given)
     stopped = Turn.objects.filter(stop_requested_at__isnull=False)
     assert [turn.client_id for turn in stopped] == ["c1"]
     assert Job.objects.latest("pk").skipped == {"changed": 1}
@@ -368,9 +436,10 @@ def test_a_session_that_is_deleted_before_the_confirmation_is_no_error(monkeypat
         deleted.delete()
         return create_job(**given)
 
-    monkeypatch.setattr("chatmemory.admin.jobs.act.create_job", create_late)
-    answer = operator(*ACTING).post(act_url("hold", kept, deleted), {"reason": "x", "count": 2})
-    assert answer["Location"] == job_url(Job.objects.get())
+    monkeypatch.setattr("chatmemory.admin.jobs.action.create_job", create_late)
+    answer = operator(*ACTING).post(action_url("hold", kept, deleted), {"reason": "x", "count": 2})
+    assert answer["Location"] == LIST
+    assert Job.objects.get().done == 1
 
 
 def test_a_job_that_fails_in_the_request_shows_why(monkeypatch):
@@ -382,9 +451,10 @@ def test_a_job_that_fails_in_the_request_shows_why(monkeypatch):
         run_slice(claim)
         User.objects.update(is_staff=True)  # so that the page can be read
 
-    monkeypatch.setattr("chatmemory.admin.jobs.act.execute", execute_late)
-    answer = client.post(act_url("hold", session), {"reason": "x", "count": 1}, follow=True)
-    assert answer.redirect_chain == [(job_url(Job.objects.get()), 302)]
+    monkeypatch.setattr("chatmemory.admin.jobs.action.execute", execute_late)
+    answer = client.post(action_url("hold", session), {"reason": "x", "count": 1}, follow=True)
+    [(address, _)] = answer.redirect_chain
+    assert address.startswith(f"{job_url(Job.objects.get())}?back=")
     assert "The operator may not do this any more." in answer.content.decode()
 
 
@@ -419,7 +489,7 @@ def test_no_model_name_in_the_numbers_is_a_formula(model, cell):
         tokens_in=0,
         tokens_out=0,
     )
-    answer = operator("view_numbers").get("/admin/chatmemory/dailyturns/models.csv")
+    answer = operator("view_statistics").get("/admin/chatmemory_statistics/dailyturns/models.csv")
     [_head, row] = csv.reader(io.StringIO(answer.content.decode(), newline=""))
     assert row[0] == cell
 

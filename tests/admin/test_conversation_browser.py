@@ -6,6 +6,7 @@ import pytest
 from django.conf import settings as django_settings
 from playwright.sync_api import expect
 
+from tests.admin.screens import press
 from tests.admin.test_admin import at, operator, talk_of
 from tests.browsers import TIMEOUT_MS
 from tests.factories import make_user
@@ -22,7 +23,7 @@ LONG = f"A **bold** word\n\n```\n{'x' * 500}\n```\n\n{TABLE}"
 @pytest.fixture
 def opened(launch, chromium, live_server):
     """Return a function that opens a page as an operator, and the problems of all pages."""
-    rights = ("view_session", "view_transcript", "redact_message", "note_session")
+    rights = ("view_session", "view_transcript", "redact_message", "note_session", "trim_history")
     cookie = operator(*rights).cookies[django_settings.SESSION_COOKIE_NAME].value
     problems = []
 
@@ -82,7 +83,7 @@ def test_keys_move_between_messages_and_pages(talk, opened):
     expect(page.locator("#m60")).to_be_attached()
     page.wait_for_load_state()
     page.keyboard.press("/")
-    search = page.get_by_label("Search in this session")
+    search = page.get_by_label("Find in this conversation")
     expect(search).to_be_focused()
     page.keyboard.type("j[/")
     expect(search).to_have_value("j[/")
@@ -114,13 +115,13 @@ def test_no_page_is_wider_than_the_window(talk, opened, width, scheme):
 
 def test_an_operator_redacts_a_key_and_its_echo(leak, opened):
     page = opened(at("change", leak))
-    page.locator("#m1").get_by_role("link", name="Redact…").click()
+    press(page.locator("#m1").get_by_role("link", name="Redact…"))
     page.get_by_label("Text to find").fill("sk-1")
-    page.get_by_role("button", name="Find the text").click()
+    press(page.get_by_role("button", name="Find the text"))
     expect(page.get_by_label("Message 2, assistant")).to_be_checked()
     page.get_by_label("Reason").fill("a key")
     page.get_by_label("Texts to redact").fill("2")
-    page.get_by_role("button", name="Redact", exact=True).click()
+    press(page.get_by_role("button", name="Redact", exact=True))
     expect(page.get_by_text("2 texts were redacted.")).to_be_visible()
     expect(page.get_by_text("sk-1")).to_have_count(0)
 
@@ -130,3 +131,50 @@ def test_a_note_is_added_by_the_form(talk, opened):
     page.get_by_label("New note").fill("Call back")
     page.get_by_role("button", name="Add note").click()
     expect(page.locator("#notes .chatmemory-text")).to_have_text("Call back")
+
+
+@pytest.mark.parametrize(
+    ("width", "limit"),
+    [(1280, 300), pytest.param(390, 420, marks=pytest.mark.long)],
+)
+def test_the_conversation_begins_in_the_upper_part_of_the_window(talk, opened, width, limit):
+    page = opened(at("change", talk), viewport={"width": width, "height": 800})
+    page.wait_for_load_state()
+    assert page.locator("li.chatmemory-message").first.bounding_box()["y"] <= limit
+
+
+def test_the_bar_stays_in_view_and_does_not_cover_a_message(talk, opened):
+    page = opened(f"{at('change', talk)}?seq=40#m40", viewport={"width": 1280, "height": 800})
+    bar = page.locator(".chatmemory-tools").bounding_box()
+    assert bar["y"] >= 0
+    assert page.locator("#m40").bounding_box()["y"] >= bar["y"] + bar["height"]
+
+
+def test_menus_close_with_escape_and_a_click_elsewhere(talk, opened):
+    page = opened(at("change", talk))
+    page.wait_for_load_state()
+    menu, keys = page.locator(".chatmemory-menu"), page.locator("#chatmemory-keys")
+    page.keyboard.press("?")
+    expect(keys.get_by_text("next and previous message")).to_be_visible()
+    menu.locator("summary").click()
+    expect(menu).to_have_attribute("open", "")
+    expect(keys).not_to_have_attribute("open", "")
+    page.keyboard.press("Escape")
+    expect(menu).not_to_have_attribute("open", "")
+    page.keyboard.press("?")
+    page.locator("#m12").click()
+    expect(keys).not_to_have_attribute("open", "")
+
+
+def test_what_a_message_offers_appears_with_the_pointer_and_the_focus(talk, opened):
+    page = opened(at("change", talk))
+    page.wait_for_load_state()
+    row = page.locator("#m13")
+    footer = row.locator("footer")
+    expect(footer).to_have_css("opacity", "0")
+    row.hover()
+    expect(footer).to_have_css("opacity", "1")
+    page.mouse.move(0, 0)
+    expect(footer).to_have_css("opacity", "0")
+    row.get_by_role("link", name="Details").focus()
+    expect(footer).to_have_css("opacity", "1")

@@ -20,9 +20,10 @@ from playwright.sync_api import expect
 from chatmemory import services
 from chatmemory.admin import privacy
 from chatmemory.models import AuditEntry, Job, Message, Session, Turn
+from chatmemory.services.audit.seals import seal_audit
 from chatmemory.services.jobs.actions import ACTIONS
 from chatmemory.services.turns.progress import start_turn
-from tests.admin.screens import Screens
+from tests.admin.screens import Screens, press
 from tests.admin.visits import talk_of
 from tests.factories import BY, make_session, make_user
 from tests.servers import start_job_runner, wait_for
@@ -36,7 +37,7 @@ MANY = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
+class Flow:
     """An action: its form, and the sessions that it has changed."""
 
     changed: dict[str, Any]
@@ -51,23 +52,23 @@ class Act:
     sessions: int = 2
 
 
-ACTS = {
-    "trim": Act(
+FLOWS = {
+    "trim": Flow(
         fields={"Number or date": "2"}, changed={"first_seq": 3}, restored={"first_seq": 1}
     ),
-    "clear": Act(changed={"first_seq": 5}, restored={"first_seq": 1}),
-    "purge": Act(
+    "clear": Flow(changed={"first_seq": 5}, restored={"first_seq": 1}),
+    "purge": Flow(
         changed={"removed_at__isnull": False}, restored={"removed_at__isnull": True}, sessions=11
     ),
-    "restore": Act(first="purge", state="purged", changed={"removed_at__isnull": True}),
-    "hold": Act(changed={"held_at__isnull": False}, restored={"held_at__isnull": True}),
-    "release": Act(first="hold", changed={"held_at__isnull": True}),
-    "archive": Act(changed={"archived_at__isnull": False}, restored={"archived_at__isnull": True}),
-    "unarchive": Act(first="archive", changed={"archived_at__isnull": True}),
-    "tag": Act(fields={"Tag": "vip"}, changed={"tags__tag": "vip"}, restored={"tags": None}),
-    "untag": Act(first="tag", fields={"Tag": "vip"}, changed={"tags": None}),
-    "stop": Act(first="admit", changed={"turns__stop_requested_at__isnull": False}),
-    "end": Act(first="stick", changed={"running": None, "turns__status": "interrupted"}),
+    "restore": Flow(first="purge", state="purged", changed={"removed_at__isnull": True}),
+    "hold": Flow(changed={"held_at__isnull": False}, restored={"held_at__isnull": True}),
+    "release": Flow(first="hold", changed={"held_at__isnull": True}),
+    "archive": Flow(changed={"archived_at__isnull": False}, restored={"archived_at__isnull": True}),
+    "unarchive": Flow(first="archive", changed={"archived_at__isnull": True}),
+    "tag": Flow(fields={"Tag": "vip"}, changed={"tags__tag": "vip"}, restored={"tags": None}),
+    "untag": Flow(first="tag", fields={"Tag": "vip"}, changed={"tags": None}),
+    "stop": Flow(first="admit", changed={"turns__stop_requested_at__isnull": False}),
+    "end": Flow(first="stick", changed={"running": None, "turns__status": "interrupted"}),
 }
 
 FIRST: dict[str, Callable[..., Any]] = {
@@ -80,18 +81,18 @@ FIRST: dict[str, Callable[..., Any]] = {
 
 def prepare(name):
     """Store the sessions of an action, and return their primary keys."""
-    act = ACTS[name]
-    talks = [talk_of(None, key=f"{name}.{number}") for number in range(act.sessions)]
+    flow = FLOWS[name]
+    talks = [talk_of(None, key=f"{name}.{number}") for number in range(flow.sessions)]
     for talk in talks:
         of = {"session_key": talk.key, "scope": talk.scope, "by": BY}
-        if act.first in FIRST:
-            FIRST[act.first](**of, reason="before")
-        elif act.first:
+        if flow.first in FIRST:
+            FIRST[flow.first](**of, reason="before")
+        elif flow.first:
             claim = services.admit_turn(
                 **of, client_id=talk.key, content="and?", owner="tests"
             ).claim
             start_turn(claim=claim)
-            hour = timedelta(hours=-1 if act.first == "stick" else 1)
+            hour = timedelta(hours=-1 if flow.first == "stick" else 1)
             Turn.objects.filter(session=talk).update(lease_until=timezone.now() + hour)
     return [talk.pk for talk in talks]
 
@@ -113,13 +114,13 @@ class Desk(Screens):
             connection.close()
 
     def click(self, name: str, role: Any = "button") -> None:
-        self.page.get_by_role(role, name=name, exact=True).click()
+        press(self.page.get_by_role(role, name=name, exact=True))
 
-    def choose(self, act: str, query: str) -> None:
+    def choose(self, action: str, query: str) -> None:
         """Select all sessions that a search finds, and an action for them."""
-        self.open(act, f"{LIST}?{query}")
+        self.open(action, f"{LIST}?{query}")
         self.page.locator("#action-toggle").check()
-        self.page.get_by_label("Action:").select_option(act)
+        self.page.get_by_label("Action:").select_option(action)
         self.click("Go")
 
 
@@ -142,7 +143,7 @@ def desk(launch, chromium, live_server, root):
 @pytest.fixture
 def sessions(transactional_db):
     """The sessions of each action, by its name."""
-    return {name: prepare(name) for name in ACTS}
+    return {name: prepare(name) for name in FLOWS}
 
 
 @pytest.fixture
@@ -161,40 +162,46 @@ def entries(action, pks):
 
 
 def test_each_action_is_done_and_undone(sessions, desk):
-    assert ACTS.keys() == ACTIONS.keys()
-    for name, act in ACTS.items():
+    assert FLOWS.keys() == ACTIONS.keys()
+    for name, flow in FLOWS.items():
         pks = sessions[name]
-        state = f"&state={act.state}" if act.state else ""
+        state = f"&state={flow.state}" if flow.state else ""
         desk.choose(name, f"q={name}.{state}")
         expect(desk.page.locator("#content-main tbody tr")).to_have_count(len(pks))
-        for label, value in act.fields.items():
+        for label, value in flow.fields.items():
             desk.page.get_by_label(label).fill(value)
-        if act.fields:
+        if flow.fields:
             desk.click("Preview")
         desk.page.get_by_label("Reason").fill(REASON)
-        if act.sessions > 10:
-            desk.page.get_by_label("Messages to remove").fill(str(4 * act.sessions))
+        if flow.sessions > 10:
+            desk.page.get_by_label("Messages to remove").fill(str(4 * flow.sessions))
         confirm(desk)
-        finished(desk, len(pks))
-        assert desk.ask(are_changed, pks, act.changed), name
+        assert_back(desk, f"{LIST}?q={name}.{state}")
+        assert desk.ask(are_changed, pks, flow.changed), name
         assert desk.ask(entries, name, pks) == {(pk, REASON) for pk in pks}
-        if act.restored:
-            desk.click("Undo…", "link")
-            desk.page.get_by_label("Reason").fill("a mistake")
+        if flow.restored:
+            desk.click("Undo", "link")
             confirm(desk)
-            finished(desk, len(pks))
-            assert desk.ask(are_changed, pks, act.restored), name
+            assert_back(desk, f"{LIST}?q={name}.{state}")
+            assert desk.ask(are_changed, pks, flow.restored), name
             undo = ACTIONS[name].undo
-            assert (pks[0], "a mistake") in desk.ask(entries, undo, pks)
+            assert (pks[0], f"Undo: {REASON}") in desk.ask(entries, undo, pks)
+
+
+def assert_back(desk, address):
+    """Assert that the tab shows this page, with one message."""
+    expect(desk.page).to_have_url(re.compile(f"{re.escape(address)}$"), timeout=60_000)
+    expect(desk.page.locator(".messagelist li")).to_have_count(1)
+    expect(desk.page.locator(".messagelist li.success")).to_have_count(1)
 
 
 def confirm(desk):
     """Click the button that confirms, which is before the link that cancels."""
-    desk.page.locator(".submit-row button:not([name=preview])").click()
+    press(desk.page.locator(".submit-row button:not([name=preview])"))
 
 
 def finished(desk, done):
-    heading = desk.page.get_by_role("heading", name=re.compile("complete$"))
+    heading = desk.page.get_by_role("heading", name="Complete", exact=True)
     expect(heading).to_be_visible(timeout=60_000)
     rows = desk.page.locator("#content-main tbody tr")
     expect(rows.get_by_text("Done", exact=True)).to_have_count(done)
@@ -214,7 +221,7 @@ def test_selected_sessions_are_exported(sessions, desk):
 
 def test_a_key_and_its_echo_are_redacted(leak, desk):
     desk.open("redact", f"{LIST}{leak.pk}/change/")
-    desk.page.locator("#m1").get_by_role("link", name="Redact…").click()
+    press(desk.page.locator("#m1").get_by_role("link", name="Redact…"))
     desk.page.get_by_label("Text to find").fill("sk-1")
     desk.click("Find the text")
     expect(desk.page.get_by_label("Message 2, assistant")).to_be_checked()
@@ -252,9 +259,9 @@ def test_the_audit_is_filtered_downloaded_and_verified(leak, desk):
     of = {"session_key": leak.key, "scope": leak.scope, "by": BY}
     desk.ask(lambda: services.hold_session(**of, reason="a lawsuit"))
     desk.ask(lambda: services.release_session(**of, reason="its end"))
-    desk.ask(services.seal_audit)
+    desk.ask(seal_audit)
     desk.open("audit", "/admin/chatmemory/auditentry/")
-    desk.page.locator("#changelist-filter").get_by_role("link", name="Put on hold").click()
+    press(desk.page.locator("#changelist-filter").get_by_role("link", name="Put on hold"))
     rows = desk.page.locator("#result_list tbody tr")
     expect(rows).to_have_count(1)
     expect(rows).to_contain_text("a lawsuit")
@@ -273,7 +280,7 @@ def test_the_audit_is_filtered_downloaded_and_verified(leak, desk):
 
 def test_a_person_is_exported_and_erased(leak, desk):
     desk.open("people", f"{LIST}people/")
-    desk.page.get_by_label(re.compile("^Username")).fill("ann")
+    desk.page.get_by_label("Find a person").fill("ann")
     desk.click("Find")
     desk.click("Export…", "link")
     desk.page.get_by_label("Reason").fill("a request for access")
@@ -285,7 +292,7 @@ def test_a_person_is_exported_and_erased(leak, desk):
     desk.page.get_by_label("Name").fill("ann")
     desk.page.get_by_label("Reason").fill("a request for erasure")
     desk.click("Erase permanently")
-    expect(desk.page.get_by_text("Sessions erased: 1. Messages: 4.")).to_be_visible()
+    expect(desk.page.get_by_text("Conversations erased: 1. Messages: 4.")).to_be_visible()
     expect(desk.page.get_by_role("cell", name="a request for erasure")).to_be_visible()
 
     def stored():
@@ -307,10 +314,10 @@ def many(transactional_db):
 def test_a_killed_job_is_continued_and_its_page_follows(many, desk, start_runner, monkeypatch):
     # So that the requests of the page leave the job to other processes.
     monkeypatch.setattr("chatmemory.admin.jobs.pages.claim_job", lambda **_: None)
-    monkeypatch.setattr("chatmemory.admin.jobs.act.execute", lambda _claim: release())
-    desk.open("archive", f"{LIST}act/archive/?all=1&q=many.")
+    monkeypatch.setattr("chatmemory.admin.jobs.action.execute", lambda _claim: release())
+    desk.open("archive", f"{LIST}action/archive/?all=1&q=many.")
     desk.page.get_by_label("Reason").fill(REASON)
-    desk.page.get_by_label(re.compile("^Sessions")).fill(str(MANY))
+    desk.page.get_by_label(re.compile("^Conversations")).fill(str(MANY))
     confirm(desk)
     expect(desk.page.get_by_role("progressbar")).to_have_attribute("value", "0")
 
@@ -322,7 +329,10 @@ def test_a_killed_job_is_continued_and_its_page_follows(many, desk, start_runner
     expect(desk.page.get_by_role("progressbar")).not_to_have_attribute("value", "0")
     start_runner()
     finished(desk, 100)
-    expect(desk.page.get_by_text(f"Archive: {MANY} sessions done.")).to_be_visible()
+    expect(desk.page.get_by_text(f"{MANY} conversations archived.")).to_be_visible()
+    expect(desk.page.get_by_role("link", name="Back", exact=True)).to_have_attribute(
+        "href", f"{LIST}?q=many."
+    )
 
     def stored():
         pks = list(Session.objects.values_list("pk", flat=True))

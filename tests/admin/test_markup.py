@@ -19,7 +19,6 @@ import project
 from chatmemory import services
 from chatmemory.models import (
     AuditEntry,
-    DailyTurns,
     Feedback,
     Job,
     JobItem,
@@ -30,6 +29,7 @@ from chatmemory.models import (
     SessionTag,
     Turn,
 )
+from chatmemory.statistics.models import DailyTurns
 from tests.admin.scene import MASKED, all_pages, make_scene
 from tests.admin.visits import LIST, operator, talk_of
 from tests.factories import make_user

@@ -12,8 +12,10 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from chatmemory import services
+from chatmemory.database.batches import PAGE_ROWS
 from chatmemory.models import AuditEntry, Session
 from chatmemory.services import Actor
+from tests.admin.visits import shown
 from tests.factories import BY, make_messages, make_session, make_user
 
 pytestmark = pytest.mark.django_db
@@ -100,6 +102,24 @@ def test_the_page_shows_what_is_stored(admin, ann):
     assert (stored.messages, stored.hidden_messages) == (4, 4)
     assert [str(session) for session, _, _ in answer.context["rows"]] == ["three", "two", "one"]
     assert "This person was never erased." in answer.content.decode()
+    Session.objects.update(tokens=411_522)
+    text = shown(admin.get(url("person", services.user_scope(ann))))
+    counts = "3 conversations, 1 on hold, 1 purged · 4 messages, 4 hidden · 1,234,566 tokens"
+    assert f"{counts} · first just now · last just now" in text
+    assert text.index("Export…") < text.index(counts) < text.index("three") < text.index("Erasures")
+
+
+def test_a_person_is_named_by_the_scope_and_not_by_the_owner_of_a_session(admin, ann):
+    talk = talk_of(ann, "one")
+    Session.objects.update(owner=make_user("bob"))
+    assert admin.get(url("person", talk.scope)).context["title"] == "ann"
+
+
+def test_without_permissions_and_sessions_the_page_has_no_empty_parts(ann):
+    page = operator("view_session").get(url("person", services.user_scope(ann))).content.decode()
+    assert "No conversation is stored." in page
+    for part in ("chatmemory-buttons", "chatmemory-summary", "chatmemory-scroll"):
+        assert part not in page
 
 
 def test_the_page_is_bounded_and_leads_to_older_sessions(admin, ann, monkeypatch):
@@ -129,6 +149,19 @@ def test_the_page_takes_the_same_statements_for_any_number_of_sessions(admin, an
     assert counts[0] <= 12
 
 
+@pytest.mark.slow
+def test_the_preview_of_an_erasure_takes_as_many_statements_for_the_busiest_person(admin, ann):
+    scope, counts = services.user_scope(ann), []
+    for page in range(2):
+        Session.objects.bulk_create(
+            Session(scope=scope, owner=ann, key=f"{page}-{n}") for n in range(1 + page * PAGE_ROWS)
+        )
+        with CaptureQueriesContext(connection) as queries:
+            assert "Erase permanently" in shown(admin.get(url("person_erase", scope)))
+        counts.append(len(queries))
+    assert counts[0] == counts[1] <= 12
+
+
 def test_an_erasure_is_previewed_confirmed_and_has_a_receipt(admin, ann):
     talk_of(ann, "one", "a", "b", "c", "d")
     kept = talk_of(ann, "kept")
@@ -138,7 +171,7 @@ def test_an_erasure_is_previewed_confirmed_and_has_a_receipt(admin, ann):
         page = admin.get(url("person_erase", scope))
     assert len(queries) <= 12
     assert (page.context["preview"].sessions, page.context["preview"].messages) == (1, 4)
-    assert [session for session, _ in page.context["held"]] == [kept]
+    assert page.context["held"] == {kept.pk: "kept"}
 
     wrong = admin.post(url("person_erase", scope), {"reason": "GDPR", "confirm": "bob"})
     assert wrong.status_code == 200
@@ -155,18 +188,18 @@ def test_an_erasure_is_previewed_confirmed_and_has_a_receipt(admin, ann):
     )
     text = done.content.decode()
     assert f"Receipt: {receipt.pk}." in text
-    assert "Sessions kept because of a hold: 1." in text
+    assert "Conversations kept because of a hold: 1." in text
     assert "This person was never erased." not in text
 
 
 def test_a_large_erasure_runs_after_the_response(admin, ann, monkeypatch):
-    monkeypatch.setattr("chatmemory.admin.people.acts.MAX_ERASED_AT_ONCE", 1)
+    monkeypatch.setattr("chatmemory.admin.people.actions.MAX_ERASED_AT_ONCE", 1)
     talk_of(ann, "one")
     scope = services.user_scope(ann)
     given = {"reason": "GDPR", "confirm": "ann"}
     with pytest.MonkeyPatch.context() as patch:
         started = []
-        patch.setattr("chatmemory.services.removal.erasure.call_after_commit", started.append)
+        patch.setattr("chatmemory.services.erasure.erasure.call_after_commit", started.append)
         answer = admin.post(url("person_erase", scope), given, follow=True)
     assert "The erasure has started." in answer.content.decode()
     assert Session.objects.filter(scope=scope).exists()
@@ -186,7 +219,7 @@ def test_the_erasure_of_a_deleted_user_is_found_by_scope_and_by_key(admin, ann):
     by_key = admin.get(PEOPLE, {"q": "order-4711"})
     assert [erasure.reason for erasure in by_key.context["erasures"]] == ["GDPR"]
     other = admin.get(PEOPLE, {"q": "order-1"})
-    assert "No session with this key was erased." in other.content.decode()
+    assert "No conversation with this key was erased." in other.content.decode()
 
 
 def test_without_the_permissions_erasures_stay_unknown(ann):
@@ -201,14 +234,14 @@ def test_without_the_permissions_erasures_stay_unknown(ann):
 def test_an_export_is_audited_and_downloaded(admin, ann):
     talk_of(ann, "one", "where is it?", "here")
     scope = services.user_scope(ann)
-    given = {"form": "csv", "reason": "GDPR, article 15"}
+    given = {"format": "csv", "reason": "GDPR, article 15"}
     answer = admin.post(url("person_export", scope), given)
     text = b"".join(answer.streaming_content).decode()
     assert "where is it?" in text
     assert answer["Content-Disposition"] == f'attachment; filename="chats-user-{ann.pk}.csv"'
     entry = AuditEntry.objects.get(action="export")
     assert (entry.reason, entry.counts["messages"]) == ("GDPR, article 15", 2)
-    for wrong in ({"form": "exe", "reason": "x"}, {"form": "csv", "reason": ""}):
+    for wrong in ({"format": "exe", "reason": "x"}, {"format": "csv", "reason": ""}):
         assert admin.post(url("person_export", scope), wrong).status_code == 200
     assert AuditEntry.objects.filter(action="export").count() == 1
 
@@ -227,13 +260,18 @@ def test_no_person_is_exported_or_erased_by_an_operator_who_sees_a_part(settings
     Session.objects.filter(pk=foreign.pk).update(owner=make_user("bob"))
     client = operator(*ALL)
     assert client.get(url("person", scope)).context["stored"].sessions == 1
+    services.hold_session(session_key="foreign", scope=scope, by=BY, reason="dispute")
+    AuditEntry.objects.all().delete()
+    page = shown(client.get(url("person_erase", scope)))
+    assert ("conversations that you cannot view" in page, "foreign" in page) == (True, False)
+    assert "Kept because of a hold" not in page
     for name, given in (
         ("person_erase", {"confirm": "ann"}),
-        ("person_export", {"form": "csv"}),
+        ("person_export", {"format": "csv"}),
     ):
         answer = client.post(url(name, scope), {"reason": "x", **given})
         assert answer.status_code == 200
-        assert "sessions that you cannot view" in answer.content.decode()
+        assert "conversations that you cannot view" in answer.content.decode()
     assert Session.objects.filter(scope=scope).count() == 2
     assert not AuditEntry.objects.exists()
 
@@ -243,4 +281,4 @@ def test_a_server_session_is_a_person_of_its_own(admin):
     assert found(admin, "nightly") == ["server"]
     assert User.objects.filter(username="server").count() == 0
     services.erase_person(by=Actor.server("tests"), reason="x", scope="server")
-    assert "No session is stored." in admin.get(url("person", "server")).content.decode()
+    assert "No conversation is stored." in admin.get(url("person", "server")).content.decode()

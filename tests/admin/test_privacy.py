@@ -16,7 +16,7 @@ from tests.factories import BY, make_messages, make_session, make_user, make_vis
 pytestmark = pytest.mark.django_db
 
 SECRET = "classified"
-ACT = "/admin/chatmemory/session/act/"
+ACTION = "/admin/chatmemory/session/action/"
 READ = ("view_session", "view_transcript", "tag_session", "redact_message", "archive_session")
 
 
@@ -72,7 +72,7 @@ def pages(session):
         f"{base}/messages/1/redact/",
         f"{base}/tags/",
         f"{base}/history/",
-        f"/admin/chatmemory/session/act/archive/?session={session.pk}",
+        f"/admin/chatmemory/session/action/archive/?session={session.pk}",
         person,
     ]
 
@@ -97,7 +97,7 @@ def test_normal_shows_texts_to_readers(talk):
 def test_a_session_without_a_title_is_called_by_its_first_words_on_each_page(talk):
     Session.objects.update(title="")
     client = operator(*READ)
-    client.post(f"{ACT}archive/?session={talk.pk}", {"reason": "spam", "count": 1})
+    client.post(f"{ACTION}archive/?session={talk.pk}", {"reason": "spam", "count": 1})
     named = {*pages(talk), f"/admin/chatmemory/session/jobs/{Job.objects.get().pk}/"}
     named -= {page for page in named if "history" in page}  # Django's own page
     for page in named:

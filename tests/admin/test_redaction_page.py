@@ -146,6 +146,7 @@ def test_the_unstored_text_of_turns_is_found_and_redacted(privacy, leak, caplog)
     assert KEY not in str(list(Turn.objects.values("asked", "partial")))
 
 
+@pytest.mark.slow
 def test_a_turn_without_a_message_has_its_own_page(privacy, leak):
     services.admit_turn(**where(leak), client_id="r", content="go", owner="me")
     services.admit_turn(**where(leak), client_id="q", content=f"or {KEY}")
@@ -207,6 +208,7 @@ def test_a_held_session_is_not_redacted(privacy, leak):
     assert redacted() == []
 
 
+@pytest.mark.slow
 def test_a_purged_session_is_redacted_too(privacy, leak):
     claim = services.admit_turn(**where(leak), client_id="r", content="go", owner="me").claim
     start_turn(claim=claim)
@@ -257,6 +259,7 @@ def test_a_waiting_message_is_redacted_and_cancelled(privacy, leak):
     assert (turn.status, turn.asked) == ("cancelled", "")
 
 
+@pytest.mark.slow
 def test_the_page_of_a_redacted_or_unknown_message(privacy, leak):
     services.redact_message(**where(leak), seq=1, reason="")
     assert at("redact", leak, 1) not in privacy.get(at("change", leak)).content.decode()

@@ -61,5 +61,7 @@ def test_each_page_fits_and_is_accessible_under_a_strict_policy(
         for one in pages:
             screens.open(one.name, scene.address(one.path))
             screens.check_offers(one.offers)
+            if one.menu:
+                screens.check_menu(one.menu)
             check(screens, is_audited=one.is_audited)
-    assert screens.problems == []
+    assert screens.problems == [], "\n".join(screens.problems)

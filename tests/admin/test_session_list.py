@@ -18,7 +18,8 @@ from chatmemory.admin import keyset
 from chatmemory.admin.sessions.filters import FILTERS
 from chatmemory.admin.sessions.listing import listed
 from chatmemory.models import Feedback, Session, SessionTag, Turn
-from tests.factories import BY, make_messages, make_session, make_user
+from tests.factories import BY, make_messages, make_user
+from tests.factories import make_session as make_unused_session
 
 pytestmark = pytest.mark.django_db
 
@@ -37,6 +38,11 @@ def operator(*rights):
 @pytest.fixture
 def admin():
     return operator("view_session", "view_transcript", "purge_history", "view_user")
+
+
+def make_session(key="talk", **columns):
+    """Store a session that has had a message."""
+    return make_unused_session(key, **{"last_seq": 1, **columns})
 
 
 def change_list(client, address=LIST, **query):
@@ -59,6 +65,7 @@ def make_turn(session, status="complete", *, number=1, **columns):
     )
 
 
+@pytest.mark.slow
 def test_the_columns_show_words_state_age_model_and_tags(admin):
     ann = make_user("ann")
     asked = make_session("untitled", owner=ann)
@@ -83,8 +90,8 @@ def test_the_columns_show_words_state_age_model_and_tags(admin):
     }
     assert rows["titled"].since == started_at
     page = admin.get(LIST).content.decode()
-    assert "3 days" in page
-    assert re.search(r">\d min<", page), "short enough for its column"
+    assert ">3 days ago<" in page
+    assert re.search(r">\d min ago<", page)
     assert "person/?scope=user%3A" in page
 
 
@@ -96,6 +103,7 @@ def test_only_the_last_turn_decides_whether_a_session_failed(admin):
     assert str(listed(row).state) == "idle"
 
 
+@pytest.mark.slow
 def test_first_words_need_the_permission_for_transcripts():
     client = operator("view_session")
     make_session("order-7")
@@ -132,6 +140,7 @@ def test_the_pages_contain_each_row_once_in_both_directions(admin, monkeypatch):
     assert back == seen[:-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cursor", ["", "x", "W10=", "WzEsMiwzXQ==", "WyJhIiwiYiIsImMiXQ==", "é", "A" * 9_000]
 )
@@ -140,6 +149,7 @@ def test_an_invalid_cursor_is_the_first_page(admin, cursor):
     assert keys(admin, after=cursor) == keys(admin, before=cursor) == ["s"]
 
 
+@pytest.mark.slow
 def test_a_page_keeps_the_filters_and_a_filter_drops_the_page(admin, monkeypatch):
     monkeypatch.setattr("chatmemory.admin.readonly.ReadOnlyAdmin.list_per_page", 1)
     for key in ("a", "b"):
@@ -160,13 +170,13 @@ def test_counts_are_true_or_stated_as_more_than(admin, monkeypatch):
     page = admin.get(LIST)
     assert page.context["cl"].count_text == "more than 60"
     text = page.content.decode()
-    assert "more than 60 sessions" in text
+    assert "more than 60 conversations" in text
     assert "Select all that match (more than 60)" in text
     assert "All more than 60 selected" in text
 
 
 @pytest.mark.slow
-def test_each_filter_selects(admin):
+def test_each_filter_selects(admin, settings):
     ann = make_user("ann")
     plain, failed, rated = (make_session(key, owner=ann) for key in ("plain", "failed", "rated"))
     make_turn(failed, "failed", error="model_timeout", model="gpt-x")
@@ -186,6 +196,13 @@ def test_each_filter_selects(admin):
     assert keys(admin, model="gpt-x") == ["failed"]
     assert keys(admin, tag="vip") == ["plain"]
     assert keys(admin, state="soon") == ["rated"]
+    Session.objects.filter(pk=rated.pk).update(expires_at=None, ttl_seconds=3 * 86_400)
+    assert keys(admin, state="soon") == ["rated"]
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SESSION_TTL": 86_400}
+    Session.objects.filter(pk=rated.pk).update(ttl_seconds=300 * 86_400)
+    assert "rated" not in keys(admin, state="soon")
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SESSION_TTL": None}
+    Session.objects.filter(pk=rated.pk).update(ttl_seconds=None)
     assert keys(admin, until=(now() - 8 * DAY).date()) == ["plain"]
     assert len(keys(admin, owner_is="ann")) == len(keys(admin, owner_is=plain.scope)) == 3
     assert keys(admin, owner_is="bob") == keys(admin, owner_is="user:0") == []
@@ -193,6 +210,7 @@ def test_each_filter_selects(admin):
     assert len(keys(admin, length="50")) == 3, "no index contains the length"
 
 
+@pytest.mark.slow
 def test_the_filter_by_owner_finds_purged_sessions(admin):
     session = make_session("s", owner=make_user("ann"))
     services.purge_session(session_key="s", scope=session.scope, by=BY, reason="x")
@@ -211,6 +229,7 @@ def test_a_search_finds_by_key_title_number_scope_name_and_address(admin):
         assert keys(admin, q=term) == [], term
 
 
+@pytest.mark.slow
 def test_without_view_user_only_owners_are_searched_by_name():
     client = operator("view_session")
     make_session("s", owner=make_user("ann", email="miller@example.com"))
@@ -311,6 +330,14 @@ def test_a_filter_by_time_reads_only_that_range_of_the_index(admin, many):
     ):
         conditions = re.findall('"Index Cond": "(.*?)",', plan_of(admin, query))
         assert [one for one in conditions if f"({column} >=" in one], query
+
+
+def test_the_turns_of_a_filter_are_read_before_the_sessions(admin):
+    """Not for each session of the last days: 776 ms instead of 59 at 2.5 million turns."""
+    with CaptureQueriesContext(connection) as queries:
+        change_list(admin, turns="failed_week")
+    [rows] = [q["sql"] for q in queries if "ORDER BY" in q["sql"] and "LIMIT 51" in q["sql"]]
+    assert "IN (SELECT DISTINCT" in rows
 
 
 def test_each_filter_has_its_index_in_the_table():

@@ -20,7 +20,7 @@ SHOWN = ("title", "aria-label", "placeholder", "alt")
 CODES = re.compile(
     r"\w+_\w+|(user|order|server|gone)[:-]\d+|[0-9a-f]{64}|jsonl|langchain|openai|markdown|csv|blocked|database"
     r"|(turns|feedback|messages|sessions):? \d+"  # of the commands
-    r"|trim of session \d+ by root|\d+ assistant"  # names of rows in Django's own pages
+    r"|trim of conversation \d+ by root|\d+ assistant"  # names of rows in Django's own pages
 )
 """Codes and names that stay the same in all languages."""
 

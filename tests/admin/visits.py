@@ -50,9 +50,9 @@ def talk_of(owner: Any, *texts: str, key: str = "talk", **columns: Any) -> Sessi
     return session
 
 
-def act_url(name: str, *sessions: Session) -> str:
+def action_url(name: str, *sessions: Session) -> str:
     """Return the URL of the page that confirms an action on these sessions."""
-    return f"{LIST}act/{name}/?{'&'.join(f'session={session.pk}' for session in sessions)}"
+    return f"{LIST}action/{name}/?{'&'.join(f'session={session.pk}' for session in sessions)}"
 
 
 def job_url(job: Any, page: str = "") -> str:
@@ -61,9 +61,13 @@ def job_url(job: Any, page: str = "") -> str:
 
 def confirm(client: Client, address: str, **given: Any) -> Any:
     """Confirm an action with the number that its page shows; return the answer."""
+    return client.post(address, {**confirmation(client, address, **given)})
+
+
+def confirmation(client: Client, address: str, **given: Any) -> dict[str, Any]:
+    """Return what the form of a confirmation sends, without the time of its preview."""
     shown = client.post(address, {**given, "preview": "1"})
-    count = shown.context["summary"].count
-    return client.post(address, {"reason": "spam", "count": count, **given})
+    return {"reason": "spam", "count": shown.context["summary"].count, **given}
 
 
 def shown(answer: Any) -> str:
@@ -76,4 +80,5 @@ def shown(answer: Any) -> str:
 def notices(answer: Any) -> list[str]:
     """Return the notices on a page, without tags."""
     assert answer.status_code == 200
-    return [re.sub(r"<[^>]*>", "", str(message)) for message in answer.context["messages"]]
+    texts = (re.sub(r"<[^>]*>", "", str(message)) for message in answer.context["messages"])
+    return [" ".join(text.split()) for text in texts]

@@ -22,7 +22,9 @@ from django.urls import resolve
 
 from chatmemory import services
 from chatmemory.access import rates
-from chatmemory.logs import log_once
+from chatmemory.api import messages as messages_views
+from chatmemory.database.pool import in_pool
+from chatmemory.logs import forget_logged
 from chatmemory.models import Message, Session, Turn
 from chatmemory.services import Actor
 from chatmemory.services.turns import progress
@@ -56,7 +58,7 @@ def test_an_error_is_a_problem_by_rfc_9457(api, talk):
 
 
 def test_a_request_of_an_internal_error_is_a_problem_too(api, talk, monkeypatch):
-    monkeypatch.setattr(services, "read_missed", None)
+    monkeypatch.setattr(messages_views, "read_missed", None)
     found = api.get(MESSAGES).json()
     assert found.pop("ref")
     assert found == {
@@ -204,6 +206,7 @@ def test_a_query_that_no_one_reads_is_never_parsed(api, talk):
     assert api.get(f"{TALK}?{'&'.join(1_001 * ['a=b'])}").status_code == 200
 
 
+@pytest.mark.slow
 def test_a_page_has_at_most_100_rows(api, ann):
     talk_of(ann, *("x" for _ in range(120)))
     assert len(api.get(MESSAGES, {"limit": 10**9}).json()["messages"]) == 100
@@ -430,7 +433,7 @@ def test_a_request_with_wait_ends_the_run_of_a_dead_process(api, talk, ann):
 async def erase_person(messages, session):
     """A responder that erases the person who asked."""
     by = Actor.server("test")
-    await services.aerase_person(by=by, scope=session.scope, reason="asked for it")
+    await in_pool(services.erase_person)(by=by, scope=session.scope, reason="asked for it")
     yield "too late"
 
 
@@ -879,7 +882,7 @@ def test_an_unreachable_database_is_unavailable(api, talk, monkeypatch):
     def gone(*args, **kwargs):
         raise OperationalError("FATAL: secret")
 
-    monkeypatch.setattr(services, "read_missed", gone)
+    monkeypatch.setattr(messages_views, "read_missed", gone)
     answer = api.get(MESSAGES)
     assert problem(answer) == (503, "unavailable", None)
     assert answer.json()["retry"] is True
@@ -892,7 +895,7 @@ def test_an_unexpected_error_is_logged_under_a_ref_without_content(api, talk, mo
     def broken(*args, **kwargs):
         raise RuntimeError(secret)
 
-    monkeypatch.setattr(services, "read_missed", broken)
+    monkeypatch.setattr(messages_views, "read_missed", broken)
     answer = api.get(MESSAGES)
     assert problem(answer) == (500, "internal", None)
     assert b"canary" not in answer.content
@@ -930,7 +933,7 @@ def test_a_failing_cache_rejects_no_send(monkeypatch, settings, caplog):
 
     settings.CHATMEMORY = {**settings.CHATMEMORY, "SENDS_PER_MINUTE": 1}
     monkeypatch.setattr(cache, "add", down, raising=False)
-    log_once.cache_clear()
+    forget_logged()
     for _ in range(3):
         rates.check_rate(Actor("user", "1", "ann"))
     assert [record.name for record in caplog.records] == ["chatmemory.access.rates"]

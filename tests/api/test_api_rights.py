@@ -62,7 +62,7 @@ BODIES = {
 }
 QUERIES = {
     "sessions/": ["", "?limit=1", "?cursor=.9", "?title=e", "?archived=false&pinned=false"],
-    "own-data/export/": ["", "?as=markdown"],
+    "own-data/export/": ["", "?format=markdown"],
     "removed/": ["", "?limit=1", "?cursor=99999999"],
     "sessions/<key>/messages/": ["", "?after=0", "?before=9&limit=1"],
 }

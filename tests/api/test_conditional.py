@@ -14,6 +14,7 @@ from chatmemory.api import conditional
 from chatmemory.models import Message, Session, Turn
 from chatmemory.protocol import Cursor
 from chatmemory.services import Actor, catch_up
+from chatmemory.services.integrity.database_restore import recover_restored_database
 from chatmemory.services.turns import progress
 from tests.api.calls import JSON, MESSAGES, SESSIONS, TALK, problem, send, talk_of
 from tests.factories import make_messages, make_session, make_user
@@ -157,7 +158,7 @@ def test_a_restored_database_has_other_tags_also_with_equal_numbers(api, ann, ta
     rename(ann)
     tag = api.get(address)["ETag"]
     Session.objects.update(revision=talk.revision - 1, title="new")  # the backup
-    services.recover_restored_database(by=Actor.server("test"), reason="")
+    recover_restored_database(by=Actor.server("test"), reason="")
     pin(ann)
     assert Session.objects.get().revision == talk.revision + 1
     assert api.get(address, headers={"if-none-match": tag}).status_code == 200

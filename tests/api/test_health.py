@@ -21,6 +21,7 @@ from chatmemory.models import DatabaseNow, Turn
 from chatmemory.services.health import probes
 from chatmemory.services.health import state as health
 from chatmemory.services.health.probes import MAX_HANGING, Probe
+from chatmemory.services.turns.stuck import count_stuck_turns
 from tests.factories import TALK, make_session
 from tests.live.test_shutdown import link_stalled, proxied
 from tests.servers import DEADLINE, free_port, start_servers, wait_for
@@ -132,7 +133,7 @@ def test_a_flood_reads_the_database_once():
 
     def count():
         calls.append(1)
-        return services.count_stuck_turns()
+        return count_stuck_turns()
 
     probe = Probe(count)
     began = time.monotonic()
@@ -141,6 +142,7 @@ def test_a_flood_reads_the_database_once():
     assert len(calls) <= 1 + time.monotonic() - began
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_hanging_probes_delay_no_later_request_and_use_few_threads(monkeypatch):
     go, calls = threading.Event(), []

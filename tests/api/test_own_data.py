@@ -9,9 +9,9 @@ import pytest
 from django.test import AsyncClient
 
 from chatmemory import services
+from chatmemory.formats import exporting, reading
 from chatmemory.models import AuditEntry, Message, Session
 from chatmemory.services import Actor
-from chatmemory.transfer import exporting, reading
 from tests.api.calls import TALK, post, problem, talk_of
 from tests.factories import make_messages, make_user
 
@@ -33,12 +33,12 @@ def various(ann):
     talk_of(make_user("bob"), "foreign", "foreign")
 
 
-def allow(settings, *acts):
-    settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": acts}
+def allow(settings, *actions):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": actions}
 
 
-def exported(api, form="json"):
-    answer = api.get(EXPORT, {"as": form})
+def exported(api, format="json"):
+    answer = api.get(EXPORT, {"format": format})
     assert answer.status_code == 200
     return answer.getvalue().decode()
 
@@ -66,8 +66,8 @@ def test_an_export_as_markdown_is_readable(api, various):
     assert "foreign" not in text
 
 
-@pytest.mark.parametrize("form", ["json", "markdown"])
-def test_an_export_has_nothing_that_only_the_host_reads(api, ann, form):
+@pytest.mark.parametrize("format", ["json", "markdown"])
+def test_an_export_has_nothing_that_only_the_host_reads(api, ann, format):
     where = {"session_key": "talk", "by": Actor.user(ann)}
     hidden = {"instructions": "secret prompt", "metadata": {"secret": "value"}}
     services.open_session(**where, **hidden)
@@ -87,7 +87,7 @@ def test_an_export_has_nothing_that_only_the_host_reads(api, ann, form):
     call = {"name": "look", "args": {"q": "secret call"}, "id": "1"}
     answer = {"role": "assistant", "content": "done", "tool_calls": [call]}
     services.append_messages(**where, messages=[*make_messages("hi"), answer])
-    text = exported(api, form)
+    text = exported(api, format)
     assert "done" in text
     assert "secret" not in text
 
@@ -95,10 +95,10 @@ def test_an_export_has_nothing_that_only_the_host_reads(api, ann, form):
 def test_an_export_is_a_file_that_may_not_be_stored(api, talk):
     names = {"json": "chats.json", "markdown": "chats.md"}
     types = {"json": "application/json", "markdown": "text/markdown"}
-    for form, name in names.items():
-        answer = api.get(EXPORT, {"as": form})
+    for format, name in names.items():
+        answer = api.get(EXPORT, {"format": format})
         assert answer["Content-Disposition"] == f'attachment; filename="{name}"'
-        assert answer["Content-Type"] == f"{types[form]}; charset=utf-8"
+        assert answer["Content-Type"] == f"{types[format]}; charset=utf-8"
         assert answer["Cache-Control"] == "no-store"
 
 
@@ -115,7 +115,7 @@ def test_an_export_is_audited_before_its_first_byte(api, ann, talk, monkeypatch)
     assert api.get(EXPORT).status_code == 200
     entry = AuditEntry.objects.get(action="export")
     assert (entry.actor_id, entry.reason) == (str(ann.pk), "requested by the owner")
-    assert entry.counts == {"sessions": 1, "messages": 2, "form": "own-json"}
+    assert entry.counts == {"sessions": 1, "messages": 2, "format": "own-json"}
 
 
 def test_exports_are_limited_as_writes_are(api, talk, settings):
@@ -147,24 +147,36 @@ async def test_an_asgi_server_streams_an_export(ann, talk):
 @pytest.mark.regression
 def test_an_export_can_be_accepted_as_markdown_alone(api, talk):
     markdown = {"headers": {"accept": "text/markdown"}}
-    answer = api.get(f"{EXPORT}?as=markdown", **markdown)
+    answer = api.get(f"{EXPORT}?format=markdown", **markdown)
     assert (answer.status_code, answer["Content-Type"]) == (200, "text/markdown; charset=utf-8")
-    assert problem(api.get(f"{EXPORT}?as=csv", **markdown)) == (400, "bad_field", "as")
+    assert problem(api.get(f"{EXPORT}?format=csv", **markdown)) == (400, "bad_field", "format")
     assert api.get(EXPORT, headers={"accept": "text/html"}).status_code == 406
 
 
 @pytest.mark.parametrize(
     ("query", "code", "field"),
     [
-        ("as=csv", "bad_field", "as"),
-        ("as=", "bad_field", "as"),
-        ("form=json", "unknown_field", "form"),
+        ("format=csv", "bad_field", "format"),
+        ("format=", "bad_field", "format"),
+        ("as=json", "unknown_field", "as"),
         ("scope=user:2", "unknown_field", "scope"),
     ],
 )
 def test_a_bad_export_is_rejected(api, talk, query, code, field):
     assert problem(api.get(f"{EXPORT}?{query}")) == (400, code, field)
     assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.parametrize("override", ["format", "as", None])
+def test_the_format_of_an_export_is_not_the_one_of_rest_framework(api, talk, settings, override):
+    """Its `format` selects a renderer, and is ignored by the other views."""
+    settings.REST_FRAMEWORK = {"URL_FORMAT_OVERRIDE": override}
+    accepts = {"headers": {"accept": "application/json"}}
+    answer = api.get(f"{EXPORT}?format=markdown", **accepts)
+    assert (answer.status_code, answer["Content-Type"]) == (200, "text/markdown; charset=utf-8")
+    assert problem(api.get(f"{EXPORT}?format=api", **accepts)) == (400, "bad_field", "format")
+    twice = api.get(f"{EXPORT}?format=json&format=markdown", **accepts)
+    assert problem(twice) == (400, "bad_field", "format")
 
 
 def test_self_service_that_is_off_is_forbidden(api, ann, talk, settings):

@@ -27,7 +27,7 @@ KEY = "0f3e2c1a-8f4b-4c57-9d1e-2f6a7b8c9d0e"
 STATEMENTS = {
     "GET health/": 2,
     "GET sessions/": 2,
-    "POST sessions/ {key}": 6,
+    "POST sessions/ {key}": 7,
     "GET sessions/<key>/": 2,
     "PATCH sessions/<key>/ {title}": 3,
     "PATCH sessions/<key>/ {pinned}": 4,
@@ -36,7 +36,7 @@ STATEMENTS = {
     "POST sessions/<key>/unarchive/ {}": 3,
     "POST sessions/<key>/unarchive/ archived": 6,
     "GET removed/": 1,
-    "POST removed/<int:undo>/restore/ {}": 17,
+    "POST removed/<int:undo>/restore/ {}": 18,
     "GET sessions/<key>/messages/": 1,
     "GET sessions/<key>/messages/ after": 1,
     "GET sessions/<key>/messages/ cursor": 1,
@@ -50,11 +50,11 @@ STATEMENTS = {
     "POST sessions/<key>/stop/ {}": 6,
     "POST sessions/<key>/stop/ {turn}": 6,
     "GET own-data/export/": 26,
-    "POST own-data/erase/ {confirm}": 83,
+    "POST own-data/erase/ {confirm}": 119,  # the statistics count what is deleted
     "POST visitors/ {}": 3,
     "GET visitors/adoption/": 3,
     "POST visitors/adoption/ {visitor}": 13,
-    "DELETE visitors/me/": 51,
+    "DELETE visitors/me/": 65,
     "POST tickets/ {}": 4,
 }
 """The number of statements that name our tables."""

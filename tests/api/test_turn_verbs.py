@@ -49,7 +49,7 @@ def test_the_running_turn_is_listed_before_the_waiting_ones(api, admit):
 def test_a_requeued_turn_is_listed_first(api, admit):
     admit("c1", owner="another")
     admit("c2")
-    Turn.objects.filter(client_id="c1").update(status="waiting", place=5)
+    Turn.objects.filter(client_id="c1").update(status="waiting", position=5)
     assert turns_of(api) == [
         ("c1", "waiting", "text of c1"),
         ("c2", "waiting", "text of c2"),

@@ -14,6 +14,7 @@ from chatmemory import services
 from chatmemory.access.visitors import COOKIE, LOCAL_COOKIE
 from chatmemory.models import DatabaseNow, Feedback, Message, Session, Ticket, Turn, Visitor
 from chatmemory.services import Actor
+from chatmemory.services.retention.retention import expire_sessions
 from tests.api.calls import JSON, post, problem, talk_of
 from tests.factories import make_messages, make_user, make_visitor
 
@@ -325,10 +326,10 @@ def test_a_session_on_hold_stays_and_its_visitor_is_not_authenticated():
     assert answer.json()["held"] == ["a"]
     assert [session.key for session in Session.objects.all()] == ["a"]
     assert Browser(guest.token).get("/api/sessions/").status_code == 401
-    services.expire_sessions()
+    expire_sessions()
     assert (Session.objects.active().count(), Visitor.objects.count()) == (1, 1)
     services.release_session(**held)
-    services.expire_sessions()
+    expire_sessions()
     assert (Session.objects.active().count(), Visitor.objects.count()) == (0, 0)
 
 

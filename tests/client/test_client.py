@@ -219,6 +219,7 @@ async def _until_synced(events: Any, *, times: int) -> list[Any]:
     return received
 
 
+@pytest.mark.slow
 async def test_the_client_reconnects_to_a_restarted_server(ann):
     port = free_port()
     async with serving(port) as address:

@@ -131,6 +131,7 @@ async def test_sessions_are_opened_renamed_pinned_and_archived(ann):
     assert await Session.objects.filter(key=other["key"]).aexists()
 
 
+@pytest.mark.slow
 async def test_a_session_is_purged_listed_and_restored(ann):
     async with rest_of(ann) as rest:
         purged = await rest.purge_session("talk")
@@ -170,6 +171,7 @@ async def test_sessions_are_filtered_and_all_pages_are_read_in_order(ann, monkey
         assert [each["key"] async for each in rest.removed()] == ["s4", "s3", "s0"]
 
 
+@pytest.mark.slow
 async def test_an_unchanged_answer_is_not_sent_again(ann):
     statuses: list[int] = []
 
@@ -249,6 +251,7 @@ async def test_messages_are_read_both_ways_and_those_that_were_missed(ann, monke
         assert await all_of(rest.older_messages("talk")) == []
 
 
+@pytest.mark.slow
 async def test_turns_are_listed_stopped_and_cancelled(ann, settings, monkeypatch):
     monkeypatch.setattr("chatmemory.live.runner.runner.keeper.seconds", 0.1)
     use_responder(settings, "endless")
@@ -268,6 +271,7 @@ async def test_turns_are_listed_stopped_and_cancelled(ann, settings, monkeypatch
         assert await rest.stop_turn("talk") == {"turn": None, "status": None}
 
 
+@pytest.mark.slow
 async def test_feedback_is_set_changed_and_withdrawn(ann):
     async def stored() -> list[int | None]:
         return [row["feedback"] for row in (await rest.list_messages("talk"))["messages"]]
@@ -287,6 +291,7 @@ async def test_feedback_is_set_changed_and_withdrawn(ann):
 # Own data, tickets, health, logins
 
 
+@pytest.mark.slow
 async def test_own_data_is_exported_and_erased(ann, settings):
     settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": ["export", "erase"]}
     async with rest_of(ann) as rest:
@@ -324,6 +329,7 @@ async def test_a_token_logs_in_and_its_tickets_open_websockets(ann, settings):
         assert (await rest.send_message("talk", "two", wait=20))["status"] == "complete"
 
 
+@pytest.mark.slow
 async def test_a_ticket_that_may_be_issued_later_is_an_os_error(ann, settings):
     settings.CHATMEMORY = {**settings.CHATMEMORY, "WRITES_PER_MINUTE": 1}
     async with rest_of(ann) as rest:
@@ -415,6 +421,7 @@ async def test_busy_names_its_turn_and_the_delay_and_the_message(ann):
     assert error.client_id
 
 
+@pytest.mark.slow
 async def test_an_unknown_login_is_refused(ann):
     async with serving() as address:
         async with RestClient(f"{address}/api/", trust_env=False) as rest:
@@ -456,6 +463,7 @@ REPEATED: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REPEATED)
 async def test_a_call_is_repeated_after_a_cut_connection_and_stores_nothing_twice(ann, name):
     call = REPEATED[name]
@@ -504,6 +512,7 @@ async def test_a_call_whose_repeat_would_differ_is_sent_once(ann, settings, name
     assert (error.status, error.code, error.retry) == (0, "disconnected", True)
 
 
+@pytest.mark.slow
 async def test_repeats_are_bounded(ann):
     async with cut_rest_of(ann) as (rest, proxy):
         proxy.drops = 100
@@ -531,6 +540,7 @@ async def test_a_server_that_does_not_answer_is_a_lost_connection(ann):
     assert (error.code, error.attempts) == ("disconnected", 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", [DEADLINE, True])
 async def test_the_timeout_begins_after_the_wait_for_the_reply(ann, settings, wait):
     use_responder(settings, "slow")

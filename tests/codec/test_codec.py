@@ -34,7 +34,7 @@ from chatmemory.codec import (
     text_of,
 )
 from chatmemory.errors import BadInput, NotFound
-from chatmemory.logs import log_once
+from chatmemory.logs import forget_logged
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -163,6 +163,7 @@ def test_any_input_is_parsed_or_raises_bad_input(sent):
         assert error.code in {"bad_json", "bad_number", "too_deep"}  # noqa: PT017  # may pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", ['\\"', '"\\', '["', "[]", "1", " ", "-", '{"a":1,', "1e"])
 def test_a_megabyte_of_json_is_parsed_in_linear_time(piece):
     began = time.monotonic()
@@ -602,7 +603,7 @@ def test_the_name_of_the_model_is_truncated_to_its_column():
     ids=lambda value: f"{len(value)} {value[:40]}",
 )
 def test_an_undecodable_row_is_quarantined_and_logged_once(body, kind, caplog):
-    log_once.cache_clear()
+    forget_logged()
     for _ in range(2):
         assert decode("user", "the text", body) == {
             "role": "user",
@@ -760,7 +761,7 @@ def test_the_function_in_the_setting_counts_tokens(settings):
 def test_a_failing_counter_loses_no_message_and_is_logged_once(
     settings, caplog, monkeypatch, counter, lenient
 ):
-    log_once.cache_clear()
+    forget_logged()
     settings.CHATMEMORY = {"TOKEN_COUNTER": f"{__name__}.count_words"}
     monkeypatch.setitem(globals(), "count_words", counter)
     for _ in range(2):

@@ -10,11 +10,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from chatmemory.consumers import ChatConsumer
-from chatmemory.consumers.credit import Credit
-from chatmemory.consumers.feed import Feed
 from chatmemory.consumers.limits import SocketLimits
 from chatmemory.consumers.source import FrameSource
 from chatmemory.database import pool
+from chatmemory.live.credit import Credit
+from chatmemory.live.feed import Feed
 from chatmemory.services import append_messages
 from tests.factories import TALK, make_messages, make_session
 from tests.servers import Tab, sign_in
@@ -45,9 +45,9 @@ def test_a_handshake_and_hello_call_the_pool_three_times(monkeypatch):
     calls = []
     in_own_thread = pool._in_own_thread
 
-    def recorded(function, *args, **kwargs):
-        calls.append(function.__name__)
-        return in_own_thread(function, *args, **kwargs)
+    def recorded(work):
+        calls.append(work.func.__name__)
+        return in_own_thread(work)
 
     monkeypatch.setattr(pool, "_in_own_thread", recorded)
     ann = sign_in()
@@ -59,7 +59,7 @@ def test_a_handshake_and_hello_call_the_pool_three_times(monkeypatch):
 
     async_to_sync(connect)()
     # The first one checks, only in tests, that the pool sees the data of the test.
-    assert calls == ["require_visible_data", "login_of_session", "_open", "next_rows"]
+    assert calls == ["require_visible_data", "login_of_session", "_open_chat", "next_rows"]
 
 
 async def sent_by_tasks(session) -> tuple[int, int]:

@@ -17,10 +17,10 @@ from django.utils import timezone
 
 from chatmemory import services
 from chatmemory.access.logins import existing_session_keys
-from chatmemory.consumers import chat
+from chatmemory.consumers import handler, lifecycle, reader
 from chatmemory.consumers.bucket import Bucket
-from chatmemory.consumers.connections import connections
 from chatmemory.consumers.limits import SocketLimits
+from chatmemory.live.connections import connections
 from chatmemory.live.hub import hub
 from chatmemory.models import Message, Turn
 from chatmemory.services import Actor
@@ -74,7 +74,7 @@ async def test_a_flood_of_frames_is_refused_then_closed_without_affecting_others
     assert len(refused) <= 2 * BURST
     assert [frame["id"] for frame in answers] == list(range(len(answers)))
     assert (bye["reason"], bye["reconnect"], code) == ("rate_limited", True, 4429)
-    assert bye["after_ms"] == chat.FLOOD_PAUSE_MS
+    assert bye["after_ms"] == reader.FLOOD_PAUSE_MS
 
 
 async def test_invalid_frames_count_too(ann):
@@ -84,6 +84,7 @@ async def test_invalid_frames_count_too(ann):
         assert (await tab.closed())[1] == 4429
 
 
+@pytest.mark.slow
 async def test_a_client_that_waits_may_send_again(ann, limit):
     limit(burst=10, frames_per_second=2.0)
     async with connected(tab := Tab(ann)):
@@ -155,7 +156,7 @@ async def test_answers_that_are_not_read_are_bounded(ann):
         while len(answers := [frame for frame in tab.frames if "id" in frame]) < 60:
             await tab.next()
     owed = sum(len(json.dumps(answer)) for answer in answers)
-    assert owed < SocketLimits().credit_bytes + chat.MAX_UNSENT_CHARS + 2 * 256 * 1024
+    assert owed < SocketLimits().credit_bytes + handler.MAX_UNSENT_CHARS + 2 * 256 * 1024
     refused = [answer for answer in answers if answer["type"] == "error"]
     assert {(answer["code"], answer["retry_after_ms"]) for answer in refused} == {
         ("rate_limited", 1_000)
@@ -165,6 +166,7 @@ async def test_answers_that_are_not_read_are_bounded(ann):
 # Connections of a user
 
 
+@pytest.mark.slow
 async def test_the_sixth_socket_of_a_user_closes_the_oldest(ann, bob):
     tabs = [Tab(ann) for _ in range(5)]
     async with AsyncExitStack() as stack:
@@ -211,7 +213,7 @@ async def test_a_socket_that_reached_its_age_is_asked_to_reconnect(ann, settings
         await tab.send_frame("hello", v=1)
         bye, code = await tab.closed()
     assert (bye["reason"], bye["reconnect"], code) == ("rotating", True, 4503)
-    assert 0 <= bye["after_ms"] < chat.RECONNECT_MS
+    assert 0 <= bye["after_ms"] < lifecycle.RECONNECT_MS
 
 
 async def test_a_client_that_rotates_during_a_reply_misses_nothing(ann, settings):
@@ -264,7 +266,7 @@ FRAMES = {
 async def test_each_frame_of_a_user_who_lost_access_is_refused(
     ann, bob, settings, monkeypatch, limit, how
 ):
-    """Without any hint or sweep; other users are not affected."""
+    """Without any notification or sweep; other users are not affected."""
     change_settings(settings, USER_DELETED="keep")
     limit(fresh_seconds=0)
     monkeypatch.setattr(hub, "close_owner_sockets", lambda owner: None)

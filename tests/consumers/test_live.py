@@ -25,6 +25,7 @@ def ann(live, settings, monkeypatch):
     return person
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["is_cut", "is_frozen"])
 async def test_clients_are_notified_when_the_layer_fails_and_when_it_works_again(ann, wire, fault):
     group = group_of((await Session.objects.aget()).pk)

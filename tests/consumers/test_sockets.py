@@ -21,15 +21,19 @@ from django.utils import timezone
 
 from chatmemory import services
 from chatmemory.conf import settings as chatmemory_settings
-from chatmemory.consumers import chat, feed, origins
-from chatmemory.consumers.credit import Credit
+from chatmemory.consumers import inbox, origins
 from chatmemory.consumers.limits import SocketLimits
 from chatmemory.consumers.origins import is_allowed_origin
 from chatmemory.database import pool
+from chatmemory.database.locks import lock_pk, locked_transaction
+from chatmemory.live import feed
+from chatmemory.live.credit import Credit
 from chatmemory.live.hub import hub
 from chatmemory.models import Message, Session, Turn
 from chatmemory.protocol import Cursor
 from chatmemory.services import Actor, catch_up
+from chatmemory.services.integrity.sessions import check_integrity
+from chatmemory.services.removal.withdrawal import restore_rows, withdraw_rows
 from chatmemory.services.turns.claims import aclaim_next
 from chatmemory.services.turns.progress import finish_turn
 from project.asgi import application
@@ -328,9 +332,8 @@ async def test_a_client_that_sends_no_hello_is_closed(ann, talk, limit):
 def pool_blocked():
     """Occupy all threads of the pool, as a database that does not answer does."""
     answers = threading.Event()
-    threads = chatmemory_settings.DB_THREADS
-    for _ in range(threads):
-        pool._executor(threads).submit(answers.wait)
+    for _ in range(chatmemory_settings.DB_THREADS):
+        pool.threads().executor.submit(answers.wait)
     try:
         yield
     finally:
@@ -371,11 +374,11 @@ async def test_a_pong_behind_frames_that_wait_for_the_database_is_in_time(ann, t
         ping = await tab.until("ping")
         tab.confirms = True
         with pool_blocked():
-            for number in range(chat.MAX_UNANSWERED + 1):
+            for number in range(inbox.MAX_UNANSWERED + 1):
                 await tab.send_frame("fetch", id=f"f{number}", before_seq=9)
             await tab.send_frame("pong", n=ping["n"])
             await asyncio.sleep(4)  # longer than `pong_seconds`; the pong that arrived must count
-        for number in range(chat.MAX_UNANSWERED + 1):
+        for number in range(inbox.MAX_UNANSWERED + 1):
             await tab.until("ok", id=f"f{number}")
 
 
@@ -511,6 +514,7 @@ async def test_a_cursor_brings_only_the_missed_rows(ann, talk):
     assert not [frame for frame in tab.frames if frame["type"] == "reset"]
 
 
+@pytest.mark.slow
 async def test_catching_up_can_need_several_pages(ann, talk):
     async with Tab(ann) as tab:
         cursor = await tab.hello()
@@ -542,7 +546,7 @@ def old_cursor(session, **changes):
         ({"seq": 10**9}, "ahead"),
         ({"seq": 2**53}, "ahead"),
         ({"epoch": 7}, "restored"),
-        ({"mark": "0123456789abcdef"}, "diverged"),
+        ({"row_digest": "0123456789abcdef"}, "diverged"),
     ],
 )
 async def test_a_cursor_of_another_session_causes_a_reset(ann, talk, changes, reason):
@@ -611,7 +615,7 @@ async def test_quarantined_and_repaired_rows_are_sent_again(ann, talk):
     async with connected(tab := Tab(ann)):
         for body, quarantined in (("{", True), (None, False)):
             await db(broken.update)(body=body)
-            found = services.check_integrity(repair_by=Actor.server("test"))
+            found = check_integrity(repair_by=Actor.server("test"))
             assert [finding.code for finding in await db(list)(found)]
             message = await tab.until("message")
             assert (message["seq"], message["quarantined"]) == (2, quarantined)
@@ -753,6 +757,7 @@ async def test_a_repeated_send_gets_the_same_answer_and_is_stored_once(ann, talk
     assert await db(Message.stored.count)() == 6
 
 
+@pytest.mark.slow
 async def test_twenty_concurrent_equal_sends_are_one_message(ann, talk):
     tabs = [Tab(ann) for _ in range(4)]
     async with connected(*tabs):
@@ -796,6 +801,7 @@ async def test_the_id_of_a_cleared_message_is_refused(ann, talk):
         assert (await tab.send("ho", "c2"))["seq"] == 7
 
 
+@pytest.mark.slow
 async def test_a_send_during_a_turn_follows_its_if_busy_policy(ann, talk, settings):
     use_responder(settings, "endless")
     async with connected(tab := Tab(ann)):
@@ -820,6 +826,7 @@ async def test_a_send_during_a_turn_follows_its_if_busy_policy(ann, talk, settin
     ]
 
 
+@pytest.mark.slow
 async def test_an_edit_is_shown_by_the_range_that_it_supersedes(ann, talk):
     async with connected(tab := Tab(ann)):
         conflict = await tab.send("three, better", replaces=3, expect_seq=1)
@@ -835,6 +842,20 @@ async def test_an_edit_is_shown_by_the_range_that_it_supersedes(ann, talk):
     async with connected(late := Tab(ann)):
         [session] = [frame for frame in late.frames if frame["type"] == "session"]
         assert session["superseded"] == [[5, 6]]
+
+
+async def test_withdrawn_rows_are_shown_as_superseded_until_they_are_restored(ann, talk):
+    def change(service):
+        with locked_transaction():
+            service(lock_pk(talk.pk), 1, 2)
+
+    async with connected(tab := Tab(ann)):
+        await tab.send("three, better", replaces=3, expect_seq=3)
+        assert (await tab.idle(6))["superseded"] == [[3, 4]]
+        await db(change)(withdraw_rows)
+        await tab.until("session", superseded=[[1, 2], [3, 4]])
+        await db(change)(restore_rows)
+        await tab.until("session", superseded=[[3, 4]])
 
 
 async def test_sends_are_limited_for_each_user(ann, talk, settings):
@@ -1175,7 +1196,7 @@ async def test_a_purge_closes_an_open_socket(ann, talk):
 async def test_a_send_after_a_purge_reaches_no_new_session_of_the_key(ann, talk, monkeypatch):
     monkeypatch.setattr("chatmemory.live.hub.hub.sweep.seconds", 60)  # it would close the socket
     async with connected(tab := Tab(ann)):
-        monkeypatch.setattr(hub._sockets, "hint", lambda *_: None)
+        monkeypatch.setattr(hub._sockets, "notify", lambda *_: None)
         await purge(ann)
         await db(make_session)(owner=ann.user)
         assert (await tab.send("hi"))["code"] == "history_cleared"
@@ -1234,10 +1255,10 @@ async def test_a_client_that_disconnects_silently_is_not_an_error(ann, talk, cap
     assert "failed" not in caplog.text
 
 
-async def test_the_sweep_repairs_a_lost_hint(ann, talk, monkeypatch):
+async def test_the_sweep_repairs_a_lost_notification(ann, talk, monkeypatch):
     monkeypatch.setattr("chatmemory.live.hub.hub.sweep.seconds", 0.1)
     async with connected(tab := Tab(ann)):
-        monkeypatch.setattr(hub, "hint", lambda *_: None)
+        monkeypatch.setattr(hub, "notify", lambda *_: None)
         await append(ann, "five")
         await tab.until("message", text="five")
 
@@ -1245,7 +1266,7 @@ async def test_the_sweep_repairs_a_lost_hint(ann, talk, monkeypatch):
 async def test_an_internal_error_of_the_writer_sends_bye(ann, talk, monkeypatch):
     async with connected(tab := Tab(ann)):
         monkeypatch.setattr(feed, "PAGE_ROWS", object())  # not a number, so the read raises
-        hub.hint(talk.pk)
+        hub.notify(talk.pk)
         bye, code = await tab.closed()
     assert (bye["reason"], bye["reconnect"], code) == ("internal", True, 1011)
 

@@ -13,8 +13,8 @@ from django.core.cache import cache
 
 from chatmemory import services
 from chatmemory.access.visitors import COOKIE, LOCAL_COOKIE
-from chatmemory.consumers.connections import connections
 from chatmemory.database.after_commit import announce_visitor_ended
+from chatmemory.live.connections import connections
 from chatmemory.live.hub import hub
 from chatmemory.models import DatabaseNow, Session, Visitor
 from chatmemory.services import Actor
@@ -170,6 +170,7 @@ async def test_the_sweep_closes_the_sockets_of_removed_embeds(embeds, settings):
     assert code == 4401
 
 
+@pytest.mark.slow
 async def test_the_sweep_and_each_frame_end_the_sockets_of_a_removed_origin(embeds, settings):
     """The other origins of the embed stay."""
     second = "https://www.shop.example"
@@ -215,7 +216,7 @@ async def test_the_embeds_may_be_in_the_hosts_database(guest, settings):
 
 
 async def test_each_frame_of_an_ended_visitor_is_refused(guest):
-    """Without any hint or sweep."""
+    """Without any notification or sweep."""
     async with connected(tab := tab_of(guest.token)):
         await Visitor.objects.aupdate(ends_at=DatabaseNow())
         answer = await tab.ask("send", client_id="c2", text="hi")
@@ -264,7 +265,7 @@ async def test_sends_of_an_address_are_limited(guest, settings):
 async def test_an_adoption_closes_the_sockets_of_the_visitor(guest):
     ann = services.Actor.user(await db(make_user)())
     async with connected(tab := tab_of(guest.token)):
-        keys = await services.aadopt_visitor(by=ann, visitor=guest.actor)
+        keys = await db(services.adopt_visitor)(by=ann, visitor=guest.actor)
         _, code = await tab.closed()
     assert keys == {"talk": "talk"}
     assert code in (4401, 4404)  # the visitor's end, or the session's move, is noticed first
@@ -272,7 +273,7 @@ async def test_an_adoption_closes_the_sockets_of_the_visitor(guest):
 
 async def test_an_erasure_closes_the_sockets_of_the_visitor(guest):
     async with connected(tab := tab_of(guest.token)):
-        await services.aerase_person(by=guest.actor, reason="")
+        await db(services.erase_person)(by=guest.actor, reason="")
         _, code = await tab.closed()
     assert code in (4401, 4404)
 
@@ -285,7 +286,7 @@ async def test_a_running_turn_of_an_adopted_visitor_ends_in_the_users_session(gu
     async with connected(tab := tab_of(guest.token)):
         await tab.send("what?")
         await eventually(responders_for_tests.BEGUN.is_set)
-        await services.aadopt_visitor(by=ann, visitor=guest.actor)
+        await db(services.adopt_visitor)(by=ann, visitor=guest.actor)
         await tab.closed()
     async with connected(tab := Tab(person)):
         responders_for_tests.GO.set()

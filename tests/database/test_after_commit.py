@@ -159,18 +159,18 @@ def test_stored_rows_are_announced_once_with_their_seqs():
 def test_each_removal_is_announced(act, action, messages):
     session = make_session()
     services.append_messages(**TALK, messages=make_messages("a", "b", "c", "d"))
-    with recorded(signals.history_removed) as removed, recorded(signals.act_recorded) as acts:
+    with recorded(signals.history_removed) as removed, recorded(signals.action_recorded) as actions:
         act()
     assert removed == [{"session_pk": session.pk, "action": action, "messages": messages}]
-    assert acts == [{**removed[0], "actor": "server"}]
+    assert actions == [{**removed[0], "actor": "server"}]
 
 
 def test_an_action_that_removes_nothing_sends_no_history_removed():
     session = make_session()
-    with recorded(signals.history_removed) as removed, recorded(signals.act_recorded) as acts:
+    with recorded(signals.history_removed) as removed, recorded(signals.action_recorded) as actions:
         services.archive_session(**TALK, reason="done")
     assert removed == []
-    assert acts == [
+    assert actions == [
         {"session_pk": session.pk, "action": "archive", "actor": "server", "messages": 0}
     ]
 
@@ -183,11 +183,11 @@ def test_an_action_without_a_transaction_is_announced_after_its_entry():
     def count(**_):
         stored.append(AuditEntry.objects.count())
 
-    signals.act_recorded.connect(count)
+    signals.action_recorded.connect(count)
     try:
-        services.begin_export(**TALK, form="jsonl", reason="")
+        services.begin_export(**TALK, format="jsonl", reason="")
     finally:
-        signals.act_recorded.disconnect(count)
+        signals.action_recorded.disconnect(count)
     assert stored == [1]
 
 

@@ -7,13 +7,10 @@ import pytest
 from chatmemory.database import batches as module
 from chatmemory.database.batches import batches, in_pages
 from chatmemory.models import Session
-from chatmemory.services import (
-    check_integrity,
-    recover_restored_database,
-    seal_audit,
-    vacuum,
-    verify_audit,
-)
+from chatmemory.services.audit.seals import seal_audit, verify_audit
+from chatmemory.services.integrity.database_restore import recover_restored_database
+from chatmemory.services.integrity.sessions import check_integrity
+from chatmemory.services.removal.vacuum import vacuum
 from tests.factories import BY, make_session
 
 pytestmark = pytest.mark.django_db

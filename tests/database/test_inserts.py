@@ -42,7 +42,7 @@ def any_turn_write(chance: random.Random) -> TurnInsert | TurnUpdate | None:
     }
     write = chance.choice((None, TurnInsert, TurnUpdate))
     if write is TurnUpdate:
-        return TurnUpdate(chance.choice(("c1", "c2")), columns)
+        return TurnUpdate(chance.choice((1, 5)), chance.choice(("c1", "c2")), columns)
     return None if write is None else TurnInsert({**columns, "client_id": "c1"})
 
 
@@ -54,6 +54,7 @@ def any_write(chance: random.Random) -> _Write:
         conditions={**OPEN_SESSION, "running": chance.choice((None, "c1", "c2"))},
         only_unexpired=chance.choice((True, False)),
         client_id=chance.choice((None, "c1", "c2")),
+        author=chance.choice((None, "operator:3")),
         turn=chance.choice((None, 1, 5)),
         begins_turn=chance.choice((True, False)),
         updates=chance.choice(({}, {"running": None}, {"running": "c1"})),

@@ -17,6 +17,7 @@ from chatmemory.live.runner import runner
 from chatmemory.models import AuditAction, Ticket, Turn
 from chatmemory.services import Actor
 from chatmemory.services.audit.entries import record
+from chatmemory.services.audit.seals import seal_audit
 from chatmemory.services.turns import progress, recovery
 from tests import responders_for_tests
 from tests.factories import make_session, make_user
@@ -213,5 +214,5 @@ def test_sealing_ends_after_the_lock_timeout_while_another_seal_is_uncommitted(a
     settings.CHATMEMORY = {"LOCK_TIMEOUT": 1}
     record(make_session(owner=ann), AuditAction.HOLD, Actor.server("test"), "")
     with uncommitted_seal(1), pytest.raises(MemoryUnavailable):  # not after 20 s or more
-        services.seal_audit()
-    assert services.seal_audit() == 1
+        seal_audit()
+    assert seal_audit() == 1

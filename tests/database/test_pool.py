@@ -1,4 +1,4 @@
-"""Async twins: bounded threads, one write of a session at a time, no connection left open."""
+"""Async versions: bounded threads, one write of a session at a time, no connection left open."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from chatmemory.database.retries import durably
 from chatmemory.errors import Held, MemoryUnavailable
 from chatmemory.memory import ChatMemory
 from chatmemory.models import Message, Session
-from chatmemory.services import Actor, aappend_messages, aread_history
-from tests.factories import TALK, make_messages, make_session
+from chatmemory.services import SERVER, Actor, aappend_messages, aread_history
+from tests.factories import BY, TALK, make_messages, make_session
 from tests.servers import DEADLINE
 
 commits = pytest.mark.django_db(transaction=True)
@@ -59,9 +59,9 @@ class ConcurrentCalls:
         return name
 
 
-def gather(twin: Any, names: str) -> list[Any]:
+def gather(function: Any, names: str) -> list[Any]:
     async def call() -> list[Any]:
-        return await asyncio.gather(*[twin(name) for name in names])
+        return await asyncio.gather(*[function(name) for name in names])
 
     return asyncio.run(call())
 
@@ -69,8 +69,8 @@ def gather(twin: Any, names: str) -> list[Any]:
 @override_settings(CHATMEMORY={"DB_THREADS": 3})
 def test_calls_of_one_lane_run_sequentially_and_lanes_run_concurrently():
     work = ConcurrentCalls(2)
-    twin = in_pool(work.__call__, lane=lambda name: (name,))
-    assert gather(twin, "aaabbb") == list("aaabbb")
+    in_thread = in_pool(work.__call__, lane=lambda name: (name,))
+    assert gather(in_thread, "aaabbb") == list("aaabbb")
     assert work.max_by_name == {"a": 1, "b": 1}
     assert work.max_in_all == 2
 
@@ -93,17 +93,17 @@ def test_a_cancelled_call_keeps_its_lane_until_it_ends():
         is_running.set()
         assert call != "first" or can_end.wait(DEADLINE)
 
-    twin = in_pool(work, lane=lambda session, _: (session,))
+    in_thread = in_pool(work, lane=lambda session, _: (session,))
 
     async def cancel_and_call_again() -> list[str]:
-        first = asyncio.create_task(twin("a", "first"))
+        first = asyncio.create_task(in_thread("a", "first"))
         assert await asyncio.to_thread(is_running.wait, DEADLINE)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
-        second = asyncio.create_task(twin("a", "second"))
+        second = asyncio.create_task(in_thread("a", "second"))
         # Without the lane, the only free thread would run the second call before this one.
-        await asyncio.create_task(twin("b", "other"))
+        await asyncio.create_task(in_thread("b", "other"))
         started_before_the_end = started.copy()
         can_end.set()
         await second
@@ -118,10 +118,10 @@ def test_a_failed_call_releases_its_lane():
     def fail(name: str) -> None:
         raise ValueError(name)
 
-    twin = in_pool(fail, lane=lambda name: (name,))
+    in_thread = in_pool(fail, lane=lambda name: (name,))
     for _ in range(2):
         with pytest.raises(ValueError, match="a"):
-            gather(twin, "a")
+            gather(in_thread, "a")
 
 
 @commits
@@ -137,12 +137,12 @@ def test_the_queries_that_django_records_for_debugging_do_not_accumulate():
 
 @override_settings(CHATMEMORY={"DB_THREADS": 0})
 def test_without_a_pool_calls_run_on_djangos_thread():
-    twin = in_pool(lambda: threading.current_thread().name)
-    assert async_to_sync(twin)() == threading.current_thread().name
+    in_thread = in_pool(lambda: threading.current_thread().name)
+    assert async_to_sync(in_thread)() == threading.current_thread().name
 
 
 @pytest.mark.django_db
-async def test_a_test_that_rolls_back_sees_the_writes_of_twins():
+async def test_a_test_that_rolls_back_sees_the_writes_of_the_pool():
     await services.aopen_session(**TALK)
     await aappend_messages(**TALK, messages=make_messages("a"))
     assert [row.text for row in (await aread_history(**TALK)).rows] == ["a"]
@@ -164,7 +164,7 @@ def test_a_connection_with_a_schema_per_tenant_is_refused(monkeypatch, threads):
 
 @commits
 @pytest.mark.database
-def test_concurrent_twins_leave_no_connection_open():
+def test_concurrent_calls_leave_no_connection_open():
     make_session()
     closed_at_end = []
 
@@ -276,19 +276,19 @@ def test_the_error_of_a_cancelled_call_is_logged_and_not_reported_as_unread(capl
 
 @pytest.mark.regression
 @pytest.mark.parametrize(
-    "name", ["append_messages", "open_session", "read_page", "clear_session", "expire_sessions"]
+    "name", ["append_messages", "open_session", "read_page", "clear_session", "list_sessions"]
 )
-async def test_in_an_event_loop_a_service_names_its_twin(db, name):
+async def test_in_an_event_loop_a_service_names_its_async_version(db, name):
     more = {
         "append_messages": {"messages": make_messages("a")},
         "clear_session": {"reason": "test"},
     }
-    arguments = {} if name == "expire_sessions" else {**TALK, **more.get(name, {})}
+    address = {"by": BY, "scope": SERVER} if name == "list_sessions" else TALK
     with pytest.raises(SynchronousOnlyOperation, match=rf"`await a{name}\("):
-        getattr(services, name)(**arguments)
+        getattr(services, name)(**address, **more.get(name, {}))
 
 
-async def test_in_an_event_loop_the_outermost_function_names_its_twin(db):
+async def test_in_an_event_loop_the_outermost_function_names_its_async_version(db):
     memory = ChatMemory("talk", by=Actor.server("test"), scope="server")
     with pytest.raises(SynchronousOnlyOperation, match=r"`await asave_context\("):
         memory.save_context("a", "b")
@@ -296,10 +296,17 @@ async def test_in_an_event_loop_the_outermost_function_names_its_twin(db):
 
 @pytest.mark.regression
 @override_settings(CHATMEMORY={"DB_THREADS": 0})
-def test_a_callable_without_a_name_can_have_a_twin():
+def test_a_callable_without_a_name_can_have_an_async_version():
     assert async_to_sync(in_pool(partial(int, "7")))() == 7
 
 
-async def test_in_an_event_loop_work_without_a_twin_is_sent_to_a_thread(db):
+async def test_in_an_event_loop_work_without_an_async_version_is_sent_to_a_thread(db):
     with pytest.raises(SynchronousOnlyOperation, match="call this in a thread"):
         durably(Session.objects.exists, is_repeatable=True)
+
+
+@pytest.mark.parametrize("service", [services.hold_session, services.purge_session])
+async def test_in_an_event_loop_a_service_without_an_async_version_names_none(db, service):
+    in_pool(service)  # as code does that calls it in the pool without giving it a name
+    with pytest.raises(SynchronousOnlyOperation, match="call this in a thread"):
+        service(**TALK, reason="test")

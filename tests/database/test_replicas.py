@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.apps import apps
 from django.contrib.auth.models import User
 from django.db import connections
 from django.test import override_settings
@@ -16,17 +15,21 @@ from chatmemory import services
 from chatmemory.access import logins
 from chatmemory.access.logins import Login
 from chatmemory.checks.project import check_routers
-from chatmemory.consumers.credit import Credit
-from chatmemory.consumers.feed import Feed
-from chatmemory.consumers.limits import SocketLimits
+from chatmemory.formats.people import write_markdown
+from chatmemory.formats.reading import read_sessions
 from chatmemory.live import run, sweep
-from chatmemory.models import Message, Session, Turn
+from chatmemory.live.credit import Credit, CreditLimits
+from chatmemory.live.feed import Feed
+from chatmemory.models import Message, Session, Turn, installed_models
 from chatmemory.models.managers import PrimaryManager
 from chatmemory.services import Actor, user_scope
 from chatmemory.services.audit import readings
+from chatmemory.services.audit.seals import seal_audit, verify_audit
+from chatmemory.services.integrity.sessions import check_integrity
+from chatmemory.services.removal.vacuum import vacuum
+from chatmemory.services.retention.retention import expire_sessions
 from chatmemory.services.turns import claims, progress, recovery
-from chatmemory.transfer.people import write_markdown
-from chatmemory.transfer.reading import read_sessions
+from chatmemory.services.turns.versions import list_versions
 from tests.factories import make_messages, make_user
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -67,7 +70,7 @@ def replica(router=ReadsFromReplica):
 
 def frames(feed):
     async def read():
-        return [frame async for frame in feed.frames(Credit(SocketLimits()))]
+        return [frame async for frame in feed.frames(Credit(CreditLimits()))]
 
     return async_to_sync(read)()
 
@@ -89,7 +92,7 @@ def test_a_turn_reads_nothing_from_a_replica():
         progress.finish_turn(claim=claim, status="complete", message=reply)
         assert claims.claim_next(session_pk=claim.session_pk, owner="p1").client_id == "c2"
         services.stop_turn(**talk, turn="c2")
-        assert services.list_versions(**talk, seq=3)
+        assert list_versions(**talk, seq=3)
         assert [row.seq for row in services.read_page(**talk).rows] == [1, 2, 3, 4, 5]
 
 
@@ -115,14 +118,14 @@ def test_no_service_for_operators_reads_from_a_replica():
         readings.record_reading(session=session, by=operator, from_seq=1, to_seq=2)
         readings.record_reading(session=session, by=operator, from_seq=3, to_seq=4)
         readings.close_readings()
-        list(services.check_integrity())
+        list(check_integrity())
         assert "".join(*map(write_markdown, read_sessions(Session.objects.all())))
         recovery.recover_all_overdue_turns()
-        services.expire_sessions()
-        services.seal_audit()
-        list(services.verify_audit())
+        expire_sessions()
+        seal_audit()
+        list(verify_audit())
         services.purge_session(**talk, reason="")
-        services.vacuum()
+        vacuum()
         services.erase_person(by=Actor.server("x"), scope=user_scope(ann), reason="")
 
 
@@ -173,7 +176,7 @@ def test_a_caller_can_name_the_replica():
 
 
 @pytest.mark.regression
-@pytest.mark.parametrize("model", [*apps.get_app_config("chatmemory").get_models()])
+@pytest.mark.parametrize("model", [*installed_models()])
 def test_every_model_reads_from_its_write_database(model):
     managers = [model._base_manager, *model._meta.managers]
     assert all(isinstance(manager, PrimaryManager) for manager in managers)

@@ -19,12 +19,12 @@ from django.test.utils import CaptureQueriesContext
 
 from chatmemory import services
 from chatmemory.database import retries, statements
-from chatmemory.database.reads import read_marks, read_page_at
+from chatmemory.database.reads import read_page_at, read_row_digests
 from chatmemory.database.retries import durably
 from chatmemory.errors import Busy
 from chatmemory.live import keeper
-from chatmemory.logs import log_once
-from chatmemory.models import Message, Session, mark_of
+from chatmemory.logs import forget_logged
+from chatmemory.models import Message, Session, row_digest_of
 from chatmemory.models.values import page_columns
 from chatmemory.services.turns.claims import claim_values
 from chatmemory.services.turns.progress import finish_turn, renew_leases, start_turn
@@ -40,7 +40,7 @@ def postgresql() -> Iterator[None]:
     if connection.vendor != "postgresql":
         pytest.skip("statements are prepared on PostgreSQL alone")
     reconnect()  # other tests may have prepared statements
-    log_once.cache_clear()
+    forget_logged()
     yield
     reconnect()
 
@@ -70,6 +70,7 @@ def answer(client_id: str, key: str = "talk") -> None:
 # Built once
 
 
+@pytest.mark.slow
 def test_a_compiled_page_is_the_page_of_the_orm():
     make_session()
     services.append_messages(**TALK, messages=make_messages("a", "b", "c", "d"))
@@ -115,7 +116,7 @@ def test_a_page_searches_no_user_row_that_it_contains():
     make_session()
     answer("c1"), answer("c2")
     talk = Session.objects.at("server", "talk")
-    columns = page_columns(is_marked=True)
+    columns = page_columns(has_digest=True)
     for after, expected in [(0, [None] * 4), (1, ["c1", None, None]), (3, ["c2"])]:
         rows = talk.page_rows(after=after, before=None, limit=20)
         found = [dict(zip(columns, row, strict=True))["earlier_client_id"] for row in rows]
@@ -127,7 +128,7 @@ def test_after_its_first_use_a_turn_and_a_page_compile_nothing(monkeypatch, capl
     make_session()
     answer("c1")
     head = read(after=1).head
-    read(), read_marks(head, [1, 2])
+    read(), read_row_digests(head, [1, 2])
     compiled: list[object] = []
 
     def counting(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -144,7 +145,7 @@ def test_after_its_first_use_a_turn_and_a_page_compile_nothing(monkeypatch, capl
     ]:
         monkeypatch.setattr(compiler, name, counting(getattr(compiler, name)))
     read(), read(after=1)
-    assert set(read_marks(head, [1, 2])) == {1, 2}
+    assert set(read_row_digests(head, [1, 2])) == {1, 2}
     if connection.vendor == "postgresql":  # elsewhere the turn's row is written by the ORM
         answer("c2")
     assert compiled == []
@@ -158,11 +159,11 @@ def test_marks_are_those_of_the_existing_rows_of_the_session():
             **{**TALK, "session_key": key}, messages=make_messages("a", "b", "c")
         )
     head = read().head
-    expected = {row.seq: mark_of(*row.identity) for row in read().rows}
+    expected = {row.seq: row_digest_of(*row.identity) for row in read().rows}
     for seqs in ([1], [3, 2], [1, 2, 3], [3, 4, 1, 5, 2]):
-        found = read_marks(head, seqs)
-        assert found == {seq: mark for seq, mark in expected.items() if seq in seqs}
-    assert read_marks(replace(head, epoch=head.epoch + 1), [1]) == {}
+        found = read_row_digests(head, seqs)
+        assert found == {seq: digest for seq, digest in expected.items() if seq in seqs}
+    assert read_row_digests(replace(head, epoch=head.epoch + 1), [1]) == {}
 
 
 def test_psycopg_caches_each_statement_of_the_keeper(postgresql):
@@ -329,7 +330,9 @@ def test_a_page_of_an_altered_table_is_read(postgresql, caplog):
         alter("varchar(200)")
 
 
-def test_a_transaction_that_loses_a_statement_is_retried(postgresql):
+@pytest.mark.parametrize("text", ["", "(int, int, int) AS SELECT $1 + $2 + $3"])
+def test_a_transaction_that_loses_a_statement_is_retried(postgresql, text):
+    """With a text, another client's statement has the name, and more parameters."""
     make_session()
     rows = statements.CompiledSelect(lambda: Session.objects.values("key"))
     for _ in range(2):
@@ -340,7 +343,7 @@ def test_a_transaction_that_loses_a_statement_is_retried(postgresql):
         with transaction.atomic():
             attempts.append(1)
             if len(attempts) == 1:
-                lose_statements()
+                lose_statements(text)
             found: list[dict[str, Any]] = rows.rows()
             return found
 
@@ -371,12 +374,14 @@ def test_a_lost_connection_to_another_database_is_replaced(postgresql, monkeypat
         del connections["people"]
 
 
-def lose_statements() -> None:
-    """Deallocate each statement, as psycopg does not notice."""
+def lose_statements(other: str = "") -> None:
+    """Deallocate each statement, as psycopg does not notice, and prepare another by its name."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT name FROM pg_prepared_statements")
         for (name,) in cursor.fetchall():
             cursor.execute(f'DEALLOCATE "{name}"')
+            if other:
+                cursor.execute(f'PREPARE "{name}" {other}')
 
 
 def alter(kind: str) -> None:

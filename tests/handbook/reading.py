@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
 
-from django.core.management import load_command_class
+from django.core.management import get_commands, load_command_class
 
 from tests.management.commanding import run
 
@@ -113,6 +113,6 @@ def check_command(line: str) -> str:
     found = re.search(r"manage(?:\.py)? (chatmemory_\w+)([^>|;&]*)", line)
     assert found, line
     name, rest = found.groups()
-    parser = load_command_class("chatmemory", name).create_parser("manage.py", name)
+    parser = load_command_class(get_commands()[name], name).create_parser("manage.py", name)
     parser.parse_args(shlex.split(rest))  # exits with wrong options
     return name

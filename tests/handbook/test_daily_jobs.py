@@ -35,6 +35,7 @@ def test_daily_jobs(chapter, sign_in, tmp_path):
     head = chapter.line("touch", disk=str(disk))
     subprocess.run(shlex.split(head), check=True)  # noqa: S603  # our own page
     page = sign_in("Chat auditor")
+    page.click("Audit entries")
     page.click("Health")
     jobs = crontab(chapter.file("cron", disk=str(disk)))
     assert {name: fields for fields, name, _ in jobs} == {
@@ -56,9 +57,9 @@ def check_script(chapter, project, settings):
     for file in (python, script):
         file.chmod(0o700)
     done = subprocess.run(  # noqa: S603  # our own page
-        [str(script), "chatmemory_numbers", "a b"], capture_output=True, text=True, check=True
+        [str(script), "chatmemory_statistics", "a b"], capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"from-the-file {project} manage.py chatmemory_numbers a b\n"
+    assert done.stdout == f"from-the-file {project} manage.py chatmemory_statistics a b\n"
 
 
 def crontab(text):

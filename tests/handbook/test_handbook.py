@@ -13,8 +13,10 @@ from django.db.models import F
 from chatmemory import services
 from chatmemory.errors import Held
 from chatmemory.models import AuditEntry, DatabaseNow, Message, Session, Turn
+from chatmemory.services.removal.vacuum import vacuum
 from chatmemory.services.turns.claims import claim_next
 from chatmemory.services.turns.progress import finish_turn, start_turn
+from chatmemory.statistics.roll_up import roll_up_statistics
 from tests.admin.visits import talk_of
 from tests.factories import BY, make_user
 from tests.handbook.reading import chapters
@@ -37,8 +39,8 @@ def address_of(session):
     return {"session_key": session.key, "scope": session.scope, "by": BY}
 
 
-def last_act():
-    """Return the action, the actor and the reason of the newest audit entry of an act."""
+def last_action():
+    """Return the action, the actor and the reason of the newest audit entry of an action."""
     entry = AuditEntry.objects.exclude(action="read").latest("pk")
     return entry.action, entry.actor_label, entry.reason
 
@@ -70,7 +72,7 @@ def test_roles_and_the_first_sign_in(chapter, sign_in):
     page.fill("Username", "carl")
     page.fill("Password", "secret")
     page.press("Log in")
-    page.see("Chat memory", "Sessions", "Jobs")
+    page.see("Chat memory", "Conversations")
     assert page.client.get("/admin/chatmemory/auditentry/").status_code == 403
 
     carl.groups.set([groups["Chat auditor"]])
@@ -84,34 +86,36 @@ def test_roles_and_the_first_sign_in(chapter, sign_in):
 def test_undo_a_purge(chapter, sign_in):
     talk = make_talk()
     page = sign_in(LEAD)
-    purge = f"/admin/chatmemory/session/act/purge/?session={talk.pk}"
+    purge = f"/admin/chatmemory/session/action/purge/?session={talk.pk}"
     page.client.post(purge, {"reason": "spam", "count": 4})
+    page.click("Conversations")
     page.click("Jobs")
-    page.follow("Purge (")
+    page.follow("Purge:")
     page.click("Undo…")
-    assert "Messages removed: 4." in page.text
-    page.fill("Reason", "wrong session")
-    page.press("Undo in 1 session")
-    page.see("Restore: complete", "Done")
-    assert last_act() == ("restore", "olga", "wrong session")
+    assert "Restore 4 messages" in page.text
+    page.fill("Reason", "wrong conversation")
+    page.press("Undo in 1 conversation")
+    page.see("Restore: one conversation", "Complete", "Done")
+    assert last_action() == ("restore", "olga", "wrong conversation")
     assert services.get_session(**address_of(talk)).message_count == 4
 
     services.purge_session(**address_of(talk), reason="spam")
     page.open("/admin/")
-    page.click("Sessions")
+    page.click("Conversations")
     page.click("Purged")
     page.follow(TITLE)
     assert "tests" in page.text
+    page.see("Manage")
     page.click("Restore…")
-    page.see("To restore")
+    assert "Restore 4 messages" in page.text
     page.fill("Reason", "a mistake")
     page.press("Restore")
-    page.see("Messages restored")
-    assert last_act() == ("restore", "olga", "a mistake")
+    assert "4 messages of" in page.text
+    assert last_action() == ("restore", "olga", "a mistake")
     assert services.get_session(**address_of(talk)).message_count == 4
 
     services.purge_session(**address_of(talk), reason="spam")
-    assert chapter.run("chatmemory_act")[0] == 0
+    assert chapter.run("chatmemory_action")[0] == 0
     assert services.get_session(**address_of(talk)).message_count == 4
 
 
@@ -129,24 +133,25 @@ def test_find_yesterday_s_failed_turn(chapter, sign_in):
         message={"role": "assistant", "content": "Y"},
     )
     Turn.objects.update(ended_at=DatabaseNow() - timedelta(minutes=10))
-    services.roll_up_numbers()
+    roll_up_statistics()
     page = sign_in(LEAD)
-    page.click("Sessions")
+    page.click("Conversations")
     assert other.title in page.text
-    page.click("Failed in the last 24 hours")
+    page.see("Failed 24 h")
+    page.follow("Failed 24 h")
     assert other.title not in page.text
-    page.click("Failed in the last 7 days")
+    page.see("Failed 7 days")
+    page.follow("Failed 7 days")
     page.given["q"] = "ann"
     page.press("Search")
     page.follow(TITLE)
-    page.see("Turn: failed")
+    page.see("Failed")
     assert "model_timeout" in page.text
     page.fill("New note", "model_timeout")
     page.press("Add note")
-    assert last_act()[:2] == ("note", "olga")
+    assert last_action()[:2] == ("note", "olga")
     assert [note.text for note in failed.notes.all()] == ["model_timeout"]
-    page.open("/admin/")
-    page.click("Numbers")
+    page.click("Statistics")
     page.see("Failures by code")
     assert re.search(r"Failures by code .*model_timeout 1", page.text)
 
@@ -158,9 +163,9 @@ def test_a_request_of_a_person(chapter, sign_in, tmp_path, monkeypatch):
     scope = talk.scope
     services.hold_session(**address_of(held), reason="case 9")
     page = sign_in(PROTECTION)
-    page.click("Sessions")
+    page.click("Conversations")
     page.click("People")
-    page.fill("Username, e-mail address, session key, or scope such as user:7", "ann")
+    page.fill("Find a person", "ann")
     page.press("Find")
     person = page.address
     page.follow(TITLE)
@@ -172,30 +177,30 @@ def test_a_request_of_a_person(chapter, sign_in, tmp_path, monkeypatch):
     page.fill("Reason", "request 12")
     page.press("Download")
     assert TITLE in b"".join(page.answer.streaming_content).decode()
-    assert last_act() == ("export", "olga", "request 12")
+    assert last_action() == ("export", "olga", "request 12")
 
     page.open(person)
     page.click("Erase…")
-    page.see("Sessions", "Messages", "Turns", "Kept because of a hold")
+    page.see("Conversations", "Messages", "Turns", "Kept because of a hold")
     page.fill("Reason", "request 12")
     page.fill("Name", "ann")
     page.press("Erase permanently")
-    page.see("Receipt:", "Erasures", "Completed", "Sessions kept because of a hold")
-    assert last_act() == ("erase", "olga", "request 12")
+    page.see("Receipt:", "Erasures", "Completed", "Conversations kept because of a hold")
+    assert last_action() == ("erase", "olga", "request 12")
     assert [*Session.objects.filter(scope=scope)] == [held]
 
     assert chapter.run("chatmemory_export")[0] == 0
     assert "held" in (tmp_path / "ann.jsonl").read_text()
     services.release_session(**address_of(held), reason="closed")
     status, output = chapter.run("chatmemory_erase")
-    assert (status, "1 session, 4 messages" in output) == (0, True)
+    assert (status, "1 conversation, 4 messages" in output) == (0, True)
     assert Session.objects.filter(scope=scope).exists()
     status, output = chapter.run("chatmemory_erase")
     assert (status, "The receipt is audit entry" in output) == (0, True)
     assert not Session.objects.filter(scope=scope).exists()
 
     page.open("/admin/")
-    page.click("Sessions")
+    page.click("Conversations")
     page.click("People")
     people = page.address
     page.open(people, q=scope)
@@ -204,7 +209,7 @@ def test_a_request_of_a_person(chapter, sign_in, tmp_path, monkeypatch):
     page.see("This person was never erased.")
     User.objects.get(username="ann").delete()
     page.open(people, q="order-4711")
-    page.see("Erasures of a session with this key")
+    page.see("Erasures of a conversation with this key")
     assert chapter.run("chatmemory_erased", scope=scope)[0] == 0
 
 
@@ -214,54 +219,56 @@ def test_legal_hold(chapter, sign_in):
     Session.objects.filter(pk=purged.pk).update(title="An old one")
     services.purge_session(**address_of(purged), reason="spam")
     page = sign_in(PROTECTION, LEAD)
-    page.click("Sessions")
+    page.click("Conversations")
     sessions = page.address
     page.follow(TITLE)
+    page.see("Manage")
     page.click("Put on hold…")
     page.fill("Reason", "case 9")
     page.press("Put on hold")
     page.see("on hold")
     assert "case 9" in page.text
-    assert last_act() == ("hold", "olga", "case 9")
+    assert last_action() == ("hold", "olga", "case 9")
     with pytest.raises(Held):
         services.purge_session(**address_of(talk), reason="spam")
 
     others = [make_talk(key=key) for key in ("second", "third")]
     page.open("/admin/")
-    page.click("Sessions")
+    page.click("Conversations")
     page.open(sessions, q="ann")
     page.given["_selected_action"] = [session.pk for session in others]
     page.choose("Action", "Put on hold…")
     page.press("Go")
     page.fill("Reason", "case 9")
     page.press("Put on hold")
-    assert "2 sessions done." in page.text
+    assert "2 conversations put on hold." in page.text
     assert Session.objects.filter(held_at__isnull=False).count() == 3
 
     page.open("/admin/")
-    page.click("Sessions")
+    page.click("Conversations")
     page.click("Purged")
     page.follow("An old one")
     page.follow("Put on hold")
     page.given["reason"] = "case 9"
     page.submit("Put on hold")
     Session.objects.filter(pk=purged.pk).update(removed_at=F("removed_at") - timedelta(days=60))
-    services.vacuum()
-    page.click("Show removed messages")
+    vacuum()
+    page.click("Show the removed messages")
     assert "hello" in page.text
 
     page.open("/admin/")
-    page.click("Sessions")
+    page.click("Conversations")
     page.click("On hold")
     page.follow(TITLE)
+    page.see("Manage")
     page.click("Release…")
     page.fill("Reason", "closed")
     page.press("Release")
-    assert last_act() == ("release", "olga", "closed")
+    assert last_action() == ("release", "olga", "closed")
 
-    assert chapter.run("chatmemory_act")[0] == 0
+    assert chapter.run("chatmemory_action")[0] == 0
     assert not Session.objects.filter(held_at__isnull=True).exists()
-    assert chapter.run("chatmemory_act")[0] == 0
+    assert chapter.run("chatmemory_action")[0] == 0
     assert not Session.objects.filter(held_at__isnull=False).exists()
 
 
@@ -270,7 +277,7 @@ def test_a_leaked_key_in_a_message(chapter, sign_in, tmp_path):
     talk = make_talk(f"My key is {SECRET}", f"{SECRET} is no order", "Oh", "Yes")
     Session.objects.filter(pk=talk.pk).update(instructions=f"Never say {SECRET}")
     page = sign_in(LEAD)
-    page.click("Sessions")
+    page.click("Conversations")
     page.follow(TITLE)
     page.click("Redact…")
     page.fill("Text to find", SECRET)
@@ -281,7 +288,7 @@ def test_a_leaked_key_in_a_message(chapter, sign_in, tmp_path):
     page.fill("Texts to redact", "2")
     page.press("Redact")
     page.see("2 texts were redacted.", "Redacted", "Scope")
-    assert last_act() == ("redact", "olga", "a leaked key")
+    assert last_action() == ("redact", "olga", "a leaked key")
     assert messages_of(talk) == ["", "", "Oh", "Yes"]
 
     Session.objects.filter(pk=talk.pk).update(instructions="")
@@ -301,18 +308,19 @@ def test_when_the_health_page_is_red(chapter, sign_in):
     claim_next(session_pk=stuck.pk, owner="dead")
     Turn.objects.update(lease_until=DatabaseNow() - timedelta(minutes=5))
     page = sign_in(LEAD)
+    page.click("Conversations")
     page.click("Health")
     health = page.address
     page.see("Database", "Channel layer", "Last sweep of this process")
     for label, is_red in (
         ("Stuck turns that run", True),
         ("Stuck turns that wait", False),
-        ("Daily numbers up to", True),
+        ("Daily figures up to", True),
     ):
         page.see(label)
         assert page.is_red(label) is is_red, label
     page.see("Maintenance", "Command", "never ran")
-    commands = ("recover", "numbers", "expire", "vacuum", "check")
+    commands = ("recover", "statistics", "expire", "vacuum", "check")
     assert [chapter.run(f"chatmemory_{name}")[0] for name in commands] == [0] * 5
     page.open(health)
     page.see("good", "The app works.")

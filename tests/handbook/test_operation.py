@@ -64,7 +64,7 @@ def test_backup_and_restore(tools, chapter, tmp_path, settings):
     assert chapter.run("chatmemory_check")[0] == 0
     assert chapter.run("chatmemory_audit_verify", **folders)[0] == 0
     status, output = chapter.run("chatmemory_erased")
-    assert (status, "0 sessions of" in output) == (0, True)
+    assert (status, "0 conversations of" in output) == (0, True)
     kept.refresh_from_db()
 
 
@@ -77,7 +77,8 @@ def test_an_upgrade(chapter, sign_in, settings, tmp_path):
     assert shlex.split(chapter.line("pip"))[-1] == project["name"]
     for command in ("check", "migrate", "collectstatic", "chatmemory_roles"):
         assert chapter.run(command)[0] == 0, command
-    assert (tmp_path / "chatmemory/admin.css").exists()
+    assert (tmp_path / "chatmemory/admin/admin.css").exists()
     page = sign_in("Chat auditor")
+    page.click("Audit entries")
     page.click("Health")
     page.see("The app works.")

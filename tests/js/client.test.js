@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import {afterEach, beforeEach, mock, test} from "node:test";
-/** @import {Stream} from "../../chatmemory/static/chatmemory/types.d.ts" */
+/** @import {Stream} from "../../chatmemory/static/chatmemory/client/types.d.ts" */
 import {liveClient, makeClient, row, settle, socket, sockets} from "./socket.js";
 
 beforeEach(() => mock.timers.enable({apis: ["setTimeout", "Date"]}));
@@ -8,7 +8,7 @@ afterEach(() => mock.timers.reset());
 
 const running = {turn: "t", status: /** @type {const} */ ("running"), since: null};
 
-/** @param {import("../../chatmemory/static/chatmemory/chatmemory-client.js").ChatMemoryClient} client */
+/** @param {import("../../chatmemory/static/chatmemory/client/chatmemory-client.js").ChatMemoryClient} client */
 function texts(client) {
   return [...client.rows.values()].map(({text}) => text);
 }

@@ -10,7 +10,7 @@ import chatmemory
 STATIC = Path(chatmemory.__file__).parent / "static" / "chatmemory"
 
 
-def fields_of(name: str, file: str = "types.d.ts") -> dict[str, bool]:
+def fields_of(name: str, file: str = "client/types.d.ts") -> dict[str, bool]:
     """Return the fields of an interface, and whether each is required."""
     script = (STATIC / file).read_text(encoding="utf-8")
     pattern = rf"^export interface {name}(?: extends (\w+))? {{\n(.*?)^}}"

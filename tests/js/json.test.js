@@ -1,7 +1,11 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
 
-import {formatted, formattedArgs, indented} from "../../chatmemory/static/chatmemory/chat/json.js";
+import {
+  formatted,
+  formattedArgs,
+  indented,
+} from "../../chatmemory/static/chatmemory/element/json.js";
 
 test("a JSON object or list is indented without a change of its values", () => {
   assert.equal(

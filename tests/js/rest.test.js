@@ -2,11 +2,11 @@ import assert from "node:assert/strict";
 import {once} from "node:events";
 import {createServer} from "node:http";
 import {afterEach, mock, test} from "node:test";
-import {ApiError, RestClient} from "../../chatmemory/static/chatmemory/chatmemory-rest.js";
+import {ApiError, RestClient} from "../../chatmemory/static/chatmemory/client/chatmemory-rest.js";
 
 /** @import {IncomingMessage, RequestListener, Server} from "node:http" */
 /** @import {AddressInfo} from "node:net" */
-/** @import {RestOptions} from "../../chatmemory/static/chatmemory/rest-types.d.ts" */
+/** @import {RestOptions} from "../../chatmemory/static/chatmemory/client/rest-types.d.ts" */
 
 /** @type {Server[]} */
 const servers = [];

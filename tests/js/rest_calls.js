@@ -1,6 +1,6 @@
 // Makes the calls of stdin with the REST client, and writes the results to stdout. test_rest.py runs it.
 
-import {ApiError, RestClient} from "../../chatmemory/static/chatmemory/chatmemory-rest.js";
+import {ApiError, RestClient} from "../../chatmemory/static/chatmemory/client/chatmemory-rest.js";
 
 /** @param {any} value */
 async function plain(value) {

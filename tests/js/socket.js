@@ -1,8 +1,8 @@
 // A fake WebSocket; the test plays the server.
 
-import {ChatMemoryClient} from "../../chatmemory/static/chatmemory/chatmemory-client.js";
+import {ChatMemoryClient} from "../../chatmemory/static/chatmemory/client/chatmemory-client.js";
 
-/** @import {ClientOptions, MessageFrame, SessionFrame} from "../../chatmemory/static/chatmemory/types.d.ts" */
+/** @import {ClientOptions, MessageFrame, SessionFrame} from "../../chatmemory/static/chatmemory/client/types.d.ts" */
 
 /** Opened by the client, in order. */
 /** @type {TestSocket[]} */

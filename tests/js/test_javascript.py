@@ -20,7 +20,7 @@ from django.test import override_settings
 import chatmemory
 from chatmemory import codec, protocol
 from chatmemory.client import chat as client
-from chatmemory.consumers import chat as consumer
+from chatmemory.consumers import lifecycle
 from chatmemory.errors import BadInput
 from chatmemory.pages import steps, views
 from chatmemory.rendering import json as json_text
@@ -31,6 +31,7 @@ from tests.conftest import missing
 from tests.js.declared import STATIC, fields_of
 
 HERE = Path(__file__).parent
+DOCS = HERE.parents[1] / "docs"
 SCHEMA = Path(chatmemory.__file__).parent / "protocol.schema.json"
 
 COMPARE = """
@@ -83,13 +84,13 @@ def test_a_storage_can_put_hashes_into_the_imports_of_the_scripts(tmp_path):
     names = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*s")]
     found = list(storage.post_process({name: (storage, name) for name in names}))
     assert [entry for entry in found if isinstance(entry[2], Exception)] == []  # too few passes
-    chat = (tmp_path / storage.stored_name("chatmemory/chat.js")).read_text()
-    assert re.search(r'import\("\./chat/widget\.\w{12}\.js"\)', chat)
+    chat = (tmp_path / storage.stored_name("chatmemory/element/chat.js")).read_text()
+    assert re.search(r'import\("\.\./widget/widget\.\w{12}\.js"\)', chat)
 
 
 def constants() -> dict[str, Any]:
     """Return the numbers and lists of numbers in constants.js, by name."""
-    script = (STATIC / "constants.js").read_text(encoding="utf-8")
+    script = (STATIC / "shared/constants.js").read_text(encoding="utf-8")
     found = re.findall(r"^export const (\w+) = ([\d_]+|\[[\d, ]+\]);", script, re.MULTILINE)
     return {name: json.loads(value.replace("_", "")) for name, value in found}
 
@@ -103,10 +104,10 @@ def test_javascript_has_the_limits_and_close_codes_of_python():
         "MAX_SHOWN_CHARS": steps.MAX_TEXT_CHARS,
         "MAX_RENDERED": views.RENDERED_ROWS,
         "FATAL_CLOSES": sorted(client.FATAL_CLOSES),
-        "CLOSE_UNAUTHENTICATED": consumer.CLOSE_CODES["unauthenticated"],
-        "CLOSE_NOT_FOUND": consumer.CLOSE_CODES["not_found"],
-        "CLOSE_TOO_MANY_CONNECTIONS": consumer.CLOSE_CODES["too_many_connections"],
-        "CLOSE_RATE_LIMITED": consumer.CLOSE_CODES["rate_limited"],
+        "CLOSE_UNAUTHENTICATED": lifecycle.CLOSE_CODES["unauthenticated"],
+        "CLOSE_NOT_FOUND": lifecycle.CLOSE_CODES["not_found"],
+        "CLOSE_TOO_MANY_CONNECTIONS": lifecycle.CLOSE_CODES["too_many_connections"],
+        "CLOSE_RATE_LIMITED": lifecycle.CLOSE_CODES["rate_limited"],
         "CLOSE_TOO_LARGE": 1009,  # RFC 6455, 7.4.1
     }
 
@@ -128,16 +129,16 @@ def test_the_type_of_a_frame_has_the_fields_of_the_schema(name):
 
 @pytest.mark.parametrize("side", ["client", "server"])
 def test_the_union_of_a_sides_frames_has_each(side):
-    script = (STATIC / "types.d.ts").read_text(encoding="utf-8")
+    script = (STATIC / "client/types.d.ts").read_text(encoding="utf-8")
     union = re.search(rf"^export type {side.capitalize()}Frame =([^;]+);", script, re.MULTILINE)
     assert union, side
     assert {name.lower() for name in re.findall(r"(\w+)Frame", union[1])} == {*frames.kinds(side)}
 
 
 def test_the_options_of_the_client_are_those_of_its_constructor_and_its_page():
-    script = (STATIC / "chatmemory-client.js").read_text(encoding="utf-8")
+    script = (STATIC / "client/chatmemory-client.js").read_text(encoding="utf-8")
     accepted = re.search(r"constructor\(\s*url,\s*{(.*?)} = {},", script, re.DOTALL)
-    page = (HERE.parents[1] / "docs/client-js.md").read_text(encoding="utf-8")
+    page = (DOCS / "client-js.md").read_text(encoding="utf-8")
     documented = re.search(r"new ChatMemoryClient\(url, {(.*?)}\)", page)
     assert accepted
     assert documented
@@ -149,13 +150,17 @@ def test_the_options_of_the_client_are_those_of_its_constructor_and_its_page():
 def compare(
     node: str, functions: list[str], samples: list[str], *, file: str = "text"
 ) -> list[list[Any]]:
-    """Return the results of functions of a file in chat/ for these texts."""
+    """Return the results of functions of a file in element/ for these texts."""
     command = [
         *(node, "--disable-warning=MODULE_TYPELESS_PACKAGE_JSON"),
         *("--input-type=module", "--eval", COMPARE),
     ]
     given = json.dumps(
-        {"file": (STATIC / f"chat/{file}.js").as_uri(), "functions": functions, "samples": samples}
+        {
+            "file": (STATIC / f"element/{file}.js").as_uri(),
+            "functions": functions,
+            "samples": samples,
+        }
     )
     result = subprocess.run(  # noqa: S603  # the command is constant
         command, cwd=STATIC, input=given, capture_output=True, text=True, check=True
@@ -216,13 +221,17 @@ def test_first_words_and_markup_are_equal_in_both_languages(node):
     assert markup == list(map(text.has_markup, texts))
 
 
-ENTRIES = ("admin", "chat", "chats", "job", "scheme", "scheme-switch", "sign-out", "times")
+ENTRIES = [
+    *("admin/admin", "admin/drafts", "admin/job", "element/chat", "list/chats", "list/times"),
+    *("shared/scheme", "shared/scheme-switch", "shared/sign-out"),
+]
 """The modules that no other one imports."""
-OTHERS = ["admin", "rest_framework", "drf_spectacular_sidecar"]
-"""The folders of other apps, which have most of the files."""
+OTHERS = ["css", "img", "js", "rest_framework", "drf_spectacular_sidecar"]
+"""The folders of other apps, which have most of the files; the first three are of the admin."""
 STORAGE = "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage", [STORAGE, "tests.js.storages.HashedModulesStorage"])
 def test_each_module_is_found_where_a_hashed_storage_collects_it(tmp_path, storage):
     storages = {"staticfiles": {"BACKEND": storage}}
@@ -240,7 +249,7 @@ def test_each_module_is_found_where_a_hashed_storage_collects_it(tmp_path, stora
 
 
 def test_the_page_does_not_load_the_rest_client():
-    names = {path.name for path in modules_of(STATIC / "chat.js", later=False)}
+    names = {path.name for path in modules_of(STATIC / "element/chat.js", later=False)}
     assert "chatmemory-client.js" in names
     assert not {"chatmemory-rest.js", "rest.js"} & names
 
@@ -264,8 +273,33 @@ def modules_of(entry: Path, *, later: bool = True) -> set[Path]:
 
 
 def test_the_finders_find_the_public_modules():
-    for name in ("chat.js", "chat-words.js", "chatmemory-client.js", "chatmemory-rest.js"):
+    page = (DOCS / "client-js.md").read_text(encoding="utf-8").partition("## The modules")[2]
+    names = re.findall(r"^\| `([\w/-]+\.js)` ", page, re.MULTILINE)
+    assert {"element/chat.js", "client/chatmemory-rest.js"} <= set(names)
+    for name in names:
         assert finders.find(f"chatmemory/{name}"), name
+
+
+LOWER = {
+    "shared": set(),
+    "client": {"shared"},
+    "element": {"client", "shared"},
+    "widget": {"element", "client", "shared"},
+    "list": {"shared"},
+    "admin": {"shared"},
+}
+"""The folders, each with those from which its modules import."""
+
+
+def test_a_module_imports_only_from_lower_folders():
+    assert {path.relative_to(STATIC).parts[0] for path in STATIC.rglob("*.*")} == set(LOWER)
+    found = {
+        (path.relative_to(STATIC).parts[0], other.relative_to(STATIC).parts[0])
+        for path in STATIC.rglob("*.js")
+        for other in modules_of(path, later=False)
+    }
+    upwards = {(own, other) for own, other in found if other not in LOWER[own] | {own}}
+    assert upwards == set()
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ from tests.servers import (
 process = live_process
 person = person_with_talk
 serve = start_servers
-TYPES = "rest-types.d.ts"
+TYPES = "client/rest-types.d.ts"
 TOKEN = "a" * 32
 ROOT = django_settings.BASE_DIR
 
@@ -73,7 +73,7 @@ def camel(name: str) -> str:
 
 @pytest.mark.parametrize("name", DEFINED)
 def test_each_operation_is_a_method(name):
-    script = (STATIC / "chatmemory-rest.js").read_text(encoding="utf-8")
+    script = (STATIC / "client/chatmemory-rest.js").read_text(encoding="utf-8")
     assert re.search(rf"^  (async )?{camel(name)}\(", script, re.MULTILINE)
 
 
@@ -264,7 +264,7 @@ async def test_own_data_tickets_and_health(ann, node, settings, monkeypatch):
             ["getHealth"],
             ["getHealth", {"token": "secret"}],
             ["exportOwnData"],
-            ["exportOwnData", {"as": "markdown"}],
+            ["exportOwnData", {"format": "markdown"}],
             ["eraseOwnData", {"confirm": "bob"}],
             ["eraseOwnData", {"confirm": "ann"}],
         )
@@ -348,6 +348,7 @@ SENT_ONCE: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SENT_ONCE)
 async def test_a_call_whose_repeat_would_differ_is_sent_once(ann, node, settings, name):
     settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": ["export", "erase"]}

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
-import {bannerOf} from "../../chatmemory/static/chatmemory/chat/banner.js";
-import {choicesOf} from "../../chatmemory/static/chatmemory/chat/choices.js";
+import {bannerOf} from "../../chatmemory/static/chatmemory/element/banner.js";
+import {words} from "../../chatmemory/static/chatmemory/element/chat-words.js";
+import {choicesOf} from "../../chatmemory/static/chatmemory/element/choices.js";
 import {
   activityText,
   excessChars,
@@ -10,11 +11,10 @@ import {
   isBlank,
   isQuestion,
   visible,
-} from "../../chatmemory/static/chatmemory/chat/text.js";
-import {words} from "../../chatmemory/static/chatmemory/chat-words.js";
+} from "../../chatmemory/static/chatmemory/element/text.js";
 import {row} from "./socket.js";
 
-/** @import {ConnectionState, SessionFrame} from "../../chatmemory/static/chatmemory/types.d.ts" */
+/** @import {ConnectionState, SessionFrame} from "../../chatmemory/static/chatmemory/client/types.d.ts" */
 
 test("hidden characters become marks, with their number", () => {
   assert.equal(visible("\u202ea \u{e0041}\u{e0041} b"), "⟦U+202E⟧a ⟦U+E0041 ×2⟧ b");

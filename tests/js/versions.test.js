@@ -10,7 +10,7 @@ import {
 } from "../../chatmemory/static/chatmemory/client/versions.js";
 import {row} from "./socket.js";
 
-/** @import {OutboxEntry, Range} from "../../chatmemory/static/chatmemory/types.d.ts" */
+/** @import {OutboxEntry, Range} from "../../chatmemory/static/chatmemory/client/types.d.ts" */
 
 /**
  * Questions and answers in turn.

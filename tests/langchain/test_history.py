@@ -40,7 +40,7 @@ from chatmemory.errors import (
     MemoryUnavailable,
 )
 from chatmemory.langchain import DjangoChatMessageHistory, history, to_langchain, with_memory
-from chatmemory.logs import log_once
+from chatmemory.logs import forget_logged
 from chatmemory.models import Message, Session, Turn
 from chatmemory.services import sessions
 from chatmemory.services.turns import progress
@@ -134,7 +134,7 @@ class Sync:
 
 
 class Async:
-    """Their async twins."""
+    """Their async versions."""
 
     read = staticmethod(lambda history: async_to_sync(history.aget_messages)())
     add = staticmethod(lambda history, messages: async_to_sync(history.aadd_messages)(messages))
@@ -506,7 +506,7 @@ class TestAdding:
             open_history().add_messages([HumanMessage("stays")])
         assert texts() == ["stays"]
 
-    async def test_in_an_event_loop_the_sync_methods_name_their_async_twins(self):
+    async def test_in_an_event_loop_the_sync_methods_name_their_async_versions(self):
         with pytest.raises(SynchronousOnlyOperation, match=r"`await aget_messages\("):
             _ = open_history().messages
         with pytest.raises(SynchronousOnlyOperation, match=r"`await aadd_messages\("):
@@ -561,13 +561,13 @@ def refuse(*args: object) -> None:
 
 def test_in_a_run_of_its_own_session_it_is_empty_and_stores_nothing(way, caplog):
     way.add(open_history(), [HumanMessage("1")])
-    log_once.cache_clear()
+    forget_logged()
     admitted = services.admit_turn(
         session_key="s", client_id="t", content="2", owner="test", **SERVER
     )
     own = open_history()
     assert admitted.claim is not None
-    with run_context(admitted.claim):
+    with run_context(admitted.claim, {}):
         for _ in range(2):
             assert way.read(own) == []
             way.add(own, [HumanMessage("3")])

@@ -28,7 +28,7 @@ from chatmemory import codec
 from chatmemory.codec import dump_json
 from chatmemory.errors import BadInput
 from chatmemory.langchain import messages, to_langchain, to_plain
-from chatmemory.logs import log_once
+from chatmemory.logs import forget_logged
 
 USAGE: Any = {
     "input_tokens": 1,
@@ -201,7 +201,7 @@ def test_returns_a_placeholder_as_a_message_of_its_role(role, expected):
     ids=lambda plain: dump_json(plain)[18:],
 )
 def test_returns_a_placeholder_for_a_message_that_langchain_refuses(plain, caplog):
-    log_once.cache_clear()
+    forget_logged()
     for _ in range(2):
         assert to_langchain(plain).additional_kwargs == {"quarantined": True}
         assert to_langchain(plain).content == "x"

@@ -15,13 +15,13 @@ from chatmemory.live.hub import Hub
 from chatmemory.live.layer import RUNNERS, group_of
 from chatmemory.live.peers import Peers
 from chatmemory.live.runner import runner
-from chatmemory.live.texts import Place
+from chatmemory.live.texts import SessionRef
 from chatmemory.services.turns.claims import claim_next
 from tests.factories import TALK, make_session
 from tests.layers import FakeRunner, FakeSocket
 from tests.servers import live_process, wait_for
 
-PLACE = Place(7, 11)
+REF = SessionRef(7, 11)
 LATER = 3_600
 STATEMENTS = 10
 live = live_process
@@ -43,7 +43,7 @@ def processes(wire):
 def acquaint(processes, wire):
     """Let each process start a turn that waited, so that the others know it."""
     for each in processes[1:]:
-        each.announce_run(Place(999, 1), was_waiting=True)
+        each.announce_run(SessionRef(999, 1), was_waiting=True)
     wait_for(lambda: all(len(p._peers._seen_at) == 4 for p in processes[1:]), "not all are known")
 
 
@@ -61,7 +61,7 @@ def test_one_process_claims_a_turn_and_the_others_wait_until_it_is_started(
     wait_for(lambda: claimers(processes), "no process claims it")
     [first] = claimers(processes)
     delayed = [p._delayed[7] for p in processes if p._delayed]
-    first.announce_run(PLACE, was_waiting=True)
+    first.announce_run(REF, was_waiting=True)
     wait_for(lambda: not any(p._delayed for p in processes), "a process still waits")
     assert claimers(processes) == [first]
     assert all(each.cancelled() for each in delayed)
@@ -105,35 +105,35 @@ def test_the_process_of_the_sender_claims_before_all_others(processes, wire, mon
     assert claimers(processes) == []
 
 
-def test_a_hint_of_work_reaches_the_sockets_of_other_processes(processes, wire):
-    processes[1].join(PLACE, socket := FakeSocket())
-    wait_for(lambda: socket.hints, "not joined")
-    socket.hints = 0
+def test_a_notification_of_work_reaches_the_sockets_of_other_processes(processes, wire):
+    processes[1].join(REF, socket := FakeSocket())
+    wait_for(lambda: socket.notifications, "not joined")
+    socket.notifications = 0
     processes[0].notify_runners(7)
-    wait_for(lambda: socket.hints, "no hint")
+    wait_for(lambda: socket.notifications, "no notification")
     assert (group_of(7), "news") not in wire.sent
 
 
 def test_a_text_is_published_only_to_a_process_that_requested_it(processes, wire):
     here, there = processes[1:3]
-    here.join(PLACE, socket := FakeSocket())
-    text = here.begin_text(PLACE, "c1", 0)
+    here.join(REF, socket := FakeSocket())
+    text = here.begin_text(REF, "c1", 0)
     text.pieces.append("So far")
-    here.publish(PLACE)
-    wait_for(lambda: socket.text_hints, "not shown here")
-    here.announce_run(PLACE, was_waiting=True)
+    here.publish(REF)
+    wait_for(lambda: socket.text_notifications, "not shown here")
+    here.announce_run(REF, was_waiting=True)
     wait_for(lambda: (RUNNERS, "begun") in wire.sent, "not announced")
     assert "text" not in {kind for _, kind in wire.sent}
-    here.leave(PLACE.session_pk, socket)
-    there.join(PLACE, FakeSocket())
-    wait_for(lambda: there.text_of(PLACE), "the text is not sent")
-    wait_for(lambda: not here._texts.is_scheduled(PLACE), "a tick is due")
+    here.leave(REF.session_pk, socket)
+    there.join(REF, FakeSocket())
+    wait_for(lambda: there.text_of(REF), "the text is not sent")
+    wait_for(lambda: not here._texts.is_scheduled(REF), "a tick is due")
     text.pieces.append(" and on")
-    here.publish(PLACE)
-    wait_for(lambda: there.text_of(PLACE).text == "So far and on", "no more text arrives")
-    here.end_text(PLACE, "c1")
-    here.begin_text(PLACE, "c2", 0)
-    assert not here._texts.is_requested(PLACE)
+    here.publish(REF)
+    wait_for(lambda: there.text_of(REF).text == "So far and on", "no more text arrives")
+    here.end_text(REF, "c1")
+    here.begin_text(REF, "c2", 0)
+    assert not here._texts.is_requested(REF)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -151,7 +151,8 @@ def test_a_waiting_turn_takes_three_events(live, wire):
 def test_a_turn_behind_another_one_is_no_work_for_other_processes(live, wire):
     session = make_session()
     services.admit_turn(**TALK, client_id="c1", content="a", owner="elsewhere")
-    wait_for(lambda: len(wire.sent) == 1, "the turn is not announced")  # else one hint is for both
+    # Else one notification is for both.
+    wait_for(lambda: len(wire.sent) == 1, "the turn is not announced")
     services.admit_turn(**TALK, client_id="c2", content="b")
     wait_for(lambda: len(wire.sent) == 2, "the second turn is not announced")
     assert wire.sent == [(group_of(session.pk), "news")] * 2

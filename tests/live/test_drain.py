@@ -145,9 +145,8 @@ def test_a_database_that_does_not_answer_does_not_prevent_the_end_of_the_process
     if runs:
         begin(ann)
     answers = threading.Event()
-    threads = chatmemory_settings.DB_THREADS
-    for _ in range(threads):
-        pool._executor(threads).submit(answers.wait)
+    for _ in range(chatmemory_settings.DB_THREADS):
+        pool.threads().executor.submit(answers.wait)
     process = threading.Thread(target=drained, daemon=True)
     process.start()
     process.join(DEADLINE)
@@ -226,6 +225,7 @@ def test_the_second_signal_calls_the_old_handler_immediately(ann, settings):
     assert states_at_signal == ["running"]
 
 
+@pytest.mark.slow
 def test_a_process_exits_although_its_drain_fails(monkeypatch, settings, caplog):
     is_handled, exits = threading.Event(), SimpleQueue()
     settings.CHATMEMORY = {**settings.CHATMEMORY, "DRAIN": 0}

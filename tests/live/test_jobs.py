@@ -1,4 +1,4 @@
-"""Jobs in processes: found by hint and by sweep, killed, paused and continued, each item once."""
+"""Jobs in processes: notified or found by sweep, killed, paused and continued, each item once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_released_job_is_continued(live):
     assert ended(Job.objects.get()).done == 2
 
 
-def test_a_sweep_finds_a_job_without_a_hint(live, monkeypatch):
+def test_a_sweep_finds_a_job_without_a_notification(live, monkeypatch):
     make_sessions(2)
     order("hold")  # before this process serves, as in a process that dies after the commit
     monkeypatch.setattr(hub.sweep, "seconds", 0.2)

@@ -11,10 +11,10 @@ from channels_redis.utils import _consistent_hash
 from chatmemory.live import layer as layer_module
 from chatmemory.live.hub import Hub
 from chatmemory.live.layer import group_of
-from chatmemory.live.texts import Place
+from chatmemory.live.texts import SessionRef
 from tests.layers import FakeSocket
+from tests.programs.torture.world import Redis
 from tests.servers import wait_for
-from tests.torture.world import Redis
 
 pytestmark = pytest.mark.long
 
@@ -57,27 +57,27 @@ class Conversations:
         self.here, self.there = here, there
         self.texts = {}
         for number in SESSIONS:
-            there.join(Place(number, EPOCH), FakeSocket())
-            self.texts[number] = here.begin_text(Place(number, EPOCH), f"c{number}", 0)
+            there.join(SessionRef(number, EPOCH), FakeSocket())
+            self.texts[number] = here.begin_text(SessionRef(number, EPOCH), f"c{number}", 0)
 
     def grow(self, numbers):
         for number in numbers:
             self.texts[number].pieces.append("word ")
-            self.here.publish(Place(number, EPOCH))
+            self.here.publish(SessionRef(number, EPOCH))
 
     def lag(self, numbers):
         """Return the sessions whose text differs between the two processes."""
         return [
             number
             for number in numbers
-            if (seen := self.there.text_of(Place(number, EPOCH))) is None
+            if (seen := self.there.text_of(SessionRef(number, EPOCH))) is None
             or seen.text != self.texts[number].text
         ]
 
     def extended_show(self, goal):
         """Extend these texts, as a loss is noticed at the next piece; whether they show `goal`."""
         self.grow(goal)
-        seen = {number: self.there.text_of(Place(number, EPOCH)) for number in goal}
+        seen = {number: self.there.text_of(SessionRef(number, EPOCH)) for number in goal}
         return all(seen[number] and seen[number].text.startswith(goal[number]) for number in goal)
 
     def follow(self, numbers, otherwise):

@@ -27,8 +27,9 @@ from chatmemory.live.hub import hub
 from chatmemory.live.layer import RUNNERS
 from chatmemory.live.run import Run
 from chatmemory.live.runner import runner
-from chatmemory.live.texts import LiveText, Place
+from chatmemory.live.texts import LiveText, SessionRef
 from chatmemory.models import DatabaseNow, Message, Session, Turn
+from chatmemory.services.integrity.sessions import check_integrity
 from chatmemory.services.turns import claims, progress, recovery
 from chatmemory.services.turns.progress import FinishedTurn
 from tests import responders_for_tests
@@ -276,6 +277,7 @@ def test_a_stopped_question_does_not_wait_for_an_answer(ann, settings):
     assert (message.text, message.plain().get("asks")) == ("Sure?", None)
 
 
+@pytest.mark.slow
 def test_progress_is_published_within_bounds_and_not_stored(ann, settings, monkeypatch):
     texts = []
     monkeypatch.setattr(hub, "end_text", lambda at, turn: texts.append(hub.text_of(at)))
@@ -348,7 +350,7 @@ def test_a_blocked_save_does_not_block_the_stream(ann, settings, monkeypatch):
     use_responder(settings, "endless")
     begin(ann)
     wait_for(lambda: turn().partial, "nothing is saved")
-    text = hub.text_of(Place(turn().session_id, turn().epoch))
+    text = hub.text_of(SessionRef(turn().session_id, turn().epoch))
     with second_connection() as other, other.cursor() as cursor:
         other.set_autocommit(False)
         cursor.execute("UPDATE chatmemory_turn SET fence = fence")
@@ -666,7 +668,7 @@ def test_a_stop_stores_an_unstored_tool_call_with_a_result(ann):
     assert runs.store_end(run, "interrupted", "")
     assert [row[0] for row in rows()] == ["user", "assistant", "tool", "assistant"]
     assert turn().status == "interrupted"
-    assert list(services.check_integrity()) == []
+    assert list(check_integrity()) == []
 
 
 def test_a_message_that_is_being_stored_at_a_stop_is_stored_once(ann, settings, monkeypatch):
@@ -725,7 +727,7 @@ def test_an_end_whose_commit_was_not_confirmed_is_stored_once(ann, monkeypatch):
     results = unconfirmed_once(monkeypatch, "finish_turn")
     begin(ann)
     wait_for(lambda: len(results) == 2, "it is not retried")
-    assert results[0] == results[1] == FinishedTurn(last_seq=2, waiting=0)
+    assert results[0] == results[1] == FinishedTurn(last_seq=2, waiting=0, status="complete")
     assert rows() == [("user", "hi", "complete"), ("assistant", "hi ", "complete")]
 
 
@@ -796,7 +798,7 @@ def test_other_runners_are_notified_of_the_next_turn_when_this_process_drains(
     begin(ann)
     wait_until_begun()
     services.admit_turn(**ann.talk, client_id="c2", content="next")
-    wait_for(lambda: hub.is_everything_sent, "hints are unsent")
+    wait_for(lambda: hub.is_everything_sent, "notifications are unsent")
     wire.sent.clear()
     monkeypatch.setattr(runner, "_is_draining", True)
     responders_for_tests.GO.set()
@@ -838,6 +840,7 @@ def test_a_process_that_starts_to_run_turns_runs_waiting_ones(ann, monkeypatch):
     assert ended().status == "complete"
 
 
+@pytest.mark.slow
 def test_a_dead_process_is_detected_when_its_lease_expires(ann, settings, monkeypatch):
     monkeypatch.setattr("chatmemory.live.hub.hub.sweep.seconds", 60)
     settings.CHATMEMORY = {**settings.CHATMEMORY, "LEASE": 30}
@@ -970,12 +973,13 @@ def test_an_unexpected_error_of_a_run_is_logged(ann, monkeypatch, caplog):
     assert "object is not callable" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_run_that_is_closed_with_its_loop_awaits_nothing(ann, settings, caplog):
     use_responder(settings, "slow")
     claim = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="me").claim
     loop = asyncio.new_event_loop()
     context = copy_context()
-    run = loop.create_task(runner._run(claim), context=context)
+    run = loop.create_task(runner._run_turn(claim), context=context)
     loop.run_until_complete(loop.run_in_executor(None, wait_until_begun))
     with suppress(RuntimeError):  # of a generator that is closed while it runs
         context.run(run.get_coro().close)

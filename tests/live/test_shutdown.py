@@ -14,6 +14,7 @@ from django.db import connection
 from chatmemory.models import Message, Turn
 from tests.conftest import database_environment
 from tests.locking import database_stalled
+from tests.programs.torture.proxy import Proxy
 from tests.servers import (
     Connection,
     connected,
@@ -22,7 +23,6 @@ from tests.servers import (
     person_with_talk,
     start_servers,
 )
-from tests.torture.proxy import Proxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 

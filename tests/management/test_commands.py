@@ -121,7 +121,7 @@ def test_a_turn_that_cannot_be_ended_makes_the_command_fail(ann, settings, caplo
     abandoned_turn(ann, "begun", has_begun=True)
     Turn.objects.update(lease_until=LONG_AGO)
     settings.CHATMEMORY = {**settings.CHATMEMORY, "MAX_REPLY_CHARS": "many"}
-    with pytest.raises(CommandError, match="turns of 1 session could not be ended"):
+    with pytest.raises(CommandError, match="turns of 1 conversation could not be ended"):
         recovered()
     assert "cannot be ended: builtins.TypeError" in caplog.text
     assert "not supported between" not in caplog.text
@@ -135,7 +135,7 @@ def test_a_running_turn_that_its_session_does_not_name_makes_the_command_fail(an
     abandoned_turn(ann, "sound", has_begun=True)
     Turn.objects.update(lease_until=LONG_AGO)
     Session.objects.filter(key="begun").update(running=running)
-    with pytest.raises(CommandError, match="turns of 1 session could not be ended"):
+    with pytest.raises(CommandError, match="turns of 1 conversation could not be ended"):
         recovered()
     assert "chatmemory_check --fix" in caplog.text
     assert Turn.objects.get(client_id="sound").status == "interrupted"

@@ -69,7 +69,8 @@ def test_all_sessions_of_a_person_are_listed_with_their_state_and_numbers(ann):
     _, text = run("chatmemory_person", owner="ann")
     assert "(held): open, on hold, 2 messages, 0 hidden\n" in text
     assert text.endswith(
-        "6 sessions, 1 on hold, 1 archived, 1 purged, 8 messages, 4 hidden, 0 turns, 0 erasures\n"
+        "6 conversations, 1 on hold, 1 archived, 1 purged, 8 messages, 4 hidden, 0 turns, "
+        "0 erasures\n"
     )
 
 
@@ -163,3 +164,13 @@ def test_a_dry_run_of_an_export_writes_nothing(ann, tmp_path):
     assert run_json("chatmemory_export", owner="ann", dry_run=True, **WHO)[0] == 0
     assert run("chatmemory_export", owner="ann", key="no", dry_run=True, **WHO) == (1, "")
     assert (file.exists(), AuditEntry.objects.count()) == (False, 0)
+
+
+@pytest.mark.django_db
+def test_a_person_of_whom_other_apps_have_rows_is_shown_and_erased(ann, shop):
+    shop.Fact.objects.create(scope=f"user:{ann.pk}", text="secret")
+    status, (line,) = run_json("chatmemory_person", owner="ann")
+    assert (status, line["sessions"], line["derived"]) == (0, 0, 1)
+    assert "1 row of other apps" in run("chatmemory_person", owner="ann")[1]
+    assert "1 row of other apps" in run("chatmemory_erase", owner="ann", **WHO)[1]
+    assert not shop.Fact.objects.exists()

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from chatmemory import services
 from chatmemory.models import AuditEntry, Message, Session, Turn
-from chatmemory.services.removal import finding
+from chatmemory.services.redaction import find_text as finding
 from chatmemory.services.turns.progress import save_partial, start_turn
 from tests.factories import BY, TALK, make_messages, make_session, make_user
 from tests.management.commanding import WHO, run, run_json
@@ -233,7 +233,7 @@ def test_trimmed_replaced_and_purged_messages_and_the_queue_are_redacted(file):
         "chatmemory_redact", "--scope=server", "--all", "--yes", find_file=file, **WHO
     )
     assert (status, lines[-1]["skipped"]) == (0, {})
-    places = [(line["session"], line["place"], line["seq"], line["state"]) for line in lines[:-1]]
+    places = [(line["session"], line["field"], line["seq"], line["state"]) for line in lines[:-1]]
     assert places == [
         *[(talk.pk, "message", seq, "purged") for seq in (1, 3, 5, 6)],
         (talk.pk, "turn", None, "purged"),
@@ -275,14 +275,14 @@ def test_what_cannot_be_redacted_is_named_and_the_status_is_not_zero(file):
             **WHO,
         )
     assert err.getvalue().splitlines()[1:] == [
-        f"session {talk.pk} (server, talk), turn run, running: busy",
-        f"session {talk.pk} (server, talk), title: manual",
-        f"session {talk.pk} (server, talk), note {talk.notes.get().pk}: manual",
+        f"conversation {talk.pk} (server, talk), turn run, running: busy",
+        f"conversation {talk.pk} (server, talk), title: manual",
+        f"conversation {talk.pk} (server, talk), note {talk.notes.get().pk}: manual",
         "4 texts found: 1 redacted, 1 busy, 2 manual",
     ]
     assert str(refused.value) == (
         "3 texts cannot be redacted; the outcomes state why. "
-        "A turn runs in 1 session: run this again when it has ended."
+        "A turn runs in 1 conversation: run this again when it has ended."
     )
     assert redacted() == [1]
 

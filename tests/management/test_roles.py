@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group, Permission
 from django.core.management import CommandError, call_command
 
 from chatmemory.admin import SessionAdmin
-from chatmemory.management.commands.chatmemory_roles import ROLES
+from chatmemory.management.roles import ROLES, roles
 from tests.admin.test_admin_rights import PAGES
 
 pytestmark = pytest.mark.django_db
@@ -29,7 +29,7 @@ def run(**options):
 
 
 def test_each_permission_has_a_method_which_a_host_may_override():
-    for codename in of_app() - {"view_session", "view_audit"}:
+    for codename in of_app() - {"view_session", "view_audit", "view_health"}:
         assert callable(getattr(SessionAdmin, f"has_{codename}_permission")), codename
 
 
@@ -39,10 +39,10 @@ def test_each_permission_opens_a_page():
 
 def test_the_command_creates_the_groups_and_repeats_without_effect():
     text = run()
-    assert "Chat auditor got 2 permissions: view_audit, view_numbers" in text
-    for name, codenames in ROLES.items():
-        granted = Group.objects.get(name=name).permissions.values_list("codename", flat=True)
-        assert set(granted) == set(codenames)
+    assert "Chat auditor got 3 permissions: view_audit, view_health, view_statistics" in text
+    for name, permissions in roles().items():
+        granted = Group.objects.get(name=name).permissions.select_related("content_type")
+        assert {f"{one.content_type.app_label}.{one.codename}" for one in granted} == {*permissions}
     assert run().count("got 0 permissions: nothing new") == len(ROLES)
 
 
@@ -52,7 +52,7 @@ def test_a_group_keeps_what_the_project_changed():
     group.permissions.set(Permission.objects.filter(codename="view_user"))
     run()
     granted = set(group.permissions.values_list("codename", flat=True))
-    assert granted == {"view_user", "view_audit", "view_numbers"}
+    assert granted == {"view_user", "view_audit", "view_health", "view_statistics"}
 
 
 def test_a_dry_run_changes_nothing():
@@ -61,7 +61,7 @@ def test_a_dry_run_changes_nothing():
 
 
 def test_without_the_permissions_no_group_is_created():
-    Permission.objects.filter(codename="view_numbers").delete()
+    Permission.objects.filter(codename="view_health").delete()
     with pytest.raises(CommandError, match="Run migrate first"):
         run()
     assert not Group.objects.exists()

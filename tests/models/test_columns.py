@@ -13,10 +13,19 @@ import pytest
 from django.db import models
 
 from chatmemory.database.locks import locked_transaction
-from chatmemory.models import Feedback, Message, Session, SessionNote, Turn
+from chatmemory.formats.columns import (
+    _REQUIRED,
+    FEEDBACK,
+    MESSAGE,
+    NOTE,
+    SESSION,
+    TURN,
+    WITHDRAWN,
+    Line,
+)
+from chatmemory.models import Feedback, Message, Session, SessionNote, Turn, WithdrawnRange
 from chatmemory.services import redact_message, redact_turn
-from chatmemory.services.removal.erasure import begin_erasure
-from chatmemory.transfer.columns import _REQUIRED, FEEDBACK, MESSAGE, NOTE, SESSION, TURN, Line
+from chatmemory.services.erasure.erasure import begin_erasure
 from tests.factories import BY, TALK, make_user
 
 pytestmark = pytest.mark.django_db
@@ -27,7 +36,7 @@ MOMENT = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
 _ROW = {"id": "identifies the row in this database", "session": "identifies the session"}
 _RUN = {
     "scope": "set only while the turn waits or runs",
-    "place": "a place in the queue of this database",
+    "position": "a position in the queue of this database",
     "fence": "belongs to the run, which no other process continues",
     "lease_owner": "belongs to the run",
     "lease_until": "belongs to the run",
@@ -36,7 +45,7 @@ NOT_EXPORTED: dict[type[models.Model], dict[str, str]] = {
     Session: {
         "id": "identifies the row in this database",
         "owner": "follows from the scope",
-        "superseded_to": "computed from the imported turns",
+        "superseded_to": "computed from the imported turns and withdrawn ranges",
         "epoch": "each database begins its own, to fence older writers",
         "rows_revision": "computed from the imported messages",
         "running": "exported as the status of the turn",
@@ -47,6 +56,10 @@ NOT_EXPORTED: dict[type[models.Model], dict[str, str]] = {
     Turn: {**_ROW, **_RUN, "epoch": "that of the imported session"},
     Feedback: _ROW,
     SessionNote: _ROW,
+    WithdrawnRange: {
+        **_ROW,
+        "emptied_to": "the vacuum after the import finds how far the content was deleted",
+    },
 }
 
 OTHER_DEFAULTS = {(MESSAGE, "status"): "the model has none; nearly all rows are complete"}
@@ -58,14 +71,15 @@ KEPT_BY_ERASURE: dict[type[models.Model], dict[str, str]] = {
         **dict.fromkeys(("id", "scope", "key", "removed_scope"), _DELETED),
         **dict.fromkeys(("first_seq", "last_seq", "stored_from", "superseded_to"), _NUMBER),
         **dict.fromkeys(("epoch", "revision", "rows_revision", "fence", "tokens"), _NUMBER),
-        **dict.fromkeys(("last_message_at", "last_active_day", "expires_at"), _NUMBER),
+        **dict.fromkeys(("last_message_at", "last_active_day"), _NUMBER),
+        **dict.fromkeys(("expires_at", "ttl_seconds"), _NUMBER),
         **dict.fromkeys(("archived_at", "pinned_at", "removed_at", "created_at"), _NUMBER),
         "held_at": "a held session is not erased",
     },
     Turn: {
         **dict.fromkeys(("id", "session", "client_id"), _DELETED),
         **dict.fromkeys(("status", "error", "model", "usage"), "of the run, not of the person"),
-        **dict.fromkeys(("place", "user_seq", "replaces_from", "replaces_to"), _NUMBER),
+        **dict.fromkeys(("position", "user_seq", "replaces_from", "replaces_to"), _NUMBER),
         **dict.fromkeys(("epoch", "fence", "step", "first_text_ms"), _NUMBER),
         **dict.fromkeys(("started_at", "stop_requested_at", "created_at", "ended_at"), _NUMBER),
     },
@@ -77,6 +91,7 @@ KEPT_BY_REDACTION: dict[type[models.Model], dict[str, str]] = {
     Message: {
         **dict.fromkeys(("id", "session", "seq", "role", "turn", "step", "batch"), _FRAME),
         "client_id": "a resend stays a duplicate",
+        "author": "an id without a name, as in the audit",
         **dict.fromkeys(("status", "error", "model", "feedback", "created_at"), _METADATA),
         "tokens": "recounted for the empty text",
         "revision": "raised, so that readers fetch the row again",
@@ -85,7 +100,7 @@ KEPT_BY_REDACTION: dict[type[models.Model], dict[str, str]] = {
     Turn: {
         **dict.fromkeys(("id", "session", "user_seq", "replaces_from", "replaces_to"), _FRAME),
         "client_id": "a resend stays a duplicate",
-        "place": _FRAME,
+        "position": _FRAME,
         **dict.fromkeys(("status", "error", "model", "usage", "step", "first_text_ms"), _METADATA),
         **dict.fromkeys(("epoch", "fence", "lease_owner", "lease_until", "scope"), _METADATA),
         **dict.fromkeys(("started_at", "stop_requested_at", "created_at", "ended_at"), _METADATA),
@@ -174,6 +189,7 @@ def blanked(row) -> set[str]:
         (Turn, TURN),
         (Feedback, FEEDBACK),
         (SessionNote, NOTE),
+        (WithdrawnRange, WITHDRAWN),
     ],
 )
 def test_each_column_is_exported_and_imported(model, line: Line):
@@ -188,6 +204,7 @@ def test_an_exported_row_is_imported_unchanged():
         (fill_turn(session), TURN),
         (fill_feedback(session), FEEDBACK),
         (fill(SessionNote, session=session), NOTE),
+        (fill(WithdrawnRange, session=session), WITHDRAWN),
     ):
         values = line.read(json.loads(json.dumps(line.write(row))))
         assert values == {name: getattr(row, name) for name in values}
@@ -221,8 +238,8 @@ def test_redaction_blanks_each_column_of_a_turn():
 
 @pytest.mark.parametrize(
     "line",
-    [SESSION, MESSAGE, TURN, FEEDBACK, NOTE],
-    ids=["Session", "Message", "Turn", "Feedback", "SessionNote"],
+    [SESSION, MESSAGE, TURN, FEEDBACK, NOTE, WITHDRAWN],
+    ids=["Session", "Message", "Turn", "Feedback", "SessionNote", "WithdrawnRange"],
 )
 def test_a_column_that_a_file_omits_gets_the_models_default(line):
     """A file that was exported before the column existed must not change what rows mean."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.apps import apps
 from django.core.checks import run_checks
 from django.core.management import call_command
 from django.db import connection
@@ -13,51 +14,67 @@ from django.test.utils import CaptureQueriesContext
 
 from chatmemory.database.refusals import is_client_id_stored, read_session_state
 from chatmemory.models import Message
+from chatmemory.models.fields import KeyField
 from chatmemory.models.indexes import UniqueIfSet
 from tests.factories import make_session
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
+APPS = ("chatmemory", "chatmemory_statistics")
+
 KEY_COLUMNS = [
-    ("chatmemory_session", "scope"),
-    ("chatmemory_session", "key"),
-    ("chatmemory_session", "running"),
-    ("chatmemory_session", "removed_scope"),
-    ("chatmemory_message", "client_id"),
-    ("chatmemory_turn", "client_id"),
-    ("chatmemory_jobitem", "scope"),
-    ("chatmemory_jobitem", "key"),
+    (model._meta.db_table, field.column)
+    for app in APPS
+    for model in apps.get_app_config(app).get_models()
+    for field in model._meta.concrete_fields
+    if isinstance(field, KeyField)
 ]
 
 
-def tables() -> set[str]:
-    return {
-        name for name in connection.introspection.table_names() if name.startswith("chatmemory_")
-    }
+def tables(app: str) -> set[str]:
+    """Return the tables of an app that the database has."""
+    of_app = {model._meta.db_table for model in apps.get_app_config(app).get_models()}
+    return of_app & {*connection.introspection.table_names()}
 
 
-def test_no_migration_is_missing():
-    call_command("makemigrations", "chatmemory", check=True, dry_run=True)
+@pytest.mark.parametrize("app", APPS)
+def test_no_migration_is_missing(app):
+    call_command("makemigrations", app, check=True, dry_run=True)
 
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_the_migrations_run_forwards_and_backwards():
-    before = tables()
-    latest = MigrationLoader(connection).graph.leaf_nodes("chatmemory")
+@pytest.mark.parametrize("app", APPS)
+def test_the_migrations_run_forwards_and_backwards(app):
+    before = {name: tables(name) for name in APPS}
+    latest = MigrationLoader(connection).graph.leaf_nodes(app)
     assert len(latest) == 1
     try:
-        MigrationExecutor(connection).migrate([("chatmemory", None)])
-        assert tables() == set()
+        MigrationExecutor(connection).migrate([(app, None)])
+        assert {name: tables(name) for name in APPS} == before | {app: set()}
     finally:
         MigrationExecutor(connection).migrate(latest)
-    assert tables() == before != set()
+    assert {name: tables(name) for name in APPS} == before
+    assert before[app]
 
 
 def test_the_session_table_leaves_room_for_updates_in_place(postgresql):
     with connection.cursor() as cursor:
         cursor.execute("SELECT reloptions FROM pg_class WHERE relname = 'chatmemory_session'")
         assert cursor.fetchone() == (["fillfactor=85"],)
+
+
+def test_turns_are_vacuumed_by_their_number(postgresql):
+    """The share of 20 % that is the default leaves the turns of the newest weeks for months."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT reloptions FROM pg_class WHERE relname = 'chatmemory_turn'")
+        (options,) = cursor.fetchone()
+    assert sorted(options) == [
+        "autovacuum_vacuum_insert_scale_factor=0",
+        "autovacuum_vacuum_insert_threshold=10000",
+        "autovacuum_vacuum_scale_factor=0",
+        "autovacuum_vacuum_threshold=10000",
+    ]
 
 
 @pytest.mark.parametrize(("table", "column"), KEY_COLUMNS)

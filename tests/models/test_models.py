@@ -127,3 +127,28 @@ def test_a_head_reads_each_of_its_fields():
     read = {name: getattr(head, name) for name in Head.__dataclass_fields__}
     assert read == {name: of_turn.get(name) or getattr(session, name) for name in read}
     assert head.public()["archived"] is True
+
+
+@pytest.mark.parametrize("microsecond", [0, 500_000, 500_123, None])
+def test_a_time_that_was_read_is_equal_to_that_of_its_row(microsecond):
+    """SQLite compares times as texts, and its clock writes three digits. None: by the clock."""
+    session = make_session()
+    if microsecond is not None:
+        at = datetime(2026, 5, 4, 12, 30, 1, microsecond, tzinfo=UTC)
+        Session.objects.update(created_at=at)
+    session.refresh_from_db()
+    for comparison in ("exact", "gte", "lte"):
+        rows = Session.objects.filter(**{f"created_at__{comparison}": session.created_at})
+        assert rows.count() == 1, comparison
+    for comparison in ("gt", "lt"):
+        rows = Session.objects.filter(**{f"created_at__{comparison}": session.created_at})
+        assert rows.count() == 0, comparison
+
+
+def test_the_clock_of_a_whole_second_is_compared_as_what_it_is():
+    session = make_session()
+    with connection.cursor() as cursor:
+        text = "2026-05-04 12:30:01.000" + ("+00" if connection.vendor == "postgresql" else "")
+        cursor.execute("UPDATE chatmemory_session SET created_at = %s", [text])
+    session.refresh_from_db()
+    assert Session.objects.filter(created_at=session.created_at).exists()

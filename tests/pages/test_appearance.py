@@ -24,9 +24,7 @@ MAX_SCHEME_BYTES = 400
 MAX_PICTURE_BYTES = 100_000
 
 STYLES = "\n".join(
-    file.read_text(encoding="utf-8")
-    for file in FILES.glob("*.css")
-    if file.name not in ("admin.css", "numbers.css")
+    file.read_text(encoding="utf-8") for file in FILES.rglob("*.css") if file.parent.name != "admin"
 )
 
 
@@ -222,7 +220,7 @@ def test_a_stylesheet_of_the_project_decides(tab):
 
 def test_the_scheme_is_applied_by_a_small_script_before_the_stylesheets():
     head = session_page().partition("</head>")[0]
-    script = re.search(r'<script src="/static/(chatmemory/scheme\.js)"></script>', head)
+    script = re.search(r'<script src="/static/(chatmemory/shared/scheme\.js)"></script>', head)
     assert script
     assert script.start() < head.index('rel="stylesheet"')
     assert (FILES.parent / script[1]).stat().st_size <= MAX_SCHEME_BYTES
@@ -257,7 +255,7 @@ def test_the_stylesheet_and_the_logo_of_a_project_are_on_each_page(project, temp
         chat = {"key": "k", "title": "", "has_title": False}
         html = render_to_string(f"chatmemory/{template}.html", {"chat": chat})
     assert '<link rel="stylesheet" href="/static/my-chat.css">' in html
-    assert html.index("my-chat.css") > html.rindex("chatmemory/chat.css")
+    assert html.index("my-chat.css") > html.rindex("chatmemory/element/chat.css")
     assert "<b>My logo</b>" in html
 
 

@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 SITE = "http://chat.test"
 FILES = Path(chatmemory.__file__).parent / "static" / "chatmemory"
-PAGE = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="/chat.css">
-<script type="module" src="/chat.js"></script>
+PAGE = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="/element/chat.css">
+<script type="module" src="/element/chat.js"></script>
 <body class="cm-page cm-chatting">
 <chat-memory light autofocus url="/ws/chat/k/"></chat-memory>"""
 
@@ -280,7 +280,7 @@ def test_a_part_that_could_not_be_loaded_is_loaded_later(page, name):
         else:
             route.fallback()
 
-    page.route(f"{SITE}/chat/{name}.js", refuse_first)
+    page.route(f"{SITE}/element/{name}.js", refuse_first)
     page.route(f"{SITE}/chat/k/html/*", lambda route: route.fulfill(json=RENDERED))
     html = PAGE.replace("></chat-memory>", ' page="/chat/k/"></chat-memory>')
     page.route(f"{SITE}/", lambda route: route.fulfill(body=html, content_type="text/html"))
@@ -555,7 +555,7 @@ def test_a_lost_stop_is_repeated_while_the_turn_runs(scripted):
 
 
 TICKETS = """async () => {
-    const {ChatMemoryClient} = await import("/chatmemory-client.js");
+    const {ChatMemoryClient} = await import("/client/chatmemory-client.js");
     const Real = WebSocket;
     window.offered = [];
     window.WebSocket = class extends Real {
@@ -594,7 +594,7 @@ def test_a_ticket_function_that_throws_synchronously_ends_the_client(scripted):
     _, chat = scripted
     state = chat.page.evaluate(
         """async () => {
-            const {ChatMemoryClient} = await import("/chatmemory-client.js");
+            const {ChatMemoryClient} = await import("/client/chatmemory-client.js");
             const ticket = () => {
                 throw {code: 4401};
             };

@@ -276,6 +276,7 @@ def test_only_the_first_words_of_the_newest_chats_are_searched(web, ann, monkeyp
     assert titles(web.get("/chat/?title=invoice")) == ["An invoice", "invoice two"]
 
 
+@pytest.mark.slow
 def test_the_pages_of_a_search_are_of_the_same_search(web, ann):
     for number in range(CHATS_PER_PAGE + 1):
         talk(ann, key=f"s{number}", title=f"a & b {number}")
@@ -386,6 +387,7 @@ def test_a_restored_chat_that_was_deleted_again_is_not_found(web, ann, monkeypat
     assert web.post(undo, headers=SCRIPT).status_code == 404
 
 
+@pytest.mark.slow
 def test_the_next_page_offers_to_undo_a_deletion_once(web, ann):
     talk(ann)
     address = web.post("/chat/talk/delete/")["Location"]
@@ -430,16 +432,16 @@ def test_deleted_chats_have_pages(web, ann, monkeypatch):
     assert older(second) is None
 
 
-@pytest.mark.parametrize("act", ["rename", "delete"])
-def test_a_chat_on_hold_is_refused_in_words(web, ann, act):
+@pytest.mark.parametrize("action", ["rename", "delete"])
+def test_a_chat_on_hold_is_refused_in_words(web, ann, action):
     talk(ann, title="kept", held_at=NOW)
-    answer = web.post(f"/chat/talk/{act}/", {"title": "x"}, headers=SCRIPT)
+    answer = web.post(f"/chat/talk/{action}/", {"title": "x"}, headers=SCRIPT)
     assert answer.status_code == 409
     assert answer.json() == {
         "code": "held",
         "message": "This chat is on hold, so it can't be renamed or deleted.",
     }
-    page = web.post(f"/chat/talk/{act}/", {"title": "x"})
+    page = web.post(f"/chat/talk/{action}/", {"title": "x"})
     assert page.status_code == 409
     assert "This chat is on hold" in page.content.decode()
     assert titles(web.get("/chat/")) == ["kept"]
@@ -459,8 +461,8 @@ def test_without_javascript_a_chat_is_changed_on_its_own_page(web, ann):
     talk(ann, "hi", title="A title")
     page = web.get("/chat/talk/options/").content.decode()
     assert 'value="A title"' in page
-    acts = re.findall(r'(?:form)?action="/chat/talk/(\w+)/"', page)
-    assert acts == ["rename", "pin", "archive", "delete"]
+    actions = re.findall(r'(?:form)?action="/chat/talk/(\w+)/"', page)
+    assert actions == ["rename", "pin", "archive", "delete"]
     assert web.post("/chat/talk/archive/")["Location"] == "/chat/"
     page = web.get("/chat/talk/options/").content.decode()
     assert "/chat/talk/unarchive/" in page
@@ -472,12 +474,12 @@ def test_without_javascript_a_chat_is_changed_on_its_own_page(web, ann):
 # Rights
 
 
-@pytest.mark.parametrize("act", VERBS)
-def test_another_users_chat_is_not_found(web, ann, act):
+@pytest.mark.parametrize("action", VERBS)
+def test_another_users_chat_is_not_found(web, ann, action):
     session = talk(make_user("bob"), "secret", title="kept")
     for headers in (SCRIPT, {}):
         for key in ("talk", "never", "a b"):
-            answer = web.post(f"/chat/{key}/{act}/", {"title": "x"}, headers=headers)
+            answer = web.post(f"/chat/{key}/{action}/", {"title": "x"}, headers=headers)
             assert answer.status_code == 404
             assert "secret" not in answer.content.decode()
     assert web.get("/chat/talk/options/").status_code == 404
@@ -500,7 +502,12 @@ def test_another_users_deletion_cannot_be_undone(web, ann):
     assert not Session.objects.active().exists()
 
 
-POSTS = [*(f"talk/{act}/" for act in VERBS), "~deleted/1/restore/", "~data/export/", "~data/erase/"]
+POSTS = [
+    *(f"talk/{action}/" for action in VERBS),
+    "~deleted/1/restore/",
+    "~data/export/",
+    "~data/erase/",
+]
 PAGES = ["", "~archived/", "~deleted/", "~data/", "talk/options/", "?part"]
 
 
@@ -553,21 +560,21 @@ def refuse(by: Actor) -> bool:
 # Own data
 
 
-def allow(settings, *acts):
-    settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": acts}
+def allow(settings, *actions):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": actions}
 
 
-@pytest.mark.parametrize(("form", "start"), [("json", "["), ("markdown", "# ")])
-def test_own_chats_are_exported(web, ann, form, start):
+@pytest.mark.parametrize(("format", "start"), [("json", "["), ("markdown", "# ")])
+def test_own_chats_are_exported(web, ann, format, start):
     talk(ann, "a question", title="A title")
     talk(make_user("bob"), "a secret")
-    answer = web.post("/chat/~data/export/", {"form": form})
+    answer = web.post("/chat/~data/export/", {"format": format})
     text = answer.getvalue().decode()
     assert text.startswith(start)
     assert "a question" in text
     assert "secret" not in text
     assert "attachment" in answer["Content-Disposition"]
-    assert web.post("/chat/~data/export/", {"form": "csv"}).status_code == 400
+    assert web.post("/chat/~data/export/", {"format": "csv"}).status_code == 400
 
 
 def test_own_chats_are_deleted_after_a_confirmation(web, ann, settings):

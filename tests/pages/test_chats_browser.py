@@ -106,7 +106,7 @@ def path_of(page: Page) -> str:
 @pytest.mark.long
 def test_without_its_module_the_menu_is_a_page_and_the_list_stays(side):
     page = side.page
-    page.route("**/chats/*.js", lambda route: route.abort("connectionrefused"))
+    page.route("**/list/*.js", lambda route: route.abort("connectionrefused"))
     page.evaluate("dispatchEvent(new Event('focus'))")
     side.row("c1").get_by_role("button").click()
     expect(page.get_by_role("heading", name="Bread")).to_be_visible()
@@ -467,7 +467,7 @@ def rename(desk: Desk, key: str, title: str) -> None:
     page.goto(f"{desk.server.address}/chat/?title=none")
     page.evaluate(
         """async ([key, title]) => {
-            const body = new FormData(document.getElementById("cm-act"));
+            const body = new FormData(document.getElementById("cm-action"));
             body.set("title", title);
             await fetch(`${key}/rename/`, {method: "POST", body});
             document.dispatchEvent(new Event("chatmemory:changed"));

@@ -126,6 +126,7 @@ def test_a_last_url_that_matches_the_rest_passes():
     assert "chatmemory.W041" not in found(ROOT_URLCONF=(api_below_chat, *urlpatterns, rest))
 
 
+@pytest.mark.slow
 @pytest.mark.regression
 @pytest.mark.parametrize("url", ["login", "/accounts/login/"])
 def test_an_unknown_login_url_is_a_warning(url):

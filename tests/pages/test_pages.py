@@ -193,7 +193,7 @@ def test_an_error_code_of_the_host_is_shown_as_a_general_text(web, ann, kind):
 
 
 def test_a_failure_has_the_same_text_live_and_after_a_reload():
-    script = Path(finders.find("chatmemory/chat-words.js")).read_text(encoding="utf-8")
+    script = Path(finders.find("chatmemory/element/chat-words.js")).read_text(encoding="utf-8")
     texts = script.partition("errors: {")[2].partition("}")[0]
     assert dict(re.findall(r'(\w+): _\(\s*"(.*)",?\s*\),', texts)) == FAILURES
     ours = [kind for kind in vars(errors).values() if isinstance(kind, type)]

@@ -170,7 +170,7 @@ def test_the_page_has_steps_without_a_script(web):
     thought = {"type": "thinking", "thinking": "Hm, \u202erain."}
     store([ASKED, calling(call(city="Lisboa"), content=[thought]), answering("rain"), REPLY])
     page = web.get("/chat/talk/").content.decode()
-    assert '<link rel="stylesheet" href="/static/chatmemory/steps.css">' in page
+    assert '<link rel="stylesheet" href="/static/chatmemory/element/steps.css">' in page
     text = " ".join(unescape(re.sub("<[^>]+>", " ", page[page.index("<article") :])).split())
     steps = 'weather Done Arguments { "city": "Lisboa" } Result rain'
     assert f"Assistant Reasoning Hm, ⟦U+202E⟧rain. {steps} Assistant No rain." in text

@@ -26,9 +26,9 @@ def imported_by(path: Path, known: set[Path]) -> set[Path]:
 
 def test_script_and_style_of_the_chat_page_are_small():
     scripts: set[Path] = set()
-    for name in ("chat.js", "chats.js"):
+    for name in ("element/chat.js", "list/chats.js"):
         imported_by((FILES / name).resolve(), scripts)
-    files = [*sorted(scripts), FILES / "chat.css", FILES / "chats.css"]
+    files = [*sorted(scripts), FILES / "element/chat.css", FILES / "list/chats.css"]
     names = {file.name for file in files}
     assert {"chat.js", "chat-words.js", "view.js", "reply.js", "outbox.js", "ids.js"} <= names
     assert {"chats.js", "marks.js"} <= names

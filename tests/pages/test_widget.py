@@ -19,7 +19,7 @@ POLICY = (
     "require-trusted-types-for 'script'; trusted-types chatmemory"
 )
 HOST_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>A host</title>
-<link rel="stylesheet" href="/host.css"><script type="module" src="/chat.js"></script>
+<link rel="stylesheet" href="/host.css"><script type="module" src="/element/chat.js"></script>
 <main><h1>A host</h1><p>Text, <a href="/">a link</a> and <button>a button</button>.</p>
 <div><chat-memory url="/ws/chat/k/"></chat-memory></div><p>The end.</p></main>"""
 HOST_CSS = "html { font-size: 62.5%; color-scheme: dark } p { color: rgb(1, 2, 3) }"
@@ -89,7 +89,7 @@ def check_access(page: Page, within: str = "html") -> None:
 
 @pytest.mark.firefox
 def test_the_element_has_its_own_style_and_changes_nothing_of_its_page(host):
-    without = HOST_PAGE.replace('<script type="module" src="/chat.js"></script>', "")
+    without = HOST_PAGE.replace('<script type="module" src="/element/chat.js"></script>', "")
     without = without.replace("<chat-memory ", "<chat-memory hidden ")
     serve(host, without, HOST_CSS)
     host.evaluate("document.querySelector('chat-memory').remove()")
@@ -348,7 +348,7 @@ def test_without_a_stylesheet_the_chat_is_shown_and_the_console_names_it(launch,
         page = context.new_page()
         lines: list[str] = []
         page.on("console", lambda line: lines.append(line.text))
-        script = serve(page, HOST_PAGE, HOST_CSS, skip="widget.css")
+        script = serve(page, HOST_PAGE, HOST_CSS, skip="widget/widget.css")
         script.welcome(row(1, "still readable"))
         Chat(page).expect_rows("still readable")
         assert any("stylesheet can't be loaded" in line for line in lines)
@@ -367,7 +367,7 @@ main { display: block }
 """
 PLAIN_CSS = "body { margin: 0 } #box { width: 600px; height: 5000px }"
 HOSTILE_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>A host</title>
-<link rel="stylesheet" href="/host.css"><script type="module" src="/chat.js"></script>
+<link rel="stylesheet" href="/host.css"><script type="module" src="/element/chat.js"></script>
 <main id="box"><input id="name" autofocus></main><dialog></dialog>"""
 ADD = """({key, scheme}) => {
     const made = document.createElement("chat-memory");

@@ -36,6 +36,7 @@ LATE_DEFINITIONS = {
 """Examples in which a link comes before its definition."""
 
 
+@pytest.mark.slow
 def test_each_example_becomes_the_html_of_the_specification_or_is_listed():
     found = examples()
     assert len(found) == 652

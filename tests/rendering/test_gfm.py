@@ -82,16 +82,16 @@ EXAMPLES = {
     "tasks": (
         "- [ ] a\n- [x] b",
         '<ul class="contains-task-list">'
-        '<li class="task-list-item"><span class="task-mark">☐</span> a</li>'
-        '<li class="task-list-item"><span class="task-mark">☑</span> b</li></ul>',
+        '<li class="task-list-item"><span class="task-checkbox">☐</span> a</li>'
+        '<li class="task-list-item"><span class="task-checkbox">☑</span> b</li></ul>',
     ),
     "tasks in tasks": (
         "- [x] a\n  - [ ] b\n- [X] c",
         '<ul class="contains-task-list">'
-        '<li class="task-list-item"><span class="task-mark">☑</span> a'
+        '<li class="task-list-item"><span class="task-checkbox">☑</span> a'
         '<ul class="contains-task-list">'
-        '<li class="task-list-item"><span class="task-mark">☐</span> b</li></ul></li>'
-        '<li class="task-list-item"><span class="task-mark">☑</span> c</li></ul>',
+        '<li class="task-list-item"><span class="task-checkbox">☐</span> b</li></ul></li>'
+        '<li class="task-list-item"><span class="task-checkbox">☑</span> c</li></ul>',
     ),
     "deleted": ("~~a~~ b, c!", "<p><del>a</del> b, c!</p>"),
     "deleted over paragraphs": ("a ~~b\n\nc~~.", "<p>a ~~b</p><p>c~~.</p>"),

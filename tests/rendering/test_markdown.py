@@ -241,6 +241,7 @@ def test_a_hostile_text_is_streamed_in_few_steps(name, monkeypatch):
     assert steps[0] == steps[1]
 
 
+@pytest.mark.slow
 def test_a_table_of_200_by_300_is_cut_at_the_limit_of_cells():
     html = markdown(WIDE_TABLE + "a\n" * 299)
     assert html.count("<td>") + html.count("<th>") <= budget.MAX_TABLE_CELLS
@@ -249,6 +250,7 @@ def test_a_table_of_200_by_300_is_cut_at_the_limit_of_cells():
     assert markdown(full).count("<td>") == budget.MAX_TABLE_CELLS - 200
 
 
+@pytest.mark.slow
 @pytest.mark.regression
 def test_rows_of_a_table_above_the_limit_of_cells_are_text():
     html = markdown("|a|b|\n|-|-|\n" + "|1|2|\n" * 2_000)
@@ -322,6 +324,7 @@ def test_code_without_colors_when_their_time_is_over_and_the_rest_is_rendered(
     assert html.count("<em>") == html.count("</pre>") == 2
 
 
+@pytest.mark.slow
 def test_all_code_of_a_text_has_one_time(monkeypatch, empty_cache):
     monkeypatch.setattr(highlighting, "_lexer_class", lambda name: Slow)
     html = markdown("```java\na\n```\n\n" * 9)

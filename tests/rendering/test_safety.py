@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 CLASS = re.compile(
     r"align-(left|center|right)|language-\S+|hl-[a-z]+|blocked-image|definition|footnote-(back|ref)"
-    r"|footnotes|link-host|math|contains-task-list|table-scroll|task-list-item|task-mark"
+    r"|footnotes|link-host|math|contains-task-list|table-scroll|task-list-item|task-checkbox"
 )
 VOID = {"br", "hr", "img"}
 

@@ -31,7 +31,7 @@ CASES = {
     "a[^1]\n\n[^1]: b\n\n[^2]: /c": "<p>a[^1]</p>\n<p>[^1]: b</p>\n<p>[^2]: /c</p>\n",
     "- [x] ~~a~~ $b_1_$\n": (
         '<ul class="contains-task-list">\n<li class="task-list-item">'
-        '<span class="task-mark">☑</span> <del>a</del> <span class="math">$b_1_$</span></li>\n'
+        '<span class="task-checkbox">☑</span> <del>a</del> <span class="math">$b_1_$</span></li>\n'
         "</ul>\n"
     ),
 }

@@ -55,7 +55,7 @@ def _graph(settings, monkeypatch):
     }
     yield
     MADE.clear()
-    finding._find.cache_clear()
+    finding._find_responder.cache_clear()
 
 
 @tool

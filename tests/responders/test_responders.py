@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(f"data: {data}\n\n".encode())
         self.wfile.flush()
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's name
+    def log_message(self, format: str, *args: object) -> None:
         """Log nothing."""
 
 
@@ -137,7 +137,7 @@ def provider() -> Iterator[Provider]:
 def _fresh() -> Iterator[None]:
     yield
     MADE.clear()
-    finding._find.cache_clear()
+    finding._find_responder.cache_clear()
 
 
 def factory(session: Session) -> Any:
@@ -656,6 +656,7 @@ async def test_an_error_of_the_responder_itself_is_not_a_provider_error(settings
         await ask(f"{__name__}.{name}", settings)
 
 
+@pytest.mark.slow
 async def test_a_window_that_is_too_long_for_the_model_is_context_too_long(provider, settings):
     provider.says = [(400, "context_length_exceeded")]
     with pytest.raises(ContextTooLong):
@@ -696,7 +697,7 @@ async def test_a_responder_may_use_langchains_own_memory(provider, settings):
         provider.model(), lambda session_id: DjangoChatMessageHistory(session_id, owner=None)
     )
     assert admitted.claim is not None
-    with run_context(admitted.claim):
+    with run_context(admitted.claim, {}):
         _, [message] = await ask_runnable(wrapped, settings, request(window))
     assert message["content"] == "noted"
     assert [m["content"] for m in provider.asked[0]["messages"]] == ["a", "b", "hello"]

@@ -14,7 +14,7 @@ from django.db.models import F
 from chatmemory import services
 from chatmemory.access import rates
 from chatmemory.access.visitors import digest_of
-from chatmemory.database.after_commit import visitor_ended
+from chatmemory.database.after_commit import changes, visitor_ended
 from chatmemory.database.locks import lock_visitor, locked_transaction
 from chatmemory.errors import Conflict, MemoryUnavailable, NotFound, Unauthenticated
 from chatmemory.models import (
@@ -371,3 +371,23 @@ def test_a_send_that_races_with_the_adoption_opens_no_session():
             sent.result(DEADLINE)
     assert keys_of(ann) == ["a"]
     assert Visitor.objects.get().adopted_by == ann.owner
+
+
+def test_an_open_chat_learns_first_that_its_visitor_ends(ann, django_capture_on_commit_callbacks):
+    """Otherwise it would show that an operator has removed the chat."""
+    guest = guest_with("talk")
+    heard = []
+
+    def note(signal, **_):
+        heard.append(signal)
+
+    signals = (visitor_ended, changes)
+    for signal in signals:
+        signal.connect(note)
+    try:
+        with django_capture_on_commit_callbacks(execute=True):
+            services.adopt_visitor(by=ann, visitor=guest)
+    finally:
+        for signal in signals:
+            signal.disconnect(note)
+    assert heard == [*signals]

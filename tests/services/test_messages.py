@@ -36,9 +36,10 @@ from chatmemory.services import (
     purge_session,
     read_history,
     read_page,
+    redact_message,
     trim_session,
 )
-from chatmemory.services.turns.progress import start_turn
+from chatmemory.services.turns.progress import finish_turn, start_turn
 from tests.factories import TALK, make_messages, make_session, make_user
 from tests.locking import held, kill_waiting_connections, second_connection, thread
 
@@ -725,3 +726,39 @@ def test_a_thousand_appends_update_no_index_of_the_session(roomy_pages):
             "a", session_key=key
         )  # the first append of a day changes last_active_day and its index
     assert hot_share(keys) >= 0.99
+
+
+@pytest.mark.parametrize("policy", ["reject", "defer"])
+def test_the_author_of_a_message_is_kept(policy):
+    make_session()
+    claim = admit_turn(**TALK, client_id="run", content="hi", owner="me").claim
+    given = {**TALK, "client_id": "by", "author": "operator:3", "if_busy": policy}
+    if policy == "defer":
+        assert append_messages(**given, messages=make_messages("a", "b")).is_deferred
+        assert append_messages(**given, messages=make_messages("a", "b")).is_duplicate
+        with pytest.raises(Conflict):
+            append_messages(**{**given, "author": None}, messages=make_messages("a", "b"))
+    finish_turn(claim=claim, status="complete", message={"role": "assistant", "content": "ok"})
+    assert append_messages(**given, messages=make_messages("a", "b")).is_duplicate == (
+        policy == "defer"
+    )
+    authors = Message.objects.in_order().values_list("author", flat=True)
+    assert list(authors) == [None, None, "operator:3", "operator:3"]
+    redact_message(**TALK, seq=3, reason="")
+    assert Message.objects.get(seq=3).author == "operator:3"
+
+
+@pytest.mark.parametrize("author", ["", "x" * 101, "a\0b"])
+def test_an_author_that_cannot_be_stored_is_refused(author):
+    with pytest.raises(BadInput) as refused:
+        append_messages(**TALK, messages=make_messages("a"), author=author, create=True)
+    assert refused.value.field == "author"
+    assert not Session.objects.exists()
+
+
+def test_people_pass_no_author():
+    by = Actor.user(make_user())
+    with pytest.raises(TypeError, match="A user writes in their own name; pass no author"):
+        append_messages(
+            session_key="talk", messages=make_messages("a"), by=by, author="user:2", create=True
+        )

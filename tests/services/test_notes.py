@@ -10,13 +10,13 @@ from chatmemory.services import (
     Actor,
     add_note,
     append_messages,
-    check_integrity,
     delete_note,
     erase_person,
     purge_session,
     restore_session,
-    vacuum,
 )
+from chatmemory.services.integrity.sessions import check_integrity
+from chatmemory.services.removal.vacuum import vacuum
 from tests.factories import TALK, make_messages, make_session, make_user
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
@@ -17,10 +17,11 @@ from chatmemory.services import (
     Actor,
     admit_turn,
     append_messages,
-    check_integrity,
+    archive_session,
     clear_session,
     get_session,
     hold_session,
+    list_sessions,
     open_session,
     purge_session,
     read_history,
@@ -31,6 +32,7 @@ from chatmemory.services import (
     update_session,
     user_scope,
 )
+from chatmemory.services.integrity.sessions import check_integrity
 from chatmemory.services.sessions import unexplained_refusal
 from tests.factories import BY, TALK, make_messages, make_session, make_user
 from tests.locking import concurrently
@@ -229,6 +231,69 @@ def test_a_turn_that_waits_or_runs_when_its_session_ends_continues():
         stop_turn(**TALK, turn="one")
 
 
+RECENT = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("columns", "is_found"),
+    [
+        ({"ttl_seconds": 3600, "last_message_at": LONG_AGO}, False),
+        ({"ttl_seconds": 3600, "last_message_at": None, "created_at": LONG_AGO}, False),
+        ({"ttl_seconds": 3600, "last_message_at": RECENT}, True),
+        ({"ttl_seconds": 2**31 - 1, "last_message_at": LONG_AGO}, True),
+        ({"ttl_seconds": 3600, "last_message_at": RECENT, "expires_at": LONG_AGO}, False),
+        ({"ttl_seconds": 3600, "last_message_at": LONG_AGO, "expires_at": RECENT}, False),
+        ({"ttl_seconds": 3600, "last_message_at": RECENT, "expires_at": RECENT}, True),
+        ({"ttl_seconds": 3600, "last_message_at": LONG_AGO, "held_at": LONG_AGO}, True),
+        ({"ttl_seconds": 2**31 - 1, "last_message_at": None}, True),
+    ],
+)
+@pytest.mark.parametrize("site_ttl", [None, 60, 2**33])
+def test_a_session_ends_at_its_earlier_end(settings, columns, is_found, site_ttl):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SESSION_TTL": site_ttl}
+    session = make_session(**columns)
+    assert Session.objects.active().exists() == is_found
+    if session.held_at is None:
+        assert (session.ends_at > datetime.now(UTC)) == is_found
+    if is_found:
+        append_messages(**TALK, messages=make_messages("a"))
+    else:
+        with pytest.raises(NotFound):
+            append_messages(**TALK, messages=make_messages("a"))
+
+
+def test_the_end_by_ttl_moves_with_each_message():
+    session = open_session(**TALK, ttl_seconds=3600)
+    append_messages(**TALK, messages=make_messages("a"))
+    session.refresh_from_db()
+    assert session.ends_at == session.last_message_at + timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    "open_at",
+    [open_session, partial(append_messages, messages=make_messages("a"), create=True)],
+    ids=["open", "append"],
+)
+def test_keys_of_foreign_clients_are_reserved(open_at):
+    with pytest.raises(BadInput, match=r"^Keys that begin with ui: are reserved") as refused:
+        open_at(**{**TALK, "session_key": "ui:1"})
+    assert refused.value.field == "session_key"
+    assert not Session.objects.exists()
+
+
+@pytest.mark.parametrize("ttl", [True, 1.5, "60"])
+def test_a_ttl_of_another_type_is_refused(ttl):
+    with pytest.raises(TypeError, match="ttl_seconds must be an integer"):
+        open_session(**TALK, ttl_seconds=ttl)
+
+
+@pytest.mark.parametrize("ttl", [0, -1, 2**31])
+def test_a_ttl_that_cannot_be_stored_is_refused(ttl):
+    with pytest.raises(BadInput) as refused:
+        open_session(**TALK, ttl_seconds=ttl)
+    assert (refused.value.code, refused.value.field) == ("bad_number", "ttl_seconds")
+
+
 @pytest.mark.django_db(transaction=True)
 def test_simultaneous_calls_purge_an_expired_session_once():
     make_session(expires_at=LONG_AGO)
@@ -258,6 +323,35 @@ def test_a_page_of_an_empty_session_still_has_its_head():
     page = read_page(**TALK)
     assert page.rows == []
     assert (page.head.pk, page.head.title, page.head.epoch) == (session.pk, "Empty", session.epoch)
+
+
+def test_sessions_are_listed_in_pages_the_last_active_first():
+    for key in ("one", "two", "three"):
+        make_session(key)
+    make_session("other", owner=make_user("ann"))
+    append_messages(**{**TALK, "session_key": "one"}, messages=make_messages("a"))
+    address = {"by": BY, "scope": SERVER}
+    page = list_sessions(**address, limit=2)
+    assert [session.key for session in page.sessions] == ["one", "three"]
+    rest = list_sessions(**address, limit=2, cursor=page.next)
+    assert ([session.key for session in rest.sessions], rest.next) == (["two"], None)
+
+
+def test_sessions_are_listed_by_state_and_title():
+    open_session(**{**TALK, "session_key": "one"}, title="Rain in Oslo")
+    open_session(**{**TALK, "session_key": "two"}, title="Sun")
+    archive_session(**{**TALK, "session_key": "two"}, reason="test")
+    address = {"by": BY, "scope": SERVER}
+    for chosen in ({"title": "oslo"}, {"archived": False}):
+        assert [found.key for found in list_sessions(**address, **chosen).sessions] == ["one"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"limit": 0}, {"limit": 1001}, {"cursor": "soon"}, {"title": "a\x00"}]
+)
+def test_a_list_of_sessions_with_a_wrong_value_is_refused(wrong):
+    with pytest.raises(BadInput):
+        list_sessions(by=BY, scope=SERVER, **wrong)
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1_001])

@@ -9,14 +9,14 @@ from chatmemory.models import AuditEntry, Session, SessionTag
 from chatmemory.services import (
     Actor,
     append_messages,
-    check_integrity,
     erase_person,
     purge_session,
     restore_session,
     tag_session,
     untag_session,
-    vacuum,
 )
+from chatmemory.services.integrity.sessions import check_integrity
+from chatmemory.services.removal.vacuum import vacuum
 from chatmemory.services.tags import tags_of
 from tests.factories import TALK, make_messages, make_session, make_user
 

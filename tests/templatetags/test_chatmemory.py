@@ -14,7 +14,7 @@ from chatmemory.access.visitors import COOKIE
 from chatmemory.errors import NotFound
 
 KEY = "0b6f3b0c-9d2f-4c39-8d0c-6f3a0c2b1e4d"
-SCRIPT = '<script type="module" src="/static/chatmemory/chat.js"></script>\n'
+SCRIPT = '<script type="module" src="/static/chatmemory/element/chat.js"></script>\n'
 LOGIN = "/accounts/login/?next=/shop/%3Fpage%3D2"
 urlpatterns: list[object] = []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from chatmemory.testing.stores import StoreFactory
 from chatmemory.testing.workers import WorkerPool
 from tests.careless import FAILING_TESTS, factory_of
 from tests.conftest import database_environment
-from tests.peers.scoreboard import cells_of, table, titles
+from tests.programs.peers.scoreboard import titles
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = {name.removeprefix("test_") for name in dir(MemoryContract) if name.startswith("test_")}
@@ -176,71 +175,20 @@ def test_each_test_of_the_contract_fails_for_a_faulty_store():
 
 
 @pytest.mark.slow
-def test_the_contract_needs_neither_django_nor_langchain():
-    code = (
-        "import sys, chatmemory.testing.contract\n"
-        "print(sorted({name.partition('.')[0] for name in sys.modules}"
-        " & {'django', 'langchain_core', 'channels', 'asgiref'}))"
-    )
+def test_the_contract_needs_no_settings_no_models_and_no_langchain():
+    """The processes of other stores import it without Django."""
+    code = "import sys, chatmemory.testing.contract; print(*sys.modules)"
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)  # noqa: S603  # our own command line
-    assert done.stdout == "[]\n"
+    env = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    done = subprocess.run(command, cwd=ROOT, env=env, check=False, capture_output=True, text=True)  # noqa: S603  # our own command line
+    assert done.stderr == ""
+    names = done.stdout.split()
+    ours = {name for name in names if name.startswith("chatmemory.")}
+    assert {name for name in ours if not name.startswith("chatmemory.testing")} == set()
+    packages = {name.partition(".")[0] for name in names}
+    assert packages & {"django", "langchain_core", "channels", "asgiref", "rest_framework"} == set()
 
 
 def test_the_page_of_the_contract_describes_each_test():
     page = (ROOT / "docs/contract.md").read_text()
     assert {title for title in titles().values() if f"- {title}.\n" not in page} == set()
-
-
-def test_the_scoreboard_shows_each_test():
-    page = (ROOT / "docs/peers.md").read_text()
-    assert {title for title in titles().values() if f"| {title} |" not in page} == set()
-
-
-@pytest.mark.slow
-def test_the_scoreboard_counts_what_a_store_loses(tmp_path):
-    results = tmp_path / "results.json"
-    options = ["-c", "tests/peers/pytest.ini", "--rootdir", ".", "--noconftest"]
-    command = [sys.executable, "-m", "pytest", "-p", "tests.peers.results", *options]
-    chosen = ["tests/peers/careless.py", "-k", "users_are_separate or a_session_expires"]
-    env = {**os.environ, "PEERS_RESULTS": str(results), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run([*command, *chosen], cwd=ROOT, env=env, check=False, capture_output=True)  # noqa: S603  # our own command line
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED
-    rows = table(
-        cells_of(json.loads(results.read_text())),
-        ["one list for all", "read, changed, written back", "nothing"],
-    ).splitlines()
-    users = (
-        "| Two users' sessions of the same name are separate | **12 of 24 of others** | pass |  |"
-    )
-    assert users in rows
-    assert (
-        "| A session expires completely, and a new one starts | not offered | not offered |  |"
-        in rows
-    )
-
-
-def result(outcome: str, why: str = "", **counts: tuple[int, int]) -> dict[str, Any]:
-    return {
-        "column": "a",
-        "test": "test_x",
-        "outcome": outcome,
-        "counts": counts,
-        "why": why,
-    }
-
-
-@pytest.mark.parametrize(
-    ("results", "shown"),
-    [
-        ([result("passed")], "pass"),
-        ([result("passed"), result("failed", lost=(2, 4))], "**2 of 4 lost**"),
-        ([result("failed", lost=(1, 4)), result("failed", lost=(3, 4))], "**3 of 4 lost**"),
-        ([result("failed", "KeyError: 'a'")], "**KeyError: 'a'**"),
-        ([result("passed"), result("skipped", "not offered: trim")], "pass"),
-        ([result("skipped", "not offered: trim")], "not offered"),
-        ([result("skipped", "no server")], "not run: no server"),
-    ],
-)
-def test_a_cell_shows_the_worst_result_of_its_variants(results, shown):
-    assert str(cells_of(results)["a", "x"]) == shown

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from asgiref.sync import async_to_sync
 from django.core import mail
-from django.db import connections
+from django.db import connections, transaction
 from django.test import Client, override_settings
 
 from chatmemory.conf import settings
@@ -183,6 +183,19 @@ def test_a_socket_and_a_waiting_post_raise_the_error_in_the_test():
     send = {"client_id": "1", "text": "Hello", "wait": 5}
     with pytest.raises(ChatMemoryTestMixinMissing):
         client.post("/api/sessions/talk/messages/", send, content_type="application/json")
+
+
+@pytest.mark.django_db
+def test_a_hook_of_a_hook_is_called():
+    called = []
+
+    def work():
+        transaction.on_commit(lambda: transaction.on_commit(lambda: called.append("inner")))
+        transaction.on_commit(lambda: called.append("outer"))
+
+    host_tests.as_if_committed(work)
+    assert called == ["outer", "inner"]
+    assert not connections["default"].run_on_commit
 
 
 def test_connections_are_recorded_only_during_tests(monkeypatch):

@@ -15,7 +15,12 @@ FOLDER = django_settings.BASE_DIR / "var/screens" / THEME
 HAS_DARK = {"django": True, "unfold": True, "grappelli": False, "jazzmin": False}
 """Whether the theme follows the color scheme of the browser."""
 
-OWN = {"django": (), "unfold": ("Filter",), "grappelli": (), "jazzmin": ("Show all",)}
+OWN = {
+    "django": (),
+    "unfold": ("Filters",),
+    "grappelli": ("Filters",),
+    "jazzmin": ("Filters", "Show all"),
+}
 """What the theme offers in another way: filters in a drawer, an icon."""
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any, ClassVar
 
+from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth import get_user_model
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
@@ -12,16 +15,27 @@ from chatmemory.access.actors import all_scopes_of, check_person
 from chatmemory.admin.choices import ChoiceFilter, FromFilter, TextFilter, UntilFilter
 from chatmemory.admin.text import number_of
 from chatmemory.errors import BadInput
-from chatmemory.models import AuditAction, Session
+from chatmemory.models import NO_READING, AuditAction, Session
 from chatmemory.services.audit.keys import key_hashes
 
 
 class ActionFilter(ChoiceFilter):
-    """By the action of the audit entry."""
+    """By the action; at first, all entries but readings, which a page writes by itself."""
 
     title = _("action")
     parameter_name = "action_is"
-    conditions: ClassVar = {name: (label, Q(action=name)) for name, label in AuditAction.choices}
+    conditions: ClassVar = {
+        "changes": (_("Changes"), NO_READING),
+        "all": (_("All"), Q()),
+        **{name: (label, Q(action=name)) for name, label in AuditAction.choices},
+    }
+
+    def value(self) -> str:
+        given = super().value()
+        return given if given in self.conditions else "changes"
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        return islice(super().choices(changelist), 1, None)  # without Django's "All"
 
 
 class ActorFilter(TextFilter):
@@ -40,7 +54,7 @@ class ActorFilter(TextFilter):
 class SessionFilter(TextFilter):
     """By the primary key of the session."""
 
-    title = _("session")
+    title = _("conversation")
     parameter_name = "session_pk"
     input_mode = "numeric"
 

@@ -15,14 +15,15 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 from django.views import View
 
-from chatmemory import codec, services, transfer
+from chatmemory import codec, formats
 from chatmemory.admin.keyset import list_without_rows
 from chatmemory.admin.readonly import ReadOnlyAdmin
 from chatmemory.admin.text import visible
 from chatmemory.database.batches import in_pages
 from chatmemory.errors import ChatMemoryError
+from chatmemory.formats.people import csv_row
 from chatmemory.models import AuditEntry
-from chatmemory.transfer.people import csv_row
+from chatmemory.services.audit.seals import audit_state, verify_audit
 
 CSV_COLUMNS = (
     "number",
@@ -64,7 +65,7 @@ class CsvView(AuditPage):
             for entry in in_pages(entries, "-pk")
             if self.model_admin.permits(request, "view", obj=entry)
         )
-        return transfer.file_response(
+        return formats.file_response(
             request, _csv(rows), content_type="text/csv", filename="audit.csv"
         )
 
@@ -91,7 +92,7 @@ class VerifyView(AuditPage):
         findings = None
         if form.is_valid() and not self.is_too_long():
             try:
-                found = services.verify_audit(head=form.cleaned_data["head"])
+                found = verify_audit(head=form.cleaned_data["head"])
                 findings = [finding.sentence for finding in islice(found, MAX_FINDINGS)]
             except ChatMemoryError as error:
                 form.add_error("head", str(error))
@@ -103,23 +104,17 @@ class VerifyView(AuditPage):
 
     def render(self, form: forms.Form, findings: list[str] | None = None) -> HttpResponse:
         """Return the page; `findings` is None before a verification."""
-        context = {
-            **self.model_admin.admin_site.each_context(self.request),
-            "opts": AuditEntry._meta,
-            "title": _("Verify the audit"),
-            "state": services.audit_state(),
-            "is_too_long": self.is_too_long(),
-            "findings": findings,
-            "form": AdminForm(form, [(None, {"fields": ["head"]})], {}),  # type: ignore[arg-type]  # takes any form
-            "errors": form.errors,
-        }
+        context = self.model_admin.page_context(
+            self.request,
+            title=_("Verify the audit"),
+            state=audit_state(),
+            is_too_long=self.is_too_long(),
+            findings=findings,
+            form=AdminForm(form, [(None, {"fields": ["head"]})], {}),  # type: ignore[arg-type]  # takes any form
+            errors=form.errors,
+        )
         template = "admin/chatmemory/auditentry/verify.html"
         return TemplateResponse(self.request, template, context)
-
-
-def actor_text(entry: AuditEntry) -> str:
-    """Return the label and the kind of the actor."""
-    return f"{visible(entry.actor_label)} ({entry.actor_kind})"
 
 
 def _csv(entries: Iterable[AuditEntry]) -> Iterator[str]:
@@ -132,7 +127,7 @@ def _csv(entries: Iterable[AuditEntry]) -> Iterator[str]:
             entry.session_pk,
             entry.from_seq,
             entry.to_seq,
-            actor_text(entry),
+            f"{visible(entry.actor_label)} ({entry.actor_kind})",
             visible(entry.reason),
             codec.dump_json(entry.counts) if entry.counts else "",
         )

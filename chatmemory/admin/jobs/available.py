@@ -12,7 +12,7 @@ from chatmemory.admin.jobs.words import TITLES, reason_of
 from chatmemory.admin.readonly import LIST_FILTERS, ReadOnlyAdmin
 from chatmemory.models import JobAction, Session
 from chatmemory.services.jobs.actions import permission_of
-from chatmemory.services.jobs.preview import exempt_codes
+from chatmemory.services.jobs.preview import skip_codes
 
 if TYPE_CHECKING:
     from chatmemory.admin.choices import Label
@@ -45,7 +45,7 @@ def available_actions(
     Of hold and release, archive and unarchive, it returns one. A restore or the end of a stuck
     reply is offered only if it would have an effect.
     """
-    codes = exempt_codes(session)
+    codes = skip_codes(session)
     useless = {name for name, code in codes.items() if code}
     useful = ALTERNATIVES.keys() - useless
     # The action that changes nothing, if the other one would: never both, and never neither.
@@ -57,7 +57,7 @@ def available_actions(
         Offer(
             action=name,
             label=TITLES[name],
-            url=f"{model_admin.url_of('session_act', name)}?{query}",
+            url=f"{model_admin.url_of('session_action', name)}?{query}",
             disabled=reason_of(codes[name]) if codes.get(name) else "",
         )
         for name in TITLES

@@ -8,8 +8,8 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from chatmemory import transfer
-from chatmemory.admin.jobs.act import ConfirmPage
+from chatmemory import formats
+from chatmemory.admin.jobs.action import ConfirmPage
 from chatmemory.admin.jobs.words import EXPORT
 from chatmemory.admin.readonly import operator
 from chatmemory.errors import ChatMemoryError
@@ -33,7 +33,7 @@ class ExportPage(ConfirmPage):
         try:
             export = begin_export_of(
                 sessions=self.select().sessions,
-                form=given["form"],
+                format=given["format"],
                 by=operator(request),
                 reason=given["reason"],
             )
@@ -42,8 +42,8 @@ class ExportPage(ConfirmPage):
             return self.show(form)
         # An ASGI server would read all of a sync iterator into memory.
         is_async = isinstance(request, ASGIRequest)
-        text = transfer.awrite_export(export) if is_async else transfer.write_export(export)
-        written = transfer.FORMS[export.form]
+        text = formats.awrite_export(export) if is_async else formats.write_export(export)
+        written = formats.FORMATS[export.format]
         kind = f"{written.content_type}; charset=utf-8"
         response = StreamingHttpResponse(text, content_type=kind)
         response["Content-Disposition"] = f'attachment; filename="chats.{written.suffix}"'

@@ -10,19 +10,22 @@ from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext_lazy as _
 
-from chatmemory import transfer
+from chatmemory import formats
 from chatmemory.admin.jobs.words import EXPORT
 from chatmemory.admin.text import number_of
 from chatmemory.models import MAX_TAG_CHARS, JobAction
 
 KEEP_LAST = 50
-"""The default number of messages that a trim keeps."""
+"""The most messages that a trim keeps unless the operator changes it."""
 
 _WIDE = {"class": "vTextField"}
 
 
-class ActForm(forms.Form):
-    """The reason, and the number that the preview showed. The audit truncates a long reason."""
+class ActionForm(forms.Form):
+    """The reason, and what the preview showed: the number, and its time in milliseconds.
+
+    The audit truncates a long reason.
+    """
 
     reason = forms.CharField(
         label=_("Reason"),
@@ -32,10 +35,13 @@ class ActForm(forms.Form):
     count = forms.IntegerField(
         required=False, help_text=_("Type this number to confirm."), widget=forms.HiddenInput
     )
+    seen_at = forms.IntegerField(
+        required=False, min_value=0, max_value=2**53, widget=forms.HiddenInput
+    )
 
-    def __init__(self, data: Any = None, *, typed: str = "") -> None:
+    def __init__(self, data: Any = None, *, typed: str = "", initial: Any = None) -> None:
         """`typed` is the label of the number, if the operator must type it."""
-        super().__init__(data)
+        super().__init__(data, initial=initial)
         if typed:
             count = self.fields["count"]
             count.widget, count.label, count.required = forms.NumberInput(), typed, True
@@ -45,20 +51,16 @@ class ActForm(forms.Form):
         return {}
 
 
-class SeenForm(ActForm):
-    """Also keeps when the preview was made: `seen_at`, see `services/jobs/actions.py`."""
-
-    seen_at = forms.IntegerField(
-        required=False, min_value=0, max_value=2**53, widget=forms.HiddenInput
-    )
+class SeenForm(ActionForm):
+    """Passes on the time of the preview: see `services/jobs/actions.py`."""
 
     def params(self) -> dict[str, Any]:
         seen_at = self.cleaned_data.get("seen_at")
         return {} if seen_at is None else {"seen_at": seen_at}
 
 
-class TrimForm(ActForm):
-    """Also asks what to keep."""
+class TrimForm(ActionForm):
+    """Asks for a reason, and what to keep."""
 
     limit = forms.ChoiceField(
         label=_("Limit"),
@@ -69,7 +71,6 @@ class TrimForm(ActForm):
             ("before", _("Remove messages before a date")),
             ("before_seq", _("Remove messages below a number")),
         ],
-        initial="keep_last",
     )
     value = forms.CharField(
         label=_("Number or date"),
@@ -77,7 +78,6 @@ class TrimForm(ActForm):
             "A date as 2026-01-31 or 2026-01-31 08:00. Turns are kept whole, so a few more "
             "messages may remain."
         ),
-        initial=str(KEEP_LAST),
     )
     field_order = ("limit", "value", "reason", "count")
 
@@ -96,8 +96,8 @@ class TrimForm(ActForm):
         return {limit: value} if limit and value is not None else {}
 
 
-class TagForm(ActForm):
-    """Also asks for the tag."""
+class TagForm(ActionForm):
+    """Asks for a reason and the tag."""
 
     tag = forms.CharField(
         label=_("Tag"), max_length=MAX_TAG_CHARS, widget=forms.TextInput(attrs=_WIDE)
@@ -109,18 +109,18 @@ class TagForm(ActForm):
         return {"tag": tag} if tag else {}
 
 
-class ExportForm(ActForm):
-    """Also asks for the form of the file."""
+class ExportForm(ActionForm):
+    """Asks for a reason and the format of the file."""
 
-    form = forms.ChoiceField(
-        label=_("Form"),
-        choices=[(name, name) for name in transfer.FORMS if not name.startswith("own-")],
+    format = forms.ChoiceField(
+        label=_("Format"),
+        choices=[(name, name) for name in formats.FORMATS if not name.startswith("own-")],
         help_text=_("Only jsonl can be imported again without loss."),
     )
-    field_order = ("form", "reason", "count")
+    field_order = ("format", "reason", "count")
 
 
-FORMS: dict[str, type[ActForm]] = {
+FORMS: dict[str, type[ActionForm]] = {
     JobAction.TRIM: TrimForm,
     JobAction.TAG: TagForm,
     JobAction.UNTAG: TagForm,

@@ -7,17 +7,16 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.urls import URLPattern, path
 from django.utils.html import format_html
-from django.utils.text import Truncator
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory.admin.choices import ChoiceFilter
 from chatmemory.admin.jobs.base import visible_jobs
-from chatmemory.admin.jobs.words import TITLES
+from chatmemory.admin.jobs.words import job_name
 from chatmemory.admin.readonly import ReadOnlyAdmin
-from chatmemory.admin.text import visible
+from chatmemory.admin.sections import JOBS
+from chatmemory.admin.text import ago, clamped, grouped, visible
 from chatmemory.models import Job, JobAction
-
-REASON_WORDS = 20
 
 
 class StatusFilter(ChoiceFilter):
@@ -44,7 +43,8 @@ class JobAdmin(ReadOnlyAdmin):
     """
 
     view_codename = "view_session"
-    list_display = ("title", "status", "progress", "actor_label", "created_at", "short_reason")
+    section = JOBS
+    list_display = ("title", "status", "progress", "who", "when", "why")
     list_display_links = None
     list_filter = (StatusFilter, JobActionFilter)
     ordering = ("-pk",)
@@ -58,17 +58,26 @@ class JobAdmin(ReadOnlyAdmin):
         return [path("", wrapped, name="chatmemory_job_changelist")]
 
     @admin.display(description=_("job"))
-    def title(self, job: Job) -> str:
-        label = f"{TITLES.get(job.action, job.action)} ({job.pk})"
-        return format_html('<a href="{}">{}</a>', self.url_of("job_change", job.pk), label)
+    def title(self, job: Job) -> SafeString:
+        html = '<a href="{}">{}</a> <span class="chatmemory-aside">#{}</span>'
+        return format_html(html, self.url_of("job_change", job.pk), job_name(job), job.pk)
 
-    @admin.display(description=_("sessions"))
+    @admin.display(description=_("conversations"))
     def progress(self, job: Job) -> str:
-        done = _("%(done)s of %(total)s") % {"done": job.done, "total": job.total}
+        counts = {"done": grouped(job.done), "total": grouped(job.total)}
+        done = _("%(done)s of %(total)s") % counts
         if not job.skipped:
             return str(done)
-        return f"{done} ({_('skipped: %(number)s') % {'number': job.skipped_count}})"
+        return f"{done} ({_('skipped: %(number)s') % {'number': grouped(job.skipped_count)}})"
+
+    @admin.display(description=_("operator"))
+    def who(self, job: Job) -> str:
+        return visible(job.actor_label)
+
+    @admin.display(description=_("confirmed"))
+    def when(self, job: Job) -> SafeString:
+        return ago(job.created_at)
 
     @admin.display(description=_("reason"))
-    def short_reason(self, job: Job) -> str:
-        return Truncator(visible(job.reason)).words(REASON_WORDS)
+    def why(self, job: Job) -> SafeString:
+        return clamped(job.reason)

@@ -6,22 +6,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory.admin.jobs.base import JobsPage, execute, fields_of, new_owner, visible_jobs
-from chatmemory.admin.jobs.forms import ActForm
-from chatmemory.admin.jobs.results import done_text
+from chatmemory.admin.jobs.forms import ActionForm
 from chatmemory.admin.jobs.selection import DecidesBySession, permitted
-from chatmemory.admin.jobs.words import EXPLANATIONS, TITLES, reason_of
-from chatmemory.admin.privacy import names_of
+from chatmemory.admin.jobs.words import TITLES, job_name, reason_of, skipped_by
+from chatmemory.admin.privacy import name_of, visible_names
 from chatmemory.admin.readonly import operator
+from chatmemory.admin.sections import JOBS, may_view
 from chatmemory.admin.text import number_of, visible
 from chatmemory.errors import ChatMemoryError
-from chatmemory.models import Job, JobItem, Session
+from chatmemory.models import AuditEntry, Job, JobItem, Session
 from chatmemory.services.jobs.actions import ACTIONS
 from chatmemory.services.jobs.claims import claim_job, claim_of
 from chatmemory.services.jobs.create import is_undoable, undo_job
@@ -33,11 +32,11 @@ PER_PAGE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemRow:
-    """A session of the job; `session` is None if the operator cannot view it, or it is deleted."""
+    """A session of the job."""
 
     item: JobItem
-    session: Session | None
     name: str
+    """Empty if the operator cannot view the session, or if it is deleted."""
 
     @property
     def outcome(self) -> str:
@@ -47,16 +46,15 @@ class ItemRow:
 class OneJobPage(JobsPage):
     """A page about the job that the address names."""
 
+    section = JOBS
+
     def find(self, pk: int) -> Job:
         """Return a job that the operator can view. Raises PermissionDenied, Http404."""
         self.model_admin.require(self.request, "view")
-        job = visible_jobs(self.request).select_related("undo_of").filter(pk=pk).first()
+        job = visible_jobs(self.request).filter(pk=pk).first()
         if job is None:
             raise Http404
         return job
-
-    def to_job(self, pk: int) -> HttpResponse:
-        return redirect(self.model_admin.url_of("job_change", pk))
 
 
 class JobPage(OneJobPage):
@@ -72,13 +70,13 @@ class JobPage(OneJobPage):
             execute(claim)
             job.refresh_from_db()
         rows = self.rows(job)
+        related = visible_jobs(request).filter(Q(pk=job.undo_of_id) | Q(undo_of=job))
         context = {
-            **self.page(_("Job %(pk)s") % {"pk": pk}),
+            **self.page(job_name(job)),
             "job": job,
-            "action": TITLES.get(job.action, job.action),
+            "skipped": skipped_by(job),
             "reason": visible(job.reason),
-            "done_text": done_text(job),
-            "skipped": [(code, reason_of(code), n) for code, n in sorted(job.skipped.items())],
+            "back": self.back,
             "params": ", ".join(
                 f"{name}: {visible(str(v))}" for name, v in job.params.items() if name != "seen_at"
             ),
@@ -87,10 +85,9 @@ class JobPage(OneJobPage):
             "outcome": request.GET.get("outcome", ""),
             "error": reason_of(job.error) if job.error else "",
             "can_cancel": job.is_active and job.cancel_requested_at is None,
-            "can_undo": is_undoable(job)
-            and self.model_admin.permits(request, ACTIONS[ACTIONS[job.action].undo].permission),
-            "can_view_audit": request.user.has_perm("chatmemory.view_audit"),
-            "undone_by": job.undone_by.order_by("-pk").first(),
+            "can_undo": self.may_undo(job),
+            "can_view_audit": may_view(self.model_admin.admin_site, request, AuditEntry),
+            "related": [(one, job_name(one)) for one in related.order_by("pk")],
         }
         return TemplateResponse(request, "admin/chatmemory/job/job.html", context)
 
@@ -104,22 +101,9 @@ class JobPage(OneJobPage):
         if (after := number_of(self.request.GET.get("after", ""))) is not None:
             items = items.filter(session_pk__gt=after)
         found = list(items[: PER_PAGE + 1])
-        sessions = self.model_admin.get_queryset(self.request).defer("instructions", "metadata")
-        by_pk = sessions.in_bulk([item.session_pk for item in found])
-        permitted = {
-            pk: session
-            for pk, session in by_pk.items()
-            if self.model_admin.permits(self.request, "view", obj=session)
-        }
-        names = names_of(self.model_admin, self.request, [*permitted.values()])
-        return [
-            ItemRow(
-                item=item,
-                session=permitted.get(item.session_pk),
-                name=names.get(item.session_pk, ""),
-            )
-            for item in found
-        ]
+        pks = [item.session_pk for item in found]
+        names = visible_names(self.model_admin, self.request, pks)
+        return [ItemRow(item=item, name=names.get(item.session_pk, "")) for item in found]
 
 
 class CancelPage(OneJobPage):
@@ -134,7 +118,7 @@ class CancelPage(OneJobPage):
             messages.success(request, _("The job stops. What it has done stays done."))
         else:
             messages.warning(request, _("The job has ended already."))
-        return self.to_job(pk)
+        return self.to_job(pk, self.back)
 
 
 class UndoPage(OneJobPage):
@@ -144,9 +128,11 @@ class UndoPage(OneJobPage):
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         job = self.find(kwargs["pk"])
+        if request.method == "POST" and (undo := self.own_undo_of(job)):  # a second click
+            return self.answer(undo, self.back, "") if self.back else self.to_job(undo.pk, "")
         if not is_undoable(job):
             messages.warning(request, _("This job cannot be undone, or was undone already."))
-            return self.to_job(job.pk)
+            return self.to_job(job.pk, self.back)
         self.action = ACTIONS[job.action].undo
         self.permission = ACTIONS[self.action].permission
         self.model_admin.require(request, self.permission)
@@ -154,10 +140,11 @@ class UndoPage(OneJobPage):
         return super().dispatch(request, *args, **kwargs)
 
     def get(self, request: HttpRequest, pk: int) -> HttpResponse:
-        return self.render(ActForm())
+        reason = f"{_('Undo')}: {visible(self.job.reason)}" if self.job.reason else _("Undo")
+        return self.render(ActionForm(initial={"reason": reason}))
 
     def post(self, request: HttpRequest, pk: int) -> HttpResponse:
-        form = ActForm(request.POST)
+        form = ActionForm(request.POST)
         if not form.is_valid():
             return self.render(form)
         order = self.order(form.cleaned_data["reason"], self.permission)
@@ -167,11 +154,25 @@ class UndoPage(OneJobPage):
             form.add_error(None, str(error))
             return self.render(form)
         except DecidesBySession:
-            text = _("This site decides for each session who may act. Select up to 200 sessions.")
+            text = _(
+                "This site decides for each conversation who may act. Select up to 200 of them."
+            )
             form.add_error(None, text)
             return self.render(form)
+        name = self.name()
         execute(claim_of(undo))
-        return self.to_job(undo.pk)
+        undo.refresh_from_db()
+        return self.answer(undo, self.back, name) if self.back else self.to_job(undo.pk, "")
+
+    def own_undo_of(self, job: Job) -> Job | None:
+        """Return the job by which this operator undid another one."""
+        by = operator(self.request)
+        return job.undone_by.filter(actor_kind=by.kind, actor_id=by.id).order_by("-pk").first()
+
+    def name(self) -> str:
+        """Return the name of the session, if it is one on which the operator may act."""
+        session = self.sessions().first() if self.job.done == 1 else None
+        return name_of(self.model_admin, self.request, session) if session else ""
 
     def sessions(self) -> QuerySet[Session]:
         """Return the changed sessions that the operator may act on. Raises DecidesBySession."""
@@ -179,13 +180,16 @@ class UndoPage(OneJobPage):
         sessions = self.model_admin.get_queryset(self.request).filter(pk__in=done)
         return permitted(self.model_admin, self.request, sessions, "view", self.permission)
 
-    def render(self, form: ActForm) -> HttpResponse:
+    def render(self, form: ActionForm) -> HttpResponse:
         context = {
-            **self.page(_("Undo job %(pk)s") % {"pk": self.job.pk}),
+            **self.page(_("Undo: %(job)s") % {"job": job_name(self.job)}),
             "job": self.job,
-            "done_text": done_text(self.job),
-            "action": TITLES[self.action],
-            "explanation": EXPLANATIONS[self.action],
+            "job_name": job_name(self.job),
+            "name": self.name(),
+            "action": self.action,
+            "action_title": TITLES[self.action],
+            "back": self.back,
+            "reasons": self.reasons(),
             "form": fields_of(form),
             "errors": form.errors,
             "non_field_errors": form.non_field_errors(),

@@ -25,7 +25,7 @@ MAX_NAMED = 200
 """Sessions that an address can name; Django's list selects at most as many on one page."""
 ALL = "all"
 """The parameter for all sessions that match the other parameters."""
-_OTHERS = (ALL, "session", "entry", "p")
+_OTHERS = (ALL, "session", "entry", "before_seq", "back", "p")
 """Parameters that are no filters."""
 
 
@@ -50,6 +50,15 @@ class Selection:
         """The selected session, if it is one."""
         return self.listed[0] if len(self.listed) == 1 else None
 
+    @property
+    def name(self) -> str:
+        """What the operator calls the selected session, if it is one."""
+        return self.only.title if self.only else ""
+
+    @property
+    def pks(self) -> list[int]:
+        return [session.pk for session in self.listed]
+
 
 def select(model_admin: ReadOnlyAdmin, request: HttpRequest, *names: str) -> Selection:
     """Return the sessions that a request selects, for an operator with these permissions.
@@ -69,20 +78,14 @@ def select(model_admin: ReadOnlyAdmin, request: HttpRequest, *names: str) -> Sel
     called = names_of(model_admin, request, listed)
     for session in listed:
         session.title = called[session.pk]
-    if is_all and len(found) > MAX_LISTED:
-        if model_admin.decides_by_row(*names):
-            raise DecidesBySession
-        return Selection(
-            sessions=sessions,
-            listed=listed,
-            is_listed=False,
-            filters=filters.urlencode(),
-        )
+    is_whole = not is_all or len(found) <= MAX_LISTED
+    if not is_whole and model_admin.decides_by_row(*names):
+        raise DecidesBySession
     pks = [session.pk for session in permitted]
     return Selection(
-        sessions=model_admin.get_queryset(request).filter(pk__in=pks),
+        sessions=model_admin.get_queryset(request).filter(pk__in=pks) if is_whole else sessions,
         listed=listed,
-        is_listed=len(pks) <= MAX_LISTED,
+        is_listed=is_whole and len(pks) <= MAX_LISTED,
         filters=filters.urlencode(),
     )
 
@@ -119,7 +122,7 @@ def filtered(
 def permitted(
     model_admin: ReadOnlyAdmin, request: HttpRequest, sessions: QuerySet[Session], *names: str
 ) -> QuerySet[Session]:
-    """Return those of these sessions for which the operator has the permissions.
+    """Return the sessions among these for which the operator has the permissions.
 
     Raises DecidesBySession if the site decides about each of more than `MAX_NAMED`.
     """

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
+from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from chatmemory.admin.jobs.selection import Selection
 from chatmemory.admin.jobs.words import reason_of
+from chatmemory.conf import settings
 from chatmemory.database.faults import write_connection
 from chatmemory.errors import BadInput
 from chatmemory.models import Session, database_now
@@ -32,17 +34,9 @@ class Row:
     preview: ActionPreview | None
 
     @property
-    def name(self) -> str:
-        return self.session.title
-
-    @property
-    def is_exempt(self) -> bool:
-        return self.preview is not None and bool(self.preview.exempt)
-
-    @property
-    def exempt(self) -> str:
+    def skipped(self) -> str:
         """Why the action does not change the session."""
-        return reason_of(self.preview.exempt) if self.preview and self.preview.exempt else ""
+        return reason_of(self.preview.skipped) if self.preview and self.preview.skipped else ""
 
     @property
     def kept(self) -> int | None:
@@ -50,23 +44,10 @@ class Row:
         return None if self.preview is None else self.session.message_count - self.preview.messages
 
     @property
-    def notes(self) -> list[str]:
-        """What the action ends in addition to stored messages."""
-        if self.preview is None:
-            return []
-        notes = []
-        if waiting := self.preview.waiting:
-            note = ngettext("%(count)s waiting message", "%(count)s waiting messages", waiting)
-            notes.append(note % {"count": waiting})
-        if self.preview.ends_run:
-            chars = self.preview.partial_chars
-            note = ngettext(
-                "an unfinished reply of %(count)s character",
-                "an unfinished reply of %(count)s characters",
-                chars,
-            )
-            notes.append(note % {"count": chars})
-        return notes
+    def last_removed(self) -> int | None:
+        """The seq of the last message that a removal hides."""
+        messages = self.preview.messages if self.preview else 0
+        return self.session.first_seq + messages - 1 if messages else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +56,10 @@ class Summary:
 
     rows: Sequence[Row]
     sessions: int
-    """Those that the action would change."""
+    """The number of sessions that the action would change."""
     messages: int | None
     """The number to hide or restore; None if it is unknown."""
-    exempt: Mapping[str, int]
+    skipped: Mapping[str, int]
     """The number of the other sessions, by reason."""
     action: str
     is_listed: bool
@@ -96,6 +77,12 @@ class Summary:
         return ACTIONS[self.action].removes
 
     @property
+    def undo_until(self) -> datetime | None:
+        """Until when a removal can be undone."""
+        days = settings.UNDO_DAYS if self.is_hiding else 0
+        return timezone.now() + timedelta(days=days) if days else None
+
+    @property
     def count(self) -> int:
         """The number that the operator confirms."""
         is_of_messages = self.is_hiding and self.is_listed
@@ -105,7 +92,9 @@ class Summary:
     def count_label(self) -> str:
         if self.is_hiding and self.is_listed:
             return _("Messages to remove")
-        return _("Sessions to change, counted up to this number") if self.is_more else _("Sessions")
+        if self.is_more:
+            return _("Conversations to change, counted up to this number")
+        return _("Conversations")
 
     @property
     def is_typed(self) -> bool:
@@ -125,18 +114,18 @@ def summarize(action: str, selection: Selection, params: Mapping[str, Any]) -> S
         return Summary(
             sessions=total.sessions,
             messages=total.messages,
-            exempt=_by_reason(total.exempt),
+            skipped=_by_reason(total.skipped),
             is_more=total.is_more,
             rows=rows,
             action=action,
             seen_at=seen_at,
             is_listed=False,
         )
-    changed = [row.preview for row in rows if row.preview and not row.preview.exempt]
+    changed = [row.preview for row in rows if row.preview and not row.preview.skipped]
     return Summary(
         sessions=len(changed) if previews else len(rows),
         messages=sum(preview.messages for preview in changed) if previews else None,
-        exempt=_by_reason(Counter(row.preview.exempt for row in rows if row.preview)),
+        skipped=_by_reason(Counter(row.preview.skipped for row in rows if row.preview)),
         rows=rows,
         action=action,
         seen_at=seen_at,

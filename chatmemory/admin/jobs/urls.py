@@ -6,7 +6,7 @@ from django.db import transaction
 from django.urls import URLPattern, path
 from django.views import View
 
-from chatmemory.admin.jobs.act import ActPage
+from chatmemory.admin.jobs.action import ActionPage
 from chatmemory.admin.jobs.export import ExportPage
 from chatmemory.admin.jobs.pages import CancelPage, JobPage, UndoPage
 from chatmemory.admin.readonly import ReadOnlyAdmin
@@ -24,8 +24,8 @@ def job_urls(model_admin: ReadOnlyAdmin) -> list[URLPattern]:
         return path(route, transaction.non_atomic_requests(wrapped), name=f"chatmemory_{name}")
 
     return [
-        page("act/export/", ExportPage, "session_export"),
-        page("act/<str:action>/", ActPage, "session_act"),
+        page("action/export/", ExportPage, "session_export"),
+        page("action/<str:action>/", ActionPage, "session_action"),
         page("jobs/<int:pk>/", JobPage, "job_change"),
         page("jobs/<int:pk>/cancel/", CancelPage, "job_cancel"),
         page("jobs/<int:pk>/undo/", UndoPage, "job_undo"),

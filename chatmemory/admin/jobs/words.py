@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
-from chatmemory.models import JobAction
+from chatmemory.admin.text import grouped
+from chatmemory.models import Job, JobAction
 
 if TYPE_CHECKING:
     from chatmemory.admin.choices import Label
@@ -19,60 +21,42 @@ EXPORT = "export"
 
 TITLES: Words = {**dict(JobAction.choices), EXPORT: _("Export")}
 
-EXPLANATIONS: Words = {
-    JobAction.TRIM: _("Removes the oldest messages of each session and keeps the newest."),
-    JobAction.CLEAR: _(
-        "Removes all messages and keeps the empty session. A running reply is stopped and not "
-        "stored; waiting messages are cancelled."
-    ),
-    JobAction.PURGE: _(
-        "Removes the sessions and all their messages. A running reply is stopped and not stored; "
-        "waiting messages are cancelled."
-    ),
-    JobAction.RESTORE: _(
-        "Undoes the last removal of each session. A reply that the removal stopped does not run "
-        "again."
-    ),
-    JobAction.HOLD: _("Forbids every removal from these sessions until they are released."),
-    JobAction.RELEASE: _("Allows removals again, also those that retention rules are due to make."),
-    JobAction.ARCHIVE: _(
-        "Closes the sessions for new messages. Waiting messages are cancelled; a running reply "
-        "continues."
-    ),
-    JobAction.UNARCHIVE: _("Opens the sessions for new messages."),
-    JobAction.TAG: _("Adds a tag. Retention rules select sessions by their tags."),
-    JobAction.UNTAG: _("Removes a tag. Retention rules select sessions by their tags."),
-    JobAction.STOP: _(
-        "Stops the running replies. The text so far is stored as an interrupted reply."
-    ),
-    JobAction.END: _(
-        "Ends replies whose process no longer responds. The text so far is stored as an "
-        "interrupted reply; a reply that has not started waits for another process."
-    ),
-    EXPORT: _("Downloads the sessions as a file. The audit records the export."),
-}
-
 REASONS: Words = {
     "done": _("Done"),
-    "purged": _("The session is purged."),
-    "expired": _("The session has expired."),
-    "held": _("The session is on hold."),
-    "erased": _("The session is being erased."),
+    "purged": _("The conversation is purged."),
+    "expired": _("The conversation has expired."),
+    "held": _("The conversation is on hold."),
+    "erased": _("The conversation is being erased."),
     "unchanged": _("There is nothing to change."),
     "idle": _("No reply is running."),
     "not_stuck": _("The reply is not stuck: its process responds."),
-    "not_found": _("The session was already removed, or has expired."),
-    "changed": _("The session has changed since the confirmation."),
+    "not_found": _("The conversation was already removed, or has expired."),
+    "changed": _("The conversation has changed since the confirmation."),
     "changed_since": _("Changed again since that job."),
     "removed_since": _("A later removal followed; undo that one first."),
-    "conflict": _("The messages were deleted permanently, or another session uses the key now."),
+    "conflict": _(
+        "The messages were deleted permanently, or another conversation uses the key now."
+    ),
     "busy": _("A reply is running; stop it first."),
-    "archived": _("The session is archived."),
-    "unavailable": _("The session was locked for too long; try again."),
+    "archived": _("The conversation is archived."),
+    "unavailable": _("The conversation was locked for too long; try again."),
     "forbidden": _("The operator may not do this any more."),
     "internal": _("An unexpected error; the server's log has the details."),
 }
 """By the code of a preview, of a job's item or of an error."""
+
+
+def job_name(job: Job) -> str:
+    """Return what all pages call a job: what it does, and to how many conversations."""
+    text = ngettext(
+        "%(title)s: one conversation", "%(title)s: %(sessions)s conversations", job.total
+    )
+    return text % {"title": TITLES.get(job.action, job.action), "sessions": grouped(job.total)}
+
+
+def skipped_by(job: Job) -> list[tuple[str, str, int]]:
+    """Return the code, the text and the number of each reason why sessions were skipped."""
+    return [(code, reason_of(code), number) for code, number in sorted(job.skipped.items())]
 
 
 def reason_of(code: str) -> str:

@@ -53,7 +53,10 @@ def find_people(model_admin: ReadOnlyAdmin, request: HttpRequest, text: str) -> 
     found = {user_scope(user): person(user_scope(user), user) for user in users[:MAX_FOUND]}
     for scope in _scopes_of_key(model_admin, request, term):
         found.setdefault(scope, person(scope))
-    return list(found.values())
+    if not model_admin.decides_by_row("view"):
+        return list(found.values())
+    # The host may refuse all sessions of a person, whose name is then not the operator's to know.
+    return [one for one in found.values() if one == visible_person(model_admin, request, one.scope)]
 
 
 def is_person(scope: str) -> bool:
@@ -87,8 +90,8 @@ def visible_person(model_admin: ReadOnlyAdmin, request: HttpRequest, scope: str)
     sessions: Any = model_admin.get_queryset(request)
     own = sessions.of_scopes(*all_scopes_of(scope)).select_related("owner").order_by("-pk")
     rows = own.defer("instructions", "metadata")
-    if model_admin.first_visible(request, rows) is not None:
-        return person(scope)
+    if (seen := model_admin.first_visible(request, rows)) is not None:
+        return person(scope, seen.owner if str(seen.owner_id) == pk else None)
     listed = _listed_users(model_admin, request)
     user = None if listed is None else listed[1].filter(pk=pk).first()
     return Person(scope=scope, label=scope) if user is None else person(scope, user)

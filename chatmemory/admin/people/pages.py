@@ -23,12 +23,18 @@ from chatmemory.admin.people.finding import (
 )
 from chatmemory.admin.privacy import names_of
 from chatmemory.admin.readonly import ReadOnlyAdmin, operator
-from chatmemory.admin.states import state_of
+from chatmemory.admin.sections import PEOPLE
+from chatmemory.admin.states import last_turns, state_of
 from chatmemory.admin.text import number_of
 from chatmemory.database.batches import in_pages
-from chatmemory.models import Session, SessionQuerySet
-from chatmemory.services import ErasureRecord
-from chatmemory.services.removal.erasure import stored_sessions_of
+from chatmemory.models import Session, SessionQuerySet, Turn
+from chatmemory.services.erasure.erasure import stored_sessions_of
+from chatmemory.services.erasure.past_erasures import (
+    ErasureRecord,
+    KnownErasure,
+    find_erasures,
+    find_erasures_of_key,
+)
 
 PAGE_ROWS = 50
 
@@ -39,7 +45,7 @@ class PeoplePage(View):
     model_admin: ReadOnlyAdmin = None  # type: ignore[assignment]  # as_view sets it
     permissions: ClassVar[tuple[str, ...]] = ()
     """The permissions that the page requires in addition to viewing sessions."""
-    title: ClassVar[str | Promise]
+    title: str | Promise
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         self.model_admin.require(request, "view", *self.permissions)
@@ -47,12 +53,9 @@ class PeoplePage(View):
 
     def render(self, template: str, **context: object) -> HttpResponse:
         """Return the page with the context that all admin pages need."""
-        full = {
-            **self.model_admin.admin_site.each_context(self.request),
-            "opts": Session._meta,
-            "title": self.title,
-            **context,
-        }
+        full = self.model_admin.page_context(
+            self.request, section=PEOPLE, title=self.title, **context
+        )
         return TemplateResponse(self.request, f"admin/chatmemory/person/{template}", full)
 
 
@@ -76,11 +79,11 @@ class PeopleView(PeoplePage):
             else None,
         )
 
-    def _erasures_of_key(self, term: str) -> list[services.KnownErasure] | None:
+    def _erasures_of_key(self, term: str) -> list[KnownErasure] | None:
         """Return the erasures of a session with this key; None if the operator may not know."""
         if not may_see_erasures(self.model_admin, self.request):
             return None
-        return services.find_erasures_of_key(session_key=term.strip())
+        return find_erasures_of_key(session_key=term.strip())
 
 
 class PersonPage(PeoplePage):
@@ -111,21 +114,20 @@ class PersonPage(PeoplePage):
 
         What acts on all of them is refused otherwise.
         """
-        names = ("view", *self.permissions)
-        own = set()
-        for session in in_pages(self.sessions(), "-pk"):
-            if not self.model_admin.permits(self.request, *names, obj=session):
-                return False
-            own.add(session.pk)
-        return len(own) == stored_sessions_of(self.scope).count()
+        names, own = ("view", *self.permissions), self.sessions()
+        if stored_sessions_of(self.scope).exclude(pk__in=own.order_by().values("pk")).exists():
+            return False
+        return not self.model_admin.decides_by_row(*names) or all(
+            self.model_admin.permits(self.request, *names, obj=session)
+            for session in in_pages(own, "-pk")
+        )
 
 
 class PersonView(PersonPage):
-    """Shows the numbers, the sessions and the erasures of a person."""
-
-    title = _("Person")
+    """Shows the sessions, the numbers and the erasures of a person."""
 
     def get(self, request: HttpRequest) -> HttpResponse:
+        self.title = self.person.label
         sessions = self.sessions()
         if (before := number_of(request.GET.get("before", ""))) is not None:
             sessions = sessions.filter(pk__lt=before)
@@ -135,8 +137,8 @@ class PersonView(PersonPage):
         return self.render(
             "person.html",
             person=self.person,
-            stored=services.count_stored_data(sessions=self.sessions()),
-            rows=[(one, names[one.pk], state_of(one)) for one in shown],
+            stored=services.count_stored_data(sessions=self.sessions(), scope=self.scope),
+            rows=[(one, names[one.pk], state_of(one, last)) for one, last in _with_last(shown)],
             older=page[PAGE_ROWS - 1].pk if len(page) > PAGE_ROWS else None,
             record=self._erasures(),
             may_export=self.permits("export_history"),
@@ -149,7 +151,13 @@ class PersonView(PersonPage):
     def _erasures(self) -> ErasureRecord | None:
         if not may_see_erasures(self.model_admin, self.request):
             return None
-        return services.find_erasures(by=operator(self.request), scope=self.scope)
+        return find_erasures(by=operator(self.request), scope=self.scope)
+
+
+def _with_last(sessions: list[Session]) -> list[tuple[Session, Turn | None]]:
+    """Return the sessions, each with its last turn if that has ended."""
+    turns = last_turns([session.pk for session in sessions])
+    return [(session, turns.get(session.pk, (None, None))[0]) for session in sessions]
 
 
 def may_see_erasures(model_admin: ReadOnlyAdmin, request: HttpRequest) -> bool:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from django.contrib import admin
+from django.template.loader import render_to_string
 from django.urls import reverse
-from django.utils import timezone
-from django.utils.formats import date_format
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory.access.actors import person_of
 from chatmemory.admin.people.finding import is_person, person
 from chatmemory.admin.sessions.listing import listed
-from chatmemory.admin.states import State
-from chatmemory.admin.text import duration, visible
+from chatmemory.admin.text import ago, grouped, visible
 from chatmemory.models import Session
 
 
@@ -24,16 +20,12 @@ class SessionColumns:
 
     admin_site: admin.AdminSite
 
-    @admin.display(description=_("session"))
+    @admin.display(description=_("conversation"))
     def name(self, session: Session) -> str:
-        name = listed(session).name
-        key = visible(session.key)
-        html = format_html('<span class="chatmemory-name">{}</span>', name)
-        if name == key:
-            return html
-        return html + format_html('<span class="chatmemory-key">{}</span>', key)
+        """Show the name and the tags; below them the model, the tokens and the feedback."""
+        return render_to_string("admin/chatmemory/session/listed.html", {"session": session})
 
-    @admin.display(description=_("owner"))
+    @admin.display(description=_("person"))
     def person(self, session: Session) -> str:
         """Link to the page of the person to whom the session belongs."""
         scope = person_of(session.removed_scope or session.scope)
@@ -44,44 +36,17 @@ class SessionColumns:
             query={"scope": scope},
             current_app=self.admin_site.name,
         )
-        return format_html('<a href="{}">{}</a>', address, person(scope, session.owner).label)
+        label = person(scope, session.owner).label
+        return format_html('<a href="{0}" title="{1}">{1}</a>', address, label)
 
     @admin.display(description=_("state"), empty_value="")
     def state(self, session: Session) -> str:
-        found = listed(session)
-        if found.state is State.IDLE:
-            return ""
-        html = format_html(
-            '<span class="chatmemory-state {}">{}</span>', found.state, found.state.label
-        )
-        if found.since is None:
-            return html
-        at = date_format(timezone.localtime(found.since), "DATETIME_FORMAT")
-        age = format_html(
-            '<span class="chatmemory-key" title="{}">{}</span>',
-            at,
-            duration(datetime.now(UTC) - found.since),
-        )
-        return html + age
+        return render_to_string("admin/chatmemory/session/state.html", {"listed": listed(session)})
 
     @admin.display(description=_("messages"))
-    def message_count(self, session: Session) -> int:
-        return session.message_count
-
-    @admin.display(description=_("model"), empty_value="")
-    def last_model(self, session: Session) -> str:
-        return visible(listed(session).model)
-
-    @admin.display(description=_("tags"), empty_value="")
-    def tags(self, session: Session) -> str:
-        return format_html_join(
-            " ", '<span class="chatmemory-tag">{}</span>', ((tag,) for tag in listed(session).tags)
-        )
+    def message_count(self, session: Session) -> str:
+        return grouped(session.message_count)
 
     @admin.display(description=_("last message"))
     def last_message(self, session: Session) -> str | None:
-        if session.last_message_at is None:
-            return None
-        at = timezone.localtime(session.last_message_at)
-        day, hour = date_format(at, "SHORT_DATE_FORMAT"), date_format(at, "TIME_FORMAT")
-        return format_html('{}<span class="chatmemory-key">{}</span>', day, hour)
+        return None if session.last_message_at is None else ago(session.last_message_at)

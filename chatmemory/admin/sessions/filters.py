@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth import get_user_model
-from django.db.models import F, Q
+from django.db.models import F, Q, Subquery
+from django.db.models.functions import Coalesce
+from django.db.models.lookups import LessThanOrEqual
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
@@ -17,7 +19,7 @@ from chatmemory.admin.choices import ChoiceFilter, FromFilter, TextFilter, Until
 from chatmemory.admin.people.finding import is_person
 from chatmemory.conf import settings
 from chatmemory.errors import ModelError
-from chatmemory.models import Feedback, SessionTag, StatementNow, Turn
+from chatmemory.models import Feedback, SecondsAfter, Session, SessionTag, StatementNow, Turn
 from chatmemory.services import SERVER
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 RECENT_TURNS = 50_000
 """The filter by model reads at most this many turns, since an index of it would cost each turn."""
+RECENT_SESSIONS = 50_000
+"""The filter for sessions without a message reads at most this many, since they have no index."""
 RECENT_DAYS = 30
 """The filters by error and feedback select in this time."""
 SOON_DAYS = 7
@@ -32,7 +36,8 @@ SOON_DAYS = 7
 
 def _of_turns(**condition: object) -> Q:
     turns = Turn.objects.filter(**condition).order_by()
-    return Q(pk__in=turns.values("session"))
+    # DISTINCT: otherwise PostgreSQL may read the sessions by day, and the turns of each.
+    return Q(pk__in=turns.values("session").distinct())
 
 
 def _ago(days: int) -> Any:
@@ -73,22 +78,28 @@ class StateFilter(ChoiceFilter):
         yield from others
 
 
+WITHOUT_OWN_END = Q(expires_at__isnull=True, ttl_seconds__isnull=True)
+"""The sessions for which `SESSION_TTL` decides."""
+
+
 def _may_have_expired() -> Q:
-    """Match sessions by the two indexes of their ends; `expired` decides."""
-    has_end = Q(expires_at__lte=StatementNow())
+    """Match sessions that may have an end in the past; `expired` decides."""
+    has_end = Q(expires_at__lte=StatementNow()) | Q(ttl_seconds__isnull=False)
     if settings.SESSION_TTL is None:
         return has_end
     since = datetime.now(UTC) - timedelta(seconds=settings.SESSION_TTL)
-    return has_end | Q(expires_at__isnull=True, last_active_day__lte=since.date())
+    return has_end | Q(WITHOUT_OWN_END, last_active_day__lte=since.date())
 
 
 def _expires_soon() -> Q:
-    soon = Q(expires_at__lte=StatementNow() + timedelta(days=SOON_DAYS))
+    in_days = StatementNow() + timedelta(days=SOON_DAYS)
+    by_ttl = SecondsAfter(Coalesce("last_message_at", "created_at"), F("ttl_seconds"))
+    soon = Q(expires_at__lte=in_days) | Q(LessThanOrEqual(by_ttl, in_days))
     if settings.SESSION_TTL is None:
         return soon
     since = datetime.now(UTC) - timedelta(seconds=settings.SESSION_TTL)
     last = (since + timedelta(days=SOON_DAYS)).date()
-    return soon | Q(expires_at__isnull=True, last_active_day__lte=last)
+    return soon | Q(WITHOUT_OWN_END, last_active_day__lte=last)
 
 
 class ProblemFilter(ChoiceFilter):
@@ -125,18 +136,22 @@ class ErrorFilter(ChoiceFilter):
 
 
 class FeedbackFilter(ChoiceFilter):
-    """By feedback of the last 30 days."""
+    """By recent feedback."""
 
-    title = _("feedback in 30 days")
+    title = _("feedback")
     parameter_name = "feedback"
 
     @property
     def conditions(self) -> dict[str, tuple[Label, Q]]:  # type: ignore[override]  # new querysets
-        def given(value: Feedback.Value) -> tuple[Label, Q]:
-            found = Feedback.objects.filter(value=value, changed_at__gte=_ago(RECENT_DAYS))
-            return value.label, Q(pk__in=found.order_by().values("session"))
+        def given(value: Feedback.Value, days: int) -> Q:
+            found = Feedback.objects.filter(value=value, changed_at__gte=_ago(days))
+            return Q(pk__in=found.order_by().values("session"))
 
-        return {"good": given(Feedback.Value.GOOD), "bad": given(Feedback.Value.BAD)}
+        return {
+            "good": (_("Good in the last 30 days"), given(Feedback.Value.GOOD, RECENT_DAYS)),
+            "bad": (_("Bad in the last 30 days"), given(Feedback.Value.BAD, RECENT_DAYS)),
+            "bad_week": (_("Bad in the last 7 days"), given(Feedback.Value.BAD, 7)),
+        }
 
 
 class ModelFilter(TextFilter):
@@ -187,6 +202,7 @@ class ActivityFilter(ChoiceFilter):
     @property
     def conditions(self) -> dict[str, tuple[Label, Q]]:  # type: ignore[override]  # depends on the current day
         today = datetime.now(UTC).date()
+        newest = Subquery(Session.objects.order_by("-pk").values("pk")[:1])
 
         def ago(days: int) -> date:
             return today - timedelta(days=days)
@@ -197,7 +213,7 @@ class ActivityFilter(ChoiceFilter):
             "month": (_("Past 30 days"), Q(last_active_day__gte=ago(30))),
             "older": (_("More than 30 days ago"), Q(last_active_day__lt=ago(30))),
             "oldest": (_("More than a year ago"), Q(last_active_day__lt=ago(365))),
-            "never": (_("Never"), Q(last_message_at__isnull=True)),
+            "never": (_("Never"), Q(last_message_at__isnull=True, pk__gt=newest - RECENT_SESSIONS)),
         }
 
 

@@ -12,30 +12,24 @@ from django.contrib.admin.utils import unquote
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 from django.utils.translation import gettext_lazy as _
-from django.views import View
 
 from chatmemory.admin.jobs.available import Offer, available_actions
+from chatmemory.admin.jobs.base import BACK
 from chatmemory.admin.jobs.selection import MAX_NAMED
 from chatmemory.admin.jobs.urls import job_urls
 from chatmemory.admin.jobs.words import TITLES
-from chatmemory.admin.people.acts import EraseView, ExportView
-from chatmemory.admin.people.pages import PeopleView, PersonView
 from chatmemory.admin.privacy import title_of
-from chatmemory.admin.readonly import LIST_FILTERS, ReadOnlyAdmin
+from chatmemory.admin.readonly import MAX_DECIDED, ReadOnlyAdmin
+from chatmemory.admin.sections import SESSIONS
 from chatmemory.admin.sessions.columns import SessionColumns
-from chatmemory.admin.sessions.conversation.neighbors import NextView, PreviousView
-from chatmemory.admin.sessions.conversation.notes import NotesView
-from chatmemory.admin.sessions.conversation.page import ConversationView, MessageView
-from chatmemory.admin.sessions.conversation.redaction import RedactionView
-from chatmemory.admin.sessions.conversation.search import SearchView
+from chatmemory.admin.sessions.conversation.page import ConversationView
 from chatmemory.admin.sessions.filters import FILTERS
 from chatmemory.admin.sessions.listing import SessionChangeList
 from chatmemory.admin.sessions.permissions import SessionPermissions
-from chatmemory.admin.sessions.revealing import RevealView
 from chatmemory.admin.sessions.search import MAX_SEARCH_CHARS, conditions, matching
-from chatmemory.admin.sessions.tags import TagsView
+from chatmemory.admin.sessions.urls import session_urls
 from chatmemory.admin.text import number_of
 from chatmemory.models import Session, SessionQuerySet
 from chatmemory.services.jobs.actions import permission_of
@@ -43,30 +37,20 @@ from chatmemory.services.jobs.actions import permission_of
 
 @admin.register(Session)
 class SessionAdmin(SessionColumns, SessionPermissions, ReadOnlyAdmin):
-    """Lists sessions, the last active first; without a filter, no purged or expired ones.
+    """Lists sessions, the last active first; without a filter, no purged, expired or unused ones.
 
     To restrict operators to some sessions, override `get_queryset`.
     """
 
     view_codename = "view_session"
-    list_display = (
-        "name",
-        "state",
-        "person",
-        "message_count",
-        "tokens",
-        "last_model",
-        "tags",
-        "last_message",
-    )
+    section = SESSIONS
+    list_display = ("name", "person", "state", "message_count", "last_message")
     list_filter = FILTERS
     list_select_related = ("owner",)
     # First by the day, because only the day has an index.
     ordering = ("-last_active_day", "-last_message_at", "-pk")
     search_fields = ("key",)
-    search_help_text = _(
-        "Search by the start of a key or title, a number, a scope such as user:7, or a user."
-    )
+    search_help_text = _("Start of a title or key, ID, scope, or user")
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
         """Return the session with its title as the operator sees it, for Django's own pages."""
@@ -82,9 +66,14 @@ class SessionAdmin(SessionColumns, SessionPermissions, ReadOnlyAdmin):
         self, request: HttpRequest, queryset: Any, search_term: str
     ) -> tuple[Any, bool]:
         term = search_term.strip()[:MAX_SEARCH_CHARS]
-        if not term:
-            return queryset, False
-        return matching(queryset, self.search_conditions(request, term)), False
+        found = matching(queryset, self.search_conditions(request, term)) if term else queryset
+        is_completion = getattr(request.resolver_match, "url_name", "") == "autocomplete"
+        if is_completion and self.decides_by_row("view"):
+            # Django's autocompletion does not ask for the permission of each row, as the list does.
+            rows = found.defer("instructions", "metadata")[:MAX_DECIDED]
+            pks = [row.pk for row in rows if self.permits(request, "view", obj=row)]
+            found = queryset.filter(pk__in=pks)
+        return found, False
 
     def search_conditions(self, request: HttpRequest, term: str) -> Iterable[Q]:
         """Return the conditions of a search; a host may add one, which needs an index."""
@@ -111,11 +100,11 @@ class SessionAdmin(SessionColumns, SessionPermissions, ReadOnlyAdmin):
         if request.POST.get("select_across") == "1":
             filters = request.GET.copy()
             filters["all"] = "1"
-            return redirect(f"{self.url_of('session_act', name)}?{filters.urlencode()}")
+            return redirect(f"{self.url_of('session_action', name)}?{filters.urlencode()}")
         pks = sessions.values_list("pk", flat=True)[:MAX_NAMED]
-        kept = [(LIST_FILTERS, request.GET.urlencode())] if request.GET else []
-        query = urlencode([*(("session", pk) for pk in pks), *kept])
-        return redirect(f"{self.url_of('session_act', name)}?{query}")
+        came_from = (BACK, request.get_full_path())
+        query = urlencode([*(("session", pk) for pk in pks), came_from])
+        return redirect(f"{self.url_of('session_action', name)}?{query}")
 
     def available_actions(self, request: HttpRequest, session: Session) -> list[Offer]:
         """Return the actions that an operator may perform on a session."""
@@ -130,27 +119,7 @@ class SessionAdmin(SessionColumns, SessionPermissions, ReadOnlyAdmin):
         return page
 
     def get_urls(self) -> list[URLPattern]:
-        def page(route: str, view: type[View], name: str) -> URLPattern:
-            wrapped = self.admin_site.admin_view(view.as_view(model_admin=self))
-            return path(route, wrapped, name=f"chatmemory_session_{name}")
-
-        return [
-            *job_urls(self),
-            page("people/", PeopleView, "people"),
-            page("person/", PersonView, "person"),
-            page("person/export/", ExportView, "person_export"),
-            page("person/erase/", EraseView, "person_erase"),
-            page("<int:pk>/reveal/", RevealView, "reveal"),
-            page("<int:pk>/tags/", TagsView, "tags"),
-            page("<int:pk>/messages/<int:seq>/", MessageView, "message"),
-            page("<int:pk>/messages/<int:seq>/redact/", RedactionView, "redact"),
-            page("<int:pk>/turns/<int:turn>/redact/", RedactionView, "redact_turn"),
-            page("<int:pk>/search/", SearchView, "search"),
-            page("<int:pk>/notes/", NotesView, "notes"),
-            page("<int:pk>/previous/", PreviousView, "previous"),
-            page("<int:pk>/next/", NextView, "next"),
-            *super().get_urls(),
-        ]
+        return [*job_urls(self), *session_urls(self), *super().get_urls()]
 
 
 def _to_page(

@@ -54,6 +54,3 @@ class SessionPermissions:
 
     def has_erase_person_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm("chatmemory.erase_person")
-
-    def has_view_numbers_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("chatmemory.view_numbers")

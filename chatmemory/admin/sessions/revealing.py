@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django import forms
 from django.contrib.admin.helpers import AdminForm
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -12,21 +11,12 @@ from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
+from chatmemory.admin.jobs.forms import ActionForm
 from chatmemory.admin.privacy import REVEAL_SECONDS, name_of, reveal
 from chatmemory.admin.sessions.pages import SessionPage
 from chatmemory.conf import settings
 from chatmemory.errors import ChatMemoryError
 from chatmemory.models import Session
-
-
-class RevealForm(forms.Form):
-    """The reason, for the audit."""
-
-    reason = forms.CharField(
-        label=_("Reason"),
-        help_text=_("Recorded in the audit with your name."),
-        widget=forms.TextInput(attrs={"class": "vTextField"}),
-    )
 
 
 class RevealView(SessionPage):
@@ -45,10 +35,10 @@ class RevealView(SessionPage):
         return answer if is_masked or answer.status_code != 200 else self.to_session()
 
     def get(self, request: HttpRequest, pk: int) -> HttpResponse:
-        return self.render(RevealForm())
+        return self.render(ActionForm())
 
     def post(self, request: HttpRequest, pk: int) -> HttpResponse:
-        form = RevealForm(request.POST)
+        form = ActionForm(request.POST)
         [session] = self.permitted_sessions()
         if settings.TRANSCRIPTS == "masked" and form.is_valid():
             try:
@@ -62,17 +52,16 @@ class RevealView(SessionPage):
     def to_session(self) -> HttpResponse:
         return redirect(self.model_admin.url_of("session_change", self.kwargs["pk"]))
 
-    def render(self, form: forms.Form) -> HttpResponse:
+    def render(self, form: ActionForm) -> HttpResponse:
         """Return the page with the form."""
         [session] = self.permitted_sessions()
-        context = {
-            **self.model_admin.admin_site.each_context(self.request),
-            "opts": Session._meta,
-            "title": _("Reveal"),
-            "session": session,
-            "name": name_of(self.model_admin, self.request, session),
-            "minutes": REVEAL_SECONDS // 60,
-            "form": AdminForm(form, [(None, {"fields": ["reason"]})], {}),  # type: ignore[arg-type]  # takes any form
-            "errors": form.errors,
-        }
+        context = self.model_admin.page_context(
+            self.request,
+            title=_("Reveal"),
+            session=session,
+            name=name_of(self.model_admin, self.request, session),
+            minutes=REVEAL_SECONDS // 60,
+            form=AdminForm(form, [(None, {"fields": ["reason"]})], {}),  # type: ignore[arg-type]  # takes any form
+            errors=form.errors,
+        )
         return TemplateResponse(self.request, "admin/chatmemory/session/reveal.html", context)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django import forms
 from django.contrib import messages
 from django.contrib.admin.helpers import AdminForm
 from django.db.models import QuerySet
@@ -12,12 +11,13 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory import services
+from chatmemory.admin.jobs.forms import TagForm
 from chatmemory.admin.privacy import name_of
 from chatmemory.admin.readonly import operator
 from chatmemory.admin.sessions.pages import SessionPage
 from chatmemory.admin.text import visible
 from chatmemory.errors import ChatMemoryError
-from chatmemory.models import MAX_TAG_CHARS, Session
+from chatmemory.models import Session
 from chatmemory.services.tags import tags_of
 
 ACTIONS = {
@@ -25,21 +25,6 @@ ACTIONS = {
     "remove": (services.untag_session, _("Tag removed")),
 }
 """For each button, the service and the text for the admin log."""
-
-
-class TagForm(forms.Form):
-    """A tag, and the reason for adding or removing it."""
-
-    tag = forms.CharField(
-        label=_("Tag"),
-        max_length=MAX_TAG_CHARS,
-        widget=forms.TextInput(attrs={"class": "vTextField"}),
-    )
-    reason = forms.CharField(
-        label=_("Reason"),
-        help_text=_("Recorded in the audit with your name."),
-        widget=forms.TextInput(attrs={"class": "vTextField"}),
-    )
 
 
 class TagsView(SessionPage):
@@ -55,7 +40,7 @@ class TagsView(SessionPage):
 
     def post(self, request: HttpRequest, pk: int) -> HttpResponse:
         form = TagForm(request.POST)
-        action = ACTIONS.get(request.POST.get("act", ""))
+        action = ACTIONS.get(request.POST.get("action", ""))
         if action is None or not form.is_valid():
             return self.render(form)
         service, change = action
@@ -66,7 +51,8 @@ class TagsView(SessionPage):
                 scope=session.removed_scope or session.scope,
                 session_pk=session.pk,
                 by=operator(request),
-                **form.cleaned_data,
+                tag=form.cleaned_data["tag"],
+                reason=form.cleaned_data["reason"],
             )
         except ChatMemoryError as error:
             form.add_error(None, str(error))
@@ -80,15 +66,14 @@ class TagsView(SessionPage):
     def render(self, form: TagForm) -> HttpResponse:
         """Return the list of tags, and the form to change it."""
         [session] = self.permitted_sessions()
-        context = {
-            **self.model_admin.admin_site.each_context(self.request),
-            "opts": Session._meta,
-            "title": _("Tags"),
-            "session": session,
-            "name": name_of(self.model_admin, self.request, session),
-            "tags": [visible(tag) for tag in sorted(tags_of(session))],
-            "form": AdminForm(form, [(None, {"fields": ["tag", "reason"]})], {}),  # type: ignore[arg-type]  # takes any form
-            "errors": form.errors,
-            "non_field_errors": form.non_field_errors(),
-        }
+        context = self.model_admin.page_context(
+            self.request,
+            title=_("Tags"),
+            session=session,
+            name=name_of(self.model_admin, self.request, session),
+            tags=[visible(tag) for tag in sorted(tags_of(session))],
+            form=AdminForm(form, [(None, {"fields": ["tag", "reason"]})], {}),  # type: ignore[arg-type]  # takes any form
+            errors=form.errors,
+            non_field_errors=form.non_field_errors(),
+        )
         return TemplateResponse(self.request, "admin/chatmemory/session/tags.html", context)

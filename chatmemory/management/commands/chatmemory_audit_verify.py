@@ -6,11 +6,11 @@ from pathlib import Path
 
 from django.core.management import CommandError, CommandParser
 
-from chatmemory import services
 from chatmemory.errors import BadInput, MemoryUnavailable
 from chatmemory.management.exits import UsageError
 from chatmemory.management.reporting import ReportingCommand
 from chatmemory.management.sealing import verify_and_seal
+from chatmemory.services.audit.seals import audit_state
 
 
 class Command(ReportingCommand):
@@ -76,7 +76,7 @@ class Command(ReportingCommand):
         if problem:
             raise CommandError(problem)
         if head_file:
-            _store(services.audit_state().head, head_file)
+            _store_head(audit_state().head, head_file)
 
 
 def _text_of(file: Path, name: str) -> str:
@@ -93,7 +93,7 @@ def _text_of(file: Path, name: str) -> str:
         ) from error
 
 
-def _store(head: str, file: Path) -> None:
+def _store_head(head: str, file: Path) -> None:
     """Replace the file, which is never empty in between. Raises CommandError."""
     new = file.with_name(f"{file.name}.new")
     try:

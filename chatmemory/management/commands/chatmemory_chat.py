@@ -82,8 +82,8 @@ class Command(InterruptibleCommand):
             client: Any = import_module("chatmemory.client")
             terminal: Any = import_module("chatmemory.client.terminal")
         except ImportError as error:
-            hint = "pip install 'django-chatmemory[client]'"
-            raise CommandError(f"The client is not completely installed: {hint}") from error
+            advice = "pip install 'django-chatmemory[client]'"
+            raise CommandError(f"The client is not completely installed: {advice}") from error
         try:
             chat = client.connect(
                 f"{url.rstrip('/')}/{key or uuid.uuid4()}/",
@@ -93,11 +93,11 @@ class Command(InterruptibleCommand):
                 first_connection_seconds=wait,
                 proxy=None if urlsplit(url).hostname in LOOPBACK_HOSTS else True,
             )
-            sys.exit(terminal.run(chat, self._write, self._write_error))
+            sys.exit(terminal.run(chat, self._write_out, self._write_error))
         except (ChatMemoryError, ValueError) as error:
             raise CommandError(terminal.shown(str(error)), returncode=EXIT_NO_CHAT) from error
 
-    def _write(self, text: str) -> None:
+    def _write_out(self, text: str) -> None:
         self.stdout.write(text, ending="")
         self.stdout.flush()
 

@@ -12,6 +12,8 @@ from chatmemory.errors import BadInput, NotFound
 from chatmemory.management.counting import counted
 from chatmemory.management.owners import scope_of
 from chatmemory.management.reporting import ReportingCommand
+from chatmemory.services.integrity.findings import Finding
+from chatmemory.services.integrity.sessions import check_integrity
 
 _ACTOR = services.Actor.server("chatmemory_check")
 
@@ -27,8 +29,8 @@ class Command(ReportingCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("--session", type=int, metavar="PK", help="only this session")
-        parser.add_argument("--scope", help='only sessions of this scope, such as "user:1"')
+        parser.add_argument("--session", type=int, metavar="PK", help="only this conversation")
+        parser.add_argument("--scope", help='only conversations of this scope, such as "user:1"')
         parser.add_argument(
             "--fix", action="store_true", help="repair all findings whose repair invents no content"
         )
@@ -45,13 +47,13 @@ class Command(ReportingCommand):
         fixed: Counter[str] = Counter()
         repair_by = _ACTOR if fix else None
         try:
-            for finding in services.check_integrity(
+            for finding in check_integrity(
                 session_pk=session,
                 scope=scope_of(None, scope),
                 repair_by=repair_by,
                 progress=self.progress,
             ):
-                self._show(finding)
+                self._show_finding(finding)
                 found[finding.code] += 1
                 fixed[finding.code] += finding.is_fixed
         except (BadInput, NotFound) as error:
@@ -61,10 +63,10 @@ class Command(ReportingCommand):
         if left:
             raise CommandError(f"{counted(left, 'finding')} not repaired.")
 
-    def _show(self, finding: services.Finding) -> None:
+    def _show_finding(self, finding: Finding) -> None:
         mark = " (repaired)" if finding.is_fixed else " (--fix repairs it)"
         end = mark if finding.is_fixable else ""
-        place = "" if finding.session_pk is None else f"session {finding.session_pk}: "
+        place = "" if finding.session_pk is None else f"conversation {finding.session_pk}: "
         self.report(f"{place}{finding.sentence}{end}", **asdict(finding))
 
     def _print_counts(self, found: Counter[str], fixed: Counter[str]) -> None:

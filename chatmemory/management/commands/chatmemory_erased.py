@@ -6,7 +6,6 @@ from dataclasses import asdict
 
 from django.core.management import CommandError, CommandParser
 
-from chatmemory import services
 from chatmemory.errors import ChatMemoryError
 from chatmemory.management.counting import counted
 from chatmemory.management.erasures import erasure_sentence
@@ -14,6 +13,7 @@ from chatmemory.management.exits import UNKNOWN
 from chatmemory.management.owners import add_person_arguments, scope_of
 from chatmemory.management.reporting import ReportingCommand
 from chatmemory.services import Actor
+from chatmemory.services.erasure.past_erasures import find_erasures
 
 
 class Command(ReportingCommand):
@@ -33,14 +33,14 @@ class Command(ReportingCommand):
     def handle(self, *, owner: str | None, scope: str | None, **options: object) -> None:
         scope = scope_of(owner, scope)
         try:
-            record = services.find_erasures(by=Actor.server("chatmemory_erased"), scope=scope)
+            record = find_erasures(by=Actor.server("chatmemory_erased"), scope=scope)
         except ChatMemoryError as error:
             raise CommandError(str(error)) from error
         for erasure in record.erasures:
             self.report(erasure_sentence(erasure), **asdict(erasure))
         is_erased = any(erasure.completed_at for erasure in record.erasures)
         self.report(
-            f"{counted(record.sessions, 'session')} of {scope} stored now.",
+            f"{counted(record.sessions, 'conversation')} of {scope} stored now.",
             scope=scope,
             sessions=record.sessions,
             unknown_key=record.unknown_key,

@@ -7,19 +7,19 @@ from dataclasses import asdict
 
 from django.core.management import CommandError, CommandParser
 
-from chatmemory import services
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.management.counting import counted
 from chatmemory.management.reporting import ReportingCommand
+from chatmemory.services.retention.retention import Expired, expire_sessions
 
 
 class Command(ReportingCommand):
     """Removes session by session, each in its own transaction; can be stopped at any time."""
 
     help = (
-        "Purge expired sessions and sessions of deleted users, and apply RETENTION. Everything "
-        "removed can be restored for UNDO_DAYS; then chatmemory_vacuum deletes it. Run this once "
-        "a day."
+        "Purge expired conversations and conversations of deleted users, and apply RETENTION. "
+        "Everything removed can be restored for UNDO_DAYS; then chatmemory_vacuum deletes it. Run "
+        "this once a day."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -30,7 +30,7 @@ class Command(ReportingCommand):
 
     def handle(self, *, dry_run: bool, **options: object) -> None:
         try:
-            expired = services.expire_sessions(dry_run=dry_run, progress=self.progress)
+            expired = expire_sessions(dry_run=dry_run, progress=self.progress)
         except (ValueError, MemoryUnavailable) as error:
             raise CommandError(str(error)) from error
         self.report(
@@ -38,13 +38,13 @@ class Command(ReportingCommand):
         )
         if expired.left:
             raise CommandError(
-                f"{counted(expired.left, 'session')} locked and skipped. Run this again."
+                f"{counted(expired.left, 'conversation')} locked and skipped. Run this again."
             )
 
 
-def _sentences(expired: services.Expired, *, dry_run: bool) -> Iterator[str]:
+def _sentences(expired: Expired, *, dry_run: bool) -> Iterator[str]:
     for reason, count in expired.removed.items():
-        numbers = f"{counted(count.sessions, 'session')}, {counted(count.messages, 'message')}"
+        numbers = f"{counted(count.sessions, 'conversation')}, {counted(count.messages, 'message')}"
         yield f"{reason}: {numbers}"
     if not expired.removed:
         yield "Nothing is due."

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from django.core.management import CommandError, CommandParser
 
-from chatmemory import services, transfer
+from chatmemory import formats, services
 from chatmemory.errors import ChatMemoryError
 from chatmemory.management.acting import add_actor_arguments, command_actor
 from chatmemory.management.counting import counted
@@ -16,26 +16,29 @@ from chatmemory.management.exits import UsageError
 from chatmemory.management.owners import scope_of
 from chatmemory.management.reporting import ReportingCommand
 from chatmemory.services import Export
-from chatmemory.services.transfers.exports import preview_export
+from chatmemory.services.transfers.exports import begin_export_of_all, preview_export
 
 
 class Command(ReportingCommand):
     """Commits an audit entry with the actor and reason before the first byte is written."""
 
     help = (
-        "Export one session (--owner or --scope, with --key), all sessions of a person (--owner or "
-        "--scope), or everything (--all). Only the form jsonl can be imported without loss."
+        "Export one conversation (--owner or --scope, with --key), all conversations of a person "
+        "(--owner or --scope), or everything (--all). Only the format jsonl can be imported "
+        "without loss."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         selection = parser.add_mutually_exclusive_group(required=True)
-        selection.add_argument("--owner", help="username of the sessions' owner")
-        selection.add_argument("--scope", help="scope of the sessions, such as server or user:7")
-        selection.add_argument("--all", action="store_true", help="all sessions of all people")
-        parser.add_argument("--key", help="only the session with this key that is not purged")
+        selection.add_argument("--owner", help="username of the conversations' owner")
+        selection.add_argument(
+            "--scope", help="scope of the conversations, such as server or user:7"
+        )
+        selection.add_argument("--all", action="store_true", help="all conversations of all people")
+        parser.add_argument("--key", help="only the conversation with this key that is not purged")
         parser.add_argument(
-            "--form", choices=transfer.FORMS, default="jsonl", help="default: jsonl"
+            "--format", choices=formats.FORMATS, default="jsonl", help="default: jsonl"
         )
         parser.add_argument(
             "--output", help="a new file, readable only by you; default: standard output"
@@ -48,7 +51,7 @@ class Command(ReportingCommand):
     def handle(
         self,
         *,
-        form: str,
+        format: str,
         by: str,
         reason: str,
         owner: str | None = None,
@@ -68,12 +71,12 @@ class Command(ReportingCommand):
             raise CommandError(f"{output} already exists. Choose another file.")
         try:
             if dry_run:
-                export = preview_export(form=form, by=person, scope=scope, session_key=key)
+                export = preview_export(format=format, by=person, scope=scope, session_key=key)
             elif scope is None:
-                export = services.begin_export_of_all(form=form, by=person, reason=reason)
+                export = begin_export_of_all(format=format, by=person, reason=reason)
             else:
                 export = services.begin_export(
-                    form=form, by=person, reason=reason, scope=scope, session_key=key
+                    format=format, by=person, reason=reason, scope=scope, session_key=key
                 )
         except ChatMemoryError as error:
             raise CommandError(str(error)) from error
@@ -81,23 +84,23 @@ class Command(ReportingCommand):
             raise CommandError(f"Nothing is stored{f' under {scope}' if scope else ''}.")
         if dry_run:
             counts = f"{_counts(export)} (nothing was exported)"
-            self.report(counts, **_values(export), output=output, dry_run=True)
+            self.report(counts, **_export_fields(export), output=output, dry_run=True)
             return
         # Not on a terminal that shows the export itself.
         progress = None if output is None and self.stdout.isatty() else self.progress
-        text = transfer.write_export(export, progress=progress)
+        text = formats.write_export(export, progress=progress)
         try:
             if output is None:
                 for piece in text:
                     self.stdout.write(piece, ending="")
             else:
-                _write(text, Path(output))
-                self.report(_counts(export), **_values(export), output=output, dry_run=False)
+                _write_file(text, Path(output))
+                self.report(_counts(export), **_export_fields(export), output=output, dry_run=False)
         except ChatMemoryError as error:
             raise CommandError(f"{error} The output is incomplete.") from error
 
 
-def _write(text: Iterator[str], path: Path) -> None:
+def _write_file(text: Iterator[str], path: Path) -> None:
     """Write a new file of mode 0600, which has its name only when it is complete."""
     part = path.with_name(f"{path.name}.part")
     try:
@@ -111,12 +114,13 @@ def _write(text: Iterator[str], path: Path) -> None:
 
 
 def _counts(export: Export) -> str:
-    return f"{counted(export.session_count, 'session')}, {counted(export.message_count, 'message')}"
+    messages = counted(export.message_count, "message")
+    return f"{counted(export.session_count, 'conversation')}, {messages}"
 
 
-def _values(export: Export) -> dict[str, object]:
+def _export_fields(export: Export) -> dict[str, object]:
     return {
-        "form": export.form,
+        "format": export.format,
         "sessions": export.session_count,
         "messages": export.message_count,
     }

@@ -14,13 +14,13 @@ from typing import BinaryIO
 from django.core.management import CommandError, CommandParser
 from django.db import reset_queries
 
-from chatmemory import codec, transfer
+from chatmemory import codec, formats
 from chatmemory.errors import BadInput, ChatMemoryError
+from chatmemory.formats import Lines, Outcome, Target
 from chatmemory.management.acting import add_actor_arguments, command_actor
 from chatmemory.management.counting import counted
 from chatmemory.management.owners import scope_of
 from chatmemory.management.reporting import ReportingCommand
-from chatmemory.transfer import Lines, Outcome, Target
 
 MAX_ERRORS = 10
 """Errors of one kind that are printed. If no session was valid before, the import then stops."""
@@ -34,6 +34,7 @@ class Counts:
     new: int = 0
     existing: int = 0
     skipped: int = 0
+    derived: int = 0
     bad: int = 0
 
     @property
@@ -46,16 +47,18 @@ class Counts:
         self.messages += outcome.messages
         self.bad += outcome.error is not None
         self.skipped += outcome.is_skipped
+        self.derived += outcome.derived
         if outcome.error is None and not outcome.is_skipped:
             self.new += outcome.is_new
             self.existing += not outcome.is_new
 
     def __str__(self) -> str:
         skipped = f"; {self.skipped:,} skipped (purged)" if self.skipped else ""
+        derived = f"; {self.derived:,} rows of other apps ignored" if self.derived else ""
         return (
-            f"{counted(self.new + self.existing, 'session')}, "
+            f"{counted(self.new + self.existing, 'conversation')}, "
             f"{counted(self.messages, 'message')}; "
-            f"{self.new:,} new, {self.existing:,} already stored{skipped}"
+            f"{self.new:,} new, {self.existing:,} already stored{skipped}{derived}"
         )
 
 
@@ -63,27 +66,29 @@ class Command(ReportingCommand):
     """Stores each session completely or not at all; does not change sessions that exist."""
 
     help = (
-        "Import sessions from JSON lines: the output of chatmemory_export (jsonl, openai, "
+        "Import conversations from JSON lines: the output of chatmemory_export (jsonl, openai, "
         'langchain), or {"id": "7", "turns": [{"role": "user", "text": "Hi"}]} with the roles user '
-        "(or human), assistant (or ai) and system. After a failure, run it again: sessions that "
-        "are already stored are not stored again."
+        "(or human), assistant (or ai) and system. After a failure, run it again: conversations "
+        "that are already stored are not stored again."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         parser.add_argument("file", help="the file, or - for standard input")
         destination = parser.add_mutually_exclusive_group(required=True)
-        destination.add_argument("--owner", help="username of the sessions' owner")
-        destination.add_argument("--scope", help="scope of the sessions, such as server or user:7")
+        destination.add_argument("--owner", help="username of the conversations' owner")
+        destination.add_argument(
+            "--scope", help="scope of the conversations, such as server or user:7"
+        )
         destination.add_argument(
             "--own-scopes",
             action="store_true",
-            help="use the scope that the file gives for each session; only for the form jsonl",
+            help="use the scope that the file gives for each one; only for the format jsonl",
         )
         parser.add_argument(
             "--prefix",
-            help="store sessions under PREFIX:key; by default the form jsonl has no prefix, and "
-            "other forms use the file name without its suffix",
+            help="store under PREFIX:key; by default the format jsonl has no prefix, and other "
+            "formats use the file name without its suffix",
         )
         add_actor_arguments(parser)
         parser.add_argument(
@@ -117,15 +122,15 @@ class Command(ReportingCommand):
             raise CommandError(str(error)) from error
         counts = Counts()
         errors: Counter[str] = Counter()
-        with _open(file) as stream:
-            size = _size(stream)
+        with _open_file(file) as stream:
+            size = _stream_size(stream)
             lines = Lines(stream)
             try:
-                for outcome in transfer.import_lines(_without_query_log(lines), target=target):
+                for outcome in formats.import_lines(_without_query_log(lines), target=target):
                     counts.add(outcome)
                     if outcome.error is not None:
                         self.bar.clear()
-                        self._report(outcome.line, outcome.error, errors)
+                        self._report_error(outcome.line, outcome.error, errors)
                         if errors[outcome.error.code] == MAX_ERRORS and not counts.read:
                             break
                     self.bar.show(
@@ -143,11 +148,13 @@ class Command(ReportingCommand):
             dry_run=dry_run,
         )
         if counts.bad >= MAX_ERRORS and not counts.read:
-            raise CommandError("Stopped: no line was valid. docs/transfer.md describes the forms.")
+            raise CommandError(
+                "Stopped: no line was valid. docs/transfer.md describes the formats."
+            )
         if counts.bad:
             raise CommandError(f"{counted(counts.bad, 'invalid line')} skipped.")
 
-    def _report(self, line: int, error: ChatMemoryError, errors: Counter[str]) -> None:
+    def _report_error(self, line: int, error: ChatMemoryError, errors: Counter[str]) -> None:
         """Print an error, unless MAX_ERRORS of its code were printed."""
         errors[error.code] += 1
         if errors[error.code] <= MAX_ERRORS:
@@ -156,7 +163,7 @@ class Command(ReportingCommand):
             self.stderr.write(f"Further errors of this kind ({error.code}) are not printed.")
 
 
-def _size(stream: BinaryIO) -> int | None:
+def _stream_size(stream: BinaryIO) -> int | None:
     """Return the number of bytes; None for a pipe."""
     if not stream.seekable():
         return None
@@ -177,7 +184,7 @@ def _stem(file: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.:@-]+", "-", stem)
 
 
-def _open(file: str) -> AbstractContextManager[BinaryIO]:
+def _open_file(file: str) -> AbstractContextManager[BinaryIO]:
     if file == "-":
         return nullcontext(sys.stdin.buffer)
     try:

@@ -38,7 +38,7 @@ class Command(ReportingCommand):
 
     is_long = False
     help = (
-        "Add, list or delete notes of operators about a session, which users and models never "
+        "Add, list or delete notes of operators about a conversation, which users and models never "
         "see. The audit keeps who added or deleted a note and why, not its text."
     )
 
@@ -56,57 +56,59 @@ class Command(ReportingCommand):
         )
 
     def handle(self, *, action: str, **options: Any) -> None:
-        _check(action, options)
+        _check_options(action, options)
         if action == "list":
-            self._list(select_session(options))
+            self._list_notes(select_session(options))
             return
         by = command_actor("chatmemory_note", by=options["by"], reason=options["reason"])
         try:
             if action == "add":
-                self._add(by, options)
+                self._add_note(by, options)
             else:
-                self._delete(by, options)
+                self._delete_note(by, options)
         except BadInput as error:
             raise (CommandError if error.code == "too_many" else UsageError)(str(error)) from error
         except ChatMemoryError as error:
             raise CommandError(str(error)) from error
 
-    def _list(self, session: Session) -> None:
+    def _list_notes(self, session: Session) -> None:
         stored = session.notes.order_by("pk")
         notes: list[SessionNote] = durably(partial(list, stored), is_repeatable=True)
         for note in notes:
-            self.report(_text(note), **_values(note))
+            self.report(_note_text(note), **_note_fields(note))
         self.report(
-            f"{counted(len(notes), 'note')} of session {session.pk}",
+            f"{counted(len(notes), 'note')} of conversation {session.pk}",
             session=session.pk,
             notes=len(notes),
         )
 
-    def _add(self, by: Actor, options: Mapping[str, Any]) -> None:
+    def _add_note(self, by: Actor, options: Mapping[str, Any]) -> None:
         text = read_text(options["text_file"], "--text-file")
         check_note(text)
         session = select_session(options)
         if options["dry_run"]:
             durably(partial(check_unerased, session), is_repeatable=True)
             is_new = durably(partial(is_new_note, session, text, by), is_repeatable=True)
-            self._report("add", session, DONE if is_new else UNCHANGED, None, dry_run=True)
+            self._report_note("add", session, DONE if is_new else UNCHANGED, None, dry_run=True)
             return
-        entry = services.add_note(text=text, **_address(session, by, options))
-        self._report("add", session, UNCHANGED if entry is None else DONE, entry)
+        entry = services.add_note(text=text, **_note_address(session, by, options))
+        self._report_note("add", session, UNCHANGED if entry is None else DONE, entry)
 
-    def _delete(self, by: Actor, options: Mapping[str, Any]) -> None:
+    def _delete_note(self, by: Actor, options: Mapping[str, Any]) -> None:
         session = select_session(options)
         note_pk = options["note"]
         if options["dry_run"]:
             durably(partial(check_unerased, session), is_repeatable=True)
             found = session.notes.filter(pk=note_pk)
             is_stored = durably(found.exists, is_repeatable=True)
-            self._report("delete", session, DONE if is_stored else UNCHANGED, None, dry_run=True)
+            self._report_note(
+                "delete", session, DONE if is_stored else UNCHANGED, None, dry_run=True
+            )
             return
-        entry = services.delete_note(note_pk=note_pk, **_address(session, by, options))
-        self._report("delete", session, UNCHANGED if entry is None else DONE, entry)
+        entry = services.delete_note(note_pk=note_pk, **_note_address(session, by, options))
+        self._report_note("delete", session, UNCHANGED if entry is None else DONE, entry)
 
-    def _report(
+    def _report_note(
         self,
         action: str,
         session: Session,
@@ -118,7 +120,7 @@ class Command(ReportingCommand):
         done = f"would {action} a note" if dry_run else f"{action}: {DONE}"
         result = done if outcome == DONE else outcome
         self.report(
-            f"session {session.pk}: {result}{f', audit entry {entry.pk}' if entry else ''}",
+            f"conversation {session.pk}: {result}{f', audit entry {entry.pk}' if entry else ''}",
             session=session.pk,
             action=action,
             outcome=outcome,
@@ -127,24 +129,24 @@ class Command(ReportingCommand):
         )
 
 
-def _check(action: str, options: Mapping[str, Any]) -> None:
+def _check_options(action: str, options: Mapping[str, Any]) -> None:
     """Raise UsageError if an option is missing, or belongs to another action."""
     known = {name for names in OPTIONS.values() for name in names}
     given = {name for name in known if options[name] not in (None, False)}
     own = set(OPTIONS[action])
     if wrong := sorted(given - own):
-        raise UsageError(f"{_option(wrong[0])} does not belong to {action}.")
+        raise UsageError(f"{_option_name(wrong[0])} does not belong to {action}.")
     if missing := sorted(own - given - {"dry_run"}):
-        raise UsageError(f"{action} needs {_option(missing[0])}.")
+        raise UsageError(f"{action} needs {_option_name(missing[0])}.")
     if options["note"] is not None and not 0 < options["note"] <= MAX_PK:
         raise UsageError("--note must be the primary key of a note.")
 
 
-def _option(name: str) -> str:
+def _option_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _address(session: Session, by: Actor, options: Mapping[str, Any]) -> dict[str, Any]:
+def _note_address(session: Session, by: Actor, options: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "session_key": session.key,
         "scope": session.removed_scope or session.scope,
@@ -154,12 +156,12 @@ def _address(session: Session, by: Actor, options: Mapping[str, Any]) -> dict[st
     }
 
 
-def _text(note: SessionNote) -> str:
+def _note_text(note: SessionNote) -> str:
     at = note.created_at.isoformat(timespec="seconds")
     return f"note {note.pk}, {at}, {note.actor_label}:\n{note.text}"
 
 
-def _values(note: SessionNote) -> dict[str, object]:
+def _note_fields(note: SessionNote) -> dict[str, object]:
     return {
         "note": note.pk,
         "created_at": note.created_at,

@@ -22,19 +22,24 @@ from chatmemory.management.exits import UNKNOWN, UsageError
 from chatmemory.management.owners import scope_of
 from chatmemory.management.reporting import ReportingCommand
 from chatmemory.models import Session, SessionQuerySet, unexpired
-from chatmemory.services import Actor, StoredData
-from chatmemory.services.removal.erasure import stored_sessions_of
-from chatmemory.services.removal.past_erasures import count_unknown_erasures
+from chatmemory.services import Actor
+from chatmemory.services.erasure.erasure import stored_sessions_of
+from chatmemory.services.erasure.past_erasures import (
+    count_unknown_erasures,
+    find_erasures,
+    find_erasures_of_key,
+)
+from chatmemory.services.erasure.stored_data import StoredData
 
 
 class Command(ReportingCommand):
     """Prints no content: numbers, keys and states of sessions, and receipts of erasures."""
 
     help = (
-        "Show what is stored of a person: the sessions, those on hold, numbers, and the receipts "
-        "of erasures. --erased searches the erasures of a session's key, if the person is not "
-        "known. The exit status is 1 if nothing is stored or was erased, and 3 if that is unknown "
-        "because a key is not in AUDIT_KEY_FALLBACKS."
+        "Show what is stored of a person: the conversations, those on hold, numbers, and the "
+        "receipts of erasures. --erased searches the erasures of a conversation's key, if the "
+        "person is not known. The exit status is 1 if nothing is stored or was erased, and 3 if "
+        "that is unknown because a key is not in AUDIT_KEY_FALLBACKS."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -45,9 +50,11 @@ class Command(ReportingCommand):
             "--scope", help="scope of a user or a visitor, such as user:7 (7 is the primary key)"
         )
         group.add_argument(
-            "--erased", metavar="KEY", help="was a session with this key erased, with its person?"
+            "--erased",
+            metavar="KEY",
+            help="was a conversation with this key erased, with its person?",
         )
-        parser.add_argument("--summary", action="store_true", help="do not list the sessions")
+        parser.add_argument("--summary", action="store_true", help="do not list the conversations")
 
     def handle(
         self, *, owner: str | None, scope: str | None, erased: str | None, **options: Any
@@ -64,35 +71,35 @@ class Command(ReportingCommand):
 
     def _show_person(self, scope: str, *, is_summary: bool) -> None:
         by = Actor.server("chatmemory_person")
-        record = services.find_erasures(by=by, scope=scope)
+        record = find_erasures(by=by, scope=scope)
         sessions = stored_sessions_of(scope)
         if not is_summary:
-            self._list(sessions)
+            self._list_sessions(sessions)
         for erasure in record.erasures:
             self.report(erasure_sentence(erasure), **asdict(erasure))
-        stored = services.count_stored_data(sessions=sessions)
+        stored = services.count_stored_data(sessions=sessions, scope=scope)
         self.report(
-            f"{scope}: {_numbers(stored)}, {counted(len(record.erasures), 'erasure')}",
+            f"{scope}: {_numbers_text(stored)}, {counted(len(record.erasures), 'erasure')}",
             scope=scope,
             **asdict(stored),
             erasures=len(record.erasures),
             unknown_key=record.unknown_key,
         )
-        if not stored.sessions and not record.erasures:
-            _fail(
+        if not stored.sessions and not stored.derived and not record.erasures:
+            _fail_with(
                 f"Nothing is stored under {scope}, and no erasure is recorded.", record.unknown_key
             )
 
-    def _list(self, sessions: SessionQuerySet) -> None:
+    def _list_sessions(self, sessions: SessionQuerySet) -> None:
         for session in self._progressing(sessions):
             held = ", on hold" if session.held_at else ""
             hidden = session.first_seq - session.stored_from
             self.report(
-                f"session {session.pk} ({session.key}): {_state(session)}{held}, "
+                f"conversation {session.pk} ({session.key}): {_session_state(session)}{held}, "
                 f"{counted(session.message_count, 'message')}, {hidden:,} hidden",
                 session=session.pk,
                 key=session.key,
-                state=_state(session),
+                state=_session_state(session),
                 held_at=session.held_at,
                 messages=session.message_count,
                 hidden_messages=hidden,
@@ -101,7 +108,7 @@ class Command(ReportingCommand):
             )
 
     def _progressing(self, sessions: SessionQuerySet) -> Iterator[Session]:
-        found = chain.from_iterable(map(_read, batches(sessions, BATCH_SESSIONS)))
+        found = chain.from_iterable(map(_with_states, batches(sessions, BATCH_SESSIONS)))
         if self.progress is None:
             return found
         return reported(found, self.progress, count_of(sessions))
@@ -110,22 +117,22 @@ class Command(ReportingCommand):
         if is_summary:
             raise UsageError("--summary does not belong to --erased.")
         check_value(key, "--erased")
-        erasures = services.find_erasures_of_key(session_key=key)
+        erasures = find_erasures_of_key(session_key=key)
         unknown = count_unknown_erasures()
         for erasure in erasures:
             self.report(erasure_sentence(erasure), **asdict(erasure))
         is_erased = any(erasure.completed_at for erasure in erasures)
         self.report(
-            f"{counted(len(erasures), 'erasure')} of a session with this key.",
+            f"{counted(len(erasures), 'erasure')} of a conversation with this key.",
             erasures=len(erasures),
             unknown_key=unknown,
             is_erased=is_erased,
         )
         if not is_erased:
-            _fail("No completed erasure of a session with this key is recorded.", unknown)
+            _fail_with("No completed erasure of a conversation with this key is recorded.", unknown)
 
 
-def _fail(problem: str, unknown_key: int) -> None:
+def _fail_with(problem: str, unknown_key: int) -> None:
     """Raise CommandError, with its own status if keys are missing for the answer."""
     if not unknown_key:
         raise CommandError(problem)
@@ -137,7 +144,7 @@ def _fail(problem: str, unknown_key: int) -> None:
 
 
 @retried(is_repeatable=True)
-def _read(pks: list[int]) -> list[Session]:
+def _with_states(pks: list[int]) -> list[Session]:
     """Return sessions with their `state`."""
     state = Case(
         When(removed_at__isnull=False, then=Value("purged")),
@@ -150,13 +157,13 @@ def _read(pks: list[int]) -> list[Session]:
     return list(found.annotate(state=state).order_by("pk"))
 
 
-def _state(session: Any) -> str:
+def _session_state(session: Any) -> str:
     state: str = session.state
     return state
 
 
-def _numbers(stored: StoredData) -> str:
-    parts = [counted(stored.sessions, "session")]
+def _numbers_text(stored: StoredData) -> str:
+    parts = [counted(stored.sessions, "conversation")]
     named = {
         "on hold": stored.held,
         "archived": stored.archived,
@@ -166,4 +173,5 @@ def _numbers(stored: StoredData) -> str:
     parts.append(counted(stored.messages, "message"))
     parts += [f"{stored.hidden_messages:,} hidden"] if stored.hidden_messages else []
     parts.append(counted(stored.turns, "turn"))
+    parts += [f"{counted(stored.derived, 'row')} of other apps"] if stored.derived else []
     return ", ".join(parts)

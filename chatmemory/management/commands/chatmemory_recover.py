@@ -11,7 +11,7 @@ from chatmemory.services.turns import recovery
 
 
 class Command(ReportingCommand):
-    """Needed only if no process serves sockets or runs turns; those recover turns themselves."""
+    """Needed only if no process serves sockets or runs turns; these recover turns themselves."""
 
     is_long = False
     help = (
@@ -34,7 +34,8 @@ class Command(ReportingCommand):
             failed=recovered.failed,
         )
         if recovered.failed:
+            conversations = counted(recovered.failed, "conversation")
             raise CommandError(
-                f"The turns of {counted(recovered.failed, 'session')} could not be ended. Run this "
-                "again; if it fails again, run chatmemory_check --fix."
+                f"The turns of {conversations} could not be ended. Run this again; if it fails "
+                "again, run chatmemory_check --fix."
             )

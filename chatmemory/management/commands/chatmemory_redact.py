@@ -22,7 +22,7 @@ from chatmemory.services import FoundText
 from chatmemory.services.jobs.actions import UNCHANGED
 from chatmemory.services.jobs.create import Order
 from chatmemory.services.jobs.perform import DONE
-from chatmemory.services.removal.finding import REDACTED, locate
+from chatmemory.services.redaction.find_text import REDACTED, locate
 
 UNCOUNTED = 100
 """The texts that `--yes` confirms without a number."""
@@ -39,7 +39,7 @@ class Totals:
 
     def add(self, found: FoundText, outcome: str) -> None:
         self.outcomes[outcome] += 1
-        # Those of a session follow one another.
+        # The finds of a session follow one another.
         self.replying += found.is_replying and found.session_pk != self.last_session
         self.last_session = found.session_pk
 
@@ -53,7 +53,7 @@ class Totals:
         if left := self.number - self.outcomes[DONE] - self.outcomes[UNCHANGED]:
             problems.append(f"{counted(left, 'text')} cannot be redacted; the outcomes state why.")
         if self.replying:
-            sessions = counted(self.replying, "session")
+            sessions = counted(self.replying, "conversation")
             problems.append(f"A turn runs in {sessions}: run this again when it has ended.")
         return problems
 
@@ -64,7 +64,7 @@ class Command(ReportingCommand):
     help = (
         "Permanently delete the content of one message (--seq) or turn (--turn), or of all that "
         "contain a text (--find-file). Prints where the text is, never the text. The exit status "
-        "is 1 if it is still stored in these sessions. If interrupted, run it again."
+        "is 1 if it is still stored in these conversations. If interrupted, run it again."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -97,7 +97,7 @@ class Command(ReportingCommand):
 
     def handle(self, *, by: str, reason: str, **options: Any) -> None:
         order = Order(by=command_actor("chatmemory_redact", by=by, reason=reason), reason=reason)
-        _check(options)
+        _check_options(options)
         sessions = select_sessions(options)
         try:
             if options["find_file"] is None:
@@ -118,9 +118,9 @@ class Command(ReportingCommand):
         found = locate(session_pk=session.pk, seq=options["seq"], turn=options["turn"])
         if found is None:
             name = f"message {options['seq']}" if options["turn"] is None else "such turn"
-            raise CommandError(f"Session {session.pk} has no {name}.")
+            raise CommandError(f"Conversation {session.pk} has no {name}.")
         if found.state == REDACTED:
-            self._show(found, UNCHANGED, None, dry_run=options["dry_run"])
+            self._show_find(found, UNCHANGED, None, dry_run=options["dry_run"])
         elif self._act(found, order, dry_run=options["dry_run"]) not in (DONE, UNCHANGED):
             raise CommandError("It was not redacted.")
 
@@ -136,7 +136,7 @@ class Command(ReportingCommand):
         totals = Totals()
         for found in services.find_text(sessions=sessions, text=text, progress=self.progress):
             totals.add(found, self._act(found, order, dry_run=is_only_shown))
-        self._total(totals, dry_run=is_only_shown)
+        self._show_totals(totals, dry_run=is_only_shown)
         problems = totals.problems()
         if totals.outcomes[DONE] and is_only_shown and not options["dry_run"]:
             number = totals.outcomes[DONE]
@@ -159,20 +159,20 @@ class Command(ReportingCommand):
         """Redact a text if possible, print the outcome and return it."""
         outcome, entry = found.obstacle or DONE, None
         if not found.obstacle and not dry_run:
-            outcome, entry = _redact(found, order)
-        self._show(found, outcome, entry, dry_run=dry_run)
+            outcome, entry = _redact_find(found, order)
+        self._show_find(found, outcome, entry, dry_run=dry_run)
         return outcome
 
-    def _show(
+    def _show_find(
         self, found: FoundText, outcome: str, entry: AuditEntry | None, *, dry_run: bool
     ) -> None:
         result = "would be redacted" if dry_run and outcome == DONE else outcome
         self.report(
-            f"{_name(found)}: {result}{f', audit entry {entry.pk}' if entry else ''}",
+            f"{_find_name(found)}: {result}{f', audit entry {entry.pk}' if entry else ''}",
             session=found.session_pk,
             scope=found.scope,
             key=found.session_key,
-            place=found.place,
+            field=found.field,
             state=found.state,
             seq=found.seq,
             role=found.role,
@@ -183,7 +183,7 @@ class Command(ReportingCommand):
             dry_run=dry_run,
         )
 
-    def _total(self, totals: Totals, *, dry_run: bool) -> None:
+    def _show_totals(self, totals: Totals, *, dry_run: bool) -> None:
         outcomes = dict(sorted(totals.outcomes.items()))
         parts = [f"{count:,} {code}" for code, count in outcomes.items() if code != DONE]
         if done := outcomes.pop(DONE, 0):
@@ -197,7 +197,7 @@ class Command(ReportingCommand):
         )
 
 
-def _check(options: Mapping[str, Any]) -> None:
+def _check_options(options: Mapping[str, Any]) -> None:
     """Raise UsageError if the options do not fit together."""
     if options["find_file"] is not None:
         if options["yes"] is not None and options["yes"] < 1:
@@ -205,10 +205,10 @@ def _check(options: Mapping[str, Any]) -> None:
     elif options["yes"] is not None:
         raise UsageError("--yes belongs to --find-file.")
     elif options["all"] or len(options["session"] or ()) > 1:
-        raise UsageError("--seq and --turn need one session.")
+        raise UsageError("--seq and --turn need one conversation.")
 
 
-def _redact(found: FoundText, order: Order) -> tuple[str, AuditEntry | None]:
+def _redact_find(found: FoundText, order: Order) -> tuple[str, AuditEntry | None]:
     """Redact a message or turn; return the outcome and the audit entry."""
     address: dict[str, Any] = {
         "session_key": found.session_key,
@@ -218,7 +218,7 @@ def _redact(found: FoundText, order: Order) -> tuple[str, AuditEntry | None]:
         "reason": order.reason,
     }
     try:
-        if found.place == "message":
+        if found.field == "message":
             entry = services.redact_message(seq=found.seq or 0, **address)
         else:
             entry = services.redact_turn(turn=found.turn or "", **address)
@@ -227,15 +227,15 @@ def _redact(found: FoundText, order: Order) -> tuple[str, AuditEntry | None]:
     return (UNCHANGED if entry is None else DONE), entry
 
 
-def _name(found: FoundText) -> str:
-    match found.place:
+def _find_name(found: FoundText) -> str:
+    match found.field:
         case "message":
             place = f"message {found.seq}, {found.role}"
         case "turn" | "feedback":
-            place = f"{found.place} {found.turn}"
+            place = f"{found.field} {found.turn}"
         case "note":
             place = f"note {found.note}"
         case other:
             place = other
     state = "" if found.state == "shown" else f", {found.state}"
-    return f"session {found.session_pk} ({found.scope}, {found.session_key}), {place}{state}"
+    return f"conversation {found.session_pk} ({found.scope}, {found.session_key}), {place}{state}"

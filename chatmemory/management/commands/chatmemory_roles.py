@@ -8,40 +8,11 @@ from django.apps import apps
 from django.contrib.auth.models import Group, Permission
 from django.core.management import CommandError, CommandParser
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from chatmemory.management.counting import counted
 from chatmemory.management.reporting import ReportingCommand
-
-READING = ("view_session", "view_transcript", "note_session", "tag_session")
-ROLES = {
-    "Chat support": (*READING, "stop_turn", "archive_session"),
-    "Chat lead": (
-        *READING,
-        "stop_turn",
-        "archive_session",
-        "trim_history",
-        "clear_history",
-        "purge_history",
-        "restore_history",
-        "redact_message",
-        "hold_session",
-        "view_unmasked",
-        "view_numbers",
-    ),
-    "Chat data protection": (
-        "view_session",
-        "view_transcript",
-        "hold_session",
-        "restore_history",
-        "redact_message",
-        "export_history",
-        "erase_person",
-        "view_audit",
-    ),
-    "Chat auditor": ("view_audit", "view_numbers"),
-}
-"""The suggested groups, each with its permissions."""
+from chatmemory.management.roles import ROLES, roles
 
 
 class Command(ReportingCommand):
@@ -61,8 +32,8 @@ class Command(ReportingCommand):
         if not apps.is_installed("django.contrib.auth"):
             raise CommandError("Add django.contrib.auth to INSTALLED_APPS.")
         with transaction.atomic():
-            for name, codenames in ROLES.items():
-                added = _missing(name, codenames)
+            for name, permissions in roles().items():
+                added = _missing_permissions(name, permissions)
                 if not dry_run:
                     Group.objects.get_or_create(name=name)[0].permissions.add(*added)
                 verb = "would get" if dry_run else "got"
@@ -75,13 +46,13 @@ class Command(ReportingCommand):
                 )
 
 
-def _missing(group: str, codenames: tuple[str, ...]) -> QuerySet[Permission, Any]:
-    """Return the permissions that a group does not have. Raises CommandError."""
-    known = Permission.objects.filter(
-        content_type__app_label="chatmemory",
-        content_type__model="session",
-        codename__in=codenames,
-    )
-    if known.count() < len(codenames):
+def _missing_permissions(group: str, permissions: list[str]) -> QuerySet[Permission, Any]:
+    """Return the permissions, each `app.codename`, that a group lacks. Raises CommandError."""
+    chosen = Q(pk__in=[])
+    for permission in permissions:
+        app, codename = permission.split(".")
+        chosen |= Q(content_type__app_label=app, codename=codename)
+    known = Permission.objects.filter(chosen)
+    if known.count() < len(permissions):
         raise CommandError("Some permissions do not exist yet. Run migrate first.")
     return known.exclude(group__name=group)

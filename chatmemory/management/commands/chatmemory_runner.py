@@ -7,7 +7,7 @@ from queue import SimpleQueue
 
 from django.core.management import CommandError
 
-from chatmemory.conf import settings
+from chatmemory.database.pool import threads
 from chatmemory.live.drain import drain
 from chatmemory.live.preload import preload
 from chatmemory.live.runner import runner
@@ -16,7 +16,7 @@ from chatmemory.startup import are_threads_patched
 
 
 class Command(InterruptibleCommand):
-    """Receives hints over the channel layer; without one, finds waiting turns at each sweep."""
+    """Is notified over the channel layer; without one, finds waiting turns at each sweep."""
 
     help = (
         "Run waiting turns and jobs, without serving sockets, until SIGTERM or Ctrl-C. Then "
@@ -25,10 +25,8 @@ class Command(InterruptibleCommand):
     )
 
     def handle(self, **options: object) -> None:
-        if not settings.DB_THREADS:
-            raise CommandError(
-                "CHATMEMORY['DB_THREADS'] is 0, which works only in tests. Set it to 1 or more."
-            )
+        if problem := threads().problem:
+            raise CommandError(problem)
         if are_threads_patched():
             raise CommandError("gevent or eventlet has patched threads. Start it without them.")
         # Not an Event: the code that the signal interrupts may hold its lock.

@@ -7,13 +7,12 @@ from dataclasses import asdict
 
 from django.core.management import CommandError, CommandParser
 
-from chatmemory import services
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.management.counting import counted
 from chatmemory.management.exits import UsageError
 from chatmemory.management.reporting import ReportingCommand
 from chatmemory.management.sealing import verify_and_seal
-from chatmemory.services.removal.vacuum import CHUNK
+from chatmemory.services.removal.vacuum import CHUNK, vacuum
 
 
 class Command(ReportingCommand):
@@ -22,7 +21,7 @@ class Command(ReportingCommand):
     help = (
         "Permanently delete what was trimmed, cleared or purged more than UNDO_DAYS ago, and the "
         "remains of interrupted erasures; then verify the audit and seal its new entries if there "
-        "are no findings. Sessions on hold are kept. Run this once a day."
+        "are no findings. Conversations on hold are kept. Run this once a day."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -41,13 +40,15 @@ class Command(ReportingCommand):
         if chunk < 1 or not 0 <= pause < math.inf:
             raise UsageError("--chunk must be 1 or more, --pause 0 or more.")
         try:
-            deleted = services.vacuum(
+            deleted = vacuum(
                 chunk=chunk, pause_seconds=pause, dry_run=dry_run, progress=self.progress
             )
             numbers = (
                 f"{counted(deleted.messages, 'message')}, {counted(deleted.turns, 'turn')}, "
-                f"{counted(deleted.sessions, 'session')}"
+                f"{counted(deleted.sessions, 'conversation')}"
             )
+            if deleted.emptied:
+                numbers += f", the content of {counted(deleted.emptied, 'withdrawn message')}"
             self.report(
                 f"{numbers} (nothing was deleted)" if dry_run else numbers,
                 **asdict(deleted),
@@ -57,7 +58,7 @@ class Command(ReportingCommand):
         except MemoryUnavailable as error:
             raise CommandError(f"{error} Run this again to continue.") from error
         if deleted.left:
-            skipped = f"{counted(deleted.left, 'session')} locked and skipped. Run this again."
+            skipped = f"{counted(deleted.left, 'conversation')} locked and skipped. Run this again."
             problem = f"{problem} {skipped}".strip()
         if problem:
             raise CommandError(problem)

@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 from chatmemory.access.actors import Actor
-from chatmemory.access.addresses import lock_session, lock_stored_session
+from chatmemory.access.addresses import Address, lock_stored_session
 from chatmemory.codec import check_value
-from chatmemory.database.after_commit import announce_act
+from chatmemory.database.after_commit import announce_action
 from chatmemory.database.faults import write_connection
 from chatmemory.errors import NotFound
 from chatmemory.models import AuditAction, AuditEntry, DatabaseNow, Session, database_now
@@ -39,7 +39,7 @@ def record(
 ) -> AuditEntry:
     """Insert an entry, in the transaction of the action. A long reason is truncated."""
     columns = {"session_pk": session.pk, "key_hash": key_hash(session.key)}
-    return _record(action, by, reason, counts, from_seq=from_seq, to_seq=to_seq, **columns)
+    return _insert_entry(action, by, reason, counts, from_seq=from_seq, to_seq=to_seq, **columns)
 
 
 def record_ranges(
@@ -48,7 +48,7 @@ def record_ranges(
     """Record which messages an operator read, after the entry of the first page."""
     counts: dict[str, Count] = {"ranges": ranges, "first_entry": first_entry}
     columns = {"session_pk": session_pk, "key_hash": key_hash}
-    return _record(
+    return _insert_entry(
         AuditAction.READ, by, "", counts, from_seq=ranges[0][0], to_seq=ranges[-1][1], **columns
     )
 
@@ -67,10 +67,10 @@ def record_hashed(
     person: str, action: AuditAction, by: Actor, reason: str, **counts: Count
 ) -> AuditEntry:
     """Insert an entry about a person of whom only the hash of the scope is known."""
-    return _record(action, by, reason, counts, key_hash=person)
+    return _insert_entry(action, by, reason, counts, key_hash=person)
 
 
-def _record(
+def _insert_entry(
     action: AuditAction, by: Actor, reason: str, counts: dict[str, Count], **columns: Any
 ) -> AuditEntry:
     entry = AuditEntry(
@@ -87,7 +87,7 @@ def _record(
     entry.save(force_insert=True)
     messages = counts.get("messages", 0)
     messages = messages if isinstance(messages, int) else 0
-    announce_act(entry.session_pk, action.value, by.kind, messages)
+    announce_action(entry.session_pk, action.value, by.kind, messages)
     return entry
 
 
@@ -127,22 +127,20 @@ def record_refusal(*, by: Actor, permission: str, session: Session | None = None
     if recent.exists():
         return
     if session is None:
-        _record(AuditAction.REFUSED, by, permission, {}, key_hash="")
+        _insert_entry(AuditAction.REFUSED, by, permission, {}, key_hash="")
     else:
         record(session, AuditAction.REFUSED, by, permission)
 
 
-def lock_unerased(
-    session_key: str, by: Actor, scope: str | None, session_pk: int | None
-) -> Session:
+def lock_unerased(address: Address) -> Session:
     """Lock an active session; with `session_pk`, that session, even if expired or purged.
 
     A session that is being erased is NotFound: a hold would keep its messages.
     Needs a transaction. Raises NotFound, BadInput.
     """
-    if session_pk is None:
-        return lock_session(session_key, by, scope)
-    session = lock_stored_session(session_pk, by, scope)
+    if address.session_pk is None:
+        return address.lock()
+    session = lock_stored_session(address.session_pk, address.by, address.scope)
     check_unerased(session)
     return session
 

@@ -49,7 +49,7 @@ def mac_of(entry: AuditEntry) -> str:
     key = audit_keys()[0]
     nonce = secrets.token_hex(8)
     columns = {name: getattr(entry, name) for name in COVERED}
-    return f"{key_id(key)}.{nonce}.{_digest(key, nonce, columns)}"
+    return f"{key_id(key)}.{nonce}.{_mac_digest(key, nonce, columns)}"
 
 
 class Macs:
@@ -66,7 +66,7 @@ class Macs:
             return MacCheck.FORGED
         if name not in self.keys:
             return MacCheck.UNKNOWN_KEY
-        expected = _digest(self.keys[name], nonce, entry)
+        expected = _mac_digest(self.keys[name], nonce, entry)
         return MacCheck.GENUINE if constant_time_compare(expected, digest) else MacCheck.FORGED
 
 
@@ -80,7 +80,7 @@ def utc_text(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-def _digest(key: Key, nonce: str, entry: Mapping[str, Any]) -> str:
+def _mac_digest(key: Key, nonce: str, entry: Mapping[str, Any]) -> str:
     columns = {name: entry[name] for name in COVERED}
     columns["created_at"] = utc_text(columns["created_at"])
     covered = json.dumps([nonce, columns], sort_keys=True)

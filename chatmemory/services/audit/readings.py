@@ -33,9 +33,11 @@ def record_reading(
     """
     page = [] if from_seq is None or to_seq is None else [[from_seq, to_seq]]
     with ignored_duplicate():
-        _add(session, by, page)
+        _add_reading(session, by, page)
         return
-    _add(session, by, page)  # a concurrent call for this operator inserted the reading first
+    _add_reading(
+        session, by, page
+    )  # a concurrent call for this operator inserted the reading first
 
 
 @retried(is_repeatable=False)
@@ -69,7 +71,7 @@ def merged(ranges: list[list[int]]) -> list[list[int]]:
     return disjoint
 
 
-def _add(session: Session, by: Actor, page: list[list[int]]) -> None:
+def _add_reading(session: Session, by: Actor, page: list[list[int]]) -> None:
     readings = _readings(session, by)
     known = readings.first()
     # Without a lock: a page that is opened again, which is the usual case, writes nothing.

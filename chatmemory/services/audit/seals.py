@@ -21,13 +21,13 @@ from django.utils.crypto import constant_time_compare, salted_hmac
 from chatmemory.database.batches import Progress, check_size, count_of, in_pages, reported
 from chatmemory.database.faults import ignored_duplicate
 from chatmemory.database.locks import locked_transaction
-from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import BadInput
 from chatmemory.models import AuditEntry, AuditSeal, DatabaseNow
 from chatmemory.services.audit.keys import Key, audit_keys
 from chatmemory.services.audit.macs import COVERED, MacCheck, Macs, utc_text
-from chatmemory.services.numbers.maintenance import Task, recorded, recorded_findings
+from chatmemory.services.maintenance.records import recorded, recorded_findings
+from chatmemory.services.maintenance.tasks import Task
 
 CHUNK = 500
 """Default number of entries sealed in one transaction, and of seals read in one statement."""
@@ -102,7 +102,7 @@ class _Chunk:
 
 
 def _seal_chunk(after: int, size: int, macs: Macs) -> _Chunk | None:
-    """Seal the genuine ones of the next `size` entries; None if there are no more entries.
+    """Seal the genuine entries among the next `size`; None if there are no more entries.
 
     The unique number replaces a lock. If two processes read the same last seal, the insert of the
     second one fails, and the caller repeats the chunk. So the chain cannot fork.
@@ -135,7 +135,7 @@ def _seals_after(last: AuditSeal | None, entries: Sequence[dict[str, Any]]) -> l
     seals = []
     for entry in entries:
         number += 1
-        digest = _digest(audit_keys()[0], digest, sealed_at, entry)
+        digest = _seal_digest(audit_keys()[0], digest, sealed_at, entry)
         seals.append(
             AuditSeal(number=number, entry_pk=entry["id"], digest=digest, created_at=sealed_at)
         )
@@ -305,11 +305,14 @@ class _Mismatch:
     last: AuditSeal
     pks: _Pks = field(default_factory=_Pks)
     """The entries of the seals."""
+    expected: Sequence[str] = ()
+    """The digests that the last seal would need to match, one for each key."""
 
-    def add(self, seal: AuditSeal) -> None:
+    def add(self, seal: AuditSeal, expected: Sequence[str]) -> None:
         """Add the next seal that does not match."""
         self.last = seal
         self.pks.add(seal.entry_pk)
+        self.expected = expected
 
     def explained(self, *, is_digest_true: bool) -> AuditFinding:
         """Return what was changed.
@@ -352,10 +355,10 @@ class _Chain:
     def __init__(self, keys: Iterable[Key]) -> None:
         self.keys = list(keys)
         self.next_number = 1
-        self.before: list[str] | None = [""]
-        """The digests that the next seal can continue: that of the last seal, and if it did not
-        match, those that were expected instead. None if the last seal is missing."""
+        self.digest = ""
+        """The stored digest of the last seal, whether or not it matched."""
         self.mismatch: _Mismatch | None = None
+        """The directly preceding seals that do not match."""
 
     def link(self, seal: AuditSeal, entry: Mapping[str, Any] | None) -> Iterator[AuditFinding]:
         """Verify the next seal."""
@@ -366,10 +369,10 @@ class _Chain:
                 sentence=f"Seal {seal.number} (entry {seal.entry_pk}) is not part of the chain.",
             )
             return
-        if seal.number != self.next_number:
+        follows_last = seal.number == self.next_number
+        if not follows_last:
             yield from self.end()
-            yield self._missing(seal)
-            self.before = None
+            yield self._missing_seals(seal)
         self.next_number = seal.number + 1
         if entry is None:
             yield from self.end()
@@ -378,11 +381,9 @@ class _Chain:
                 number=seal.number,
                 sentence=f"Entry {seal.entry_pk} (seal {seal.number}) was deleted.",
             )
-            self.before = [seal.digest]
-        elif self.before is None:
-            self.before = [seal.digest]
-        else:
-            yield from self._compare(seal, entry, self.before)
+        elif follows_last:
+            yield from self._compare(seal, entry)
+        self.digest = seal.digest
 
     def end(self) -> Iterator[AuditFinding]:
         """Report seals whose mismatch no later seal explained."""
@@ -390,37 +391,37 @@ class _Chain:
             yield self.mismatch.unexplained()
         self.mismatch = None
 
-    def _compare(
-        self, seal: AuditSeal, entry: Mapping[str, Any], before: list[str]
-    ) -> Iterator[AuditFinding]:
-        """Verify a seal after these digests."""
-        continued = next((digest for digest in before if self._fits(seal, entry, digest)), None)
-        if continued is None:
-            if self.mismatch is None:
-                self.mismatch = _Mismatch(seal, seal)
-            self.mismatch.add(seal)
-            # Either this seal or its entry was changed. The next seal continues the stored digest
-            # if the entry was changed, and one of the expected digests if the seal was.
-            self.before = [
-                seal.digest,
-                *(_digest(key, before[0], seal.created_at, entry) for key in self.keys),
-            ]
+    def _compare(self, seal: AuditSeal, entry: Mapping[str, Any]) -> Iterator[AuditFinding]:
+        """Verify a seal that directly follows the last one."""
+        # After a mismatch, either the last seal or its entry was changed. This seal continues the
+        # stored digest if the entry was changed, and an expected one if the seal was changed.
+        continues_stored = self._fits(seal, entry, self.digest)
+        if continues_stored or self._continues_expected(seal, entry):
+            if self.mismatch is not None:
+                yield self.mismatch.explained(is_digest_true=continues_stored)
+            self.mismatch = None
             return
-        if self.mismatch is not None:
-            yield self.mismatch.explained(is_digest_true=continued == before[0])
-        self.mismatch = None
-        self.before = [seal.digest]
+        if self.mismatch is None:
+            self.mismatch = _Mismatch(seal, seal)
+        expected = [_seal_digest(key, self.digest, seal.created_at, entry) for key in self.keys]
+        self.mismatch.add(seal, expected)
+
+    def _continues_expected(self, seal: AuditSeal, entry: Mapping[str, Any]) -> bool:
+        expected = () if self.mismatch is None else self.mismatch.expected
+        return any(self._fits(seal, entry, digest) for digest in expected)
 
     def _fits(self, seal: AuditSeal, entry: Mapping[str, Any], before: str) -> bool:
         for key in self.keys:
-            if constant_time_compare(_digest(key, before, seal.created_at, entry), seal.digest):
+            if constant_time_compare(
+                _seal_digest(key, before, seal.created_at, entry), seal.digest
+            ):
                 if key is not self.keys[0]:  # its neighbors probably use this key too
                     self.keys.remove(key)
                     self.keys.insert(0, key)
                 return True
         return False
 
-    def _missing(self, seal: AuditSeal) -> AuditFinding:
+    def _missing_seals(self, seal: AuditSeal) -> AuditFinding:
         first, last = self.next_number, seal.number - 1
         missing = f"Seal {first} is missing"
         if first != last:
@@ -432,13 +433,9 @@ class _Chain:
         )
 
 
-def _digest(key: Key, before: str, sealed_at: datetime, entry: Mapping[str, Any]) -> str:
+def _seal_digest(key: Key, before: str, sealed_at: datetime, entry: Mapping[str, Any]) -> str:
     """Return the keyed hash over the previous digest, the seal's time and the entry."""
     columns = {name: entry[name] for name in SEALED}
     columns["created_at"] = utc_text(columns["created_at"])
     sealed = json.dumps([before, utc_text(sealed_at), columns], sort_keys=True)
     return salted_hmac("chatmemory.seal", sealed, secret=key, algorithm="sha256").hexdigest()
-
-
-aseal_audit = in_pool(seal_audit)
-aaudit_state = in_pool(audit_state)

@@ -11,8 +11,7 @@ from typing import Generic, TypeVar
 
 from django.db import DatabaseError, InterfaceError
 
-from chatmemory.conf import settings
-from chatmemory.database.pool import release_connections
+from chatmemory.database.pool import release_connections, threads
 from chatmemory.database.threads import DaemonExecutor
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.logs import log_error
@@ -49,8 +48,9 @@ class Probe(Generic[T]):
 
     def result(self) -> T | None:
         """Return the function's result; None if it fails or is late."""
-        if not settings.DB_THREADS:
-            return self._call()  # for tests that roll back
+        return threads().elsewhere(self._result_in_time, inline=self._call)
+
+    def _result_in_time(self) -> T | None:
         with self._lock:
             now = time.monotonic()
             if self._is_due(now - self._begun_at):

@@ -17,13 +17,13 @@ from chatmemory.access.actors import Actor
 from chatmemory.database.after_commit import announce_change
 from chatmemory.database.batches import Progress, batches, check_size, count_of
 from chatmemory.database.locks import lock_all, lock_pk, locked_transaction
-from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import MemoryUnavailable, NotFound
 from chatmemory.models import AuditAction, Session, Turn
 from chatmemory.services.audit.entries import check_reason, record_person
+from chatmemory.services.derived.removal import delete_restored
+from chatmemory.services.erasure.past_erasures import Replayed, replay_erasures
 from chatmemory.services.removal.floor import cancel_waiting
-from chatmemory.services.removal.past_erasures import Replayed, replay_erasures
 from chatmemory.services.turns.endings import cancel_turn, interrupt_turn, requeue_turn
 
 BATCH_SIZE = 100
@@ -111,8 +111,8 @@ def _recover_batch(pks: list[int], *, keep_waiting: bool) -> Counter[str]:
 def _move_idle(pks: list[int]) -> list[int]:
     """Give the idle ones of these sessions a new epoch; return their primary keys.
 
-    No change is announced: a hint for each session would overload the channel layer. The next sweep
-    of each process finds the new epochs.
+    No change is announced: one notification a session would overload the channel layer. The next
+    sweep of each process finds the new epochs.
     """
     with locked_transaction():
         idle = Session.objects.filter(pk__in=pks, running__isnull=True, waiting=0)
@@ -155,10 +155,8 @@ def _end_running(session: Session, *, keep_waiting: bool) -> Counter[str]:
 
 def _move_epochs(pks: list[int]) -> None:
     """Give sessions a new epoch. Needs their locks."""
+    delete_restored(pks)
     jump = MIN_JUMP + secrets.randbelow(JUMP_RANGE)
     Session.objects.filter(pk__in=pks).update(
         epoch=F("epoch") + jump, fence=F("fence") + 1, revision=F("revision") + 1
     )
-
-
-arecover_restored_database = in_pool(recover_restored_database)

@@ -27,13 +27,13 @@ def stray_feedback(session_pks: Collection[int]) -> FeedbackQuerySet:
         user_seq=OuterRef("user_seq"),
         client_id=OuterRef("turn"),
     )
-    return _on_stored_turns(session_pks).exclude(Exists(turn), Exists(_replies()))
+    return _on_stored_turns(session_pks).exclude(Exists(turn), Exists(_last_replies()))
 
 
 def unshown_feedback(session_pks: Collection[int]) -> FeedbackQuerySet:
     """Return the feedback that no reply of its turn shows."""
-    shown = _replies().filter(feedback=OuterRef("value"))
-    return _on_stored_turns(session_pks).filter(Exists(_replies())).exclude(Exists(shown))
+    shown = _last_replies().filter(feedback=OuterRef("value"))
+    return _on_stored_turns(session_pks).filter(Exists(_last_replies())).exclude(Exists(shown))
 
 
 def unfounded_replies(session_pks: Collection[int]) -> MessageQuerySet:
@@ -61,7 +61,8 @@ def repair_replies(session: Session, revision: int) -> None:
         last: dict[Any, int] = dict(replies.in_order().values_list("turn", "pk"))
         for value in Feedback.Value.values:
             pks = [pk for user_seq, pk in last.items() if unshown[user_seq] == value]
-            Message.stored.filter(pk__in=pks).update(feedback=value, revision=revision)
+            rows = Message.stored.filter(session=session, pk__in=pks)
+            rows.update(feedback=value, revision=revision)
 
 
 def _on_stored_turns(session_pks: Collection[int]) -> FeedbackQuerySet:
@@ -70,7 +71,7 @@ def _on_stored_turns(session_pks: Collection[int]) -> FeedbackQuerySet:
     return given.filter(user_seq__gte=F("session__stored_from")).order_by("session_id", "user_seq")
 
 
-def _replies() -> MessageQuerySet:
+def _last_replies() -> MessageQuerySet:
     return Message.stored.filter(
         session_id=OuterRef("session_id"),
         seq__gt=OuterRef("user_seq"),

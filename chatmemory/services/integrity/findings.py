@@ -25,7 +25,8 @@ class Finding:
 
     code: str
     """A column of the session, or one of table, gap, double, below, removed, batch, user_row,
-    overdue, stray_turn, feedback, reply, unreadable, readable, call, result, orphans, unchecked."""
+    overdue, stray_turn, feedback, reply, derived, unreadable, readable, call, result, orphans,
+    unchecked."""
     session_pk: int | None
     """None for a table."""
     sentence: str

@@ -11,6 +11,7 @@ from django.db.models import Q
 from chatmemory import codec
 from chatmemory.access.actors import Actor
 from chatmemory.models import Message, Session
+from chatmemory.services.derived.removal import forget_words
 from chatmemory.services.integrity.findings import (
     Finding,
     confirm_locked,
@@ -49,7 +50,7 @@ class _Row(NamedTuple):
         return "quarantined" in self.plain()
 
 
-def _pages(session_pk: int, low: int, high: int | None = None) -> Iterator[list[_Row]]:
+def _row_pages(session_pk: int, low: int, high: int | None = None) -> Iterator[list[_Row]]:
     """Yield pages of users' rows and of rows that may be more than text, in ascending order."""
     rows = Message.stored.filter(needs_check() | Q(role=Message.Role.USER), session_id=session_pk)
     if high is not None:
@@ -121,9 +122,9 @@ class _Segment:
 
 
 def check_rows(session_pk: int, floor: int, repair_by: Actor | None) -> Iterator[Finding]:
-    """Yield rows with a wrong `quarantined` mark and, from `floor` on, broken tool calls."""
+    """Yield rows with a wrong `quarantined` flag and, from `floor` on, broken tool calls."""
     segment: _Segment | None = None
-    for page in _pages(session_pk, low=1):
+    for page in _row_pages(session_pk, low=1):
         wrong = []
         for row in page:
             plain = row.plain()
@@ -136,30 +137,32 @@ def check_rows(session_pk: int, floor: int, repair_by: Actor | None) -> Iterator
                 segment = _Segment(session_pk, row)
             segment.add(row, plain)
         if wrong:
-            check = partial(_recheck_marks, seqs=wrong, repair_by=repair_by)
+            check = partial(_recheck_flags, seqs=wrong, repair_by=repair_by)
             yield from confirm_locked(session_pk, check)
     yield from _confirm_pairs(segment, None)
 
 
-def _recheck_marks(session: Session, *, seqs: list[int], repair_by: Actor | None) -> list[Finding]:
-    """Return the wrong marks of these rows, and correct them for `repair_by`. Needs the lock."""
+def _recheck_flags(session: Session, *, seqs: list[int], repair_by: Actor | None) -> list[Finding]:
+    """Return the wrong flags of these rows, and correct them for `repair_by`. Needs the lock."""
     rows = Message.stored.filter(session=session, seq__in=seqs).order_by("seq")
     read = map(_Row._make, rows.values_list(*_Row._fields))
     wrong = [row for row in read if row.is_unreadable() != row.quarantined]
-    found = [_wrong_mark(session.pk, row) for row in wrong]
+    found = [_wrong_flag(session.pk, row) for row in wrong]
     if repair_by is None or not found:
         return found
     revision = session.revision + 1
-    for mark in (True, False):
-        seqs_to_mark = [row.seq for row in wrong if row.quarantined != mark]
-        Message.stored.filter(session=session, seq__in=seqs_to_mark).update(
-            quarantined=mark, revision=revision
+    for flag in (True, False):
+        seqs_to_flag = [row.seq for row in wrong if row.quarantined != flag]
+        Message.stored.filter(session=session, seq__in=seqs_to_flag).update(
+            quarantined=flag, revision=revision
         )
     Session.objects.filter(pk=session.pk).update(revision=revision, rows_revision=revision)
+    for row in filter(_Row.is_unreadable, wrong):
+        forget_words(session.pk, row.seq, row.seq)
     return record_repair(session, found, repair_by)
 
 
-def _wrong_mark(session_pk: int, row: _Row) -> Finding:
+def _wrong_flag(session_pk: int, row: _Row) -> Finding:
     sentence = f"Row {row.seq} cannot be read, but is not marked as unreadable."
     if row.quarantined:
         sentence = f"Row {row.seq} is marked as unreadable, but can be read."
@@ -188,7 +191,7 @@ def _confirm_pairs(segment: _Segment | None, end: int | None) -> list[Finding]:
 def _recheck_pairs(session: Session, *, low: int, end: int | None) -> list[Finding]:
     """Return the broken pairs of the segment that begins at row `low`. Needs the lock."""
     segment: _Segment | None = None
-    for page in _pages(session.pk, max(low, session.first_seq), end):
+    for page in _row_pages(session.pk, max(low, session.first_seq), end):
         for row in page:
             if segment is not None and segment.is_ended_by(row):
                 return segment.findings()

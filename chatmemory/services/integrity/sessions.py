@@ -26,7 +26,9 @@ from chatmemory.models import (
     SessionQuerySet,
     SessionTag,
     Turn,
+    WithdrawnRange,
 )
+from chatmemory.services.derived.removal import damaged_ranges
 from chatmemory.services.integrity.feedback import (
     repair_replies,
     stray_feedback,
@@ -43,7 +45,8 @@ from chatmemory.services.integrity.findings import (
 )
 from chatmemory.services.integrity.rows import check_rows, needs_check
 from chatmemory.services.integrity.tables import REMEDY, wrong_tables
-from chatmemory.services.numbers.maintenance import Task, recorded_findings
+from chatmemory.services.maintenance.records import recorded_findings
+from chatmemory.services.maintenance.tasks import Task
 from chatmemory.services.turns.endings import end_orphaned_turn
 from chatmemory.services.turns.recovery import recover_overdue_turn
 
@@ -74,7 +77,7 @@ def check_integrity(
     batch_size: int = BATCH_SIZE,
     progress: Progress | None = None,
 ) -> Iterator[Finding]:
-    """Yield the damage of all sessions, of one, or of those of a scope, including purged ones.
+    """Yield the damage of all sessions, of one, or of a scope, including purged sessions.
 
     `repair_by` repairs the fixable findings of each session under its lock and records an audit
     entry `repair`. A repair adds no text, renumbers nothing and deletes nothing. One set of
@@ -93,17 +96,17 @@ def check_integrity(
         sentences = (f"{sentence} {REMEDY}" for sentence in wrong)
         yield from (Finding(code="table", session_pk=None, sentence=one) for one in sentences)
         return
-    selected = _selected(session_pk, scope)
-    checked: Iterable[_Facts] = chain.from_iterable(map(_facts, batches(selected, batch_size)))
+    selected = _checked_sessions(session_pk, scope)
+    checked: Iterable[_Facts] = chain.from_iterable(map(_read_facts, batches(selected, batch_size)))
     if progress is not None:
         checked = reported(checked, progress, count_of(selected))
-    findings = _check(checked, session_pk, scope, repair_by)
+    findings = _check_sessions(checked, session_pk, scope, repair_by)
     if session_pk is None and scope is None:
         findings = recorded_findings(Task.CHECK, findings, lambda finding: finding.is_fixed)
     yield from findings
 
 
-def _check(
+def _check_sessions(
     checked: Iterable[_Facts],
     session_pk: int | None,
     scope: str | None,
@@ -133,7 +136,7 @@ def _is_import(facts: _Facts) -> bool:
     return any(scope.startswith(importing_scope("")) for scope in scopes)
 
 
-def _selected(session_pk: int | None, scope: str | None) -> SessionQuerySet:
+def _checked_sessions(session_pk: int | None, scope: str | None) -> SessionQuerySet:
     sessions = Session.objects.all()
     if session_pk is not None:
         sessions = sessions.filter(pk=session_pk)
@@ -178,10 +181,14 @@ class _Facts:
     stray: int
     superseded: int | None
     """The highest row that a turn supersedes."""
+    withdrawn: int
+    """The highest row that was withdrawn; 0 without one."""
     has_bad_batch: bool
     has_bad_turn: bool
     has_stray_feedback: bool
     has_bad_replies: bool
+    damaged_derived: int
+    """Derived rows with an impossible range."""
 
 
 _OF_SESSION = (
@@ -200,7 +207,7 @@ _OF_SESSION = (
 )
 
 
-def _facts(pks: Sequence[int]) -> list[_Facts]:
+def _read_facts(pks: Sequence[int]) -> list[_Facts]:
     """Return the facts of the sessions that exist, in ascending order of their primary keys."""
     sessions = Session.objects.filter(pk__in=pks)
     counted = sessions.values(*_OF_SESSION).annotate(
@@ -232,6 +239,9 @@ def _facts(pks: Sequence[int]) -> list[_Facts]:
     bad_turns = set(_bad_turns(pks).values_list("session_id", flat=True))
     rows = list(counted.order_by("pk"))
     stray, bad_replies = _bad_feedback([values["pk"] for values in rows if values["rated"]], pks)
+    damaged_derived = damaged_ranges(pks)
+    ranges = WithdrawnRange.objects.filter(session__in=pks).order_by()
+    withdrawn = dict(ranges.values_list("session").annotate(Max("high")))
     found = []
     for values in rows:
         of_turns = turns_of.get(values["pk"])
@@ -243,6 +253,8 @@ def _facts(pks: Sequence[int]) -> list[_Facts]:
                 "has_bad_turn": values["pk"] in bad_turns,
                 "has_stray_feedback": values["pk"] in stray,
                 "has_bad_replies": values["pk"] in bad_replies,
+                "damaged_derived": damaged_derived[values["pk"]],
+                "withdrawn": withdrawn.get(values["pk"], 0),
             }
             found.append(_Facts(**both))
     return found
@@ -281,7 +293,7 @@ def _bad_turns(pks: Sequence[int]) -> QuerySet[Turn]:
 
 
 def _bad_feedback(rated: Sequence[int], pks: Sequence[int]) -> tuple[set[int], set[int]]:
-    """Return the sessions with stray feedback, and those whose replies show other feedback.
+    """Return the sessions with stray feedback, or whose replies show other feedback.
 
     `rated` are the sessions with rows that show feedback.
     """
@@ -313,7 +325,7 @@ def _expected(facts: _Facts) -> dict[str, Any]:
         "last_seq": last_seq,
         "first_seq": first_seq,
         "stored_from": min(stored_from, first_seq),
-        "superseded_to": max(facts.superseded_to, facts.superseded or 0),
+        "superseded_to": max(facts.superseded_to, facts.superseded or 0, facts.withdrawn),
         "tokens": _expected_tokens(facts),
         "last_message_at": last_message_at,
         "revision": max(facts.revision, facts.highest_revision or 0),
@@ -389,6 +401,12 @@ def _damage(facts: _Facts) -> Iterator[Finding]:
     if facts.has_bad_replies:
         sentence = "Replies show other feedback than the stored one."
         yield Finding(code="reply", session_pk=facts.pk, sentence=sentence, is_fixable=True)
+    if facts.withdrawn > expected["last_seq"]:
+        sentence = f"Row {facts.withdrawn} was withdrawn, but does not exist."
+        yield Finding(code="withdrawn", session_pk=facts.pk, sentence=sentence)
+    if facts.damaged_derived:
+        sentence = f"{facts.damaged_derived} derived rows have an impossible range of messages."
+        yield Finding(code="derived", session_pk=facts.pk, sentence=sentence)
 
 
 def _bad_removal(facts: _Facts) -> Iterator[Finding]:
@@ -460,7 +478,7 @@ def _stray_turns(session_pk: int) -> QuerySet[Turn]:
 
 def _recheck(session: Session, *, repair_by: Actor | None) -> list[Finding]:
     """Return the damage of the session, and repair it for `repair_by`. Needs the lock."""
-    [facts] = _facts([session.pk])
+    [facts] = _read_facts([session.pk])
     found = list(_damage(facts))
     if repair_by is None or not any(finding.is_fixable for finding in found):
         return found
@@ -482,7 +500,7 @@ def _repair(session: Session, facts: _Facts) -> None:
         revision = lock_pk(session.pk).revision + 1
         repair_replies(session, revision)
         Session.objects.filter(pk=session.pk).update(revision=revision, rows_revision=revision)
-    for after in _facts([session.pk]):
+    for after in _read_facts([session.pk]):
         _correct_columns(after)
 
 
@@ -500,7 +518,7 @@ def _correct_columns(facts: _Facts) -> None:
 
 
 def _orphans(session_pk: int | None) -> Iterator[Finding]:
-    """Yield the numbers of rows, turns, tags, notes and feedback whose session does not exist."""
+    """Yield the numbers of rows of each table whose session does not exist."""
     is_gone = ~Exists(Session.objects.filter(pk=OuterRef("session_id")))
     tables: dict[str, QuerySet[Any]] = {
         "messages": Message.stored.all(),
@@ -508,6 +526,7 @@ def _orphans(session_pk: int | None) -> Iterator[Finding]:
         "tags": SessionTag.objects.all(),
         "notes": SessionNote.objects.all(),
         "feedback": Feedback.objects.all(),
+        "withdrawn ranges": WithdrawnRange.objects.all(),
     }
     for what, rows in tables.items():
         if session_pk is not None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from django.apps import apps
 from django.db.models import Model
 
 from chatmemory.database.faults import write_connection
 from chatmemory.database.retries import retried
+from chatmemory.models import installed_models
 
 REMEDY = (
-    "Run `manage.py migrate`. If it has nothing to apply, an earlier version of 0001_initial made "
-    "the tables: export all sessions with that version, run `migrate chatmemory zero` and "
-    "`migrate`, and import them."
+    "Run `manage.py migrate`. If that does not help, an earlier version of 0001_initial made the "
+    "tables. With that version of chatmemory, run `chatmemory_export --all` and then `migrate "
+    "chatmemory zero`. With this version, run `migrate` and `chatmemory_import --own-scopes`."
 )
-"""What to do about wrong tables."""
+"""What to do about wrong tables. Only the version that made them can drop all of them."""
 
 # Not Django's introspection: it needs several statements for each table, and cannot parse all of
 # SQLite's tables.
@@ -48,9 +48,7 @@ def wrong_tables() -> list[str]:
         cursor.execute(_STATEMENTS[connection.vendor])
         for table, column, can_be_null, has_default in cursor.fetchall():
             tables[table][column] = (bool(can_be_null), bool(has_default))
-    models = {
-        model._meta.db_table: model for model in apps.get_app_config("chatmemory").get_models()
-    }
+    models = {model._meta.db_table: model for model in installed_models()}
     if tables.keys().isdisjoint(models):
         return []
     return [

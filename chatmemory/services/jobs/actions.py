@@ -22,7 +22,7 @@ UNCHANGED = "unchanged"
 CHANGED = "changed"
 """The outcome of an item whose session is no longer as it was at the confirmation."""
 CHANGED_SINCE = "changed_since"
-"""The outcome of an undo of an act on a hold, archiving or tag that a later act followed."""
+"""The outcome of an undo of an action on a hold, archiving or tag that a later action followed."""
 REMOVED_SINCE = "removed_since"
 """The outcome of an undo of a removal that a later removal followed."""
 
@@ -75,12 +75,12 @@ class Target:
 class Action:
     """An action on sessions.
 
-    `act` calls the service of one session, inside a transaction that has locked the session. It
+    `service` calls the service of one session, inside a transaction that has locked the session. It
     returns the audit entry; None means that nothing had to change.
     """
 
     permission: str
-    act: Callable[[Target], AuditEntry | None]
+    service: Callable[[Target], AuditEntry | None]
     undo: str = ""
     """The action that undoes this one; empty if none does."""
     removes: bool = False
@@ -88,7 +88,7 @@ class Action:
     check: Callable[[Mapping[str, Any]], None] = lambda params: None
     """Raises BadInput for wrong arguments."""
     prepare: Callable[[Target], Mapping[str, Any]] | None = None
-    """Does what must not happen under the session's lock; returns the arguments for `act`."""
+    """Does what must not happen under the session's lock; returns the arguments for `service`."""
 
     @property
     def hides(self) -> bool:
@@ -125,7 +125,7 @@ def _trim(target: Target) -> AuditEntry | None:
 
 def _clear(target: Target) -> AuditEntry:
     if "seen_at" in target.params:
-        last = restore.removal_acts(target.session.pk).last()
+        last = restore.removal_actions(target.session.pk).last()
         _check_seen(target, last.created_at if last else None)
     return hide.clear_session(session_pk=target.session.pk, **target.call)
 
@@ -152,9 +152,9 @@ def milliseconds_of(moment: datetime) -> int:
 
 def _removal_of(target: Target) -> AuditEntry | None:
     """Return the removal to undo: the chosen one, or the last one. Raises Skipped."""
-    acts = list(restore.removal_acts(target.session.pk))
-    _check_seen(target, acts[-1].created_at if acts else None)
-    removals = restore.not_undone(acts)
+    actions = list(restore.removal_actions(target.session.pk))
+    _check_seen(target, actions[-1].created_at if actions else None)
+    removals = restore.not_undone(actions)
     if (chosen := target.params.get("entry")) is not None:
         return next((found for found in removals if found.pk == chosen), None)
     last = removals[-1] if removals else None
@@ -182,12 +182,12 @@ def _restore(target: Target) -> AuditEntry | None:
 
 
 def _check_newest(target: Target, *actions: AuditAction) -> None:
-    """Raise Skipped in an undo if a later act than the undone one decides the state now."""
+    """Raise Skipped in an undo if a later action than the undone one decides the state now."""
     if target.entry_pk is None:
         return
-    acts = AuditEntry.objects.filter(session_pk=target.session.pk, action__in=actions)
-    later = acts.filter(pk__gt=target.entry_pk)
-    if any(act.counts.get("tag") == target.params.get("tag") for act in later):
+    entries = AuditEntry.objects.filter(session_pk=target.session.pk, action__in=actions)
+    later = entries.filter(pk__gt=target.entry_pk)
+    if any(entry.counts.get("tag") == target.params.get("tag") for entry in later):
         raise Skipped(CHANGED_SINCE)
 
 
@@ -246,33 +246,37 @@ def _end(target: Target) -> AuditEntry | None:
 ACTIONS: Mapping[str, Action] = {
     JobAction.TRIM: Action(
         permission="trim_history",
-        act=_trim,
+        service=_trim,
         undo=JobAction.RESTORE,
         removes=True,
         check=_check_trim,
         prepare=_prepare_trim,
     ),
     JobAction.CLEAR: Action(
-        permission="clear_history", act=_clear, undo=JobAction.RESTORE, removes=True
+        permission="clear_history", service=_clear, undo=JobAction.RESTORE, removes=True
     ),
     JobAction.PURGE: Action(
-        permission="purge_history", act=_purge, undo=JobAction.RESTORE, removes=True
+        permission="purge_history", service=_purge, undo=JobAction.RESTORE, removes=True
     ),
-    JobAction.RESTORE: Action(permission="restore_history", act=_restore, prepare=_prepare_restore),
-    JobAction.HOLD: Action(permission="hold_session", act=_hold, undo=JobAction.RELEASE),
-    JobAction.RELEASE: Action(permission="hold_session", act=_release, undo=JobAction.HOLD),
-    JobAction.ARCHIVE: Action(permission="archive_session", act=_archive, undo=JobAction.UNARCHIVE),
+    JobAction.RESTORE: Action(
+        permission="restore_history", service=_restore, prepare=_prepare_restore
+    ),
+    JobAction.HOLD: Action(permission="hold_session", service=_hold, undo=JobAction.RELEASE),
+    JobAction.RELEASE: Action(permission="hold_session", service=_release, undo=JobAction.HOLD),
+    JobAction.ARCHIVE: Action(
+        permission="archive_session", service=_archive, undo=JobAction.UNARCHIVE
+    ),
     JobAction.UNARCHIVE: Action(
-        permission="archive_session", act=_unarchive, undo=JobAction.ARCHIVE
+        permission="archive_session", service=_unarchive, undo=JobAction.ARCHIVE
     ),
     JobAction.TAG: Action(
-        permission="tag_session", act=_tag, undo=JobAction.UNTAG, check=_check_tag
+        permission="tag_session", service=_tag, undo=JobAction.UNTAG, check=_check_tag
     ),
     JobAction.UNTAG: Action(
-        permission="tag_session", act=_untag, undo=JobAction.TAG, check=_check_tag
+        permission="tag_session", service=_untag, undo=JobAction.TAG, check=_check_tag
     ),
-    JobAction.STOP: Action(permission="stop_turn", act=_stop, removes=True),
-    JobAction.END: Action(permission="stop_turn", act=_end, removes=True),
+    JobAction.STOP: Action(permission="stop_turn", service=_stop, removes=True),
+    JobAction.END: Action(permission="stop_turn", service=_end, removes=True),
 }
 """The actions by name. Each changes one session in one transaction, with one audit entry."""
 

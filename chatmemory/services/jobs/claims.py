@@ -43,7 +43,7 @@ def claim_of(job: Job) -> JobClaim:
 
 @retried(is_repeatable=True)
 def claim_job(*, owner: str, job_pk: int | None = None) -> JobClaim | None:
-    """Claim a job that no process executes, or this one; None if there is none.
+    """Claim a job that no process executes, or the given one; None without such a job.
 
     The job with the fewest sessions comes first, so that no large job delays a small one. A locked
     job is left out: a paused process can hold the lock for long. Raises MemoryUnavailable.
@@ -53,12 +53,12 @@ def claim_job(*, owner: str, job_pk: int | None = None) -> JobClaim | None:
         free = free.filter(pk=job_pk)
     for pk, fence in free.order_by("total", "pk").values_list("pk", "fence"):
         # The fence, since another process may claim the job between the two statements.
-        if _claim(free.order_by().filter(pk=pk, fence=fence), owner):
+        if _claim_first(free.order_by().filter(pk=pk, fence=fence), owner):
             return JobClaim(pk, fence + 1)
     return None
 
 
-def _claim(job: JobQuerySet, owner: str) -> bool:
+def _claim_first(job: JobQuerySet, owner: str) -> bool:
     columns: dict[str, Any] = {
         "status": Job.Status.RUNNING,
         "fence": F("fence") + 1,

@@ -55,7 +55,7 @@ def create_job(
 ) -> Job:
     """Store a job for all sessions that a queryset selects now, whatever their number.
 
-    One statement copies their identities, so the job is for these sessions and no later ones.
+    One statement copies their identities, so the job is for these sessions and no later sessions.
     With an owner, the job is already claimed: pass it to `claim_of`. Raises BadInput, NotFound (no
     session is selected), MemoryUnavailable.
     """
@@ -68,7 +68,7 @@ def create_job(
 
 @retried(is_repeatable=False)
 def undo_job(*, job: Job, sessions: QuerySet[Session], order: Order) -> Job:
-    """Store a job that undoes another one, for those of its sessions that `sessions` selects.
+    """Store a job that undoes another one, for its sessions among `sessions`.
 
     Only what that job has changed is undone. Raises Conflict if it cannot be undone, NotFound,
     BadInput, MemoryUnavailable.
@@ -134,7 +134,7 @@ def _new_job(
 
 
 def _fill(job: Job, sessions: QuerySet[Session], entry: Any = None) -> Job:
-    """Add an item for each session. Raises NotFound if there is none. Needs a transaction."""
+    """Add an item for each session. Raises NotFound without sessions. Needs a transaction."""
     connection = write_connection()
     # By primary key: the host's queryset may join, repeat rows and add columns.
     found = Session.objects.filter(pk__in=sessions.order_by().values("pk"))

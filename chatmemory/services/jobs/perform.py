@@ -18,7 +18,7 @@ from chatmemory.models import AuditEntry, Session, SessionQuerySet
 from chatmemory.services.audit.entries import check_reason
 from chatmemory.services.jobs.actions import ACTIONS, CHANGED, UNCHANGED, Skipped, Target
 from chatmemory.services.jobs.create import Order
-from chatmemory.services.jobs.preview import ActionPreview, exempt_code, preview_sessions
+from chatmemory.services.jobs.preview import ActionPreview, preview_sessions, skip_code
 
 DONE = "done"
 """The outcome of an action that changed the session."""
@@ -59,7 +59,7 @@ def perform(
             locked = lock_pk(session.pk)
             if _identity(locked) != _identity(session):
                 raise Skipped(CHANGED)
-            entry = ACTIONS[action].act(replace(target, session=locked))
+            entry = ACTIONS[action].service(replace(target, session=locked))
             complete(entry)
     except MemoryUnavailable as error:
         # The services do not retry inside this transaction, but the whole of it can be repeated.
@@ -89,10 +89,10 @@ def perform_each(
     """
     check_reason(order.reason)
     ACTIONS[action].check(params)
-    found = chain.from_iterable(_chunks(sessions, exempt_code(action, params)))
-    for session, exempt in reported(found, progress, count_of(sessions)) if progress else found:
-        if exempt:
-            yield Performed(session=session, outcome=exempt)
+    found = chain.from_iterable(_chunks(sessions, skip_code(action, params)))
+    for session, skipped in reported(found, progress, count_of(sessions)) if progress else found:
+        if skipped:
+            yield Performed(session=session, outcome=skipped)
             continue
         target = Target(session=session, by=order.by, reason=order.reason, params=params)
         yield _performed(action, target)
@@ -126,7 +126,7 @@ def _previewed(
 
 def _performed(action: str, target: Target) -> Performed:
     try:
-        entry = _perform(action, target)
+        entry = _perform_locked(action, target)
     except ChatMemoryError as error:  # such as MemoryUnavailable, if the session stays locked
         return Performed(session=target.session, outcome=error.code)
     except Skipped as skipped:
@@ -136,17 +136,19 @@ def _performed(action: str, target: Target) -> Performed:
 
 
 @retried(is_repeatable=False)  # a repeated restore would undo the removal before
-def _perform(action: str, target: Target) -> AuditEntry | None:
+def _perform_locked(action: str, target: Target) -> AuditEntry | None:
     return perform(action, target)
 
 
-def _chunks(sessions: SessionQuerySet, exempt: Case | Value) -> Iterator[list[tuple[Session, str]]]:
+def _chunks(
+    sessions: SessionQuerySet, skipped: Case | Value
+) -> Iterator[list[tuple[Session, str]]]:
     for pks in batches(sessions, CHUNK):
-        yield _read(pks, exempt)
+        yield _with_skip_codes(pks, skipped)
 
 
 @retried(is_repeatable=True)
-def _read(pks: list[int], exempt: Case | Value) -> list[tuple[Session, str]]:
+def _with_skip_codes(pks: list[int], skipped: Case | Value) -> list[tuple[Session, str]]:
     """Return sessions, each with the code of the reason why it would not be changed."""
-    found = Session.objects.filter(pk__in=pks).annotate(exempt=exempt).order_by("pk")
-    return [(session, session.exempt) for session in found]  # type: ignore[attr-defined]  # annotated
+    found = Session.objects.filter(pk__in=pks).annotate(skipped=skipped).order_by("pk")
+    return [(session, session.skipped) for session in found]  # type: ignore[attr-defined]  # annotated

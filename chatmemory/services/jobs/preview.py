@@ -32,9 +32,9 @@ from chatmemory.models import (
     unexpired,
 )
 from chatmemory.services.jobs.actions import ACTIONS, UNCHANGED, trim_limit
-from chatmemory.services.jobs.floors import floors_of
 from chatmemory.services.removal.floor import REMOVALS
 from chatmemory.services.removal.restore import after
+from chatmemory.services.removal.trim_limits import floors_for_limit
 
 Params = Mapping[str, Any]
 
@@ -46,10 +46,10 @@ MAX_COUNTED = 10_000
 class ActionPreview:
     """What an action would do to one session now."""
 
-    exempt: str = ""
-    """The code of the reason why it would change nothing; otherwise empty."""
+    skipped: str = ""
+    """Why the session would be skipped, as a code; empty if it would not be."""
     messages: int = 0
-    """Number of messages to hide; for a restore, those that become visible again."""
+    """Number of messages to hide; for a restore, the number that becomes visible again."""
     waiting: int = 0
     """Number of waiting turns to cancel."""
     ends_run: bool = False
@@ -63,9 +63,9 @@ class Total:
     """What an action would do to all selected sessions, of which up to `MAX_COUNTED` count."""
 
     sessions: int
-    """Those that the action would change."""
-    exempt: Mapping[str, int]
-    """The number of sessions that it would not change, by code."""
+    """The number of sessions that the action would change."""
+    skipped: Mapping[str, int]
+    """The number of sessions that would be skipped, by the code of the reason."""
     messages: int | None
     """The highest possible number of messages to hide; None if it is unknown."""
     waiting: int
@@ -75,7 +75,7 @@ class Total:
 
     @property
     def selected(self) -> int:
-        return self.sessions + sum(self.exempt.values())
+        return self.sessions + sum(self.skipped.values())
 
 
 def _is_stuck(params: Params) -> Q:
@@ -84,7 +84,7 @@ def _is_stuck(params: Params) -> Q:
 
 
 def _has_tag(params: Params) -> Q:
-    # Without a tag, as before the operator has typed one, no session is exempt.
+    # Without a tag, as before the operator has typed one, no session is skipped.
     tagged = SessionTag.objects.filter(session=OuterRef("pk"), tag=params.get("tag", ""))
     return Q(Exists(tagged))
 
@@ -112,7 +112,7 @@ _STORED = (
     lambda params: Q(removed_at__isnull=True, stored_from__gte=F("first_seq")),
 )
 
-EXEMPT: Mapping[str, Sequence[tuple[str, Callable[[Params], Q]]]] = {
+SKIPPED: Mapping[str, Sequence[tuple[str, Callable[[Params], Q]]]] = {
     JobAction.TRIM: (_PURGED, _EXPIRED, _HELD),
     JobAction.CLEAR: (_PURGED, _EXPIRED, _HELD),
     JobAction.PURGE: (_PURGED, _HELD),
@@ -129,16 +129,16 @@ EXEMPT: Mapping[str, Sequence[tuple[str, Callable[[Params], Q]]]] = {
 """For each action, the sessions that it would not change, by the first code that applies."""
 
 
-def exempt_code(action: str, params: Params) -> Case:
+def skip_code(action: str, params: Params) -> Case:
     """Return an expression on a session: why an action would not change it, otherwise empty."""
-    cases = [When(condition(params), then=Value(code)) for code, condition in EXEMPT[action]]
+    cases = [When(condition(params), then=Value(code)) for code, condition in SKIPPED[action]]
     return Case(*cases, default=Value(""), output_field=CharField())
 
 
 @retried(is_repeatable=True)
-def exempt_codes(session: Session) -> dict[str, str]:
+def skip_codes(session: Session) -> dict[str, str]:
     """Return for each action why it would not change this session; empty if it would."""
-    codes = {f"not_{action}": exempt_code(action, {}) for action in ACTIONS}
+    codes = {f"not_{action}": skip_code(action, {}) for action in ACTIONS}
     row = Session.objects.filter(pk=session.pk).annotate(**codes).values(*codes).first()
     return {name.removeprefix("not_"): code for name, code in (row or {}).items()}
 
@@ -153,20 +153,20 @@ def preview_sessions(
     """
     ACTIONS[action].check(params)
     chosen = Session.objects.filter(pk__in=[session.pk for session in sessions])
-    exempt = dict(chosen.annotate(code=exempt_code(action, params)).values_list("pk", "code"))
-    free = [session for session in sessions if not exempt.get(session.pk, "not_found")]
-    moved = _messages(action, free, params)
+    skipped = dict(chosen.annotate(code=skip_code(action, params)).values_list("pk", "code"))
+    free = [session for session in sessions if not skipped.get(session.pk, "not_found")]
+    moved = _count_messages(action, free, params)
     partial = (
         _partial_chars(free)
         if action in (JobAction.CLEAR, JobAction.PURGE, JobAction.STOP, JobAction.END)
         else {}
     )
-    previews = {pk: ActionPreview(exempt=code) for pk, code in exempt.items()}
+    previews = {pk: ActionPreview(skipped=code) for pk, code in skipped.items()}
     for session in free:
         is_ended = action in (JobAction.CLEAR, JobAction.PURGE)
         messages = moved.get(session.pk, 0)
         previews[session.pk] = ActionPreview(
-            exempt=UNCHANGED
+            skipped=UNCHANGED
             if action in (JobAction.TRIM, JobAction.RESTORE) and session.pk not in moved
             else "",
             messages=messages,
@@ -185,9 +185,9 @@ def preview_total(*, action: str, sessions: QuerySet[Session], params: Params) -
     """
     found = Session.objects.filter(pk__in=sessions.order_by().values("pk"))
     counted = found.annotate(
-        code=exempt_code(action, params), size=_size(params), is_running=_IS_RUNNING
+        code=skip_code(action, params), size=_hidden_size(params), is_running=_IS_RUNNING
     )[: MAX_COUNTED + 1]
-    codes = ["", *(code for code, _ in EXEMPT[action])]
+    codes = ["", *(code for code, _ in SKIPPED[action])]
     numbers = {f"of_{n}": Count("pk", filter=Q(code=code)) for n, code in enumerate(codes)}
     is_acted = Q(code="")
     row = counted.aggregate(
@@ -202,7 +202,7 @@ def preview_total(*, action: str, sessions: QuerySet[Session], params: Params) -
     has_size = action in (JobAction.CLEAR, JobAction.PURGE) or "keep_last" in params
     return Total(
         sessions=acted - 1 if is_more and acted else acted,
-        exempt={code: number for code, number in by_code.items() if number},
+        skipped={code: number for code, number in by_code.items() if number},
         messages=row["messages"] if has_size else None,
         waiting=row["turns"],
         running=row["runs"],
@@ -213,20 +213,20 @@ def preview_total(*, action: str, sessions: QuerySet[Session], params: Params) -
 _IS_RUNNING = Case(When(running__isnull=False, then=1), default=0)
 
 
-def _size(params: Params) -> Any:
+def _hidden_size(params: Params) -> Any:
     """Return an expression on a session: the most messages that a removal hides."""
     visible = F("last_seq") - F("first_seq") + 1
     keep = params.get("keep_last")
     return visible if keep is None else Greatest(visible - keep, Value(0))
 
 
-def _messages(action: str, sessions: Sequence[Session], params: Params) -> dict[int, int]:
+def _count_messages(action: str, sessions: Sequence[Session], params: Params) -> dict[int, int]:
     """Return how many messages an action hides or restores, for sessions that it changes."""
     match action:
         case JobAction.CLEAR | JobAction.PURGE:
             return {session.pk: session.message_count for session in sessions}
         case JobAction.TRIM:
-            floors = floors_of(sessions, trim_limit(params))
+            floors = floors_for_limit(sessions, trim_limit(params))
             first = {session.pk: session.first_seq for session in sessions}
             return {pk: at - first[pk] for pk, at in floors.items() if at > first[pk]}
         case JobAction.RESTORE:
@@ -238,10 +238,10 @@ def _messages(action: str, sessions: Sequence[Session], params: Params) -> dict[
 def _restored(sessions: Sequence[Session], chosen: int | None) -> dict[int, int]:
     """Return how many messages a restore shows again, for sessions with a removal to undo."""
     removals: dict[int, list[AuditEntry]] = {session.pk: [] for session in sessions}
-    acts = AuditEntry.objects.filter(
+    entries = AuditEntry.objects.filter(
         session_pk__in=removals, action__in=(*REMOVALS, AuditAction.RESTORE)
     ).order_by("pk")
-    for entry in acts:
+    for entry in entries:
         removals[entry.session_pk or 0] = after(removals[entry.session_pk or 0], entry)
     found = {}
     for session in sessions:

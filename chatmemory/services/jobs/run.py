@@ -42,13 +42,13 @@ from chatmemory.services.jobs.perform import perform
 #
 # A job acts on its items in the order of their session's primary key. For each item, one
 # transaction locks the session, compares its address and epoch with those at the confirmation,
-# calls the service of one session, and marks the item. So the action, its audit entry and the mark
-# are committed together or not at all: a process that dies at any time leaves no item that was
-# acted on and not marked, and the next process continues without acting again.
-# - The order of locks is session, then item: an erasure marks items under the session's lock too.
-# - The mark changes only an item without an outcome. So a process that lost its lease, paused and
+# calls the service of one session, and stores the outcome. So the action, its audit entry and the
+# outcome are committed together or not at all: a process that dies at any time leaves no item that
+# was acted on without an outcome, and the next process continues without acting again.
+# - The order of locks is session, then item: an erasure ends items under the session's lock too.
+# - Only an item without an outcome gets one. So a process that lost its lease, paused and
 #   continues, rolls back an action on an item that another process has completed.
-# - The counts of the job are sums over the marked items. They are written with `position`, up to
+# - The counts of the job are sums over its ended items. They are written with `position`, up to
 #   which items are counted, in one statement under the fence. So no item is counted again.
 # - A process never waits for a lock without a limit: one that is paused inside a transaction would
 #   stop the jobs of all processes. What it has locked is left until the next lease.
@@ -90,22 +90,22 @@ def run_slice(claim: JobClaim, *, seconds: float | None = None) -> bool:
     Raises MemoryUnavailable: the job continues when the lease has expired.
     """
     deadline = time.monotonic() + (SLICE_SECONDS if seconds is None else seconds)
-    run = _find(claim)
+    run = _find_job(claim)
     if run is None:
         return True
     is_over = False
     while chunk := _next_items(run):
         if run.job.cancel_requested_at is not None:
-            return _end(run, Job.Status.CANCELLED)
+            return _end_job(run, Job.Status.CANCELLED)
         if is_over:
             release_job(claim)
             return False
         if not _is_permitted(run):
-            return _end(run, Job.Status.FAILED, Forbidden.code)
-        if not _save(run, _perform_until(run, chunk, deadline)):
+            return _end_job(run, Job.Status.FAILED, Forbidden.code)
+        if not _save_counts(run, _perform_until(run, chunk, deadline)):
             return True  # another process has claimed the job
         is_over = time.monotonic() >= deadline
-    return _end(run, Job.Status.COMPLETE)
+    return _end_job(run, Job.Status.COMPLETE)
 
 
 def run_next(*, owner: str) -> bool:
@@ -134,13 +134,13 @@ def cancel_job(*, job_pk: int, by: Actor) -> bool:
     if not job.exists():
         return False
     # No process may execute it now: then it ends here.
-    if (claim := claim_job(owner="", job_pk=job_pk)) and (run := _find(claim)):
-        _end(run, Job.Status.CANCELLED)
+    if (claim := claim_job(owner="", job_pk=job_pk)) and (run := _find_job(claim)):
+        _end_job(run, Job.Status.CANCELLED)
     return True
 
 
 @retried(is_repeatable=True)
-def _find(claim: JobClaim) -> _Executed | None:
+def _find_job(claim: JobClaim) -> _Executed | None:
     job = claim.jobs().first()
     return None if job is None else _Executed(claim, job)
 
@@ -185,19 +185,19 @@ def _perform_until(run: _Executed, items: Sequence[JobItem], deadline: float) ->
 def _perform_or_mark(run: _Executed, item: JobItem) -> None:
     """Act on an item; mark it with the reason if that is impossible."""
     try:
-        _perform(run, item)
+        _perform_item(run, item)
     except ChatMemoryError as error:  # such as MemoryUnavailable, if the session stays locked
-        _mark(item, error.code)
+        _store_outcome(item, error.code)
     except Skipped as skipped:
-        _mark(item, skipped.code)
+        _store_outcome(item, skipped.code)
     except Exception as error:  # one damaged session must not stop the job
         message = "job %s cannot change session %s"
         log_error(logger, message, run.job.pk, item.session_pk, error=error)
-        _mark(item, UNEXPECTED)
+        _store_outcome(item, UNEXPECTED)
 
 
 @retried(is_repeatable=True)
-def _perform(run: _Executed, item: JobItem) -> None:
+def _perform_item(run: _Executed, item: JobItem) -> None:
     """Act on an item and mark it. Raises ChatMemoryError, Skipped."""
     target = Target(
         session=Session(pk=item.session_pk, scope=item.scope, key=item.key, epoch=item.epoch),
@@ -226,12 +226,12 @@ def _mark_done(item: JobItem, entry: AuditEntry | None) -> None:
 
 
 @retried(is_repeatable=True)
-def _mark(item: JobItem, outcome: str) -> None:
+def _store_outcome(item: JobItem, outcome: str) -> None:
     with locked_transaction():
         JobItem.objects.filter(pk=item.pk, outcome="").update(**JobItem.end_columns(outcome))
 
 
-def _save(run: _Executed, position: int) -> bool:
+def _save_counts(run: _Executed, position: int) -> bool:
     """Count the items up to a position and renew the lease; False if the claim is lost."""
     counts = _counted(run, position)
     if not update_claimed(run.claim, position=position, lease_until=lease_end(), **counts):
@@ -241,7 +241,7 @@ def _save(run: _Executed, position: int) -> bool:
 
 
 @retried(is_repeatable=True)
-def _end(run: _Executed, status: str, error: str = "") -> bool:
+def _end_job(run: _Executed, status: str, error: str = "") -> bool:
     """End the job, drop its remaining items, and count the others; return True."""
     with locked_transaction():
         if not run.claim.jobs().update(lease_until=lease_end()):
@@ -270,7 +270,7 @@ def _has_erased(job: Job) -> bool:
 
 @retried(is_repeatable=True)
 def _counted(run: _Executed, up_to: int | None = None) -> dict[str, object]:
-    """Return the counts of the job with those of its next items, up to a position."""
+    """Return the counts of the job including its next items, up to a position."""
     job = run.job
     done, skipped, messages = job.done, Counter(job.skipped), job.counts.get("messages", 0)
     items = run.items() if up_to is None else run.items().filter(session_pk__lte=up_to)

@@ -1,1 +1,1 @@
-"""Hide, delete and restore history: trim, clear, purge, redact, erase, retain, vacuum."""
+"""Hide messages, restore them, put sessions on hold, and delete what was hidden long ago."""

@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass
 from django.db.models import F
 
 from chatmemory.access.actors import Actor, purged_scope
-from chatmemory.access.addresses import lock_session
+from chatmemory.access.addresses import Address
 from chatmemory.database.after_commit import announce_change, announce_finished
 from chatmemory.errors import Held
 from chatmemory.models import AuditAction, AuditEntry, DatabaseNow, Session, Turn
 from chatmemory.services.audit.entries import record
+from chatmemory.services.derived.removal import hide_rows
 
 # Note [Floor and epoch]
 #
@@ -29,14 +30,12 @@ REMOVALS = (AuditAction.TRIM, AuditAction.CLEAR, AuditAction.PURGE)
 """The actions that move the floor up."""
 
 
-def lock_for_removal(
-    session_key: str, by: Actor, scope: str | None, session_pk: int | None
-) -> Session:
+def lock_for_removal(address: Address) -> Session:
     """Lock a session from which the caller removes. Needs a transaction.
 
     With `session_pk`, a newer session under the same key is NotFound. Raises BadInput, Held too.
     """
-    session = lock_session(session_key, by, scope, session_pk)
+    session = address.lock()
     check_held(session)
     return session
 
@@ -81,6 +80,7 @@ def move_floor(
         messages=floor - session.first_seq,
         **ended.counts(),
     )
+    hide_rows(session.pk, session.first_seq, floor - 1)
     session.first_seq = floor
     Session.objects.filter(pk=session.pk).update(first_seq=floor, revision=F("revision") + 1)
     announce_change(session.pk)

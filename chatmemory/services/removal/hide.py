@@ -7,8 +7,8 @@ from typing import Unpack
 
 from django.db.models import F
 
-from chatmemory.access.actors import Actor, scope_for
-from chatmemory.access.addresses import address_lane, lock_stored_session
+from chatmemory.access.actors import Actor
+from chatmemory.access.addresses import Address, address_lane, lock_stored_session
 from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
@@ -71,13 +71,14 @@ def trim_session(
     """
     check_trim_limit(limit)
     check_reason(reason)
+    address = Address(session_key, by, scope, session_pk)
     older = NONE_FOUND
     # Searched before the lock, since other writers of the session wait for this transaction.
     if "before" in limit:
-        for found in Session.objects.at(scope_for(by, scope), session_key):
+        for found in address.sessions():
             older = find_older_rows(found, limit)
     with locked_transaction():
-        session = lock_for_removal(session_key, by, scope, session_pk)
+        session = lock_for_removal(address)
         floor = floor_for_limit(session, limit, older)
         if floor == session.first_seq:
             return None
@@ -100,7 +101,7 @@ def clear_session(
     """
     check_reason(reason)
     with locked_transaction():
-        session = lock_for_removal(session_key, by, scope, session_pk)
+        session = lock_for_removal(Address(session_key, by, scope, session_pk))
         ended = move_epoch(session)
         return move_floor(session, session.last_seq + 1, AuditAction.CLEAR, by, reason, ended=ended)
 
@@ -122,20 +123,19 @@ def purge_session(
     """
     check_reason(reason)
     with locked_transaction():
-        if session_pk is None:
-            session = lock_for_removal(session_key, by, scope, None)
-        else:
-            session = _lock_unpurged(session_pk, session_key, by, scope)
+        session = _lock_unpurged(Address(session_key, by, scope, session_pk))
         return purge(session, by, reason)
 
 
-def _lock_unpurged(session_pk: int, session_key: str, by: Actor, scope: str | None) -> Session:
-    """Lock a session that was not purged, even an expired one. Needs a transaction.
+def _lock_unpurged(address: Address) -> Session:
+    """Lock a session that is not purged; with `session_pk`, even an expired one.
 
-    Raises NotFound, Held.
+    Needs a transaction. Raises BadInput, NotFound, Held.
     """
-    session = lock_stored_session(session_pk, by, scope)
-    if session.key != session_key or session.removed_at is not None:
+    if address.session_pk is None:
+        return lock_for_removal(address)
+    session = lock_stored_session(address.session_pk, address.by, address.scope)
+    if session.key != address.session_key or session.removed_at is not None:
         raise NotFound
     check_held(session)
     return session
@@ -163,10 +163,13 @@ def preview_removal(session: Session) -> Preview:
 
 def purge_expired(scope: str, key: str) -> None:
     """Purge an expired session that still occupies this address. Needs a transaction."""
-    expired = Session.objects.expired().filter(scope=scope, key=key)
-    # The update locks the row, also on SQLite, which has no SELECT FOR UPDATE.
-    if expired.update(fence=F("fence")):
-        purge(expired.get(), Actor.server("expiry"), EXPIRED)
+    at_address = Session.objects.filter(scope=scope, key=key)
+    # By primary key: MariaDB locks each row that it reads, and reads all rows of a small table.
+    for pk in at_address.values_list("pk", flat=True):
+        expired = at_address.filter(pk=pk).expired()
+        # The update locks the row, also on SQLite, which has no SELECT FOR UPDATE.
+        if expired.update(fence=F("fence")):
+            purge(expired.get(), Actor.server("expiry"), EXPIRED)
 
 
 def purge(session: Session, by: Actor, reason: str) -> AuditEntry:
@@ -176,8 +179,4 @@ def purge(session: Session, by: Actor, reason: str) -> AuditEntry:
     return move_floor(session, session.last_seq + 1, AuditAction.PURGE, by, reason, ended=ended)
 
 
-apreview_removal = in_pool(preview_removal)
-apreview_trim = in_pool(preview_trim)
-atrim_session = in_pool(trim_session, lane=address_lane)
 aclear_session = in_pool(clear_session, lane=address_lane)
-apurge_session = in_pool(purge_session, lane=address_lane)

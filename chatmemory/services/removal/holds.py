@@ -5,10 +5,9 @@ from __future__ import annotations
 from django.db.models import F
 
 from chatmemory.access.actors import Actor
-from chatmemory.access.addresses import address_lane, lock_session
+from chatmemory.access.addresses import Address
 from chatmemory.database.after_commit import announce_change
 from chatmemory.database.locks import locked_transaction
-from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
 from chatmemory.errors import Forbidden
 from chatmemory.models import AuditAction, AuditEntry, DatabaseNow, Session
@@ -36,7 +35,7 @@ def hold_session(
     """
     check_reason(reason)
     with locked_transaction():
-        session = lock_unerased(session_key, by, scope, session_pk)
+        session = lock_unerased(Address(session_key, by, scope, session_pk))
         if session.held_at is not None:
             return None
         return _change(session, AuditAction.HOLD, by, reason, held_at=DatabaseNow())
@@ -53,11 +52,11 @@ def release_session(
 ) -> AuditEntry | None:
     """End a hold; None if the session is not on hold.
 
-    `session_pk` is that of `hold_session`. Raises BadInput, NotFound, MemoryUnavailable.
+    `session_pk` works as in `hold_session`. Raises BadInput, NotFound, MemoryUnavailable.
     """
     check_reason(reason)
     with locked_transaction():
-        session = lock_unerased(session_key, by, scope, session_pk)
+        session = lock_unerased(Address(session_key, by, scope, session_pk))
         if session.held_at is None:
             return None
         return _change(session, AuditAction.RELEASE, by, reason, held_at=None)
@@ -75,7 +74,7 @@ def archive_session(
     """
     check_reason(reason)
     with locked_transaction():
-        session = lock_session(session_key, by, scope)
+        session = Address(session_key, by, scope).lock()
         is_archived = session.archived_at is not None
         if is_archived and (by.kind not in OPERATORS or _is_closed_by_operator(session)):
             return None
@@ -94,7 +93,7 @@ def unarchive_session(
     """
     check_reason(reason)
     with locked_transaction():
-        session = lock_session(session_key, by, scope)
+        session = Address(session_key, by, scope).lock()
         if session.archived_at is None:
             return None
         if by.kind in PERSONS and _is_closed_by_operator(session):
@@ -104,10 +103,10 @@ def unarchive_session(
 
 def _is_closed_by_operator(session: Session) -> bool:
     """Whether an operator archived this archived session last. Needs the lock."""
-    acts = AuditEntry.objects.filter(session_pk=session.pk, action=AuditAction.ARCHIVE).order_by(
+    entries = AuditEntry.objects.filter(session_pk=session.pk, action=AuditAction.ARCHIVE).order_by(
         "pk"
     )
-    last = acts.last()
+    last = entries.last()
     return last is not None and last.actor_kind in OPERATORS
 
 
@@ -118,9 +117,3 @@ def _change(
     Session.objects.filter(pk=session.pk).update(**columns, revision=F("revision") + 1)
     announce_change(session.pk)
     return record(session, action, by, reason)
-
-
-ahold_session = in_pool(hold_session, lane=address_lane)
-arelease_session = in_pool(release_session, lane=address_lane)
-aarchive_session = in_pool(archive_session, lane=address_lane)
-aunarchive_session = in_pool(unarchive_session, lane=address_lane)

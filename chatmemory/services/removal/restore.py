@@ -16,7 +16,6 @@ from chatmemory.conf import settings
 from chatmemory.database.after_commit import announce_change
 from chatmemory.database.faults import ignored_duplicate
 from chatmemory.database.locks import locked_transaction
-from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import Busy, ChatMemoryError, Conflict, Forbidden, NotFound
 from chatmemory.models import AuditAction, AuditEntry, DatabaseNow, Session, StatementNow, start_of
@@ -63,14 +62,14 @@ def restore_session(
     """
     check_reason(reason)
     entry = _removal(entry_pk, by)
-    session = _find(entry, by, scope)
+    session = _find_session(entry, by, scope)
     free_address(session, entry, by)
     with ignored_duplicate(), locked_transaction():
         session = lock_stored_session(session.pk, by, scope)
         plan = _plan(session, entry, by)
         if plan.refusal is not None:
             raise plan.refusal
-        return _restore(session, entry, plan, by, reason)
+        return _restore_floor(session, entry, plan, by, reason)
     raise _key_used()  # by a session that was opened after the plan
 
 
@@ -88,7 +87,7 @@ def free_address(session: Session, entry: AuditEntry, by: Actor) -> None:
 def preview_restore(*, entry_pk: int, by: Actor, scope: str | None = None) -> Restoration:
     """Return what a restore would do now, or why it is refused. Raises NotFound."""
     entry = _removal(entry_pk, by)
-    return _plan(_find(entry, by, scope), entry, by)
+    return _plan(_find_session(entry, by, scope), entry, by)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +167,7 @@ def _removal(entry_pk: int, by: Actor) -> AuditEntry:
     return entry
 
 
-def _find(entry: AuditEntry, by: Actor, scope: str | None) -> Session:
+def _find_session(entry: AuditEntry, by: Actor, scope: str | None) -> Session:
     sessions = Session.objects.of_scopes(scope_for(by, scope))
     session = sessions.filter(pk=entry.session_pk or 0).first()
     if session is None:
@@ -177,7 +176,7 @@ def _find(entry: AuditEntry, by: Actor, scope: str | None) -> Session:
 
 
 def _plan(session: Session, entry: AuditEntry, by: Actor) -> Restoration:
-    start = _start(entry)
+    start = _start_of(entry)
     undoes = [found for found in effective_removals(session.pk) if found.pk >= entry.pk]
     moves_epoch = any(found.action != AuditAction.TRIM for found in (entry, *undoes))
     refusal: ChatMemoryError | None = None
@@ -211,33 +210,33 @@ def _may_undo(by: Actor, removal: AuditEntry) -> bool:
 
 def effective_removals(session_pk: int) -> list[AuditEntry]:
     """Return the removals from a session that no restore has undone, oldest first."""
-    return not_undone(removal_acts(session_pk))
+    return not_undone(removal_actions(session_pk))
 
 
-def removal_acts(session_pk: int) -> QuerySet[AuditEntry]:
+def removal_actions(session_pk: int) -> QuerySet[AuditEntry]:
     """Select the removals from a session and their restores, oldest first."""
-    acts = AuditEntry.objects.filter(
+    entries = AuditEntry.objects.filter(
         session_pk=session_pk, action__in=(*REMOVALS, AuditAction.RESTORE)
     )
-    return acts.order_by("pk")
+    return entries.order_by("pk")
 
 
-def not_undone(acts: Iterable[AuditEntry]) -> list[AuditEntry]:
-    """Return the removals among these acts of a session that no later restore has undone."""
+def not_undone(actions: Iterable[AuditEntry]) -> list[AuditEntry]:
+    """Return the removals among these actions of a session that no later restore has undone."""
     effective: list[AuditEntry] = []
-    for act in acts:
-        effective = after(effective, act)
+    for action in actions:
+        effective = after(effective, action)
     return effective
 
 
-def after(removals: list[AuditEntry], act: AuditEntry) -> list[AuditEntry]:
-    """Return the removals that are effective after a further act of the session."""
-    if act.action == AuditAction.RESTORE:
-        return [removal for removal in removals if removal.pk < act.counts["undoes"]]
-    return [*removals, act] if act.action in REMOVALS else removals
+def after(removals: list[AuditEntry], action: AuditEntry) -> list[AuditEntry]:
+    """Return the removals that are effective after a further action on the session."""
+    if action.action == AuditAction.RESTORE:
+        return [removal for removal in removals if removal.pk < action.counts["undoes"]]
+    return [*removals, action] if action.action in REMOVALS else removals
 
 
-def _restore(
+def _restore_floor(
     session: Session, entry: AuditEntry, plan: Restoration, by: Actor, reason: str
 ) -> AuditEntry:
     """Move the floor down and return the session to its address. Needs the lock."""
@@ -251,7 +250,7 @@ def _restore(
             removed_at=None,
             pinned_at=session.pinned_at if is_pinned else None,
         )
-    start = _start(entry)
+    start = _start_of(entry)
     restored = record(
         session,
         AuditAction.RESTORE,
@@ -280,10 +279,5 @@ def _key_used() -> Conflict:
     return Conflict("Another session uses this key now.")
 
 
-def _start(entry: AuditEntry) -> int:
+def _start_of(entry: AuditEntry) -> int:
     return entry.from_seq or 1
-
-
-alist_removed = in_pool(list_removed)
-arestore_session = in_pool(restore_session)
-apreview_restore = in_pool(preview_restore)

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from operator import itemgetter
-from typing import TypedDict
+from itertools import chain
+from typing import Any, TypedDict
 
+from django.db.models import BigIntegerField, Case, OuterRef, QuerySet, Subquery, Value, When
 from django.db.models.expressions import CombinedExpression
 from django.db.models.functions import Coalesce
 from django.utils.timezone import is_naive
 
-from chatmemory.database.batches import in_pages
+from chatmemory.database.batches import PAGE_ROWS
+from chatmemory.database.faults import write_connection
 from chatmemory.errors import BadInput
 from chatmemory.models import DatabaseNow, Message, MessageQuerySet, Session
+
+Floors = dict[int, int]
+"""A seq for each session, by its primary key."""
+
+# Adds the tokens of each session from its newest row on.
+_NEWEST_THAT_DO_NOT_FIT = """\
+SELECT summed.session_id, MAX(summed.seq)
+FROM (
+    SELECT session_id, seq,
+        SUM(tokens) OVER (PARTITION BY session_id ORDER BY seq DESC) AS total
+    FROM {messages}
+    WHERE {pages}
+) summed
+WHERE summed.total > %s
+GROUP BY summed.session_id"""
 
 
 class TrimLimit(TypedDict, total=False):
@@ -92,75 +109,143 @@ def _older_rows(session: Session, floor: int) -> OlderRows:
 
 
 def floor_for_limit(session: Session, limit: TrimLimit, older: OlderRows = NONE_FOUND) -> int:
-    """Return the floor after a trim, at least the current floor.
-
-    A floor inside a turn is lowered to the turn's first row. The floor never passes the first row
-    of the running turn.
-    """
-    if "before" in limit:
-        return _start_of_turn(session, _hide_before(session, limit["before"], older))
-    ((name, value),) = limit.items()
-    return _start_of_turn(session, _FLOORS[name](session, value))
+    """Return the floor after a trim, at least the current floor: see `floors_for_limit`."""
+    return floors_for_limit([session], limit, older)[session.pk]
 
 
 def floor_for_age(session: Session, age: timedelta, older: OlderRows = NONE_FOUND) -> int:
     """Return the floor after all messages older than this, by the database's clock."""
-    return _start_of_turn(session, _hide_before(session, DatabaseNow() - age, older))
+    wanted = _hide_before([session], DatabaseNow() - age, older)
+    return _at_turn_starts([session], wanted)[session.pk]
 
 
-def _start_of_turn(session: Session, wanted: int) -> int:
-    floor = min(max(wanted, session.first_seq), session.last_seq + 1)
-    if floor == session.first_seq or (floor > session.last_seq and session.running is None):
-        return floor
-    rows = _visible_rows(session).filter(role=Message.Role.USER, seq__lte=floor).order_by("-seq")
+def floors_for_limit(
+    sessions: Sequence[Session], limit: TrimLimit, older: OlderRows = NONE_FOUND
+) -> Floors:
+    """Return the floor of each session after a trim, by primary key, at least the current floor.
+
+    A floor inside a turn is lowered to the turn's first row. The floor never passes the first row
+    of the running turn. At most two statements for up to 100 sessions, of which SQLite can combine
+    the conditions; `keep_tokens` needs more where more than `PAGE_ROWS` messages fit.
+    """
+    if "before" in limit:
+        return _at_turn_starts(sessions, _hide_before(sessions, limit["before"], older))
+    ((name, value),) = limit.items()
+    return _at_turn_starts(sessions, _FLOORS[name](sessions, value))
+
+
+def _at_turn_starts(sessions: Sequence[Session], wanted: Floors) -> Floors:
+    floors = {
+        session.pk: min(max(wanted[session.pk], session.first_seq), session.last_seq + 1)
+        for session in sessions
+    }
+    # A floor after the last row is inside a turn if that runs.
+    inside = [
+        session
+        for session in sessions
+        if session.first_seq < floors[session.pk]
+        and (floors[session.pk] <= session.last_seq or session.running is not None)
+    ]
+    user_rows = _visible_rows().filter(role=Message.Role.USER, seq__lte=OuterRef("bound"))
     # A run can store user rows too, so the newest user row is not always the start of its turn.
-    start = rows.values_list(Coalesce("turn", "seq"), flat=True).first()
-    return max(start or 0, session.first_seq)
+    newest = user_rows.order_by("-seq").values(start=Coalesce("turn", "seq"))
+    starts = _first_of_each(inside, newest, floors)
+    return floors | {
+        session.pk: max(starts[session.pk] or 0, session.first_seq) for session in inside
+    }
 
 
-def _visible_rows(session: Session) -> MessageQuerySet:
-    return Message.stored.filter(session=session, seq__gte=session.first_seq)
+def _visible_rows() -> MessageQuerySet:
+    """Select the rows of the session of an outer query."""
+    return Message.stored.filter(session=OuterRef("pk"), seq__gte=OuterRef("first_seq"))
 
 
-def _keep_messages(session: Session, keep: int) -> int:
-    return session.last_seq - keep + 1
+def _first_of_each(
+    sessions: Sequence[Session], rows: QuerySet[Any, Any], bounds: Floors
+) -> dict[int, int | None]:
+    """Return the first of these rows in each session, in at most one statement.
+
+    `rows` selects one column; it may refer to the session's `bound`.
+    """
+    if not sessions:
+        return {}
+    whens = [When(pk=session.pk, then=Value(bounds[session.pk])) for session in sessions]
+    found = Session.objects.filter(pk__in=[session.pk for session in sessions])
+    found = found.annotate(bound=Case(*whens, output_field=BigIntegerField()))
+    firsts = dict(found.values_list("pk", Subquery(rows[:1])))
+    return {session.pk: firsts.get(session.pk) for session in sessions}
 
 
-def _keep_turns(session: Session, keep: int) -> int:
+def _keep_messages(sessions: Sequence[Session], keep: int) -> Floors:
+    return {session.pk: session.last_seq - keep + 1 for session in sessions}
+
+
+def _keep_turns(sessions: Sequence[Session], keep: int) -> Floors:
     if keep == 0:
-        return session.last_seq + 1
-    if keep > session.message_count:
-        return session.first_seq
-    starts = _visible_rows(session).turn_starts().order_by("-seq")
-    found = starts.values_list("seq", flat=True)[keep - 1 : keep]
-    return next(iter(found), session.first_seq)
+        return {session.pk: session.last_seq + 1 for session in sessions}
+    floors = _current_floors(sessions)
+    longer = [session for session in sessions if session.message_count > keep]
+    starts = _visible_rows().turn_starts().order_by("-seq").values("seq")
+    found = _first_of_each(longer, starts[keep - 1 :], floors)
+    return {pk: found.get(pk) or floor for pk, floor in floors.items()}
 
 
-def _keep_tokens(session: Session, keep: int) -> int:
-    floor = session.last_seq + 1
-    # In pages, and not as a window function: only the rows that fit are read, newest first.
-    newest = _visible_rows(session).values_list("seq", "tokens")
-    for seq, tokens in in_pages(newest, "-seq", itemgetter(0)):
-        keep -= tokens
-        if keep < 0:
-            break
-        floor = seq
-    return floor
+def _current_floors(sessions: Sequence[Session]) -> Floors:
+    return {session.pk: session.first_seq for session in sessions}
+
+
+def _keep_tokens(sessions: Sequence[Session], keep: int) -> Floors:
+    floors = _current_floors(sessions)
+    unread = [session for session in sessions if session.message_count]
+    # In larger and larger pages: of a long history, only about the rows that fit are read.
+    size = PAGE_ROWS
+    while unread:
+        found = _newest_that_do_not_fit(unread, size, min(keep, BigIntegerField.MAX_BIGINT))
+        floors |= {pk: seq + 1 for pk, seq in found.items()}
+        unread = [
+            session
+            for session in unread
+            if session.pk not in found and session.message_count > size
+        ]
+        size *= 4
+    return floors
+
+
+def _newest_that_do_not_fit(sessions: Sequence[Session], size: int, keep: int) -> Floors:
+    """Return for each session the newest of its last `size` rows that does not fit, if any."""
+    pages = [
+        (session.pk, max(session.first_seq, session.last_seq - size + 1)) for session in sessions
+    ]
+    connection = write_connection()
+    sql = _NEWEST_THAT_DO_NOT_FIT.format(
+        messages=connection.ops.quote_name(Message._meta.db_table),
+        pages=" OR ".join(["(session_id = %s AND seq >= %s)"] * len(pages)),
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(sql, [*chain.from_iterable(pages), keep])
+        return dict(cursor.fetchall())
 
 
 def _hide_before(
-    session: Session, moment: datetime | CombinedExpression, older: OlderRows = NONE_FOUND
-) -> int:
-    unsearched = _visible_rows(session).filter(seq__gte=older.known_below(session))
-    kept = unsearched.filter(created_at__gte=moment).order_by("seq")
-    return next(iter(kept.values_list("seq", flat=True)[:1]), session.last_seq + 1)
+    sessions: Sequence[Session],
+    moment: datetime | CombinedExpression,
+    older: OlderRows = NONE_FOUND,
+) -> Floors:
+    searched = {
+        session.pk: max(session.first_seq, older.known_below(session)) for session in sessions
+    }
+    # Without `_visible_rows`: of two lower bounds, SQLite uses the first.
+    rows = Message.stored.filter(session=OuterRef("pk"), seq__gte=OuterRef("bound"))
+    newer = rows.filter(created_at__gte=moment).order_by("seq").values("seq")
+    kept = _first_of_each(sessions, newer, searched)
+    return {session.pk: kept[session.pk] or session.last_seq + 1 for session in sessions}
 
 
-def _hide_below(session: Session, seq: int) -> int:
-    return seq
+def _hide_below(sessions: Sequence[Session], seq: int) -> Floors:
+    return {session.pk: seq for session in sessions}
 
 
-_FLOORS: dict[str, Callable[..., int]] = {
+_FLOORS: dict[str, Callable[..., Floors]] = {
     "keep_last": _keep_messages,
     "keep_turns": _keep_turns,
     "keep_tokens": _keep_tokens,

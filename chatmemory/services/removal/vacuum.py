@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 from django.db.models import Exists, F, Min, OuterRef, Q
@@ -14,7 +14,6 @@ from chatmemory.access.actors import importing_scope
 from chatmemory.conf import settings
 from chatmemory.database.batches import Progress, check_size, in_batches
 from chatmemory.database.locks import lock_pk, locked_transaction
-from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import MemoryUnavailable, NotFound
 from chatmemory.models import (
@@ -29,13 +28,21 @@ from chatmemory.models import (
     TurnQuerySet,
 )
 from chatmemory.services.audit.entries import is_erased
-from chatmemory.services.numbers.maintenance import Task, recorded
-from chatmemory.services.numbers.roll_up import (
+from chatmemory.services.derived.removal import clean_up, delete_all, delete_below
+from chatmemory.services.maintenance.records import recorded
+from chatmemory.services.maintenance.tasks import Task
+from chatmemory.services.removal.deletions import (
+    Deletion,
     count_before_deletion,
-    counted_until,
-    roll_up_numbers,
+    prepare_counters,
 )
 from chatmemory.services.removal.floor import REMOVALS
+from chatmemory.services.removal.withdrawal import (
+    count_due,
+    due_ranges,
+    empty_withdrawn,
+    forget_withdrawn,
+)
 
 CHUNK = 1_000
 """Rows deleted in one transaction."""
@@ -48,6 +55,8 @@ class Vacuumed:
     sessions: int = 0
     messages: int = 0
     turns: int = 0
+    emptied: int = 0
+    """Number of withdrawn messages that stay without their content."""
     left: int = 0
     """Number of sessions that were locked or unreachable; call again to process them."""
 
@@ -56,6 +65,7 @@ class Vacuumed:
             sessions=self.sessions + other.sessions,
             messages=self.messages + other.messages,
             turns=self.turns + other.turns,
+            emptied=self.emptied + other.emptied,
             left=self.left + other.left,
         )
 
@@ -69,18 +79,18 @@ def vacuum(
 ) -> Vacuumed:
     """Delete rows below the floor, purged sessions, ended turns without rows, after `UNDO_DAYS`.
 
+    Of withdrawn messages above the floor, it deletes the content; see Note [Withdrawn ranges].
     Each transaction deletes at most `chunk` rows of one session under its lock, and a pause
-    follows. The call can be interrupted and repeated. Sessions on hold stay. Also deletes jobs that
-    ended before that time. With `dry_run`, nothing is deleted; the counts state what would be
-    deleted now. `progress` is called as by `roll_up_numbers`, then with the number of sessions that
-    are done, and with their total.
+    follows. The call can be interrupted and repeated. Sessions on hold stay. Jobs that ended before
+    that time are deleted too. With `dry_run`, nothing is deleted; the counts state what would be
+    deleted now. `progress` is called by the counters of optional apps, then with the number of
+    sessions that are done, and with their total.
     Raises MemoryUnavailable if the sessions cannot be listed.
     """
     check_size("chunk", chunk)
     if dry_run:
         return _vacuum_all(chunk, pause_seconds, progress, dry_run=True)
-    # Before the deletion, since the daily numbers outlive the rows.
-    roll_up_numbers(progress=progress)
+    prepare_counters(progress)
     with recorded(Task.VACUUM) as outcome:
         total = _vacuum_all(chunk, pause_seconds, progress)
         outcome.counts, outcome.is_ok = asdict(total), not total.left
@@ -90,7 +100,6 @@ def vacuum(
 def _vacuum_all(
     chunk: int, pause_seconds: float, progress: Progress | None, *, dry_run: bool = False
 ) -> Vacuumed:
-    until = counted_until()
     total = Vacuumed()
     for session_pk in in_batches(_with_deletable_rows(), progress):
         planned = durably(partial(_count_deletable, session_pk), is_repeatable=True)
@@ -100,7 +109,7 @@ def _vacuum_all(
         is_more = planned != Vacuumed()
         while is_more:
             try:
-                done, is_more = vacuum_session(session_pk, chunk, until)
+                done, is_more = vacuum_session(session_pk, chunk)
             except MemoryUnavailable:
                 done, is_more = Vacuumed(left=1), False
             total += done
@@ -108,39 +117,46 @@ def _vacuum_all(
     if not dry_run:
         while _delete_old_jobs(chunk):
             time.sleep(pause_seconds)
+        clean_up()
     return total
 
 
-def vacuum_session(
-    session_pk: int, chunk: int = CHUNK, until: datetime | None = None
-) -> tuple[Vacuumed, bool]:
+def vacuum_session(session_pk: int, chunk: int = CHUNK) -> tuple[Vacuumed, bool]:
     """Delete at most `chunk` deletable rows of a session; also return whether more are left.
 
-    `until` is a result of `counted_until`: it saves statements.
+    Raises MemoryUnavailable, also if a row that Django does not delete refers to the session.
     """
     try:
-        return _vacuum_chunk(session_pk, chunk, until)
-    except NotFound:
-        return Vacuumed(), False
+        return _vacuum_chunk(session_pk, chunk)
+    except NotFound as error:  # of a foreign key: the session itself was found
+        raise MemoryUnavailable("A row of another table refers to the session.") from error
 
 
 @retried(is_repeatable=True)
-def _vacuum_chunk(session_pk: int, chunk: int, until: datetime | None) -> tuple[Vacuumed, bool]:
+def _vacuum_chunk(session_pk: int, chunk: int) -> tuple[Vacuumed, bool]:
     with locked_transaction():
-        session = lock_pk(session_pk)
+        try:
+            session = lock_pk(session_pk)
+        except NotFound:
+            return Vacuumed(), False
         if session.held_at is not None:
             return Vacuumed(), False
         limit = _deletable_below(session)
         up_to = min(session.stored_from + chunk, limit)
-        messages, turns = _delete_below(session, up_to, until)
+        if delete_below(session_pk, up_to, chunk):
+            return Vacuumed(), True
+        messages, turns = _delete_below(session, up_to)
         if up_to < limit:
             return Vacuumed(messages=messages, turns=turns), True
+        if emptied := empty_withdrawn(session, limit, chunk):
+            return Vacuumed(messages=messages, turns=turns, emptied=emptied), True
         is_final = _is_unrestorable(session)
+        if is_final and delete_all(session_pk, chunk):
+            return Vacuumed(messages=messages, turns=turns), True
         if is_final and (extra := _delete_rows_outside_counters(session, chunk)):
             return Vacuumed(messages=messages + extra, turns=turns), True
         if is_final:
-            turns += _delete_turns(session.turns.all(), until)
-            session.delete()
+            turns += _delete_session(session)
         return Vacuumed(sessions=int(is_final), messages=messages, turns=turns), False
 
 
@@ -161,7 +177,10 @@ def _with_deletable_rows() -> SessionQuerySet:
     # EXISTS and not pk IN (…): for IN, PostgreSQL reads all turns for each batch.
     rowless = Turn.objects.filter(_is_rowless(), session=OuterRef("pk"))
     return Session.objects.filter(
-        Q(stored_from__lt=F("first_seq")) | Q(removed_at__isnull=False) | Exists(rowless),
+        Q(stored_from__lt=F("first_seq"))
+        | Q(removed_at__isnull=False)
+        | Exists(rowless)
+        | Exists(due_ranges().filter(session=OuterRef("pk"))),
         # `finish_import` counts the turns of an unfinished import.
         ~Q(scope__startswith=importing_scope("")),
         held_at__isnull=True,
@@ -176,7 +195,10 @@ def _count_deletable(session_pk: int) -> Vacuumed:
     is_final = _is_unrestorable(session)
     turns = session.turns.all() if is_final else _turns_below(session, limit)
     return Vacuumed(
-        sessions=int(is_final), messages=limit - session.stored_from, turns=turns.count()
+        sessions=int(is_final),
+        messages=limit - session.stored_from,
+        turns=turns.count(),
+        emptied=count_due(session, limit),
     )
 
 
@@ -200,34 +222,48 @@ def _is_unrestorable(session: Session) -> bool:
     return is_erased(session.pk) or old.exists()
 
 
-def _delete_turns(turns: TurnQuerySet, until: datetime | None) -> int:
-    """Delete turns, and count them in the daily numbers if no roll-up did. Needs the lock."""
-    count_before_deletion(turns, until)
-    return turns.delete()[0]
+def _delete_session(session: Session) -> int:
+    """Delete a session without messages, and return the number of its turns. Needs the lock."""
+    turns = session.turns.all()
+    itself = Session.objects.filter(pk=session.pk)
+    count_before_deletion(Deletion(turns=turns, feedback=session.feedback.all(), sessions=itself))
+    deleted: int = turns.delete()[0]
+    session.delete()
+    return deleted
 
 
-def _delete_below(session: Session, up_to: int, until: datetime | None) -> tuple[int, int]:
+def _delete_below(session: Session, up_to: int) -> tuple[int, int]:
     """Delete stored rows below `up_to` and their turns. Needs the lock."""
-    turns = _delete_turns(_turns_below(session, up_to), until)
+    turns = _turns_below(session, up_to)
+    # The lower bound skips the index entries of rows that earlier chunks deleted.
+    rows = Message.stored.filter(session=session, seq__gte=session.stored_from, seq__lt=up_to)
+    count_before_deletion(Deletion(turns=turns, messages=rows))
+    deleted = turns.delete()[0]
     # The value stays: see Note [Feedback].
     below = Q(user_seq__gte=session.stored_from, user_seq__lt=up_to)
     session.feedback.filter(below).exclude(reason="").update(reason="")
-    # The lower bound skips the index entries of rows that earlier chunks deleted.
-    rows = Message.stored.filter(session=session, seq__gte=session.stored_from, seq__lt=up_to)
     messages = rows.delete()[0]
+    if session.superseded_to >= session.stored_from:
+        forget_withdrawn(session, up_to)
     Session.objects.filter(pk=session.pk).update(stored_from=up_to)
-    return messages, turns
+    return messages, deleted
 
 
 def _delete_rows_outside_counters(session: Session, chunk: int) -> int:
     """Delete rows outside of a damaged session's counters. Needs the lock."""
     # By primary keys, since not all databases can limit a DELETE.
-    pks = list(Message.stored.filter(session=session).values_list("pk", flat=True)[:chunk])
-    return Message.stored.filter(pk__in=pks).delete()[0] if pks else 0
+    stored = Message.stored.filter(session=session)
+    pks = list(stored.values_list("pk", flat=True)[:chunk])
+    if not pks:
+        return 0
+    rows = stored.filter(pk__in=pks)
+    count_before_deletion(Deletion(messages=rows))
+    deleted: int = rows.delete()[0]
+    return deleted
 
 
 def _turns_below(session: Session, up_to: int) -> TurnQuerySet:
-    """Return the ended turns whose user row is deleted, and those without rows."""
+    """Return the ended turns whose user row is deleted, or that have no rows."""
     below = Q(user_seq__gte=session.stored_from, user_seq__lt=up_to)
     return session.turns.filter(below | _is_rowless())
 
@@ -240,6 +276,3 @@ def _is_rowless() -> Q:
 def _undo_ends() -> CombinedExpression:
     """Return the time before which a removal can no longer be undone."""
     return DatabaseNow() - timedelta(days=settings.UNDO_DAYS)
-
-
-avacuum = in_pool(vacuum)

@@ -11,6 +11,7 @@ from chatmemory.database.locks import lock_visitor, locked_transaction
 from chatmemory.database.retries import retried
 from chatmemory.errors import NotFound
 from chatmemory.models import DatabaseNow, Session, Ticket, Visitor
+from chatmemory.services.derived.removal import delete_person_rows
 
 BATCH = 500
 
@@ -73,6 +74,7 @@ def _delete_ended(digest: str) -> None:
         except NotFound:
             return
         if not Session.objects.filter(scope=visitor.scope).exists():
+            delete_person_rows(visitor.scope)
             visitor.delete()
 
 

@@ -20,10 +20,10 @@ MAX_ENTRIES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """The sessions of an export. The counts are those at its beginning."""
+    """The sessions of an export. The counts are taken at its beginning."""
 
     sessions: SessionQuerySet
-    form: str
+    format: str
     session_count: int
     message_count: int
 
@@ -31,7 +31,7 @@ class Export:
 @retried(is_repeatable=False)
 def begin_export(
     *,
-    form: str,
+    format: str,
     by: Actor,
     reason: str,
     scope: str | None = None,
@@ -47,17 +47,17 @@ def begin_export(
     check_reason(reason)
     scope = person_for(by, scope)
     if session_key is None:
-        export = _count(Session.objects.of_scopes(*all_scopes_of(scope)), form)
+        export = _count_export(Session.objects.of_scopes(*all_scopes_of(scope)), format)
         _record_all(export, scope, by, reason)
         return export
     session = get_session(session_key=session_key, by=by, scope=scope)
-    export = _count(Session.objects.filter(pk=session.pk), form)
-    record(session, AuditAction.EXPORT, by, reason, messages=export.message_count, form=form)
+    export = _count_export(Session.objects.filter(pk=session.pk), format)
+    record(session, AuditAction.EXPORT, by, reason, messages=export.message_count, format=format)
     return export
 
 
 @retried(is_repeatable=False)
-def begin_export_of_all(*, form: str, by: Actor, reason: str) -> Export:
+def begin_export_of_all(*, format: str, by: Actor, reason: str) -> Export:
     """Record the export of all sessions of all people, and return it.
 
     Raises BadInput, MemoryUnavailable, and TypeError if `by` is a user or visitor.
@@ -65,51 +65,53 @@ def begin_export_of_all(*, form: str, by: Actor, reason: str) -> Export:
     if by.kind in ("user", "visitor"):
         raise TypeError(f"A {by.kind} can only export their own sessions; call begin_export.")
     check_reason(reason)
-    export = _count(Session.objects.all(), form)
+    export = _count_export(Session.objects.all(), format)
     _record_all(export, "", by, reason)
     return export
 
 
 @retried(is_repeatable=False)
-def begin_export_of(*, sessions: QuerySet[Session], form: str, by: Actor, reason: str) -> Export:
+def begin_export_of(*, sessions: QuerySet[Session], format: str, by: Actor, reason: str) -> Export:
     """Record the export of the sessions that a queryset selects, and return it.
 
     With an entry for each session, or from 101 sessions on one entry with their number.
     Raises BadInput, MemoryUnavailable.
     """
     check_reason(reason)
-    export = _count(Session.objects.filter(pk__in=sessions.order_by().values("pk")), form)
+    export = _count_export(Session.objects.filter(pk__in=sessions.order_by().values("pk")), format)
     if export.session_count > MAX_ENTRIES:
         _record_all(export, "", by, reason)
         return export
     with locked_transaction():
         for session in export.sessions.order_by("pk").defer("instructions", "metadata"):
             rows = session.last_seq - session.stored_from + 1
-            record(session, AuditAction.EXPORT, by, reason, messages=rows, form=form)
+            record(session, AuditAction.EXPORT, by, reason, messages=rows, format=format)
     return export
 
 
 @retried(is_repeatable=True)
 def preview_export(
-    *, form: str, by: Actor, scope: str | None = None, session_key: str | None = None
+    *, format: str, by: Actor, scope: str | None = None, session_key: str | None = None
 ) -> Export:
     """Return the export that `begin_export` would begin, without an entry; of all if no scope.
 
     Raises NotFound, BadInput, MemoryUnavailable.
     """
     if scope is None:
-        return _count(Session.objects.all(), form)
+        return _count_export(Session.objects.all(), format)
     if session_key is None:
-        return _count(Session.objects.of_scopes(*all_scopes_of(person_for(by, scope))), form)
+        return _count_export(
+            Session.objects.of_scopes(*all_scopes_of(person_for(by, scope))), format
+        )
     session = get_session(session_key=session_key, by=by, scope=scope)
-    return _count(Session.objects.filter(pk=session.pk), form)
+    return _count_export(Session.objects.filter(pk=session.pk), format)
 
 
-def _count(sessions: SessionQuerySet, form: str) -> Export:
+def _count_export(sessions: SessionQuerySet, format: str) -> Export:
     rows = Sum(F("last_seq") - F("stored_from") + 1, default=0)
     return Export(
         sessions=sessions,
-        form=form,
+        format=format,
         session_count=sessions.count(),
         message_count=sessions.aggregate(rows=rows)["rows"],
     )
@@ -118,8 +120,7 @@ def _count(sessions: SessionQuerySet, form: str) -> Export:
 def _record_all(export: Export, scope: str, by: Actor, reason: str) -> None:
     """Record the export of all sessions of a scope, or of all scopes if it is empty."""
     counts = {"sessions": export.session_count, "messages": export.message_count}
-    record_person(scope, AuditAction.EXPORT, by, reason, **counts, form=export.form)
+    record_person(scope, AuditAction.EXPORT, by, reason, **counts, format=export.format)
 
 
 abegin_export = in_pool(begin_export)
-abegin_export_of_all = in_pool(begin_export_of_all)

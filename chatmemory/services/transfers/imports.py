@@ -1,4 +1,4 @@
-"""Import sessions from a file, with their numbers, times and marks.
+"""Import sessions from a file, with their numbers, times and flags.
 
 Until its last row is stored, a session is archived under the scope `importing:<scope>`, where no
 reader finds it; `finish_import` moves it to its address. An unfinished import expires.
@@ -22,7 +22,6 @@ from chatmemory.access.addresses import check_session_key
 from chatmemory.database.after_commit import announce_change
 from chatmemory.database.faults import ignored_duplicate
 from chatmemory.database.locks import lock_pk, locked_transaction
-from chatmemory.database.pool import Lane, in_pool
 from chatmemory.database.retries import durably, retried
 from chatmemory.errors import BadInput, Busy, Conflict, MemoryUnavailable, NotFound
 from chatmemory.models import (
@@ -34,8 +33,10 @@ from chatmemory.models import (
     Session,
     Turn,
     on_primary,
+    superseded,
 )
 from chatmemory.services.audit.entries import check_reason, record
+from chatmemory.services.derived.removal import delete_all
 from chatmemory.services.integrity.feedback import repair_replies, stray_feedback
 from chatmemory.services.notes import import_notes
 from chatmemory.services.removal.hide import purge_expired
@@ -109,7 +110,7 @@ def begin_import(
     by: Actor,
     scope: str | None,
 ) -> Import:
-    """Create a session to import into, or find that of an earlier import with this `digest`.
+    """Create a session to import into, or find the one of an earlier import with this `digest`.
 
     `session` contains the columns of its row without address and owner.
 
@@ -173,8 +174,11 @@ def import_rows(
     turns: Sequence[Mapping[str, Any]],
     rows: Sequence[Mapping[str, Any]],
     feedback: Sequence[Mapping[str, Any]] = (),
+    withdrawn: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Store the next rows, consecutive and at most 1,000, turns and feedback; compare stored rows.
+    """Store the next rows, consecutive and at most 1,000, and what belongs to them.
+
+    Rows that an earlier call stored are compared.
 
     A waiting turn is stored as cancelled, with its text, and a running turn as interrupted: this
     database has no runs for them.
@@ -183,15 +187,15 @@ def import_rows(
     progress.
     """
     session = Session.objects.get(pk=found.session_pk)
-    # Compared without the lock: stored rows change only by redaction. `_insert` rechecks the seqs.
+    # Compared without the lock: stored rows change only by redaction. `_insert_rows` rechecks seqs.
     known = [row for row in rows if row["seq"] <= session.last_seq]
     if not _are_stored(session, known):
         raise Conflict(KEY_IN_USE if found.was_imported else UNFINISHED)
     new = rows[len(known) :]
     if found.was_imported and new:
         raise Conflict(KEY_IN_USE)
-    if not found.was_imported and (new or turns or feedback):
-        _insert(found, turns, new, feedback)
+    if not found.was_imported and (new or turns or feedback or withdrawn):
+        _insert_rows(found, turns, new, feedback, withdrawn)
 
 
 def _are_stored(session: Session, rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -212,11 +216,12 @@ def _are_stored(session: Session, rows: Sequence[Mapping[str, Any]]) -> bool:
     return True
 
 
-def _insert(
+def _insert_rows(
     found: Import,
     turns: Sequence[Mapping[str, Any]],
     rows: Sequence[Mapping[str, Any]],
     feedback: Sequence[Mapping[str, Any]],
+    withdrawn: Sequence[Mapping[str, Any]],
 ) -> None:
     with ignored_duplicate(), locked_transaction():
         session = lock_pk(found.session_pk)
@@ -228,6 +233,9 @@ def _insert(
         # An earlier, interrupted import may have stored an older state of the same feedback.
         session.feedback.filter(user_seq__in=[given["user_seq"] for given in feedback]).delete()
         Feedback.objects.bulk_create([Feedback(session=session, **given) for given in feedback])
+        for one in withdrawn:
+            numbers = {"low": one["low"], "high": one["high"]}
+            session.withdrawn.update_or_create(**numbers, defaults=one)
         if rows:
             Session.objects.filter(pk=session.pk).update(last_seq=rows[-1]["seq"])
         return
@@ -279,11 +287,12 @@ def finish_import(
     by: Actor,
     reason: str,
     feedback: int = 0,
+    withdrawn: int = 0,
 ) -> bool:
     """Move a complete session to its address; return False if it was imported before.
 
-    `turns` and `feedback` are the expected numbers of rows, `running` is the client_id of the
-    running turn: it is interrupted, and its partial text becomes a row.
+    `turns`, `feedback` and `withdrawn` are the expected numbers of rows, `running` is the
+    client_id of the running turn: it is interrupted, and its partial text becomes a row.
 
     Raises BadInput, Busy, MemoryUnavailable, and Conflict if the address is no longer free.
     """
@@ -296,10 +305,10 @@ def finish_import(
             return False
         if session.scope != importing_scope(found.scope):
             raise NotFound  # purged or erased; its rows may still be stored
-        _check_complete(session, found, turns, feedback)
+        _check_complete(session, found, turns, feedback, withdrawn)
         # The feedback can have changed while the messages were exported.
         repair_replies(session, found.session.get("revision", 0))
-        _move(session, found)
+        _complete_session(session, found)
         if running is not None:
             _interrupt(session, running)
         count = found.session["last_seq"] - found.session["stored_from"] + 1
@@ -329,14 +338,18 @@ def _end_waiting(session: Session, entry: AuditEntry) -> None:
     waited.update(ended_at=entry.created_at)
 
 
-def _check_complete(session: Session, found: Import, turns: int, feedback: int) -> None:
-    """Raise BadInput if rows, turns or feedback are missing."""
+def _check_complete(
+    session: Session, found: Import, turns: int, feedback: int, withdrawn: int
+) -> None:
+    """Raise BadInput if rows, turns, feedback or withdrawn ranges are missing."""
     if any(getattr(session, name) != found.session[name] for name in ("stored_from", "last_seq")):
         raise BadInput("Rows of this session are missing.", code="bad_shape")
     if session.turns.count() != turns:
         raise BadInput("The session contains a duplicate turn.", code="bad_shape")
     if session.feedback.count() != feedback or stray_feedback([session.pk]).exists():
         raise BadInput("The feedback does not match the turns.", code="bad_shape")
+    if session.withdrawn.count() != withdrawn:
+        raise BadInput("A withdrawn range is a duplicate.", code="bad_shape")
 
 
 def _check_address(found: Import, by: Actor) -> None:
@@ -346,7 +359,7 @@ def _check_address(found: Import, by: Actor) -> None:
     )
 
 
-def _move(session: Session, found: Import) -> None:
+def _complete_session(session: Session, found: Import) -> None:
     """Give the session its address, columns, tags and notes of the file. Needs the lock."""
     add_tags(session, found.tags)
     import_notes(session, found.notes)
@@ -354,13 +367,13 @@ def _move(session: Session, found: Import) -> None:
     columns = {**found.session, "owner": owner_of(found.scope)}
     if session.held_at is not None:  # held during the import: the file must not release it
         columns["held_at"] = session.held_at
-    replaced = session.turns.filter(user_seq__isnull=False).aggregate(to=Max("replaces_to"))["to"]
+    ranges = superseded(1, session=session)
     changed = Message.stored.filter(session=session).aggregate(to=Max("revision"))["to"]
     Session.objects.filter(pk=session.pk).update(
         **columns,
         scope=found.scope,
         key=found.key,
-        superseded_to=replaced or 0,
+        superseded_to=max((one.high for one in ranges), default=0),
         rows_revision=changed or 0,
     )
 
@@ -385,6 +398,8 @@ def _discard_chunk(found: Import) -> bool:
             return False
         if session.scope != importing_scope(found.scope) or session.held_at is not None:
             return False
+        if delete_all(session.pk, MAX_CHUNK):
+            return True
         # In chunks, so that no transaction deletes millions of rows.
         after = session.stored_from + MAX_CHUNK
         rows = Message.stored.filter(session=session)
@@ -395,14 +410,3 @@ def _discard_chunk(found: Import) -> bool:
         session.turns.all().delete()
         session.delete()
         return False
-
-
-def _lane(*, found: Import, **_: object) -> Lane:
-    return (found.session_pk,)
-
-
-ais_imported = in_pool(is_imported)
-abegin_import = in_pool(begin_import)
-aimport_rows = in_pool(import_rows, lane=_lane)
-afinish_import = in_pool(finish_import, lane=_lane)
-adiscard_import = in_pool(discard_import, lane=_lane)

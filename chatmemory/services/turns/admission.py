@@ -324,7 +324,7 @@ def _insert_waiting(send: _Send, only_if: Mapping[str, object]) -> Admitted | No
     )
     if send.if_busy == "interrupt":
         # Before all others, also before earlier interrupts: the revision only grows.
-        turn.place = -session.revision
+        turn.position = -session.revision
         stop_current_turn(session)
     turn.save(force_insert=True)
     if Message.stored.filter(session=session, client_id=send.client_id).exists():

@@ -74,7 +74,7 @@ TURN_IDENTITY = ("session_id", "client_id", "epoch", "fence")
 
 
 def claimed_turns(claims: Iterable[Claim]) -> TurnQuerySet:
-    """Return the running turns whose fence is still that of one of these claims."""
+    """Return the running turns whose fence still equals one of these claims'."""
     identities = (dict(zip(TURN_IDENTITY, c.turn_identity, strict=True)) for c in claims)
     is_claimed = reduce(or_, (Q(**identity) for identity in identities), Q(pk__in=()))
     return Turn.objects.filter(is_claimed, status=Turn.Status.RUNNING)
@@ -146,7 +146,7 @@ def find_unstarted_claim(*, session_pk: int, client_id: str, owner: str) -> Clai
 
 
 def _oldest_rows() -> QuerySet[Any, Any]:
-    # The oldest turn represents its session, whatever its place in the queue: two sessions that
+    # The oldest turn represents its session, whatever its position in the queue: two sessions that
     # each counted the other as older would wait forever. A deferred batch has no scope.
     ready = Turn.objects.filter(session=Parameter("session")).claimable()
     rows: QuerySet[Any, Any] = ready.order_by("scope", "pk").values("pk", "scope")[:1]
@@ -236,7 +236,7 @@ def _store_asked(session: Session, turn: Turn) -> StoredRows:
 def _mark_running(session: Session, turn: Turn, owner: str) -> Claim:
     """Store the turn's new epoch, fence and user_seq, and its lease. Needs the session's lock."""
     turn.lease_owner = owner
-    Turn.objects.filter(pk=turn.pk).update(
+    session.turns.filter(pk=turn.pk).update(
         status=Turn.Status.RUNNING,
         asked="",
         user_seq=turn.user_seq,
@@ -251,7 +251,7 @@ def _mark_running(session: Session, turn: Turn, owner: str) -> Claim:
 
 def _fail(session: Session, turn: Turn, code: str) -> None:
     """End a waiting turn that can no longer be stored. Needs the session's lock."""
-    Turn.objects.filter(pk=turn.pk).mark_ended(Turn.Status.FAILED, error=code)
+    session.turns.filter(pk=turn.pk).mark_ended(Turn.Status.FAILED, error=code)
     Session.objects.filter(pk=session.pk).update(
         waiting=F("waiting") - 1, revision=F("revision") + 1
     )

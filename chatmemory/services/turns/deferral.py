@@ -35,13 +35,13 @@ from chatmemory.models import Session, Turn
 # - The rows keep the client_id, so a repeated call finds either the batch or its rows.
 
 
-def defer(session: Session, client_id: str, rows: Sequence[Row]) -> None:
+def defer(session: Session, client_id: str, rows: Sequence[Row], author: str | None = None) -> None:
     """Store a batch behind the running turn, and count it. Needs the session's lock.
 
     Raises IntegrityError if a turn or batch has this `client_id`, BadInput if the batch as JSON
     exceeds MAX_MESSAGE_BYTES: it must fit into a statement when the turn ends.
     """
-    asked = codec.encode_batch(rows)
+    asked = codec.encode_batch(rows, author)
     if (size := len(asked.encode())) > (limit := settings.MAX_MESSAGE_BYTES):
         raise BadInput(
             f"A deferred batch can have at most {limit} bytes; this one has {size}.",
@@ -71,6 +71,7 @@ def store_deferred(session: Session) -> None:
                 address={"id": session.pk},
                 conditions={"running": None},
                 client_id=batch.client_id,
+                author=codec.batch_author(batch.asked),
             )
             continue
         if not is_client_id_stored(session.pk, batch.client_id):

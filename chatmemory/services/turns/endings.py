@@ -49,7 +49,7 @@ def requeue_turn(session: Session, turn: Turn) -> None:
 
     It stays in `session.running`, so that nothing is stored between its user row and its reply.
     """
-    Turn.objects.filter(pk=turn.pk).update(
+    session.turns.filter(pk=turn.pk).update(
         status=Turn.Status.WAITING, fence=F("fence") + 1, lease_owner="", lease_until=None
     )
     # Note [Fence]: the late write of the former owner must match no row.
@@ -62,7 +62,7 @@ def interrupt_turn(session: Session, turn: Turn) -> None:
     if turn.user_seq is None:  # damaged: the place of its rows is unknown
         _end_without_row(session, turn, Turn.Status.INTERRUPTED, partial=turn.partial)
         return
-    # The saved partial text may be that of a step whose row was stored since.
+    # The saved partial text may belong to a step whose row was stored since.
     rows = Message.stored.filter(session=session, turn=turn.user_seq)
     last_step = rows.aggregate(last=Max("step"))["last"]
     is_step_stored = last_step is not None and turn.step <= last_step
@@ -131,7 +131,7 @@ def _end_without_row(session: Session, turn: Turn, status: str, partial: str = "
 
 
 def _mark_ended(session: Session, turn: Turn, status: str, partial: str = "") -> None:
-    Turn.objects.filter(pk=turn.pk).mark_ended(status, partial=partial, fence=F("fence") + 1)
+    session.turns.filter(pk=turn.pk).mark_ended(status, partial=partial, fence=F("fence") + 1)
     announce_finished(session.pk, turn.client_id, status, "")
 
 

@@ -7,7 +7,7 @@ from django.db.models.functions import Coalesce
 
 from chatmemory import codec
 from chatmemory.access.actors import Actor
-from chatmemory.access.addresses import address_lane, lock_session
+from chatmemory.access.addresses import Address, address_lane
 from chatmemory.database.after_commit import announce_change
 from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import in_pool
@@ -45,14 +45,14 @@ def set_feedback(
     """
     _check_call(turn, value, by, reason)
     with locked_transaction():
-        session = lock_session(session_key, by, scope)
+        session = Address(session_key, by, scope).lock()
         user_seq = _ended_turn(session, turn)
         reply = replies_of(session, user_seq).values("pk", "feedback").last()
         if reply is None:
             raise UnknownTurn("This turn has no reply.")
-        _store(session, turn, user_seq, value, reason)
+        _store_feedback(session, turn, user_seq, value, reason)
         if reply["feedback"] != value:
-            _show(session, reply["pk"], value)
+            _show_on_reply(session, reply["pk"], value)
 
 
 def _check_call(turn: str, value: int | None, by: Actor, reason: str) -> None:
@@ -86,7 +86,9 @@ def replies_of(session: Session, user_seq: int) -> MessageQuerySet:
     return own.filter(role=Message.Role.ASSISTANT).order_by("seq")
 
 
-def _store(session: Session, turn: str, user_seq: int, value: int | None, reason: str) -> None:
+def _store_feedback(
+    session: Session, turn: str, user_seq: int, value: int | None, reason: str
+) -> None:
     """Insert, change or delete the row of the feedback. Needs the lock."""
     given = session.feedback.filter(user_seq=user_seq)
     before = given.values_list("value", "reason").first()
@@ -104,10 +106,11 @@ def _store(session: Session, turn: str, user_seq: int, value: int | None, reason
         given.update(value=value, reason=reason, changed_at=DatabaseNow())
 
 
-def _show(session: Session, reply_pk: int, value: int | None) -> None:
+def _show_on_reply(session: Session, reply_pk: int, value: int | None) -> None:
     """Copy the value to the reply, as a changed row that sockets get. Needs the lock."""
     revision = session.revision + 1
-    Message.stored.filter(pk=reply_pk).update(feedback=value, revision=revision)
+    reply = Message.stored.filter(session=session, pk=reply_pk)
+    reply.update(feedback=value, revision=revision)
     Session.objects.filter(pk=session.pk).update(revision=revision, rows_revision=revision)
     announce_change(session.pk)
 

@@ -6,12 +6,15 @@ Each is rejected after the run lost its fence, because another process ended its
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from django.db import OperationalError
-from django.db.models import CharField, TextField
+from django.db.models import CharField, Q, TextField
 
 from chatmemory import codec
 from chatmemory.codec import Row
@@ -21,6 +24,7 @@ from chatmemory.database.inserts import store_rows
 from chatmemory.database.locks import (
     LockLimit,
     is_one_statement,
+    locked_transaction,
     statement_transaction,
     update_without_waiting,
 )
@@ -29,7 +33,10 @@ from chatmemory.database.refusals import is_client_id_stored, report_damage
 from chatmemory.database.retries import retried
 from chatmemory.database.statements import CompiledUpdate, Parameter
 from chatmemory.database.turn_writes import TurnUpdate
+from chatmemory.errors import TurnEndError
+from chatmemory.logs import log_error
 from chatmemory.models import Change, DatabaseNow, Message, Session, StartedTurn, Turn, TurnQuerySet
+from chatmemory.services.turns.at_end import EndingTurn, call_receivers, has_receivers
 from chatmemory.services.turns.claims import (
     Claim,
     claim_values,
@@ -40,6 +47,8 @@ from chatmemory.services.turns.claims import (
 from chatmemory.services.turns.deferral import store_deferred_of
 from chatmemory.services.turns.endings import results_for_open_calls
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedTurn:
@@ -48,8 +57,12 @@ class FinishedTurn:
     last_seq: int
     waiting: int
     """Number of waiting turns and of batches that were deferred."""
+    status: str
+    """How the turn ended: as failed instead of complete, if code of another app failed."""
     change: Change | None = None
     """See Note [Rows from memory]."""
+    is_repeated: bool = field(default=False, compare=False)
+    """Whether an earlier attempt had stored it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +85,7 @@ class _Finish:
             usage=self.usage,
             first_text_ms=self.first_text_ms,
         )
-        return TurnUpdate(self.claim.client_id, columns)
+        return TurnUpdate(self.claim.session_pk, self.claim.client_id, columns)
 
     def announce(self, change: Change | None) -> None:
         announce_change(self.claim.session_pk, change)
@@ -108,14 +121,14 @@ def start_turn(*, claim: Claim) -> bool:
         return is_started
 
 
-def _start(is_alone: bool) -> tuple[TurnQuerySet, dict[str, Any]]:
+def _start_update(is_alone: bool) -> tuple[TurnQuerySet, dict[str, Any]]:
     """Build the update of a claimed turn that starts. Alone, it limits its own lock waits."""
     turn = compiled_claimed_turns(1).filter(started_at__isnull=True)
     columns = {"started_at": DatabaseNow(), **lease_columns(Parameter("owner"))}
     return turn.filter(LockLimit()) if is_alone else turn, columns
 
 
-_START = CompiledUpdate(_start, "LEASE", "LOCK_TIMEOUT")
+_START = CompiledUpdate(_start_update, "LEASE", "LOCK_TIMEOUT")
 
 
 @retried(is_repeatable=True)
@@ -143,13 +156,13 @@ def save_partial(*, claim: Claim, text: str, step: int) -> bool:
         return bool(_SAVE.run(is_one_statement(), partial=text, step=step, **identity))
 
 
-def _save(is_alone: bool) -> tuple[TurnQuerySet, dict[str, Any]]:
+def _save_update(is_alone: bool) -> tuple[TurnQuerySet, dict[str, Any]]:
     turn = compiled_claimed_turns(1)
     columns = {"partial": Parameter("partial", TextField()), "step": Parameter("step")}
     return turn.filter(LockLimit(waits=False)) if is_alone else turn, columns
 
 
-_SAVE = CompiledUpdate(_save)
+_SAVE = CompiledUpdate(_save_update)
 
 
 def renew_leases(*, claims: Sequence[Claim]) -> None:
@@ -181,7 +194,9 @@ def _renew(count: int, has_row_locks: bool) -> tuple[TurnQuerySet, dict[str, Any
     )
     if has_row_locks:  # MariaDB can't update a table that the subquery reads
         unlocked = turns.select_for_update(skip_locked=True).values("pk")
-        turns = Turn.objects.filter(pk__in=unlocked)
+        # With the sessions again: PostgreSQL would read all partitions of a table by session.
+        sessions = (Q(session_id=Parameter(f"session_id_{index}")) for index in range(count))
+        turns = Turn.objects.filter(reduce(or_, sessions), pk__in=unlocked)
     return turns, lease_columns(Parameter("owner", CharField()))
 
 
@@ -243,28 +258,56 @@ def finish_turn(
     first_text_ms: int | None = None,
     step: int | None = None,
     batch_id: str | None = None,
+    ending: EndingTurn | None = None,
 ) -> FinishedTurn | None:
     """End a run and store its last row in one transaction; return None if the fence is lost.
 
     Each tool call without a result gets one that states that the outcome is unknown. `batch_id` is
-    the idempotency key, as in `add_rows`. Raises MemoryUnavailable.
+    the idempotency key, as in `add_rows`. `ending` is passed to code of other apps, see
+    `at_turn_end`. Raises MemoryUnavailable.
     """
-    finish = _Finish(
-        claim=claim,
-        last=codec.encode(
+
+    def finish(status: str, error: str, message: Mapping[str, object]) -> _Finish:
+        last = codec.encode(
             message, lenient=True, status=status, error=error, model=model, step=step
-        ),
-        status=status,
-        error=error,
-        usage="" if usage is None else _usage_json(usage),
-        first_text_ms=first_text_ms,
-        batch_id=batch_id or codec.new_client_id(),
-    )
-    return _finish(finish)
+        )
+        return _Finish(
+            claim=claim,
+            last=last,
+            status=status,
+            error=error,
+            usage="" if usage is None else _usage_json(usage),
+            first_text_ms=first_text_ms,
+            batch_id=batch_id or codec.new_client_id(),
+        )
+
+    if ending is None or not has_receivers():
+        return _finish(finish(status, error, message))
+    try:
+        return _finish_with(finish(status, error, message), ending)
+    except TurnEndError as problem:
+        log_error(logger, "an app failed at the end of a turn", error=problem.__cause__ or problem)
+    # A failed turn cannot be answered.
+    unasked = {name: value for name, value in message.items() if name != "asks"}
+    return _finish(finish(Message.Status.FAILED, TurnEndError.code, unasked))
+
+
+@retried(is_repeatable=True)
+def _finish_with(finish: _Finish, ending: EndingTurn) -> FinishedTurn | None:
+    """Store the end and what other apps store with it. Raises TurnEndError."""
+    with locked_transaction():
+        finished = _store_finish(finish)
+        if finished is not None and not finished.is_repeated:
+            call_receivers(ending)
+        return finished
 
 
 @retried(is_repeatable=True)
 def _finish(finish: _Finish) -> FinishedTurn | None:
+    return _store_finish(finish)
+
+
+def _store_finish(finish: _Finish) -> FinishedTurn | None:
     claim = finish.claim
     # While the user row is the last one, there is no tool call: the usual reply is one statement.
     finished = _store_end(finish, [], last_seq=claim.user_seq)
@@ -294,7 +337,12 @@ def _store_end(finish: _Finish, results: list[Row], **only_if: int) -> FinishedT
         )
         if stored is None:
             return None
-        return FinishedTurn(last_seq=stored.last_seq, waiting=stored.waiting, change=stored.change)
+        return FinishedTurn(
+            last_seq=stored.last_seq,
+            waiting=stored.waiting,
+            status=finish.status,
+            change=stored.change,
+        )
     # Not a repeated `batch_id`: its first call has set `running` to null.
     raise report_damage(claim.session_pk)
 
@@ -302,8 +350,11 @@ def _store_end(finish: _Finish, results: list[Row], **only_if: int) -> FinishedT
 def _find_finished(finish: _Finish) -> FinishedTurn | None:
     """Return the result of an earlier attempt that lost the connection after its commit."""
     rows = Message.stored.filter(session=finish.claim.session_pk, client_id=finish.batch_id)
-    found = rows.values_list("session__last_seq", "session__waiting").first()
-    return None if found is None else FinishedTurn(last_seq=found[0], waiting=found[1])
+    found = rows.values_list("session__last_seq", "session__waiting", "status").first()
+    if found is None:
+        return None
+    last_seq, waiting, status = found
+    return FinishedTurn(last_seq=last_seq, waiting=waiting, status=status, is_repeated=True)
 
 
 def _usage_json(usage: Mapping[str, object]) -> str:

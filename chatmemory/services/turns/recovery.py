@@ -58,7 +58,7 @@ def recover_all_overdue_turns(
     """End or requeue the overdue turns of all sessions, at most `limit` of them.
 
     The newest come first, damaged ones last. `skip` is the number of turns to leave out, such as
-    those that failed before. One statement reads `batch_size` turns. Never waits for a lock: a turn
+    turns that failed before. One statement reads `batch_size` turns. Never waits for a lock: a turn
     of a locked session counts as failed.
     Raises MemoryUnavailable if the overdue turns cannot be read.
     """
@@ -113,7 +113,7 @@ def _recover_or_log(session_pk: int, is_named: bool) -> str | None:
 
 @retried(is_repeatable=True)
 def _recover(session_pk: int, *, nowait: bool = False) -> str | None:
-    """Return the new status of the overdue turn, or None if there is none."""
+    """Return the new status of the overdue turn; None if no turn is overdue."""
     with locked_transaction():
         session = lock_pk(session_pk, nowait=nowait)
         # Note [Fence]: a run's start and lease are written without the session's lock, so the turn

@@ -57,7 +57,9 @@ def list_turns(*, session_key: str, by: Actor, scope: str | None = None) -> list
 def _live_turns(session: Session) -> list[LiveTurn]:
     row = Message.stored.filter(session=OuterRef("session_id"), seq=OuterRef("user_seq"))
     found = (
-        session.turns.undeferred().filter(status__in=Turn.ACTIVE_STATUSES).order_by("place", "pk")
+        session.turns.undeferred()
+        .filter(status__in=Turn.ACTIVE_STATUSES)
+        .order_by("position", "pk")
     )
     turns: list[Any] = list(found.annotate(row_text=Subquery(row.values("text"))))
     # A requeued turn waits, but it is the session's running one and starts first.
@@ -79,11 +81,11 @@ def get_turn(*, session_key: str, turn: str, by: Actor, scope: str | None = None
     Raises BadInput, NotFound, UnknownTurn, MemoryUnavailable.
     """
     codec.check_client_id(turn, field="turn")
-    return _state(get_session(session_key=session_key, by=by, scope=scope), turn)
+    return _turn_state(get_session(session_key=session_key, by=by, scope=scope), turn)
 
 
 @retried(is_repeatable=True)
-def _state(session: Session, client_id: str) -> TurnState:
+def _turn_state(session: Session, client_id: str) -> TurnState:
     # The rows of a turn are consecutive, so the next row of another turn follows its last one.
     others = Message.stored.filter(session=OuterRef("session_id"), seq__gt=OuterRef("user_seq"))
     following = others.exclude(turn=OuterRef("user_seq")).order_by("seq").values("seq")[:1]

@@ -24,7 +24,7 @@ def stop_turn(*, session_key: str, turn: str, by: Actor, scope: str | None = Non
     ended turn stays unchanged. `turn` is the client_id. Raises NotFound, UnknownTurn,
     MemoryUnavailable.
     """
-    return _stop(get_session(session_key=session_key, by=by, scope=scope), turn)
+    return _stop_locked(get_session(session_key=session_key, by=by, scope=scope), turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +44,11 @@ def stop_running_turn(*, session_key: str, by: Actor, scope: str | None = None) 
     session = get_session(session_key=session_key, by=by, scope=scope)
     if session.running is None:
         return None
-    return Stopped(turn=session.running, status=_stop(session, session.running))
+    return Stopped(turn=session.running, status=_stop_locked(session, session.running))
 
 
 @retried(is_repeatable=True)
-def _stop(session: Session, client_id: str) -> str:
+def _stop_locked(session: Session, client_id: str) -> str:
     try:
         return _stop_stored(session, client_id)
     except Turn.DoesNotExist:  # there is none, or it was erased meanwhile
@@ -96,4 +96,3 @@ def cancel_waiting_turns(session_pk: int) -> None:
 
 
 astop_turn = in_pool(stop_turn, lane=address_lane)
-astop_running_turn = in_pool(stop_running_turn, lane=address_lane)

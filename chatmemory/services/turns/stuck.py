@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
 from chatmemory.models import Turn, TurnQuerySet
 
@@ -33,13 +32,10 @@ def count_stuck_turns() -> StuckTurns:
     count, since `TURNS_PER_USER` may hold it back. Raises MemoryUnavailable.
     """
     return StuckTurns(
-        overdue=_count(Turn.objects.long_overdue(STUCK_AGE)),
-        unclaimed=_count(Turn.objects.unclaimed(STUCK_AGE)),
+        overdue=_count_turns(Turn.objects.long_overdue(STUCK_AGE)),
+        unclaimed=_count_turns(Turn.objects.unclaimed(STUCK_AGE)),
     )
 
 
-def _count(turns: TurnQuerySet) -> int:
+def _count_turns(turns: TurnQuerySet) -> int:
     return len(turns.order_by().values_list("pk")[:MAX_COUNTED])
-
-
-acount_stuck_turns = in_pool(count_stuck_turns)

@@ -1,4 +1,4 @@
-"""Text that no message contains: that of turns which a removal, import or repair ended."""
+"""Text that no message contains, of turns that a removal, import or repair ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from datetime import datetime
 
 from django.db.models import Q
 
-from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
 from chatmemory.models import AuditAction, AuditEntry, Session, Turn
 from chatmemory.services.removal.restore import effective_removals
@@ -66,6 +65,3 @@ def _is_hidden(
         return True
     # A removal ends the turns before it writes its audit entry.
     return any(turn.ended_at <= entry.created_at for entry in effective if turn.ended_at)
-
-
-aread_unstored = in_pool(read_unstored)

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chatmemory.access.actors import Actor
-from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
 from chatmemory.errors import BadInput, Conflict, HistoryCleared, NotFound
-from chatmemory.models import Message, MessageQuerySet, Session, Turn
+from chatmemory.models import (
+    Message,
+    MessageQuerySet,
+    Session,
+    SupersededRange,
+    Turn,
+    superseded,
+)
+from chatmemory.services.derived.removal import hide_rows
 from chatmemory.services.sessions import get_session
 
 MAX_REPLACED_ROWS = 200
@@ -22,10 +29,12 @@ MAX_REPLACED_ROWS = 200
 #
 # - While a replacement waits, `replaces_to` is the newest user row that its sender knew. Its claim
 #   checks again whether the range can be superseded, and then fixes the end.
-# - Two ranges are disjoint, or the later one contains the earlier: a superseded row cannot be
-#   replaced again, but a later edit may start at an earlier message. Ordered by their ends, the
-#   ranges are in the order of their turns.
-# - `Session.superseded_to` is the highest end. Sessions without edits need no query of turns.
+# - Two ranges of edits are disjoint, or the later one contains the earlier: a superseded row cannot
+#   be replaced again, but a later edit may start at an earlier message. Ordered by their ends, they
+#   are in the order of their turns.
+# - `Session.superseded_to` is the highest end. Sessions without edits or withdrawals need no query.
+# - Rows can also be withdrawn, without a turn that replaces them: Note [Withdrawn ranges]. Readers
+#   get the ranges of both kinds from `superseded`, and exclude them with `is_current`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,35 +61,33 @@ def list_versions(
     BadInput, MemoryUnavailable, and NotFound also for a row that starts no turn.
     """
     session = get_session(session_key=session_key, by=by, scope=scope)
-    turns = list(session.turns.superseding(session.first_seq).order_by("user_seq"))
-    older_of = {turn.user_seq: turn.replaces_from for turn in turns}
-    newer_of = {turn.replaces_from: turn.user_seq for turn in turns}
+    ranges = superseded(session.first_seq, session=session)
+    edits = [(found.low, found.user_seq) for found in ranges if found.user_seq is not None]
+    older_of = {newer: older for older, newer in edits}
+    newer_of = dict(edits)
     oldest = seq
-    while (older := older_of.get(oldest) or 0) >= session.first_seq:
+    while (older := older_of.get(oldest, 0)) >= session.first_seq:
         oldest = older
     seqs = [oldest]
     while seqs[-1] in newer_of:
-        seqs.append(newer_of[seqs[-1]] or 0)
+        seqs.append(newer_of[seqs[-1]])
     client_ids = dict(_turn_starts(session).filter(seq__in=seqs).values_list("seq", "client_id"))
     if seq not in client_ids:
         raise NotFound("No user message has this seq.")
-    return [_version(session, turns, at, client_ids.get(at)) for at in seqs]
+    return [_version(session, ranges, at, client_ids.get(at)) for at in seqs]
 
 
-def _version(session: Session, turns: list[Turn], seq: int, client_id: str | None) -> Version:
+def _version(
+    session: Session, ranges: list[SupersededRange], seq: int, client_id: str | None
+) -> Version:
     # Several ranges can contain it: the first one belongs to the turn that replaced it.
-    ends = (turn.replaces_to or 0 for turn in turns if _contains(turn, seq))
-    to_seq = next(ends, None)
+    to_seq = next((found.high for found in ranges if seq in found), None)
     return Version(
         turn=client_id,
         seq=seq,
         to_seq=session.last_seq if to_seq is None else to_seq,
         is_current=to_seq is None,
     )
-
-
-def _contains(turn: Turn, seq: int) -> bool:
-    return (turn.replaces_from or 0) <= seq <= (turn.replaces_to or 0)
 
 
 def _turn_starts(session: Session) -> MessageQuerySet:
@@ -117,15 +124,15 @@ def check_replaceable(session: Session, seq: int, newest: int) -> None:
         raise BadInput(
             "replaces must be the seq of a user message that starts a turn.", field="replaces"
         )
-    if seq <= session.superseded_to and session.turns.superseding(seq, seq).exists():
-        raise Conflict("This message is already replaced; replace its newest version.")
+    found = superseded(seq, session=session) if seq <= session.superseded_to else []
+    if any(seq in one for one in found):
+        raise Conflict("This message is replaced or withdrawn; replace a newer one.")
 
 
 def supersede(session_pk: int, turn_pk: int, from_seq: int, to_seq: int) -> None:
     """Store the range that a turn supersedes. Needs the session's lock."""
     # Note [Superseded ranges]: the ends only grow, so the newest is the highest.
-    Turn.objects.filter(pk=turn_pk).update(replaces_from=from_seq, replaces_to=to_seq)
+    turns = Turn.objects.filter(session=session_pk, pk=turn_pk)
+    turns.update(replaces_from=from_seq, replaces_to=to_seq)
     Session.objects.filter(pk=session_pk).update(superseded_to=to_seq)
-
-
-alist_versions = in_pool(list_versions)
+    hide_rows(session_pk, from_seq, to_seq)

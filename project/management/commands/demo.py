@@ -68,7 +68,9 @@ def set_up_user() -> tuple[User, str]:
 def set_up_operator() -> tuple[User, str]:
     """Create or reset the operator, with all permissions of the app; return user and password."""
     operator, password = _with_password("operator", is_staff=True)
-    operator.user_permissions.set(Permission.objects.filter(content_type__app_label="chatmemory"))
+    operator.user_permissions.set(
+        Permission.objects.filter(content_type__app_label__startswith="chatmemory")
+    )
     return operator, password
 
 

@@ -13,17 +13,16 @@ from chatmemory.services import (
     SERVER,
     Actor,
     append_messages,
-    check_integrity,
     clear_session,
     open_session,
     purge_session,
-    seal_audit,
     trim_session,
-    verify_audit,
 )
 from chatmemory.services.audit.entries import record_refusal
 from chatmemory.services.audit.keys import key_hash
 from chatmemory.services.audit.readings import close_readings, record_reading
+from chatmemory.services.audit.seals import seal_audit, verify_audit
+from chatmemory.services.integrity.sessions import check_integrity
 from tests.factories import age_audit, make_messages, make_session, make_user
 from tests.locking import concurrently
 
@@ -154,7 +153,7 @@ def test_pages_read_at_the_same_time_are_one_reading():
     assert Reading.objects.get().ranges == [[1, 1], [3, 3], [5, 5], [7, 7]]
 
 
-ACTS = {
+ACTIONS = {
     "open": lambda by: open_session(session_key="new", scope=SERVER, by=by),
     "append": lambda by: append_messages(**TALK, by=by, messages=make_messages("e", "f")),
     "read": lambda by: record_reading(session=Session.objects.get(key="talk"), by=by),
@@ -175,7 +174,7 @@ def test_services_only_add_entries():
     olga = Actor.operator(make_user("olga"))
     append_messages(**TALK, by=olga, messages=make_messages(*"abcd"))
     before: list[Any] = []
-    for name, act in ACTS.items():
+    for name, act in ACTIONS.items():
         Session.objects.filter(key="talk").update(waiting=int(name == "repair"))
         act(olga)
         after = list(AuditEntry.objects.order_by("pk").values())

@@ -18,9 +18,9 @@ from django.utils import timezone
 
 from chatmemory.errors import BadInput
 from chatmemory.models import AuditEntry, AuditSeal
-from chatmemory.services import audit_state, seal_audit, verify_audit
 from chatmemory.services.audit import seals
 from chatmemory.services.audit.macs import mac_of
+from chatmemory.services.audit.seals import audit_state, seal_audit, verify_audit
 from tests.locking import concurrently, second_connection, thread
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -158,6 +158,7 @@ def test_simultaneous_sealers_write_one_chain():
     assert set(AuditSeal.objects.values_list("entry_pk", flat=True)) == {row.pk for row in entries}
 
 
+@pytest.mark.slow
 @commits
 def test_a_sealer_whose_number_was_used_meanwhile_reads_again():
     first, second = record(2)
@@ -199,13 +200,13 @@ def test_another_key_order_in_the_counts_is_no_edit():
     assert found() == []
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_deleted_entry_is_found(place):
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_a_deleted_entry_is_found(index):
     rows = sealed(3)
-    entry(rows[place]).delete()
+    entry(rows[index]).delete()
     [finding] = verify_audit()
-    assert (finding.code, finding.number) == ("deleted", place + 1)
-    assert f"Entry {rows[place].pk} " in finding.sentence
+    assert (finding.code, finding.number) == ("deleted", index + 1)
+    assert f"Entry {rows[index].pk} " in finding.sentence
 
 
 def test_an_entry_with_another_primary_key_is_reported_as_deleted():
@@ -293,8 +294,8 @@ def test_a_seal_outside_the_chain_is_found():
 
 def test_each_edited_entry_is_one_finding():
     rows = sealed(60)
-    for place in (9, 30):  # the last of a chunk, and one in the middle
-        entry(rows[place]).update(reason="mine")
+    for index in (9, 30):  # the last of a chunk, and one in the middle
+        entry(rows[index]).update(reason="mine")
     assert found(chunk_size=10) == [("changed", 10), ("changed", 31)]
 
 

@@ -14,14 +14,14 @@ from chatmemory.services import (
     Actor,
     admit_turn,
     append_messages,
-    check_integrity,
     erase_person,
     hold_session,
     purge_session,
-    recover_restored_database,
     user_scope,
 )
 from chatmemory.services.integrity import database_restore as module
+from chatmemory.services.integrity.database_restore import recover_restored_database
+from chatmemory.services.integrity.sessions import check_integrity
 from chatmemory.services.turns.claims import Claim, claim_next
 from chatmemory.services.turns.progress import add_rows, finish_turn, save_partial, start_turn
 from chatmemory.services.turns.recovery import recover_overdue_turn
@@ -198,8 +198,8 @@ def test_the_command_recovers_and_repeats_the_listed_erasures(tmp_path, capsys):
     )
     assert list(labels) == ["olga, chatmemory_restored"]
     out = capsys.readouterr().out
-    assert "2 sessions with a new epoch" in out
-    assert "1 erasure repeated, 0 already done: 1 session, 1 message" in out
+    assert "2 conversations with a new epoch" in out
+    assert "1 erasure repeated, 0 already done: 1 conversation, 1 message" in out
     assert not Message.stored.exists()
     assert Session.objects.get(pk=talk.pk).title == "kept"
     assert not Session.objects.filter(pk=hers.pk).exists()
@@ -232,9 +232,8 @@ def test_the_command_lists_sessions_that_were_not_erased(tmp_path):
         call_command("chatmemory_restored", by="olga", reason="disk failure")
 
     pk = Session.objects.get(key="hers").pk
-    kept = (
-        f"^Kept because of a hold: session {pk} of erased persons\\. After .* chatmemory_erase\\.$"
-    )
+    kept = f"^Kept because of a hold: conversation {pk} of erased persons\\. "
+    kept += r"After .* chatmemory_erase\.$"
     with override_settings(CHATMEMORY=listed), pytest.raises(CommandError, match=kept):
         call_command("chatmemory_restored", by="olga", reason="disk failure")
     with override_settings(CHATMEMORY=listed):

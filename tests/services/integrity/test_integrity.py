@@ -21,23 +21,23 @@ from chatmemory.models import AuditEntry, Maintenance, Message, Session, Turn
 from chatmemory.services import (
     SERVER,
     Actor,
-    Finding,
     admit_turn,
     append_messages,
-    check_integrity,
     clear_session,
     purge_session,
     read_history,
-    read_unstored,
     trim_session,
 )
 from chatmemory.services.integrity import findings
 from chatmemory.services.integrity import rows as contents
 from chatmemory.services.integrity import sessions as integrity
+from chatmemory.services.integrity.findings import Finding
+from chatmemory.services.integrity.sessions import check_integrity
 from chatmemory.services.removal.floor import mark_removed
 from chatmemory.services.turns.claims import Claim, claim_next
 from chatmemory.services.turns.progress import add_rows, finish_turn, save_partial, start_turn
 from chatmemory.services.turns.recovery import recover_overdue_turn
+from chatmemory.services.turns.unstored import read_unstored
 from tests.factories import BY, TALK, make_messages, make_session, make_user
 from tests.locking import concurrently, held
 
@@ -822,7 +822,7 @@ def test_the_statements_grow_with_the_batches_and_not_with_the_sessions():
             with CaptureQueriesContext(connection) as queries:
                 assert found(batch_size=5) == []
             counts.append(len(queries))
-    assert counts == [3 + 13, 3 + 19, 3 + 25]
+    assert counts == [3 + 15, 3 + 22, 3 + 29]
 
 
 def check(capsys: Any, **options: Any) -> list[str]:
@@ -849,8 +849,8 @@ def test_the_command_repairs_and_prints_what_is_left(capsys):
         check(capsys)
     assert failed.value.returncode == 1
     assert capsys.readouterr().out.splitlines() == [
-        f"session {session.pk}: waiting is 2, but must be 0. (--fix repairs it)",
-        f"session {session.pk}: Row 2 is missing.",
+        f"conversation {session.pk}: waiting is 2, but must be 0. (--fix repairs it)",
+        f"conversation {session.pk}: Row 2 is missing.",
         "gap: 1 found, 0 repaired",
         "waiting: 1 found, 0 repaired",
     ]

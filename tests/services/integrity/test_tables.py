@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
-from django.apps import apps
 from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
 
+from chatmemory.formats.exporting import export_sessions
 from chatmemory.models import Job, Session
+from chatmemory.services import append_messages, tag_session
+from chatmemory.services.integrity import tables
 from chatmemory.services.integrity.tables import REMEDY, faults, wrong_tables
-from tests.factories import make_user
+from tests.factories import TALK, make_messages, make_user
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database, pytest.mark.regression]
 
@@ -57,6 +60,31 @@ def test_a_missing_column_is_reported_everywhere(old_table, settings):
     assert "migrate chatmemory zero" in page
 
 
+@pytest.mark.slow
+def test_the_steps_of_the_remedy_move_all_sessions_to_new_tables(transactional_db, tmp_path):
+    append_messages(**TALK, messages=make_messages("one", "two"), create=True)
+    tag_session(**TALK, tag="contract", reason="")
+    before = list(export_sessions(Session.objects.all(), format="jsonl"))
+    file = str(tmp_path / "all.jsonl")
+    options = {
+        "chatmemory_export": ["--output", file, "--by", "me", "--reason", "move"],
+        "chatmemory_import": [file, "--by", "me", "--reason", "move"],
+    }
+    steps = [step.split() for step in re.findall("`([^`]*)`", REMEDY)]
+    assert [name for name, *_ in steps[1:]] == [
+        "chatmemory_export",
+        "migrate",
+        "migrate",
+        "chatmemory_import",
+    ]
+    try:
+        for name, *arguments in steps[1:]:
+            call_command(name, *arguments, *options.get(name, []), verbosity=0)
+    finally:
+        call_command("migrate", verbosity=0)
+    assert list(export_sessions(Session.objects.all(), format="jsonl")) == before
+
+
 def test_other_columns_are_reported_if_rows_cannot_be_stored():
     stored = {str(field.column): (field.null, False) for field in Job._meta.concrete_fields}
     others = {"optional": (True, False), "filled": (False, True)}
@@ -69,8 +97,7 @@ def test_other_columns_are_reported_if_rows_cannot_be_stored():
 
 
 def test_nothing_is_reported_before_the_first_migration(monkeypatch):
-    config = apps.get_app_config("chatmemory")
     monkeypatch.setattr(Session._meta, "db_table", "other")
     assert wrong_tables() == ["Table other is missing."]
-    monkeypatch.setattr(config, "get_models", lambda: [Session])
+    monkeypatch.setattr(tables, "installed_models", lambda: [Session])
     assert wrong_tables() == []

@@ -12,14 +12,14 @@ from chatmemory.admin.audit import filters as audit
 from chatmemory.admin.jobs import model_admin as jobs
 from chatmemory.admin.jobs.available import ALTERNATIVES
 from chatmemory.admin.jobs.forms import FORMS
-from chatmemory.admin.jobs.words import EXPLANATIONS, EXPORT, TITLES
+from chatmemory.admin.jobs.words import EXPORT, TITLES
 from chatmemory.errors import BadInput
 from chatmemory.models import AuditAction, AuditEntry, JobAction, JobItem, Session, SessionTag, Turn
 from chatmemory.services import SERVER
 from chatmemory.services.audit.entries import record
 from chatmemory.services.jobs import run
 from chatmemory.services.jobs.actions import ACTIONS
-from chatmemory.services.jobs.preview import EXEMPT
+from chatmemory.services.jobs.preview import SKIPPED
 from chatmemory.services.removal.floor import REMOVALS
 from chatmemory.services.turns.unstored import LEAVES_TEXT
 from tests.factories import BY, make_session
@@ -299,8 +299,8 @@ def test_a_purge_ends_the_running_turn_and_counts_it():
 
 def test_each_table_of_actions_has_its_members():
     actions = set(JobAction)
-    assert ACTIONS.keys() == EXEMPT.keys() == actions
-    assert TITLES.keys() == EXPLANATIONS.keys() == actions | {EXPORT}
+    assert ACTIONS.keys() == SKIPPED.keys() == actions
+    assert TITLES.keys() == actions | {EXPORT}
     assert FORMS.keys() < actions | {EXPORT}
     assert ALTERNATIVES.keys() | set(ALTERNATIVES.values()) < actions
     assert {found.undo for found in ACTIONS.values() if found.undo} < actions
@@ -308,7 +308,7 @@ def test_each_table_of_actions_has_its_members():
 
 def test_the_filters_of_jobs_and_of_the_audit_offer_each_action():
     assert jobs.JobActionFilter.conditions.keys() == set(JobAction)
-    assert audit.ActionFilter.conditions.keys() == set(AuditAction)
+    assert audit.ActionFilter.conditions.keys() == {"changes", "all", *AuditAction}
 
 
 def test_each_recorded_action_has_a_label():

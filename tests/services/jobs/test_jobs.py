@@ -22,6 +22,7 @@ from chatmemory.services.jobs import perform as performing
 from chatmemory.services.jobs.claims import claim_job, claim_of, release_job
 from chatmemory.services.jobs.create import Order, is_undoable, undo_job
 from chatmemory.services.jobs.run import cancel_job, run_next, run_slice
+from chatmemory.services.removal.vacuum import vacuum
 from tests.factories import BY, make_session, make_user
 from tests.locking import thread, waits_for_a_lock
 from tests.servers import DEADLINE, wait_for
@@ -91,7 +92,7 @@ def test_an_overdue_job_is_claimed_and_its_former_process_counts_nothing(monkeyp
     make_talks(4)
     order("hold")
     paused = claim_job(owner="paused")
-    save = run._save
+    save = run._save_counts
 
     def save_late(executed, position):
         monkeypatch.undo()
@@ -99,7 +100,7 @@ def test_an_overdue_job_is_claimed_and_its_former_process_counts_nothing(monkeyp
         finish(Job.objects.get())  # another process
         return save(executed, position)
 
-    monkeypatch.setattr(run, "_save", save_late)
+    monkeypatch.setattr(run, "_save_counts", save_late)
     assert run_slice(paused)
     job = Job.objects.get()
     assert (job.status, job.done, job.skipped) == ("complete", 4, {})
@@ -112,7 +113,7 @@ def test_a_process_without_its_claim_does_not_act_on_a_completed_item(monkeypatc
     order("clear")
     claim = claim_job(owner="paused")
     assert claim is not None
-    act_once = actions.ACTIONS["clear"].act
+    act_once = actions.ACTIONS["clear"].service
 
     def act_late(target):
         entry = act_once(target)
@@ -120,7 +121,7 @@ def test_a_process_without_its_claim_does_not_act_on_a_completed_item(monkeypatc
         item.update(**JobItem.end_columns("done", entry_pk=0))
         return entry
 
-    late = actions.Action(permission="clear_history", act=act_late)
+    late = actions.Action(permission="clear_history", service=act_late)
     monkeypatch.setattr(performing, "ACTIONS", {"clear": late})
     run_slice(claim)
     # The transactions of the actions were rolled back, and so were these completions.
@@ -133,14 +134,14 @@ def test_a_process_without_its_claim_leaves_the_job_to_its_successor(monkeypatch
     order("hold")
     paused = claim_job(owner="paused")
     assert paused is not None
-    save = run._save
+    save = run._save_counts
 
     def save_late(executed, position):
         expire_lease()
         assert claim_job(owner="successor")
         return save(executed, position)
 
-    monkeypatch.setattr(run, "_save", save_late)
+    monkeypatch.setattr(run, "_save_counts", save_late)
     assert run_slice(paused, seconds=0)
     job = Job.objects.get()
     assert (job.lease_owner, job.done, job.status) == ("successor", 0, "running")
@@ -227,14 +228,14 @@ def test_a_process_stops_at_a_cancellation(monkeypatch):
     job = order("hold")
     claim = claim_job(owner="a")
     assert claim is not None
-    save = run._save
+    save = run._save_counts
 
     def cancel_first(executed, position):
         assert cancel_job(job_pk=job.pk, by=BY)
         assert Job.objects.get().status == "running"
         return save(executed, position)
 
-    monkeypatch.setattr(run, "_save", cancel_first)
+    monkeypatch.setattr(run, "_save_counts", cancel_first)
     assert run_slice(claim, seconds=DEADLINE)
     job.refresh_from_db()
     assert (job.status, job.done) == ("cancelled", run.CHUNK)
@@ -245,10 +246,10 @@ def test_a_cancellation_counts_what_a_killed_process_has_done():
     job = order("hold")
     claim = claim_job(owner="killed")
     assert claim is not None
-    executed = run._find(claim)
+    executed = run._find_job(claim)
     assert executed is not None
     first = executed.items().order_by("session_pk").first()
-    run._perform(executed, first)  # and no `_save`
+    run._perform_item(executed, first)  # and no `_save_counts`
     expire_lease()
     assert cancel_job(job_pk=job.pk, by=BY)
     job.refresh_from_db()
@@ -293,9 +294,9 @@ def test_a_job_stops_within_ten_sessions_when_its_operator_loses_the_permission(
     def revoke_at_the_twelfth(target):
         if AuditEntry.objects.filter(action="hold").count() == 11:
             User.objects.get().user_permissions.clear()
-        return hold.act(target)
+        return hold.service(target)
 
-    monkeypatch.setitem(actions.ACTIONS, "hold", replace(hold, act=revoke_at_the_twelfth))
+    monkeypatch.setitem(actions.ACTIONS, "hold", replace(hold, service=revoke_at_the_twelfth))
     claim = claim_job(owner="a")
     assert claim is not None
     assert run_slice(claim, seconds=DEADLINE)
@@ -323,13 +324,13 @@ def test_a_job_of_a_permitted_operator_is_completed():
 
 def test_a_damaged_session_does_not_stop_the_job(monkeypatch):
     first, _ = make_talks(2)
-    act_once = actions.ACTIONS["hold"].act
+    act_once = actions.ACTIONS["hold"].service
 
     def fail(target):
         assert target.session.pk != first.pk
         return act_once(target)
 
-    damaged = actions.Action(permission="hold_session", act=fail)
+    damaged = actions.Action(permission="hold_session", service=fail)
     monkeypatch.setattr(performing, "ACTIONS", {"hold": damaged})
     assert act("hold").skipped == {"internal": 1}
     assert Session.objects.filter(held_at__isnull=False).count() == 1
@@ -459,9 +460,9 @@ def test_the_vacuum_deletes_jobs_after_the_time_for_an_undo():
     make_talks(3)
     old, recent, waiting = act("hold"), act("tag", tag="a"), order("release")
     Job.objects.filter(pk=old.pk).update(ended_at=timezone.now() - timedelta(days=31))
-    services.vacuum(dry_run=True)
+    vacuum(dry_run=True)
     assert Job.objects.count() == 3
-    services.vacuum(chunk=2)
+    vacuum(chunk=2)
     assert set(Job.objects.all()) == {recent, waiting}
     assert JobItem.objects.count() == 6
 

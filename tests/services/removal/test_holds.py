@@ -15,15 +15,15 @@ from chatmemory.services import (
     admit_turn,
     append_messages,
     archive_session,
-    expire_sessions,
     hold_session,
     purge_session,
     read_history,
     release_session,
     unarchive_session,
     user_scope,
-    vacuum,
 )
+from chatmemory.services.removal.vacuum import vacuum
+from chatmemory.services.retention.retention import expire_sessions
 from chatmemory.services.turns.claims import claim_next
 from chatmemory.services.turns.progress import finish_turn
 from tests.factories import TALK, make_messages, make_session, make_user
@@ -31,15 +31,15 @@ from tests.factories import TALK, make_messages, make_session, make_user
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 WHY: dict[str, Any] = {**TALK, "reason": "a dispute"}
-ACTS = {
+ACTIONS = {
     "hold": (hold_session, release_session),
     "archive": (archive_session, unarchive_session),
 }
 
 
-@pytest.mark.parametrize("name", ACTS)
+@pytest.mark.parametrize("name", ACTIONS)
 def test_a_repeated_call_changes_nothing(name):
-    do, undo = ACTS[name]
+    do, undo = ACTIONS[name]
     make_session()
     assert undo(**WHY) is None
     assert do(**WHY).action == name
@@ -83,15 +83,15 @@ def test_an_owner_can_open_what_server_code_archived_or_an_import_stored():
     assert unarchive_session(**own) is not None
 
 
-@pytest.mark.parametrize("act", [act for pair in ACTS.values() for act in pair])
+@pytest.mark.parametrize("act", [act for pair in ACTIONS.values() for act in pair])
 def test_another_users_session_is_not_found(act):
     session = make_session()
-    for changes in ({}, {"session_pk": session.pk} if act in ACTS["hold"] else {}):
+    for changes in ({}, {"session_pk": session.pk} if act in ACTIONS["hold"] else {}):
         with pytest.raises(NotFound):
             act(**{**WHY, "by": Actor.user(make_user()), "scope": None, **changes})
 
 
-@pytest.mark.parametrize("act", [act for pair in ACTS.values() for act in pair])
+@pytest.mark.parametrize("act", [act for pair in ACTIONS.values() for act in pair])
 def test_a_reason_that_cannot_be_stored_is_refused(act):
     make_session()
     with pytest.raises(BadInput):

@@ -24,7 +24,6 @@ from chatmemory.services import (
     append_messages,
     clear_session,
     erase_person,
-    expire_sessions,
     list_removed,
     open_session,
     preview_restore,
@@ -33,8 +32,9 @@ from chatmemory.services import (
     restore_session,
     trim_session,
     user_scope,
-    vacuum,
 )
+from chatmemory.services.removal.vacuum import vacuum
+from chatmemory.services.retention.retention import expire_sessions
 from chatmemory.services.turns.progress import finish_turn
 from tests.factories import BY, make_messages, make_session, make_user, make_visitor
 from tests.locking import concurrently
@@ -259,7 +259,7 @@ def test_an_interrupted_erasure_cannot_be_undone(monkeypatch):
     make_session()
     append("a", "b")
     entry = purge_session(**TALK, reason="")
-    monkeypatch.setattr("chatmemory.services.removal.erasure.vacuum_session", lambda _pk: 1 / 0)
+    monkeypatch.setattr("chatmemory.services.erasure.erasure.vacuum_session", lambda _pk: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         erase_person(by=BY, scope=SERVER, reason="")
     with pytest.raises(Conflict, match="permanently"):

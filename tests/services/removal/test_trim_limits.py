@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta, timezone
 
+import hypothesis
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
+from hypothesis import given
+from hypothesis import strategies as st
 
-from chatmemory.errors import BadInput
+from chatmemory.errors import BadInput, Held
 from chatmemory.models import AuditEntry, Message, Session
 from chatmemory.services import (
     admit_turn,
@@ -18,20 +22,30 @@ from chatmemory.services import (
     restore_session,
     trim_session,
 )
-from chatmemory.services.removal.trim_limits import find_older_rows, floor_for_limit
+from chatmemory.services.jobs.preview import preview_sessions
+from chatmemory.services.removal import trim_limits
+from chatmemory.services.removal.trim_limits import (
+    find_older_rows,
+    floor_for_limit,
+    floors_for_limit,
+)
 from tests.factories import TALK, make_messages, make_session
+from tests.services.removal import trim_rule
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
+EXAMPLES = int(os.environ.get("CHATMEMORY_EXAMPLES", "25"))
+LIMITS = ["keep_last", "keep_turns", "keep_tokens", "before", "before_seq"]
 TURNS = ["user", "tool", "assistant", "user", "assistant", "user", "tool", "assistant", "assistant"]
 """Create a session with three turns, which start at 1, 4 and 6."""
 
 
-def make_turns() -> Session:
-    session = make_session()
-    append_messages(**TALK, messages=[{"role": role, "content": "x" * 4} for role in TURNS])
-    for row in Message.stored.all():
+def make_turns(key: str = "talk") -> Session:
+    session = make_session(key)
+    messages = [{"role": role, "content": "x" * 4} for role in TURNS]
+    append_messages(**{**TALK, "session_key": key}, messages=messages)
+    for row in Message.stored.filter(session=session):
         Message.stored.filter(pk=row.pk).update(created_at=NOON + timedelta(hours=row.seq))
     session.refresh_from_db()
     return session
@@ -77,6 +91,47 @@ def test_the_new_floor_is_the_first_row_of_a_turn(cut, floor):
     trim_session(**TALK, reason="", **cut)
     session.refresh_from_db()
     assert session.first_seq == floor
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LIMITS)
+def test_each_trim_and_each_preview_follows_the_rule(name):
+    """Compare them with `trim_rule`, for random sessions, at the boundaries of each limit."""
+
+    @hypothesis.settings(max_examples=EXAMPLES)
+    @given(st.lists(trim_rule.talks(), min_size=1, max_size=3), st.data())
+    def check(talks, data):
+        of_any = st.sampled_from(talks)
+        value = data.draw(of_any.flatmap(lambda t: st.sampled_from(trim_rule.boundaries(name, t))))
+        with transaction.atomic():
+            check_rule(talks, {name: value})
+            transaction.set_rollback(True)
+
+    check()
+
+
+def check_rule(talks, limit):
+    sessions = [trim_rule.store(talk, f"talk-{n}") for n, talk in enumerate(talks)]
+    expected = [talk.floor_after(limit) for talk in talks]
+    assert list(floors_for_limit(sessions, limit).values()) == expected
+    params = {name: v.isoformat() if name == "before" else v for name, v in limit.items()}
+    previews = preview_sessions(action="trim", sessions=sessions, params=params)
+    for talk, session, floor in zip(talks, sessions, expected, strict=True):
+        hidden = floor - session.first_seq
+        assert preview_trim(session, **limit).messages == hidden
+        shown = previews[session.pk]
+        assert shown.skipped == ("held" if talk.is_held else "" if hidden else "unchanged")
+        assert shown.messages == (0 if talk.is_held else hidden)
+        trim = {**TALK, "session_key": session.key, "reason": "", **limit}
+        if talk.is_held:
+            with pytest.raises(Held):
+                trim_session(**trim)
+            floor = session.first_seq
+        else:
+            entry = trim_session(**trim)
+            assert (entry.counts["messages"] if entry else 0) == hidden
+        session.refresh_from_db()
+        assert session.first_seq == floor
 
 
 def test_a_time_hides_the_rows_before_the_first_one_that_is_not_older():
@@ -172,8 +227,47 @@ def test_a_trim_by_time_reads_no_old_row_under_the_lock():
     searches = [sql for sql in by_time if "ORDER BY" in sql]
     [floor] = Session.objects.values_list("first_seq", flat=True)
     assert len(searches) == 2
-    assert f">= {floor}" in searches[1]  # this row and the later ones are read under the lock
-    assert f">= {floor}" not in searches[0]
+    assert f"THEN {floor}" in searches[1]  # this row and the later ones are read under the lock
+    assert f"THEN {floor}" not in searches[0]
+
+
+def test_tokens_are_added_in_pages(monkeypatch):
+    monkeypatch.setattr(trim_limits, "PAGE_ROWS", 2)
+    session = make_turns()
+    for cut, floor in CUTS:
+        if "keep_tokens" in cut:
+            assert floor_for_limit(session, cut) == floor
+    for size, keep, statements in ((2, 4, 1), (2, 4 * 5, 2), (2, 10**40, 3), (9, 10**40, 1)):
+        monkeypatch.setattr(trim_limits, "PAGE_ROWS", size)
+        with CaptureQueriesContext(connection) as queries:
+            floor_for_limit(session, {"keep_tokens": keep})
+        sums = [query["sql"] for query in queries if "SUM(" in query["sql"]]
+        assert len(sums) == statements
+        assert f"seq >= {10 - size}" in sums[0]
+
+
+@pytest.mark.parametrize(
+    ("cut", "statements"),
+    [
+        ({"keep_last": 3}, 1),
+        ({"keep_last": 9}, 0),
+        ({"keep_turns": 1}, 2),
+        ({"keep_turns": 9}, 0),
+        ({"keep_tokens": 12}, 2),
+        ({"before": hour(7)}, 2),
+        ({"before_seq": 7}, 1),
+        ({"before_seq": 10}, 0),
+    ],
+    ids=str,
+)
+def test_the_floors_of_many_sessions_need_the_statements_of_one(cut, statements):
+    for number in range(9):
+        make_turns(f"talk-{number}")
+    sessions = list(Session.objects.all())
+    for some in (sessions, sessions[:1], []):
+        with CaptureQueriesContext(connection) as queries:
+            floors_for_limit(some, cut)
+        assert len(queries) == (statements if some else 0)
 
 
 def test_the_search_result_is_valid_after_new_rows():

@@ -17,21 +17,18 @@ from chatmemory.checks.values import MAXIMA
 from chatmemory.models import AuditEntry, AuditSeal, Message, Session, Turn
 from chatmemory.services import (
     SERVER,
-    Vacuumed,
     admit_turn,
     append_messages,
-    audit_state,
     clear_session,
     hold_session,
     purge_session,
     read_history,
     restore_session,
-    seal_audit,
     stop_turn,
     trim_session,
-    vacuum,
 )
-from chatmemory.services.removal.vacuum import _turns_below, vacuum_session
+from chatmemory.services.audit.seals import audit_state, seal_audit
+from chatmemory.services.removal.vacuum import Vacuumed, _turns_below, vacuum, vacuum_session
 from chatmemory.services.turns.claims import claim_next
 from chatmemory.services.turns.progress import finish_turn
 from tests.factories import BY, TALK, age_audit, make_messages, make_session
@@ -301,13 +298,15 @@ def test_the_command_prints_the_counts(settings):
     append("a", "b")
     trim(0)
     age_all(days=2)
-    assert run_command("--dry-run") == "2 messages, 0 turns, 0 sessions (nothing was deleted)\n"
+    assert (
+        run_command("--dry-run") == "2 messages, 0 turns, 0 conversations (nothing was deleted)\n"
+    )
     lines = run_command("--chunk", "1", "--pause", "0").splitlines()
-    assert lines[0] == "2 messages, 0 turns, 0 sessions"
+    assert lines[0] == "2 messages, 0 turns, 0 conversations"
     head = audit_state().head
     assert lines[2:] == ["Sealed now: 1", f"head {head}"]
     assert run_command().splitlines() == [
-        "0 messages, 0 turns, 0 sessions",
+        "0 messages, 0 turns, 0 conversations",
         "Sealed now: 0",
         f"head {head}",
     ]

@@ -14,7 +14,8 @@ from chatmemory import services
 from chatmemory.errors import BadInput, NotFound, Unauthenticated
 from chatmemory.models import AuditEntry, DatabaseNow, Message, Session, Turn, Visitor
 from chatmemory.services import Actor
-from chatmemory.services.removal import erasure
+from chatmemory.services.erasure import erasure
+from chatmemory.services.retention.retention import expire_sessions
 from tests.factories import BY, make_messages, make_session, make_user, make_visitor
 from tests.locking import concurrently
 
@@ -49,9 +50,9 @@ def test_sessions_of_ended_visitors_are_purged_with_their_row():
     ended, current = guest_with("a", "b"), guest_with("c")
     make_session("of a user", owner=make_user())
     end(ended)
-    preview = services.expire_sessions(dry_run=True).removed
+    preview = expire_sessions(dry_run=True).removed
     assert active() == ["a", "b", "c", "of a user"]
-    done = services.expire_sessions().removed
+    done = expire_sessions().removed
     assert preview == done
     count = done["visitor ended"]
     assert (count.sessions, count.messages) == (2, 4)
@@ -64,7 +65,7 @@ def test_sessions_of_ended_visitors_are_purged_with_their_row():
 
 def test_a_dry_run_deletes_no_visitor():
     end(guest_with())
-    services.expire_sessions(dry_run=True)
+    expire_sessions(dry_run=True)
     assert Visitor.objects.count() == 1
 
 
@@ -75,22 +76,22 @@ def test_held_sessions_and_running_turns_outlast_the_visitor():
     for key, column in (("running", {"running": "c1"}), ("waiting", {"waiting": 1})):
         Session.objects.filter(key=key).update(**column)
     end(guest)
-    services.expire_sessions()
+    expire_sessions()
     assert active() == ["held", "running", "waiting"]
     assert Visitor.objects.count() == 1
     Session.objects.update(running=None, waiting=0)
     services.release_session(session_key="held", **here, reason="closed")
-    services.expire_sessions()
+    expire_sessions()
     assert active() == []
     assert not Visitor.objects.exists()
 
 
 def test_the_row_of_an_adopted_visitor_stays_until_the_end_of_the_cookie():
     guest = make_visitor(adopted_at=DatabaseNow(), adopted_by="user:1").actor
-    services.expire_sessions()
+    expire_sessions()
     assert Visitor.objects.count() == 1
     end(guest)
-    services.expire_sessions()
+    expire_sessions()
     assert not Visitor.objects.exists()
 
 
@@ -106,14 +107,14 @@ def test_an_operator_erases_a_visitor_by_scope(capsys):
 def test_no_session_is_opened_after_an_erasure_has_begun(monkeypatch):
     """The visitor ends first: else a racing send would leave a session of no one."""
     guest = guest_with("a")
-    delete = erasure._delete
+    delete = erasure._delete_session
 
     def race(session_pk):
         with pytest.raises(Unauthenticated):
             services.open_session(session_key="late", by=guest)
         delete(session_pk)
 
-    monkeypatch.setattr(erasure, "_delete", race)
+    monkeypatch.setattr(erasure, "_delete_session", race)
     services.erase_person(by=guest, reason="")
     assert not Session.objects.exists()
 

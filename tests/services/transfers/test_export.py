@@ -13,20 +13,20 @@ from django.db import IntegrityError
 
 from chatmemory.access.actors import importing_scope
 from chatmemory.errors import BadInput, NotFound
+from chatmemory.formats import write_export
 from chatmemory.management.commands import chatmemory_export
 from chatmemory.models import AuditAction, AuditEntry, Session, Turn
 from chatmemory.services import (
     Actor,
     append_messages,
     begin_export,
-    begin_export_of_all,
     purge_session,
     trim_session,
     user_scope,
 )
 from chatmemory.services.audit.entries import record_person, record_refusal
 from chatmemory.services.audit.keys import key_hash
-from chatmemory.transfer import write_export
+from chatmemory.services.transfers.exports import begin_export_of_all
 from tests.factories import BY, make_messages, make_session, make_user
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -77,7 +77,7 @@ def test_an_export_of_a_person_contains_all_stored_sessions(mira):
     make_session("half", scope=importing_scope(user_scope(mira)))
     talk("other", make_user(), "of another")
     make_session("server")
-    export = begin_export(form="jsonl", **at)
+    export = begin_export(format="jsonl", **at)
     text = "".join(write_export(export))
     assert keys_in(text) == ["living", "archived", "expired", "purged", "waits", "half"]
     for words in ("hidden", "in the archive", "too old", "purged words", "asked words"):
@@ -90,42 +90,44 @@ def test_a_person_exports_only_their_own_sessions(mira):
     omar = make_user("omar")
     talk("talk", mira, "of mira")
     talk("talk", omar, "of omar")
-    text = "".join(write_export(begin_export(form="jsonl", by=Actor.user(omar), reason="")))
+    text = "".join(write_export(begin_export(format="jsonl", by=Actor.user(omar), reason="")))
     assert "of omar" in text
     assert "of mira" not in text
     make_session("only mira's", owner=mira)
     for key in ("only mira's", "unknown"):
         with pytest.raises(NotFound):
-            begin_export(form="jsonl", by=Actor.user(omar), reason="", session_key=key)
+            begin_export(format="jsonl", by=Actor.user(omar), reason="", session_key=key)
     with pytest.raises(TypeError):
-        begin_export(form="jsonl", by=Actor.user(omar), reason="", scope=user_scope(mira))
+        begin_export(format="jsonl", by=Actor.user(omar), reason="", scope=user_scope(mira))
     with pytest.raises(TypeError):
-        begin_export_of_all(form="jsonl", by=Actor.user(omar), reason="")
+        begin_export_of_all(format="jsonl", by=Actor.user(omar), reason="")
     with pytest.raises(TypeError):
-        begin_export(form="jsonl", by=Actor.operator(omar), reason="")
+        begin_export(format="jsonl", by=Actor.operator(omar), reason="")
 
 
 def test_the_entry_is_committed_before_the_first_line(mira):
     session = talk("talk", mira, "a", "b")
     olga = Actor.operator(make_user("olga"))
     scope = user_scope(mira)
-    export = begin_export(form="csv", by=olga, scope=scope, session_key="talk", reason="asked for")
+    export = begin_export(
+        format="csv", by=olga, scope=scope, session_key="talk", reason="asked for"
+    )
     entry = AuditEntry.objects.get()
     assert (entry.action, entry.actor_label, entry.reason) == ("export", "olga", "asked for")
     assert (entry.session_pk, entry.key_hash) == (session.pk, key_hash("talk"))
-    assert entry.counts == {"messages": 2, "form": "csv"}
+    assert entry.counts == {"messages": 2, "format": "csv"}
     assert "".join(write_export(export)).count("\r\n") == 3
 
 
 def test_an_export_of_a_person_records_one_entry_without_their_name(mira):
     talk("one", mira, "a", "b")
     talk("two", mira, "a")
-    begin_export(form="jsonl", by=BY, scope=user_scope(mira), reason="asked for")
-    begin_export_of_all(form="jsonl", by=BY, reason="")
+    begin_export(format="jsonl", by=BY, scope=user_scope(mira), reason="asked for")
+    begin_export_of_all(format="jsonl", by=BY, reason="")
     of_person, of_all = AuditEntry.objects.order_by("pk")
     assert of_person.session_pk is None
     assert of_person.key_hash == key_hash(user_scope(mira)) != key_hash("user:0")
-    assert of_person.counts == {"sessions": 2, "messages": 3, "form": "jsonl"}
+    assert of_person.counts == {"sessions": 2, "messages": 3, "format": "jsonl"}
     assert (of_all.key_hash, of_all.counts["sessions"]) == ("", 2)
 
 
@@ -137,12 +139,12 @@ def test_nothing_is_exported_without_the_entry(mira, monkeypatch):
 
     monkeypatch.setattr(AuditEntry, "save", fails)
     with pytest.raises(Exception, match="memory is unavailable"):
-        begin_export(form="jsonl", by=BY, scope=user_scope(mira), reason="")
+        begin_export(format="jsonl", by=BY, scope=user_scope(mira), reason="")
 
 
 def test_a_reason_with_control_characters_is_refused(mira):
     with pytest.raises(BadInput):
-        begin_export(form="jsonl", by=BY, scope=user_scope(mira), reason="\x07")
+        begin_export(format="jsonl", by=BY, scope=user_scope(mira), reason="\x07")
     assert not AuditEntry.objects.exists()
 
 
@@ -170,8 +172,8 @@ def test_a_file_is_complete_and_only_its_owner_can_read_it(run, mira, tmp_path):
     talk("talk", mira, "hello")
     file = tmp_path / "talk.csv"
     file.with_name("talk.csv.part").write_text("left by a run that was killed")
-    out = run(owner="mira", form="csv", output=str(file))
-    assert out == "1 session, 1 message\n"
+    out = run(owner="mira", format="csv", output=str(file))
+    assert out == "1 conversation, 1 message\n"
     assert file.read_bytes().startswith(b'\xef\xbb\xbf"session"')
     assert file.read_bytes().endswith(b"\r\n")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -185,7 +187,7 @@ def test_an_incomplete_file_does_not_get_its_name(run, mira, tmp_path, monkeypat
         yield "begun"
         raise NotFound
 
-    monkeypatch.setattr(chatmemory_export.transfer, "write_export", breaks)
+    monkeypatch.setattr(chatmemory_export.formats, "write_export", breaks)
     with pytest.raises(CommandError, match="output is incomplete"):
         run(owner="mira", output=str(tmp_path / "talk.jsonl"))
     assert [path.name for path in tmp_path.iterdir()] == ["talk.jsonl.part"]
@@ -201,7 +203,7 @@ def test_an_incomplete_file_does_not_get_its_name(run, mira, tmp_path, monkeypat
         ({"scope": ""}, "--scope must not be empty"),
         ({"owner": "mira", "key": "nope"}, "Session not found.$"),
         ({"owner": "mira", "output": __file__}, "already exists"),
-        ({"owner": "mira", "form": "pdf"}, "invalid choice"),
+        ({"owner": "mira", "format": "pdf"}, "invalid choice"),
         ({}, "one of the arguments"),
         ({"owner": "mira"}, "Nothing is stored under user:"),
         ({"scope": "user:99999"}, "Nothing is stored under user:99999"),

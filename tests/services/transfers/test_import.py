@@ -24,9 +24,20 @@ from django.db import connection, connections
 
 from chatmemory import services
 from chatmemory.errors import Archived, Busy, Conflict, MemoryUnavailable, NotFound
+from chatmemory.formats import Target, dialogues, export_sessions, import_lines, importing
 from chatmemory.models import AuditEntry, Message, Session, Turn
 from chatmemory.services import Actor, user_scope
-from chatmemory.transfer import Target, dialogues, export_sessions, import_lines, importing
+from chatmemory.services.integrity.sessions import check_integrity
+from chatmemory.services.removal.vacuum import Vacuumed, vacuum
+from chatmemory.services.retention.retention import expire_sessions
+from chatmemory.services.transfers.imports import (
+    Import,
+    begin_import,
+    discard_import,
+    finish_import,
+    import_rows,
+)
+from chatmemory.services.turns.versions import list_versions
 from tests.factories import make_user
 from tests.servers import wait_for
 
@@ -69,7 +80,7 @@ def texts_of(owner: Any, key: str) -> list[tuple[str, str]]:
 
 def test_each_dialogue_becomes_a_session_of_the_owner(run, owner):
     out = run(line("7", "hello", " hi\n", facts=[1]), line("8", "one"))
-    assert out == "2 sessions, 3 messages; 2 new, 0 already stored"
+    assert out == "2 conversations, 3 messages; 2 new, 0 already stored"
     assert texts_of(owner, "talks:7") == [("user", "hello"), ("assistant", " hi\n")]
     [session] = Session.objects.filter(key="talks:8")
     assert session.owner == owner
@@ -78,7 +89,7 @@ def test_each_dialogue_becomes_a_session_of_the_owner(run, owner):
 def test_a_repeated_import_adds_nothing(run):
     run(line("7", "hello", "hi"))
     out = run(line("7", "hello", "hi"), line("8", "one"), line("7", "hello", "hi"))
-    assert out == "3 sessions, 5 messages; 1 new, 2 already stored"
+    assert out == "3 conversations, 5 messages; 1 new, 2 already stored"
     assert Message.objects.count() == 3
 
 
@@ -98,7 +109,7 @@ def test_roles_have_two_names_and_a_prefix_can_be_set(run, owner):
 def test_a_dry_run_stores_nothing_and_prints_what_would_be_imported(run):
     run(line("7", "hello"))
     out = run(line("7", "hello"), line("8", "a", "b"), dry_run=True)
-    assert out == "2 sessions, 3 messages; 1 new, 1 already stored (nothing was stored)"
+    assert out == "2 conversations, 3 messages; 1 new, 1 already stored (nothing was stored)"
     assert Session.objects.count() == 1
 
 
@@ -134,7 +145,7 @@ def test_a_bad_line_is_reported_and_the_others_are_imported(run, capsys, bad, wh
     with pytest.raises(CommandError, match="1 invalid line"):
         run(line("1", "a"), "", bad, line("2", "b"))
     out, err = capsys.readouterr()
-    assert out.strip() == "2 sessions, 2 messages; 2 new, 0 already stored"
+    assert out.strip() == "2 conversations, 2 messages; 2 new, 0 already stored"
     assert err.startswith("Line 3: ")
     assert len(err) < 200
     assert re.search(why, err)
@@ -169,7 +180,7 @@ def test_a_json_list_of_lines_is_its_lines(run, owner, capsys, indent):
         run(json.dumps(lines, indent=indent))
     out, err = capsys.readouterr()
     assert err.startswith("Line 4: ")
-    assert out.startswith("3 sessions, 3 messages; 3 new")
+    assert out.startswith("3 conversations, 3 messages; 3 new")
     assert texts_of(owner, "talks:8") == [("user", "b")]
 
 
@@ -178,10 +189,10 @@ def test_a_list_of_the_lines_of_an_export_is_the_export(run, owner):
     run(line("7", "a"))
     file = [
         json.loads(text)
-        for text in "".join(export_sessions(Session.objects.all(), form="jsonl")).splitlines()
+        for text in "".join(export_sessions(Session.objects.all(), format="jsonl")).splitlines()
     ]
     Session.objects.update(key="another")
-    assert run(json.dumps(file, indent=1)).startswith("1 session, 1 message; 1 new")
+    assert run(json.dumps(file, indent=1)).startswith("1 conversation, 1 message; 1 new")
     assert texts_of(owner, "talks:7") == [("user", "a")]
 
 
@@ -206,7 +217,7 @@ def test_after_a_valid_line_all_lines_are_read_and_ten_errors_of_a_kind_printed(
     with pytest.raises(CommandError, match="31 invalid lines skipped"):
         run(line("7", "a"), *["x"] * 30, "{}", line("8", "a"))
     out, err = capsys.readouterr()
-    assert out.startswith("2 sessions")
+    assert out.startswith("2 conversations")
     assert len(err.splitlines()) == 12
     assert err.splitlines()[-1].startswith("Line 32: ")
 
@@ -251,16 +262,16 @@ def test_a_long_dialogue_continues_where_it_was_interrupted(run, owner, monkeypa
     long = line("7", *"abcdef")
     with pytest.raises(CommandError, match=r"Line 1: .* Run this again to continue\."):
         run(long)
-    assert run(long, dry_run=True).startswith("1 session, 6 messages; 1 new")
-    assert run(long) == "1 session, 6 messages; 1 new, 0 already stored"
-    assert run(long) == "1 session, 6 messages; 0 new, 1 already stored"
+    assert run(long, dry_run=True).startswith("1 conversation, 6 messages; 1 new")
+    assert run(long) == "1 conversation, 6 messages; 1 new, 0 already stored"
+    assert run(long) == "1 conversation, 6 messages; 0 new, 1 already stored"
     assert "".join(text for _, text in texts_of(owner, "talks:7")) == "abcdef"
     assert calls[:3] == ["7", "7:2", "7:3"]
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_accepted(run):
     out = run(b"\xef\xbb\xbf" + line("7", "hello").encode() + b"\r", line("8", "hello"))
-    assert out.startswith("2 sessions, 2 messages; 2 new")
+    assert out.startswith("2 conversations, 2 messages; 2 new")
 
 
 def test_a_line_that_is_too_long_is_skipped(run, capsys, monkeypatch):
@@ -269,7 +280,7 @@ def test_a_line_that_is_too_long_is_skipped(run, capsys, monkeypatch):
         run(line("7", "x" * 1_000), line("8", "hello"))
     out, err = capsys.readouterr()
     assert err == "Line 1: The line is longer than 100 bytes.\n"
-    assert out.startswith("1 session, 1 message")
+    assert out.startswith("1 conversation, 1 message")
 
 
 def test_the_standard_input_can_be_imported(owner, monkeypatch, capsys):
@@ -327,13 +338,14 @@ def test_an_import_is_resumed_after_a_kill_and_shows_its_progress(
     shown = os.read(terminal, 10_000).decode()
     os.close(terminal)
     os.close(inside)
-    assert re.search(r"sessions?, ", shown)
+    assert re.search(r"conversations?, ", shown)
     # Not the sessions: the last one may have been created without its messages.
     before = Message.objects.values("session").distinct().count()
     assert 10 <= before < total
     call_command("chatmemory_import", str(file), owner="mira", **WHO)
     assert (
-        f"{total} sessions, {2 * total} messages; {total - before} new" in capsys.readouterr().out
+        f"{total} conversations, {2 * total} messages; {total - before} new"
+        in capsys.readouterr().out
     )
     assert Message.objects.count() == 2 * total
 
@@ -498,7 +510,7 @@ def test_a_bad_session_is_reported_and_not_stored(run, capsys, bad, number, why)
     out, err = capsys.readouterr()
     assert err.startswith(f"Line {number}: ")
     assert re.search(why, err)
-    assert out == "1 session, 2 messages; 1 new, 0 already stored\n"
+    assert out == "1 conversation, 2 messages; 1 new, 0 already stored\n"
     assert list(Session.objects.values_list("key", flat=True)) == ["good"]
     assert Message.stored.count() == 2
     assert not Turn.objects.exists()
@@ -537,15 +549,15 @@ def test_metadata_is_accepted_as_deep_as_each_database_stores_it(run, capsys):
 @pytest.mark.database
 def test_a_repeated_import_of_a_changed_session_adds_nothing(run, owner):
     lines = session_lines()
-    assert run(*lines) == "1 session, 2 messages; 1 new, 0 already stored"
+    assert run(*lines) == "1 conversation, 2 messages; 1 new, 0 already stored"
     at: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": user_scope(owner)}
     services.append_messages(**at, messages=[{"role": "user", "content": "more"}])
     Message.stored.filter(seq=1).update(text="", redacted=True)
     before = list(Message.stored.order_by("seq").values())
-    assert run(*lines) == "1 session, 2 messages; 0 new, 1 already stored"
+    assert run(*lines) == "1 conversation, 2 messages; 0 new, 1 already stored"
     Message.stored.filter(seq=1).delete()
     Session.objects.update(stored_from=2, first_seq=2)
-    assert run(*lines) == "1 session, 2 messages; 0 new, 1 already stored"
+    assert run(*lines) == "1 conversation, 2 messages; 0 new, 1 already stored"
     assert list(Message.stored.order_by("seq").values()) == before[1:]
 
 
@@ -562,8 +574,8 @@ def test_superseded_rows_are_superseded_after_the_import(run, owner):
     at: dict[str, Any] = {"session_key": "talk", "by": BY, "scope": user_scope(owner)}
     page = services.read_history(**at, superseded=False)
     assert [row.seq for row in page.rows] == [3, 4]
-    assert [version.seq for version in services.list_versions(**at, seq=1)] == [1, 3]
-    assert "superseded_to" not in {finding.code for finding in services.check_integrity()}
+    assert [version.seq for version in list_versions(**at, seq=1)] == [1, 3]
+    assert "superseded_to" not in {finding.code for finding in check_integrity()}
 
 
 @pytest.mark.database
@@ -610,7 +622,7 @@ def test_a_key_of_another_session_is_a_conflict(run, owner, capsys):
             run(*session_lines(), **options)
         assert capsys.readouterr().err == "Line 1: Another session already has this key.\n"
     assert Session.objects.count() == 1
-    assert run(*session_lines(), prefix="moved").startswith("1 session, 2 messages; 1 new")
+    assert run(*session_lines(), prefix="moved").startswith("1 conversation, 2 messages; 1 new")
     assert Session.objects.filter(scope=user_scope(owner), key="moved:talk").exists()
 
 
@@ -724,6 +736,7 @@ def test_an_import_that_is_never_finished_expires(owner):
     assert Session.objects.get(pk=staged.pk).removed_at is not None
 
 
+@pytest.mark.slow
 @pytest.mark.database
 @pytest.mark.django_db(transaction=True)
 def test_two_simultaneous_imports_of_a_file_store_it_once(monkeypatch):
@@ -759,7 +772,7 @@ def test_purged_and_partially_imported_sessions_are_skipped(run, owner):
     lines = [head(**purged), message(1), message(2), end()]
     half = [head(scope="importing:user:0"), message(1), end(1)]
     out = run(*map(json.dumps, [*lines, *half]), *session_lines("good"))
-    assert out == "1 session, 2 messages; 1 new, 0 already stored; 2 skipped (purged)"
+    assert out == "1 conversation, 2 messages; 1 new, 0 already stored; 2 skipped (purged)"
     assert list(Session.objects.values_list("key", flat=True)) == ["good"]
 
 
@@ -796,7 +809,7 @@ def test_a_dry_run_reports_duplicates_in_the_file(run, capsys):
     out = run(
         line("7", "hello"), line("7", "hello"), *session_lines(), *session_lines(), dry_run=True
     )
-    assert out == "4 sessions, 6 messages; 2 new, 2 already stored (nothing was stored)"
+    assert out == "4 conversations, 6 messages; 2 new, 2 already stored (nothing was stored)"
     with pytest.raises(CommandError):
         run(line("7", "hello"), line("7", "other"), dry_run=True)
     assert capsys.readouterr().err == "Line 2: This id already exists with other messages.\n"
@@ -832,7 +845,7 @@ def test_a_dry_run_checks_each_line_of_a_session(run, capsys):
 )
 def test_a_conversation_of_another_format_is_imported_once(run, owner, dialogue, texts):
     text = json.dumps(dialogue)
-    assert run(text, text) == "2 sessions, 4 messages; 1 new, 1 already stored"
+    assert run(text, text) == "2 conversations, 4 messages; 1 new, 1 already stored"
     [session] = Session.objects.all()
     assert session.key.startswith("talks:")
     assert texts_of(owner, session.key) == texts
@@ -919,7 +932,7 @@ def test_the_import_of_a_long_session_continues_after_a_kill(live_database_env, 
     first = Message.stored.earliest("seq").pk
     assert Session.objects.get().scope.startswith("importing:")
     call_command("chatmemory_import", str(file), owner="mira", **WHO)
-    assert "1 session, 5,000 messages; 1 new" in capsys.readouterr().out
+    assert "1 conversation, 5,000 messages; 1 new" in capsys.readouterr().out
     session = Session.objects.get()
     assert (session.key, session.messages.count()) == ("talk", total)
     assert Message.stored.earliest("seq").pk == first
@@ -950,17 +963,17 @@ def test_an_import_that_another_process_finished_stores_nothing_more(owner):
     scope = user_scope(owner)
     columns = {"first_seq": 1, "stored_from": 1, "last_seq": 1, "created_at": datetime.now(UTC)}
     at: dict[str, Any] = {"session_key": "talk", "session": columns, "digest": "0", "scope": scope}
-    one, other = (services.begin_import(**at, by=BY) for _ in range(2))
+    one, other = (begin_import(**at, by=BY) for _ in range(2))
     rows = [{**message(seq), "created_at": columns["created_at"], "error": ""} for seq in (1, 2)]
     for row in rows:
         row |= {"body": None, "status": "complete", "model": ""}
         row.pop("type")
-    services.import_rows(found=one, turns=[], rows=rows[:1])
-    assert services.finish_import(found=one, turns=0, running=None, by=BY, reason="")
+    import_rows(found=one, turns=[], rows=rows[:1])
+    assert finish_import(found=one, turns=0, running=None, by=BY, reason="")
     with pytest.raises(Busy):
-        services.import_rows(found=other, turns=[], rows=rows[1:])
-    assert not services.finish_import(found=other, turns=0, running=None, by=BY, reason="")
-    services.discard_import(found=other)
+        import_rows(found=other, turns=[], rows=rows[1:])
+    assert not finish_import(found=other, turns=0, running=None, by=BY, reason="")
+    discard_import(found=other)
     assert Message.objects.count() == 1
 
 
@@ -968,35 +981,35 @@ def test_an_import_that_another_process_finished_stores_nothing_more(owner):
 def test_an_import_that_another_process_deleted_can_be_repeated(owner):
     columns = {"first_seq": 1, "stored_from": 1, "last_seq": 0, "created_at": datetime.now(UTC)}
     at: dict[str, Any] = {"session_key": "talk", "session": columns, "digest": "0"}
-    found = services.begin_import(**at, scope=user_scope(owner), by=BY)
-    services.discard_import(found=found)
+    found = begin_import(**at, scope=user_scope(owner), by=BY)
+    discard_import(found=found)
     with pytest.raises(MemoryUnavailable, match="deleted while"):
-        services.import_rows(found=found, turns=[], rows=[{"seq": 1}])
+        import_rows(found=found, turns=[], rows=[{"seq": 1}])
     with pytest.raises(MemoryUnavailable, match="deleted while"):
-        services.finish_import(found=found, turns=0, running=None, by=BY, reason="")
+        finish_import(found=found, turns=0, running=None, by=BY, reason="")
 
 
-def staged(owner: Any, **more: Any) -> services.Import:
+def staged(owner: Any, **more: Any) -> Import:
     """Import a session of one message up to `finish_import`."""
     at = datetime.now(UTC)
     columns = {"first_seq": 1, "stored_from": 1, "last_seq": 1, "created_at": at, **more}
     there: dict[str, Any] = {"session_key": "talk", "session": columns, "digest": "0"}
-    found = services.begin_import(**there, scope=user_scope(owner), by=BY)
+    found = begin_import(**there, scope=user_scope(owner), by=BY)
     row = {"seq": 1, "role": "user", "text": "secret", "body": None, "created_at": at}
     row |= {"tokens": 1, "status": "complete", "error": "", "model": "", "client_id": None}
-    services.import_rows(found=found, turns=[], rows=[row])
+    import_rows(found=found, turns=[], rows=[row])
     return found
 
 
 @pytest.mark.database
 def test_an_import_is_not_finished_after_its_erasure_started(owner, monkeypatch):
     found = staged(owner)
-    monkeypatch.setattr("chatmemory.services.removal.erasure.vacuum_session", lambda _pk: 1 / 0)
+    monkeypatch.setattr("chatmemory.services.erasure.erasure.vacuum_session", lambda _pk: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         services.erase_person(by=BY, scope=found.scope, reason="asked for")
     monkeypatch.undo()
     with pytest.raises(MemoryUnavailable, match="deleted while"):
-        services.finish_import(found=found, turns=0, running=None, by=BY, reason="")
+        finish_import(found=found, turns=0, running=None, by=BY, reason="")
     assert services.erase_person(by=BY, scope=found.scope, reason="asked for").messages == 1
     assert not Session.objects.exists()
 
@@ -1005,7 +1018,7 @@ def test_an_import_is_not_finished_after_its_erasure_started(owner, monkeypatch)
 def test_an_import_on_hold_is_not_discarded(owner):
     found = staged(owner)
     Session.objects.update(held_at=datetime.now(UTC))
-    services.discard_import(found=found)
+    discard_import(found=found)
     assert Message.stored.count() == 1
 
 
@@ -1013,19 +1026,19 @@ def test_an_import_on_hold_is_not_discarded(owner):
 def test_an_import_on_hold_is_on_hold_when_it_is_finished(owner):
     found = staged(owner, held_at=None)
     Session.objects.update(held_at=datetime.now(UTC))
-    assert services.finish_import(found=found, turns=0, running=None, by=BY, reason="")
+    assert finish_import(found=found, turns=0, running=None, by=BY, reason="")
     assert Session.objects.get().held_at is not None
 
 
 @pytest.mark.database
 @pytest.mark.regression
 def test_no_rule_of_retention_applies_to_an_unfinished_import(owner, settings):
-    """Its tags, which can exempt it, are stored at its end."""
+    """Its tags, by which a rule can skip it, are stored at its end."""
     settings.CHATMEMORY = {**settings.CHATMEMORY, "RETENTION": [{"max_age": 60}]}
     found = staged(owner)
     Message.stored.update(created_at=datetime.now(UTC) - timedelta(days=1))
-    assert services.expire_sessions().removed == {}
-    assert services.finish_import(found=found, turns=0, running=None, by=BY, reason="")
+    assert expire_sessions().removed == {}
+    assert finish_import(found=found, turns=0, running=None, by=BY, reason="")
     assert AuditEntry.objects.get().action == "import"
 
 
@@ -1035,6 +1048,6 @@ def test_vacuum_deletes_no_turn_of_an_unfinished_import(owner):
     found = staged(owner)
     ended_at = datetime.now(UTC) - timedelta(days=31)
     turn = {"client_id": "c1", "status": "cancelled", "user_seq": None, "ended_at": ended_at}
-    services.import_rows(found=found, turns=[turn], rows=[])
-    assert services.vacuum() == services.Vacuumed()
-    assert services.finish_import(found=found, turns=1, running=None, by=BY, reason="")
+    import_rows(found=found, turns=[turn], rows=[])
+    assert vacuum() == Vacuumed()
+    assert finish_import(found=found, turns=1, running=None, by=BY, reason="")

@@ -11,14 +11,16 @@ from django.test import override_settings
 
 from chatmemory import codec, services
 from chatmemory.errors import BadInput, Busy, Conflict, HistoryCleared, QueueFull, UnknownTurn
+from chatmemory.formats.exporting import export_sessions
 from chatmemory.models import DatabaseNow, Message, Session, Turn
 from chatmemory.services import Actor, append_messages, user_scope
+from chatmemory.services.health.queue import read_queue
 from chatmemory.services.integrity.database_restore import recover_restored_database
-from chatmemory.services.numbers.queue import read_queue
+from chatmemory.services.integrity.sessions import check_integrity
 from chatmemory.services.turns.claims import claim_next
 from chatmemory.services.turns.progress import finish_turn, start_turn
 from chatmemory.services.turns.recovery import recover_overdue_turn
-from chatmemory.transfer.exporting import export_sessions
+from chatmemory.services.turns.unstored import read_unstored
 from tests.factories import TALK, make_session, make_user, make_visitor
 from tests.locking import concurrently
 
@@ -149,7 +151,7 @@ def test_deferred_messages_follow_the_rows_of_the_turn_whatever_ends_it(end):
     assert first == (1 if end is requeue_and_stop else 2)
     session.refresh_from_db()
     assert (session.waiting, session.running, session.last_seq) == (0, None, len(plain))
-    assert not list(services.check_integrity())
+    assert not list(check_integrity())
     repeated = defer()
     assert (repeated.first_seq, repeated.is_duplicate) == (first + 1, True)
     assert not repeated.is_deferred
@@ -257,7 +259,7 @@ def test_while_a_turn_only_waits_the_messages_are_stored_before_its_own():
 
 
 def test_deferred_messages_are_no_turns():
-    """No list shows them to people, no stop cancels them, and they take no place in the queue."""
+    """No list shows them to people, no stop cancels them, and they are not in the queue."""
     session = make_session()
     run()
     for name in "ab":
@@ -273,7 +275,7 @@ def test_deferred_messages_are_no_turns():
         services.stop_turn(**TALK, turn="a")
     with pytest.raises(UnknownTurn):
         services.get_turn(**TALK, turn="a")
-    assert not list(services.check_integrity())
+    assert not list(check_integrity())
 
 
 def test_turns_per_user_does_not_hold_back_deferred_messages():
@@ -320,9 +322,9 @@ def test_a_removal_of_the_session_removes_deferred_messages(remove):
         run("c2")
         with pytest.raises(HistoryCleared):
             defer()
-        assert [
-            found.turn.client_id for found in services.read_unstored(session=Session.objects.get())
-        ] == ["news"]
+        assert [found.turn.client_id for found in read_unstored(session=Session.objects.get())] == [
+            "news"
+        ]
     assert "shipped" not in "".join(texts())
     assert Session.objects.get().waiting == 0
 
@@ -374,12 +376,12 @@ def test_an_erasure_deletes_deferred_messages():
     assert not Turn.objects.exists()
 
 
-@pytest.mark.parametrize("form", ["markdown", "jsonl"])
-def test_an_export_contains_deferred_messages(form):
+@pytest.mark.parametrize("format", ["markdown", "jsonl"])
+def test_an_export_contains_deferred_messages(format):
     make_session()
     run()
     defer()
-    exported = "".join(export_sessions(Session.objects.all(), form=form))
+    exported = "".join(export_sessions(Session.objects.all(), format=format))
     assert "Your order was shipped." in exported
 
 

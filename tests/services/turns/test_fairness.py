@@ -25,10 +25,15 @@ from chatmemory.models import Session, Turn
 from chatmemory.services import SERVER, Actor, catch_up, user_scope
 from chatmemory.services.turns import progress, recovery
 from chatmemory.services.turns.claims import claim_next
-from chatmemory.services.turns.fairness import sessions_to_claim, sessions_to_sweep
+from chatmemory.services.turns.fairness import (
+    is_within_turn_limit,
+    sessions_to_claim,
+    sessions_to_sweep,
+)
 from tests import responders_for_tests
 from tests.conftest import database_environment
 from tests.factories import make_messages, make_session, make_user
+from tests.programs.partitions.plans import executed_statements
 from tests.rest import request
 from tests.servers import Server, eventually, own_threads, sign_in, wait_for
 
@@ -103,6 +108,7 @@ async def test_requests_that_wait_for_replies_do_not_exhaust_the_pool(ann, bob, 
     assert {answer.status for answer in await asyncio.gather(*waiters)} == {201}
 
 
+@pytest.mark.slow
 @pytest.mark.regression
 @pytest.mark.django_db
 @pytest.mark.parametrize("limit", ["WAITS_PER_USER", "WAITS_PER_PROCESS"])
@@ -430,11 +436,9 @@ def test_the_limit_costs_a_send_of_a_person_one_statement(postgresql):
     assert statements(lambda: admit(server, "talk", owner="me")) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.database
-@pytest.mark.django_db
-def test_the_count_reads_only_the_persons_active_turns(postgresql):
-    # Enough rows for the choice of an index, whatever earlier tests left in the statistics.
+@pytest.fixture
+def many_turns(postgresql, db):
+    """Enough rows for the choice of an index, whatever earlier tests left in the statistics."""
     sessions = [Session(scope=f"user:{number}", key="talk") for number in range(300)]
     Session.objects.bulk_create(sessions)
     ended = {"status": Turn.Status.COMPLETE, "epoch": 1, "client_id": "c1"}
@@ -442,6 +446,11 @@ def test_the_count_reads_only_the_persons_active_turns(postgresql):
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE chatmemory_message, chatmemory_session, chatmemory_turn")
         cursor.execute("SET LOCAL enable_seqscan = off")
+
+
+@pytest.mark.slow
+@pytest.mark.database
+def test_the_count_reads_only_the_persons_active_turns(many_turns):
     with CaptureQueriesContext(connection) as queries:
         list(Turn.objects.ahead_of("user:1", turn_pk=7, session_pk=8))
     with connection.cursor() as cursor:
@@ -449,6 +458,20 @@ def test_the_count_reads_only_the_persons_active_turns(postgresql):
         plan = "\n".join(row for (row,) in cursor.fetchall())
     assert "chatmemory_turn_live" in plan
     assert re.search(r"Index Cond: .*scope.*user:1", plan)
+
+
+@pytest.mark.slow
+@pytest.mark.database
+@pytest.mark.parametrize("turn", [{}, {"turn_pk": 7, "session_pk": 8}])
+def test_a_plan_for_all_values_reads_only_the_active_turns_too(many_turns, turn):
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+    with executed_statements(connection) as executed:
+        for _ in range(2):  # prepared at the second use
+            is_within_turn_limit("user:1", **turn)
+    indexes = [each.indexes for each in executed if "chatmemory_turn" in each.sql]
+    assert indexes
+    assert all("chatmemory_turn_live" in each for each in indexes)
 
 
 def set_limits(settings, **limits):

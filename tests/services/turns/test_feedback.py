@@ -15,7 +15,6 @@ from chatmemory.services import (
     admit_turn,
     append_messages,
     archive_session,
-    check_integrity,
     clear_session,
     erase_person,
     hold_session,
@@ -27,8 +26,9 @@ from chatmemory.services import (
     set_feedback,
     stop_turn,
     trim_session,
-    vacuum,
 )
+from chatmemory.services.integrity.sessions import check_integrity
+from chatmemory.services.removal.vacuum import vacuum
 from chatmemory.services.turns.progress import add_rows, finish_turn
 from tests.factories import TALK, make_messages, make_session, make_user
 from tests.locking import concurrently

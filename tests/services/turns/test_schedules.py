@@ -263,7 +263,7 @@ class Schedules:
         ((in_it, waiting, last_seq),) = _rows("SELECT running, waiting, last_seq FROM {session}")
         turns = _rows(
             "SELECT client_id, status, started_at IS NOT NULL, stop_requested_at IS NOT NULL "
-            "FROM {turn} WHERE status IN ('waiting', 'running') ORDER BY place, id"
+            "FROM {turn} WHERE status IN ('waiting', 'running') ORDER BY position, id"
         )
         running = None if model.running is None else f"t{model.running}"
         queue = [f"t{turn}" for turn in model.queue]
@@ -314,7 +314,7 @@ def finish_without_a_fence(**of: Any) -> Any:
 
 
 def claim_the_newest(**of: Any) -> Any:
-    Turn.objects.filter(status="waiting").update(place=-F("pk"))
+    Turn.objects.filter(status="waiting").update(position=-F("pk"))
     return claims.claim_next(**of)
 
 

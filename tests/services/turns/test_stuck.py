@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from chatmemory import services
 from chatmemory.models import DatabaseNow, Session, Turn
 from chatmemory.services.turns.claims import claim_next
+from chatmemory.services.turns.stuck import count_stuck_turns
 from tests.factories import TALK, make_session, make_user
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db]
@@ -20,7 +21,7 @@ LONG_AGO = DatabaseNow() - timedelta(minutes=2)
 
 
 def stuck():
-    found = services.count_stuck_turns()
+    found = count_stuck_turns()
     return found.overdue, found.unclaimed
 
 

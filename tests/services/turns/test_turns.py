@@ -48,11 +48,11 @@ from chatmemory.services import (
     Actor,
     admit_turn,
     append_messages,
-    check_integrity,
     clear_session,
     read_page,
     stop_turn,
 )
+from chatmemory.services.integrity.sessions import check_integrity
 from chatmemory.services.turns.admission import BUSY_POLICIES
 from chatmemory.services.turns.claims import Claim, claim_next
 from chatmemory.services.turns.progress import (
@@ -621,12 +621,12 @@ def test_an_idle_a_busy_and_an_unknown_session_have_no_claim():
 
 
 def queue(session, *client_ids) -> None:
-    for place, client_id in enumerate(client_ids):
+    for position, client_id in enumerate(client_ids):
         Turn.objects.create(
             session=session,
             client_id=client_id,
             status="waiting",
-            place=place,
+            position=position,
             asked='{"role":"user","content":"hi"}',
             epoch=session.epoch,
         )
@@ -934,7 +934,8 @@ def test_open_calls_with_an_id_get_a_result_even_invalid_ones():
     run(call, answer)
     let_the_lease_end()
     recover_overdue_turn(session.pk)
-    results = [row.plain().get("tool_call_id") for row in Message.objects.filter(role="tool")]
+    rows = Message.objects.filter(role="tool").in_order()
+    results = [row.plain().get("tool_call_id") for row in rows]
     assert results == ["c1", "c2", "c3"]
     assert list(check_integrity()) == []
 
@@ -1234,7 +1235,7 @@ def test_another_users_turn_is_not_found():
 def test_is_in_run_is_true_only_for_the_runs_own_session():
     make_session()
     claim = admit(owner="me").claim
-    with run_context(claim):
+    with run_context(claim, {}):
         assert is_in_run(SERVER, "talk")
         assert not is_in_run(SERVER, "other")
         left_behind = copy_context()

@@ -9,11 +9,13 @@ from django.urls import reverse
 
 from chatmemory import services
 from chatmemory.errors import Busy, UnknownTurn
+from chatmemory.formats.people import write_markdown
+from chatmemory.formats.reading import read_sessions
 from chatmemory.models import AuditEntry, Session, Turn
 from chatmemory.services import Actor, user_scope
+from chatmemory.services.removal.vacuum import vacuum
 from chatmemory.services.turns import claims, progress
-from chatmemory.transfer.people import write_markdown
-from chatmemory.transfer.reading import read_sessions
+from chatmemory.services.turns.unstored import read_unstored
 from tests.factories import make_session, make_user
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -49,7 +51,7 @@ def restore(entry):
 
 def unstored():
     """Return the visible and the hidden unstored text."""
-    found = services.read_unstored(session=Session.objects.get())
+    found = read_unstored(session=Session.objects.get())
     return [u.turn.asked_text if u.turn.asked else u.turn.partial for u in found if not u.is_hidden]
 
 
@@ -82,7 +84,7 @@ def test_preview_and_audit_entry_count_what_a_removal_ends(remove):
 
 @pytest.mark.regression
 def test_the_admin_shows_what_a_removal_ends(ann, admin_client):
-    page = reverse("admin:chatmemory_session_act", args=["purge"])
+    page = reverse("admin:chatmemory_session_action", args=["purge"])
     answer = admin_client.get(page, {"session": Session.objects.get().pk}).content.decode()
     assert "1 waiting message" in answer
     assert f"an unfinished reply of {len(PARTIAL)} characters" in answer
@@ -125,7 +127,7 @@ def test_vacuum_deletes_unstored_text_with_the_messages(remove):
         AuditEntry.objects.filter(pk=entry.pk).update(created_at=entry.created_at - long_ago)
     for turn in Turn.objects.all():
         Turn.objects.filter(pk=turn.pk).update(ended_at=turn.ended_at - long_ago)
-    services.vacuum()
+    vacuum()
     assert not Turn.objects.exists()
 
 
@@ -143,7 +145,7 @@ def test_an_interrupted_erasure_leaves_no_unstored_text(remove, ann, monkeypatch
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("chatmemory.services.removal.erasure.vacuum_session", interrupt)
+    monkeypatch.setattr("chatmemory.services.erasure.erasure.vacuum_session", interrupt)
     with pytest.raises(KeyboardInterrupt):
         services.erase_person(by=Actor.server("tests"), scope=user_scope(ann), reason="")
     assert set(Turn.objects.values_list("asked", "partial")) == {("", "")}

@@ -13,22 +13,21 @@ from chatmemory.models import AuditEntry, Message, Session, Turn
 from chatmemory.services import (
     SERVER,
     Actor,
-    Version,
     admit_turn,
     append_messages,
-    check_integrity,
     clear_session,
-    list_versions,
     read_history,
-    read_superseded,
     restore_session,
     stop_turn,
     trim_session,
-    vacuum,
 )
+from chatmemory.services.integrity.sessions import check_integrity
+from chatmemory.services.removal.vacuum import vacuum
+from chatmemory.services.sessions import read_superseded
 from chatmemory.services.turns.claims import Claim, claim_next
 from chatmemory.services.turns.progress import finish_turn
 from chatmemory.services.turns.recovery import recover_all_overdue_turns
+from chatmemory.services.turns.versions import Version, list_versions
 from chatmemory.window import read_window
 from tests.factories import BY, TALK, make_messages, make_session, make_user
 from tests.locking import concurrently

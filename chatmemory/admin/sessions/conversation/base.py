@@ -35,7 +35,7 @@ class ConversationPage(SessionPage):
         self.model_admin.require(request, *names, sessions=self.requested_sessions())
         is_answered = hasattr(self, (request.method or "").lower())  # otherwise 405
         if is_answered and "view_transcript" in names and not self._is_shown():
-            messages.warning(request, _("The texts of this session are not shown."))
+            messages.warning(request, _("The texts of this conversation are not shown."))
             return redirect(self.page_url(kwargs["pk"]))
         return super().dispatch(request, *args, **kwargs)
 
@@ -78,14 +78,13 @@ class ConversationPage(SessionPage):
         span = {"from_seq": min(seqs), "to_seq": max(seqs)} if seqs else {}
         readings.record_reading(session=session, by=operator(self.request), **span)
 
-    def render(self, template: str, session: Session, **context: object) -> HttpResponse:
+    def render(self, template: str, session: Session, **context: Any) -> HttpResponse:
         """Return the page with the context that all admin pages need."""
-        full = {
-            **self.model_admin.admin_site.each_context(self.request),
-            "opts": Session._meta,
-            "session": session,
-            "name": self.name,
-            "page_url": self.page_url(session.pk),
+        full = self.model_admin.page_context(
+            self.request,
+            session=session,
+            name=self.name,
+            page_url=self.page_url(session.pk),
             **context,
-        }
+        )
         return TemplateResponse(self.request, f"admin/chatmemory/session/{template}", full)

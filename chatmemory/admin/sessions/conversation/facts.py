@@ -13,23 +13,22 @@ from django.db.models.functions import Coalesce
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
-from django.utils.formats import date_format, number_format
+from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from chatmemory.access.actors import person_of
 from chatmemory.admin.people.finding import is_person
 from chatmemory.admin.people.pages import person_url
-from chatmemory.admin.privacy import title_of
 from chatmemory.admin.readonly import ReadOnlyAdmin
-from chatmemory.admin.sessions.conversation.history import Act, History
+from chatmemory.admin.sessions.conversation.history import History, PastAction
 from chatmemory.admin.sessions.conversation.turns import Turns
-from chatmemory.admin.states import State, state_of
-from chatmemory.admin.text import duration, visible
+from chatmemory.admin.states import State
+from chatmemory.admin.text import duration, grouped, visible
 from chatmemory.conf import settings
 from chatmemory.models import AuditAction, Feedback, Message, Session, SessionNote, Turn, start_of
-from chatmemory.services.removal.retention_plan import Deadline, RetentionPlan, retention_plan
-from chatmemory.services.removal.retention_rules import Rule
+from chatmemory.services.retention.plan import Deadline, RetentionPlan, retention_plan
+from chatmemory.services.retention.rules import Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +38,17 @@ class Fact:
     label: str
     value: str
     url: str = ""
-    act: Act | None = None
+    action: PastAction | None = None
     """The audit entry that explains the value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactGroup:
+    """Facts that the page folds together."""
+
+    title: str
+    facts: list[Fact]
+    is_open: bool = False
 
 
 _NOTHING = (None, 0, 0, None, "", False)
@@ -65,8 +73,8 @@ class Related:
         oldest = Message.stored.filter(session=session.pk, seq=session.first_seq)
         rows = Session.objects.filter(pk=session.pk).values_list(
             "tags__tag",
-            _count(feedback, Feedback.Value.GOOD),
-            _count(feedback, Feedback.Value.BAD),
+            _count_ratings(feedback, Feedback.Value.GOOD),
+            _count_ratings(feedback, Feedback.Value.BAD),
             Subquery(oldest.values("created_at")[:1]),
             start_of(OuterRef("pk"), OuterRef("first_seq")),
             Exists(SessionNote.objects.filter(session=session.pk)),
@@ -83,7 +91,7 @@ class Related:
         )
 
 
-def _count(feedback: Any, value: Feedback.Value) -> Coalesce:
+def _count_ratings(feedback: Any, value: Feedback.Value) -> Coalesce:
     counted = feedback.filter(value=value).annotate(n=Count("pk")).values("n")
     return Coalesce(Subquery(counted), Value(0))
 
@@ -100,47 +108,47 @@ class Facts:
         self._history = history
         self.related = Related.of(session)
 
-    def groups(self, turns: Turns) -> list[tuple[str, list[Fact]]]:
-        """Return the titles of the groups with their facts."""
-        return [
-            (_("State"), [*self._states(turns)]),
-            (_("Session"), [*self._identity()]),
-            (_("Messages"), [*self._counts()]),
-            (_("Times"), [*self._times()]),
-            (_("Retention"), [*self._retention()]),
+    def groups(self, turns: Turns) -> list[FactGroup]:
+        """Return the facts in groups, without empty ones."""
+        groups = [
+            FactGroup(
+                title=_("Conversation"),
+                facts=[*self._identity_facts(), *self._count_facts(), *self._time_facts()],
+                is_open=True,
+            ),
+            FactGroup(title=_("State"), facts=[*self._state_facts(turns)], is_open=True),
+            FactGroup(title=_("Retention"), facts=[*self._end_facts(), *self._retention()]),
         ]
+        return [group for group in groups if group.facts]
 
-    def _states(self, turns: Turns) -> Iterator[Fact]:
+    def _state_facts(self, turns: Turns) -> Iterator[Fact]:
         session = self._session
-        state = state_of(session, turns.last)
-        yield Fact(
-            label=_("State"), value=_with_age(str(state.label), _since(session, state, turns))
-        )
         others = {
             State.HELD: (session.held_at, AuditAction.HOLD),
             State.ARCHIVED: (session.archived_at, AuditAction.ARCHIVE),
             State.PURGED: (session.removed_at, AuditAction.PURGE),
         }
-        for other, (at, action) in others.items():
+        for other, (at, code) in others.items():
             if at is not None:
-                act = self._history.newest(action)
+                action = self._history.newest(code)
                 label = str(other.label).capitalize()
-                yield Fact(label=label, value=_("since %(time)s") % {"time": _moment(at)}, act=act)
+                value = _("since %(time)s") % {"time": _shown_moment(at)}
+                yield Fact(label=label, value=value, action=action)
         if session.running is not None and turns.running is not None:
             status = str(Turn.Status(turns.running.status).label)
             since = turns.running.started_at or turns.running.created_at
             yield Fact(label=_("Running turn"), value=_with_age(status, since))
         if session.waiting:
-            yield Fact(label=_("Waiting messages"), value=number_format(session.waiting))
+            yield Fact(label=_("Waiting messages"), value=grouped(session.waiting))
 
-    def _identity(self) -> Iterator[Fact]:
+    def _identity_facts(self) -> Iterator[Fact]:
         session = self._session
-        if title := title_of(self._request, session):
-            yield Fact(label=_("Title"), value=title)
         yield self._owner()
         yield self._scope()
         yield Fact(label=_("Key"), value=visible(session.key))
-        yield Fact(label=_("Number"), value=str(session.pk))
+        yield Fact(label=_("ID"), value=str(session.pk))
+        if session.origin:
+            yield Fact(label=_("Imported from"), value=visible(session.origin))
         tags = ", ".join(visible(tag) for tag in self.related.tags)
         yield Fact(label=_("Tags"), value=tags or _("none"))
 
@@ -161,9 +169,9 @@ class Facts:
         url = _user_url(owner, users.name) if may_view else ""
         return Fact(label=_("Owner"), value=visible(owner.get_username()), url=url)
 
-    def _counts(self) -> Iterator[Fact]:
+    def _count_facts(self) -> Iterator[Fact]:
         session, related = self._session, self.related
-        value = number_format(session.message_count, force_grouping=True)
+        value = grouped(session.message_count)
         if session.message_count:
             span = _("%(first)s to %(last)s") % {
                 "first": session.first_seq,
@@ -172,33 +180,39 @@ class Facts:
             value = f"{value} ({span})"
         yield Fact(label=_("Messages"), value=value)
         if hidden := session.first_seq - session.stored_from:
-            text = _("%(n)s, until vacuum deletes them") % {
-                "n": number_format(hidden, force_grouping=True)
-            }
+            text = _("%(n)s, until vacuum deletes them") % {"n": grouped(hidden)}
             yield Fact(label=_("Removed, still stored"), value=text)
-        tokens = number_format(session.tokens, force_grouping=True)
+        tokens = grouped(session.tokens)
         yield Fact(label=_("Tokens"), value=_("%(n)s ever stored") % {"n": tokens})
         rated = _("%(good)s good, %(bad)s bad") % {"good": related.good, "bad": related.bad}
         yield Fact(label=_("Feedback"), value=rated)
 
-    def _times(self) -> Iterator[Fact]:
+    def _time_facts(self) -> Iterator[Fact]:
         session = self._session
         times = {
             _("Created"): session.created_at,
             _("Last message"): session.last_message_at,
             _("Pinned"): session.pinned_at,
-            _("Expires"): session.expires_at,
         }
         for label, at in times.items():
             if at is not None:
-                yield Fact(label=label, value=_moment(at))
+                yield Fact(label=label, value=_shown_moment(at))
+
+    def _end_facts(self) -> Iterator[Fact]:
+        session = self._session
+        if session.expires_at is not None:
+            yield Fact(label=_("Expires"), value=_shown_moment(session.expires_at))
+        if session.ttl_seconds is not None:
+            lifetime = duration(timedelta(seconds=session.ttl_seconds))
+            value = _("%(time)s after the last message") % {"time": lifetime}
+            yield Fact(label=_("Lifetime"), value=value)
 
     def _retention(self) -> Iterator[Fact]:
         session = self._session
         if session.removed_at is not None:
             if session.held_at is None:
                 until = session.removed_at + timedelta(days=settings.UNDO_DAYS)
-                yield Fact(label=_("Deleted by vacuum"), value=_after(until))
+                yield Fact(label=_("Deleted by vacuum"), value=_after_time(until))
             return
         try:
             related = self.related
@@ -206,31 +220,14 @@ class Facts:
         except ValueError as error:
             yield Fact(label=_("RETENTION is wrong"), value=str(error))
             return
-        yield Fact(label=_("Rule"), value=_rule(plan))
+        yield Fact(label=_("Rule"), value=_rule_text(plan))
         if session.held_at is not None:
-            yield Fact(label=_("Acts"), value=_("not while on hold"))
+            yield Fact(label=_("Due"), value=_("not while on hold"))
             return
         for deadline in plan.deadlines:
             yield _deadline(deadline)
         if not plan.deadlines:
-            yield Fact(label=_("Acts"), value=_("nothing is due"))
-
-
-def _since(session: Session, state: State, turns: Turns) -> datetime | None:
-    """Return since when a session is in a state."""
-    running, queued = turns.running, turns.queued
-    times = {
-        State.PURGED: session.removed_at,
-        State.EXPIRED: session.ends_at,
-        State.HELD: session.held_at,
-        State.ARCHIVED: session.archived_at,
-        State.RUNNING: (running.started_at or running.created_at) if running else None,
-        State.WAITING: min((turn.created_at for turn in queued), default=None),
-        State.FAILED: turns.last.ended_at if turns.last else None,
-        State.INTERRUPTED: turns.last.ended_at if turns.last else None,
-        State.IDLE: session.last_message_at,
-    }
-    return times.get(state)
+            yield Fact(label=_("Due"), value=_("nothing"))
 
 
 def _with_age(label: str, since: datetime | None) -> str:
@@ -240,12 +237,12 @@ def _with_age(label: str, since: datetime | None) -> str:
     return _("%(state)s for %(age)s") % {"state": label, "age": age}
 
 
-def _moment(at: datetime) -> str:
+def _shown_moment(at: datetime) -> str:
     return date_format(timezone.localtime(at), "DATETIME_FORMAT")
 
 
-def _after(at: datetime) -> str:
-    return _("after %(time)s") % {"time": _moment(at)}
+def _after_time(at: datetime) -> str:
+    return _("after %(time)s") % {"time": _shown_moment(at)}
 
 
 def _user_url(owner: Any, site_name: str) -> str:
@@ -257,18 +254,18 @@ def _user_url(owner: Any, site_name: str) -> str:
         return ""
 
 
-def _rule(plan: RetentionPlan) -> str:
+def _rule_text(plan: RetentionPlan) -> str:
     if plan.number is None:
         return _("none in RETENTION")
     parts = [_("tag %(tag)s") % {"tag": visible(plan.rule.tag)}] if plan.rule.tag else []
-    parts += _limits(plan.rule)
+    parts += _limit_texts(plan.rule)
     return _("rule %(number)s: %(limits)s") % {
         "number": plan.number,
         "limits": ", ".join(parts or [_("keeps everything")]),
     }
 
 
-def _limits(rule: Rule) -> list[str]:
+def _limit_texts(rule: Rule) -> list[str]:
     limits = []
     if rule.max_age is not None:
         age = duration(timedelta(seconds=rule.max_age))
@@ -278,7 +275,7 @@ def _limits(rule: Rule) -> list[str]:
         limits.append(_("purged after %(idle)s without a message") % {"idle": idle})
     if rule.max_messages is not None:
         text = ngettext("at most %(n)s message", "at most %(n)s messages", rule.max_messages)
-        limits.append(text % {"n": number_format(rule.max_messages, force_grouping=True)})
+        limits.append(text % {"n": grouped(rule.max_messages)})
     return limits
 
 
@@ -290,8 +287,8 @@ def _deadline(deadline: Deadline) -> Fact:
         "max_age": _("Oldest messages trimmed"),
         "max_messages": _("Messages trimmed"),
     }
-    at = _after(deadline.at) if deadline.at else _("at the next run of chatmemory_expire")
+    at = _after_time(deadline.at) if deadline.at else _("at the next run of chatmemory_expire")
     if deadline.messages is not None:
-        count = number_format(deadline.messages, force_grouping=True)
+        count = grouped(deadline.messages)
         at = _("at most %(count)s, %(time)s") % {"count": count, "time": at}
     return Fact(label=labels[deadline.reason], value=at)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from django.db.models import Q
 from django.http import HttpRequest
@@ -14,6 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from chatmemory.admin.readonly import ReadOnlyAdmin
+from chatmemory.admin.sections import may_view
 from chatmemory.admin.text import visible
 from chatmemory.models import AuditAction, AuditEntry, Session
 from chatmemory.services.removal.floor import REMOVALS
@@ -30,11 +30,11 @@ EXPLAINED = (
 """The actions that explain the page. Redactions are read only for the messages on the page."""
 
 MAX_ENTRIES = 200
-"""Older entries of a session with more acts are not read."""
+"""Older entries of a session with more entries are not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
+class PastAction:
     """An audit entry in words."""
 
     actor: str
@@ -49,13 +49,15 @@ class Gap:
     """Messages that a removal hides."""
 
     text: str
-    act: Act
+    action: PastAction
     until: datetime | None
     """Until when a restore is possible; None if the messages were deleted."""
+    pk: int
+    """The audit entry of the removal."""
 
 
 class History:
-    """The newest acts on a session, read in one statement."""
+    """The newest actions on a session, read in one statement."""
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class History:
     ) -> None:
         """`redacted` are the seqs whose redaction is explained."""
         self._admin = model_admin
-        self._may_audit = _may_audit(model_admin, request)
+        self._may_audit = may_view(model_admin.admin_site, request, AuditEntry)
         self._session = session
         shown = Q(action__in=EXPLAINED)
         if redacted:
@@ -77,7 +79,7 @@ class History:
         """The newest first."""
         self.removals = not_undone(reversed(self._entries))[::-1]
         self.redactions = {
-            entry.from_seq: self._act(entry)
+            entry.from_seq: self._past_action(entry)
             for entry in self._entries
             if entry.action == AuditAction.REDACT and entry.from_seq is not None
         }
@@ -92,9 +94,11 @@ class History:
         """Whether turns can contain text that no message contains."""
         return any(entry.action in LEAVES_TEXT for entry in self._entries)
 
-    def newest(self, action: str) -> Act | None:
-        """Return the newest act of this kind."""
-        return next((self._act(entry) for entry in self._entries if entry.action == action), None)
+    def newest(self, action: str) -> PastAction | None:
+        """Return the newest action of this kind."""
+        return next(
+            (self._past_action(entry) for entry in self._entries if entry.action == action), None
+        )
 
     def hides(self, ended_at: datetime | None) -> bool:
         """Return whether a clear or purge hides the text of a turn that ended at this time."""
@@ -114,30 +118,27 @@ class History:
     def gaps(self) -> list[Gap]:
         """Return the removals that no restore has undone, the newest first."""
         return [
-            Gap(text=_hidden(removal), act=self._act(removal), until=self._until(removal))
+            Gap(
+                text=_hidden(removal),
+                action=self._past_action(removal),
+                until=self._restorable_until(removal),
+                pk=removal.pk,
+            )
             for removal in self.removals
         ]
 
-    def _until(self, removal: AuditEntry) -> datetime | None:
+    def _restorable_until(self, removal: AuditEntry) -> datetime | None:
         is_stored = (removal.from_seq or 1) >= self._session.stored_from
         return undo_until(removal) if is_stored and not self.is_erased else None
 
-    def _act(self, entry: AuditEntry) -> Act:
+    def _past_action(self, entry: AuditEntry) -> PastAction:
         url = self._admin.url_of("auditentry_change", entry.pk) if self._may_audit else ""
-        return Act(
+        return PastAction(
             actor=visible(entry.actor_label),
             at=timezone.localtime(entry.created_at),
             reason=visible(entry.reason),
             url=url,
         )
-
-
-def _may_audit(model_admin: ReadOnlyAdmin, request: HttpRequest) -> bool:
-    site = model_admin.admin_site
-    if not site.is_registered(AuditEntry):
-        return False
-    audit: Any = site.get_model_admin(AuditEntry)
-    return bool(audit.has_view_permission(request))
 
 
 def _hidden(removal: AuditEntry) -> str:

@@ -23,7 +23,7 @@ class NextView(ConversationPage):
     """Redirects to the next session of the list, found by one statement."""
 
     is_next: ClassVar[bool] = True
-    at_end: ClassVar[str | Promise] = _("This is the last session of the list.")
+    at_end: ClassVar[str | Promise] = _("This is the last conversation of the list.")
 
     def get(self, request: HttpRequest, pk: int) -> HttpResponse:
         session = self.session
@@ -37,7 +37,7 @@ class PreviousView(NextView):
     """Redirects to the previous session of the list."""
 
     is_next = False
-    at_end = _("This is the first session of the list.")
+    at_end = _("This is the first conversation of the list.")
 
 
 def _neighbor(

@@ -71,9 +71,11 @@ class NotesView(ConversationPage):
             return self._refused(session, form)
         try:
             if note_pk is not None:
-                entry = services.delete_note(note_pk=note_pk, **self._address(session))
+                entry = services.delete_note(note_pk=note_pk, **self._session_address(session))
             else:
-                entry = services.add_note(text=form.cleaned_data["text"], **self._address(session))
+                entry = services.add_note(
+                    text=form.cleaned_data["text"], **self._session_address(session)
+                )
         except ChatMemoryError as error:
             form.add_error(None, str(error))
             return self._refused(session, form)
@@ -87,7 +89,7 @@ class NotesView(ConversationPage):
         """Return the form with its errors and the text, so that it is not lost."""
         return self.render("note.html", session, title=_("Note"), form=form)
 
-    def _address(self, session: Session) -> dict[str, Any]:
+    def _session_address(self, session: Session) -> dict[str, Any]:
         return {
             "session_key": session.key,
             "scope": session.removed_scope or session.scope,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
@@ -12,22 +13,24 @@ from django.utils.translation import gettext as _
 
 from chatmemory.admin.privacy import Content, conceal, content_of, name_of
 from chatmemory.admin.readonly import LIST_FILTERS
+from chatmemory.admin.sections import may_view
 from chatmemory.admin.sessions.conversation.base import ConversationPage
 from chatmemory.admin.sessions.conversation.facts import Facts
+from chatmemory.admin.sessions.conversation.heading import chips, summary
 from chatmemory.admin.sessions.conversation.history import History
-from chatmemory.admin.sessions.conversation.links import action_links
+from chatmemory.admin.sessions.conversation.menu import Menu
 from chatmemory.admin.sessions.conversation.notes import notes_of
 from chatmemory.admin.sessions.conversation.positions import Span, first_since, moment, number
 from chatmemory.admin.sessions.conversation.rows import Transcript, UnstoredText
 from chatmemory.admin.sessions.conversation.turns import Turns, age_of
 from chatmemory.admin.text import visible
-from chatmemory.models import MAX_NOTE_CHARS, Message, Session, Turn
+from chatmemory.models import MAX_NOTE_CHARS, AuditEntry, JobAction, Message, Session, Turn
 
 
 class ConversationView(ConversationPage):
     """Shows messages of a session, and the facts about it.
 
-    Without the permission to read transcripts, it shows only the facts.
+    Without the permission to read transcripts, it shows no messages.
     """
 
     def get(self, request: HttpRequest, pk: int) -> HttpResponse:
@@ -35,7 +38,7 @@ class ConversationView(ConversationPage):
         content = content_of(self.model_admin, request, session)
         if content is Content.HIDDEN:
             history = History(self.model_admin, request, session)
-            return self._page(session, history, Turns(session, [], has_rowless=True))
+            return self._render_page(session, history, Turns(session, [], has_rowless=True))
         span = _readable(request, session)
         if "jump" in request.GET:
             return self._jump(session, span)
@@ -58,7 +61,7 @@ class ConversationView(ConversationPage):
             is_source="source" in request.GET or content is Content.MASKED,
         )
         self.record_reading(session, [row.seq for row in rows])
-        return self._page(
+        return self._render_page(
             session,
             history,
             turns,
@@ -72,22 +75,32 @@ class ConversationView(ConversationPage):
     def may(self, permission: str, session: Session) -> bool:
         return self.model_admin.permits(self.request, permission, obj=session)
 
-    def _page(
+    def _render_page(
         self, session: Session, history: History, turns: Turns, **context: object
     ) -> HttpResponse:
         facts = Facts(self.model_admin, self.request, session, history)
         first_text = facts.related.first_text
         self.name = name_of(self.model_admin, self.request, session, first_text)
         may_note = self.may("note_session", session)
+        content = content_of(self.model_admin, self.request, session)
+        menu = Menu(self.model_admin, self.request, session)
         return self.render(
             "conversation.html",
             session,
             title=self.name,
+            chips=chips(session, turns),
+            tags=[visible(tag) for tag in facts.related.tags],
+            summary=summary(self.model_admin, session, turns),
             facts=facts.groups(turns),
-            actions=action_links(self.model_admin, self.request, session),
+            menu=menu,
+            restore_url=menu.url_of(JobAction.RESTORE),
+            trim_url=menu.url_of(JobAction.TRIM),
             gaps=history.gaps(),
-            content=content_of(self.model_admin, self.request, session),
+            content=content,
+            reveal_url=self._reveal_url(session) if content is Content.MASKED else "",
             may_read=self.may("view_transcript", session),
+            log_url=self.model_admin.url_of("session_history", session.pk),
+            audit_url=self._audit_url(session),
             notes=notes_of(self.request, session) if may_note and facts.related.has_notes else [],
             may_note=may_note,
             notes_url=self.url("session_notes", session.pk) if may_note else "",
@@ -96,6 +109,18 @@ class ConversationView(ConversationPage):
             next_url=self.url("session_next", session.pk),
             **context,
         )
+
+    def _reveal_url(self, session: Session) -> str:
+        """Return the URL of the page that shows the texts; empty if the operator may not."""
+        may_reveal = self.may("view_unmasked", session)
+        return self.model_admin.url_of("session_reveal", session.pk) if may_reveal else ""
+
+    def _audit_url(self, session: Session) -> str:
+        """Return the URL of the session's audit entries; empty if the operator may not see them."""
+        if not may_view(self.model_admin.admin_site, self.request, AuditEntry):
+            return ""
+        query = urlencode({"session_pk": session.pk, "action_is": "all"})  # readings too
+        return f"{self.model_admin.url_of('auditentry_changelist')}?{query}"
 
     def _transcript(
         self, transcript: Transcript, rows: Sequence[Message], span: Span, page: Span
@@ -123,7 +148,8 @@ class ConversationView(ConversationPage):
                 session.pk, after=here, source=None if transcript.is_source else 1
             ),
             "is_removed_shown": is_removed_shown,
-            "removed_url": self.page_url(session.pk, removed=None if is_removed_shown else 1),
+            "hide_removed_url": self.page_url(session.pk, removed=None),
+            "show_removed_url": self.page_url(session.pk, removed=1, seq=session.first_seq - 1),
             "has_removed": session.stored_from < session.first_seq,
             "may_redact": content is Content.SHOWN and self._may_redact(session),
             "search_url": self.url("session_search", session.pk),

@@ -34,8 +34,8 @@ from chatmemory.admin.text import number_of, truncate, visible
 from chatmemory.errors import ChatMemoryError
 from chatmemory.models import Message, Session, Turn, TurnQuerySet
 from chatmemory.services.audit.entries import is_erased
-from chatmemory.services.removal.finding import other_places, turns_containing
-from chatmemory.services.removal.matching import (
+from chatmemory.services.redaction.find_text import other_finds, turns_containing
+from chatmemory.services.redaction.matching import (
     occurrence_in,
     occurrence_in_turn,
     reason_of,
@@ -53,8 +53,8 @@ class RedactionForm(forms.Form):
     text = forms.CharField(
         label=gettext_lazy("Text to find"),
         help_text=gettext_lazy(
-            "For example a leaked key. Find the other messages of this session that contain it, "
-            "such as the reply that repeats it."
+            "For example a leaked key. Find the other messages of this conversation that contain "
+            "it, such as the reply that repeats it."
         ),
         required=False,
         max_length=MAX_QUERY_CHARS,
@@ -94,7 +94,7 @@ class RedactionView(ConversationPage):
 
     def get(self, request: HttpRequest, pk: int, **subject: int) -> HttpResponse:
         session = self.session
-        return self._preview(session, self._subject(session), RedactionForm())
+        return self._preview_page(session, self._subject(session), RedactionForm())
 
     def post(self, request: HttpRequest, pk: int, **subject: int) -> HttpResponse:
         session = self.session
@@ -104,14 +104,14 @@ class RedactionView(ConversationPage):
         if "find" in request.POST or "older" in request.POST:
             for name in ("reason", "count"):
                 form.errors.pop(name, None)
-            return self._preview(session, chosen, form, self._find(session, form))
+            return self._preview_page(session, chosen, form, self._find_texts(session, form))
         others = self._chosen(session)
         if form.is_valid() and form.cleaned_data["count"] != 1 + len(others):
             selected = _("Selected now: %(count)s. Check the list and type this number.")
             form.add_error("count", selected % {"count": 1 + len(others)})
         if form.is_valid():
-            return self._redact(session, [chosen, *others], form.cleaned_data["reason"])
-        return self._preview(session, chosen, form, self._find(session, form))
+            return self._redact_texts(session, [chosen, *others], form.cleaned_data["reason"])
+        return self._preview_page(session, chosen, form, self._find_texts(session, form))
 
     def _subject(self, session: Session) -> Message | Turn:
         """Return the message or turn of the address. Raises Http404."""
@@ -126,17 +126,17 @@ class RedactionView(ConversationPage):
 
     def _chosen(self, session: Session) -> list[Message | Turn]:
         """Return the selected messages and turns, without that of the address."""
-        rows = Message.stored.filter(session=session, seq__in=self._numbers("also"))
-        turns = _unstored(session).filter(pk__in=self._numbers("turns"))
+        rows = Message.stored.filter(session=session, seq__in=self._posted_numbers("also"))
+        turns = _unstored(session).filter(pk__in=self._posted_numbers("turns"))
         subject = self._subject(session)
         found: list[Message | Turn] = [*rows.order_by("seq"), *turns.order_by("pk")]
         return [each for each in found if each != subject]
 
-    def _numbers(self, name: str) -> list[int]:
+    def _posted_numbers(self, name: str) -> list[int]:
         values = map(number_of, self.request.POST.getlist(name)[:MAX_CHOSEN])
         return [value for value in values if value is not None]
 
-    def _find(self, session: Session, form: RedactionForm) -> Found | None:
+    def _find_texts(self, session: Session, form: RedactionForm) -> Found | None:
         """Search the next part of the session for the text; None without a text."""
         text = form.cleaned_data.get("text", "")
         if not text:
@@ -145,7 +145,7 @@ class RedactionView(ConversationPage):
         high = session.last_seq if before is None else before - 1
         return find_text(session, text, Span(low=session.stored_from, high=high))
 
-    def _redact(
+    def _redact_texts(
         self, session: Session, texts: Sequence[Message | Turn], reason: str
     ) -> HttpResponse:
         """Redact each text in a transaction of its own, and report the results."""
@@ -173,7 +173,7 @@ class RedactionView(ConversationPage):
         seq = self.kwargs.get("seq")
         return redirect(self.page_url(session.pk, fragment=f"m{seq}" if seq else "", seq=seq))
 
-    def _preview(
+    def _preview_page(
         self,
         session: Session,
         subject: Message | Turn,
@@ -230,7 +230,7 @@ def _match(found: Message | Turn, text: str, *, is_chosen: bool) -> Match:
             name="also",
             value=found.seq,
             title=_("Message %(seq)s, %(role)s") % {"seq": found.seq, "role": role},
-            snippet=snippet_of(found, text) or _start(found.text),
+            snippet=snippet_of(found, text) or _start_snippet(found.text),
             is_chosen=is_chosen,
         )
     snippet = occurrence_in_turn(found, text) or occurrence_in(reason_of(found), text)
@@ -239,7 +239,7 @@ def _match(found: Message | Turn, text: str, *, is_chosen: bool) -> Match:
         name="turns",
         value=found.pk,
         title=_title_of(found),
-        snippet=cut_out(snippet) if snippet else _start(_text_of(found)),
+        snippet=cut_out(snippet) if snippet else _start_snippet(_text_of(found)),
         is_chosen=is_chosen and not is_running,
         obstacle=_("It runs: stop it first.") if is_running else "",
     )
@@ -251,7 +251,7 @@ def _title_of(turn: Turn) -> str:
     return _("Turn without a message, %(status)s") % {"status": Turn.Status(turn.status).label}
 
 
-def _start(text: str) -> Snippet:
+def _start_snippet(text: str) -> Snippet:
     return Snippet(before="", found="", after=visible(text[:CONTEXT_CHARS]))
 
 
@@ -280,5 +280,5 @@ def _elsewhere(session: Session, text: str) -> list[str]:
         "metadata": _("the metadata"),
         "note": _("the notes"),
     }
-    found = {other.place for other in other_places([session.pk], text)}
-    return [name for place, name in names.items() if place in found]
+    found = {find.field for find in other_finds([session.pk], text)}
+    return [name for field, name in names.items() if field in found]

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from functools import cached_property
 from itertools import groupby
 
+from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from chatmemory import codec
-from chatmemory.admin.sessions.conversation.history import Act
+from chatmemory.admin.sessions.conversation.history import PastAction
 from chatmemory.admin.sessions.conversation.turns import TurnLine, Turns
 from chatmemory.admin.text import truncate, visible
-from chatmemory.models import Feedback, Message, Session, Turn
+from chatmemory.models import Feedback, Message, Session, SupersededRange, Turn
 from chatmemory.rendering.json import formatted_args
 from chatmemory.rendering.markdown import markdown
 from chatmemory.rendering.rows import RowRenderer, is_markdown, person_of
@@ -56,9 +57,11 @@ class TranscriptRow:
     model: str
     tokens: int
     created_at: datetime
+    day: date | None
+    """The day, on its first message on the page."""
     is_removed: bool
     is_redacted: bool
-    redaction: Act | None
+    redaction: PastAction | None
     feedback: str
     """The value and the reason of the feedback on its turn; empty without one."""
     is_rated_bad: bool
@@ -87,10 +90,10 @@ class UnstoredText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Consecutive messages, folded if a later version replaces them."""
+    """Consecutive messages, folded if they are superseded."""
 
     rows: list[TranscriptRow]
-    superseded_by: int | None
+    superseded: SupersededRange | None
     is_open: bool = False
 
 
@@ -100,7 +103,7 @@ class Transcript:
 
     session: Session
     turns: Turns
-    redactions: Mapping[int, Act] = field(default_factory=dict)
+    redactions: Mapping[int, PastAction] = field(default_factory=dict)
     is_source: bool = False
     """Whether texts are shown as written, without Markdown."""
     max_chars: int = MAX_TEXT_CHARS
@@ -114,20 +117,27 @@ class Transcript:
     def segments(self, messages: Sequence[Message], *, target: int | None) -> list[Segment]:
         """Return the rows; the segment that contains the seq `target` is open."""
         lasts = {message.turn: message.seq for message in messages}
+        days = [timezone.localtime(message.created_at).date() for message in messages]
         rows = [
-            self.row(message, is_last=lasts.get(message.turn) == message.seq)
-            for message in messages
+            self.row(
+                message,
+                is_last=lasts.get(message.turn) == message.seq,
+                day=None if day == previous else day,
+            )
+            for message, day, previous in zip(messages, days, [None, *days], strict=False)
         ]
         return [
             Segment(
                 rows=(group := list(grouped)),
-                superseded_by=version,
+                superseded=found,
                 is_open=any(row.seq == target for row in group),
             )
-            for version, grouped in groupby(rows, key=lambda row: self.turns.superseded_by(row.seq))
+            for found, grouped in groupby(rows, key=lambda row: self.turns.superseded_in(row.seq))
         ]
 
-    def row(self, message: Message, *, is_last: bool = False) -> TranscriptRow:
+    def row(
+        self, message: Message, *, is_last: bool = False, day: date | None = None
+    ) -> TranscriptRow:
         """`is_last`: whether it is the last message of its turn on the page."""
         plain = message.plain()
         text, is_cut = truncate(message.text, self.max_chars)
@@ -139,13 +149,14 @@ class Transcript:
             text=text,
             html=self._html(message),
             is_cut=is_cut,
-            calls=_calls(steps),
-            reasoning=_reasoning(steps),
+            calls=_shown_calls(steps),
+            reasoning=_shown_reasoning(steps),
             raw=_raw(message, self.max_raw_chars),
-            notes=_notes(message, plain),
+            notes=_row_notes(message, plain),
             model=visible(message.model),
             tokens=message.tokens,
             created_at=message.created_at,
+            day=day,
             is_removed=message.seq < self.session.first_seq,
             is_redacted=message.redacted,
             redaction=self.redactions.get(message.seq),
@@ -208,7 +219,7 @@ def _role_name(role: str) -> str:
     return str(dict(Message.Role.choices).get(role, role))
 
 
-def _calls(steps: codec.Steps) -> list[Call]:
+def _shown_calls(steps: codec.Steps) -> list[Call]:
     """Return each tool call of a message with its arguments, truncated with a mark."""
     calls = []
     for call in steps.calls:
@@ -217,7 +228,7 @@ def _calls(steps: codec.Steps) -> list[Call]:
     return calls
 
 
-def _reasoning(steps: codec.Steps) -> str:
+def _shown_reasoning(steps: codec.Steps) -> str:
     found = steps.reasoning
     return _marked(visible(found.text), found.cut) if found else ""
 
@@ -234,7 +245,7 @@ def _raw(message: Message, max_chars: int) -> str:
     return visible(json.dumps(message.plain(), ensure_ascii=False, indent=2))
 
 
-def _notes(message: Message, plain: dict[str, object]) -> list[str]:
+def _row_notes(message: Message, plain: dict[str, object]) -> list[str]:
     """Return the notes beside the text: status, error, damage, truncation."""
     notes = []
     if message.status != Message.Status.COMPLETE:

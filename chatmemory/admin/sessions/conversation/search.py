@@ -12,7 +12,7 @@ from chatmemory.admin.sessions.conversation.history import History
 from chatmemory.admin.sessions.conversation.positions import Span, number
 from chatmemory.admin.text import visible
 from chatmemory.models import Message, Session
-from chatmemory.services.removal.matching import Occurrence, occurrence_in_message
+from chatmemory.services.redaction.matching import Occurrence, occurrence_in_message
 
 SCANNED_ROWS = 10_000
 """Messages that one request searches."""
@@ -106,12 +106,12 @@ class SearchView(ConversationPage):
             title=_("Search"),
             text=text,
             found=found,
-            results=[] if found is None else self._results(session, found),
+            results=[] if found is None else self._hits_with_urls(session, found),
             removed=is_removed_searched,
             more_url=found and self.url("session_search", session.pk, q=text, before=found.low),
         )
 
-    def _results(self, session: Session, found: Found) -> list[tuple[Hit, str]]:
+    def _hits_with_urls(self, session: Session, found: Found) -> list[tuple[Hit, str]]:
         """Return the hits with the URLs of their places in the transcript."""
         return [
             (hit, self.page_url(session.pk, fragment=f"m{hit.message.seq}", seq=hit.message.seq))

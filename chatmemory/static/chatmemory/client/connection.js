@@ -1,8 +1,8 @@
 // A websocket that reconnects after a lost connection.
 
-import {CLOSE_RATE_LIMITED, FATAL_CLOSES, SILENCE_SECONDS} from "../constants.js";
+import {CLOSE_RATE_LIMITED, FATAL_CLOSES, SILENCE_SECONDS} from "../shared/constants.js";
 
-/** @import {ByeFrame, ClientFrame, ConnectionState, Ending, ServerFrame, TicketSource} from "../types.d.ts" */
+/** @import {ByeFrame, ClientFrame, ConnectionState, Ending, ServerFrame, TicketSource} from "./types.d.ts" */
 
 const FIRST_RETRY_MS = 500;
 const MAX_RETRY_MS = 10_000;

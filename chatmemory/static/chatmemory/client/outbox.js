@@ -1,9 +1,9 @@
-// Messages that are not acknowledged yet. Only one is in flight at a time, so they arrive in order.
+// The unacknowledged messages. Only one is in flight at a time, so they arrive in order.
 
-import {CLOSE_TOO_LARGE} from "../constants.js";
+import {CLOSE_TOO_LARGE} from "../shared/constants.js";
 import {randomId} from "./ids.js";
 
-/** @import {ClientOptions, ErrorFrame, Failure, OkFrame, OutboxEntry, RequestFrame, SendFrame} from "../types.d.ts" */
+/** @import {ClientOptions, ErrorFrame, Failure, OkFrame, OutboxEntry, RequestFrame, SendFrame} from "./types.d.ts" */
 
 const FIRST_HOLD_MS = 1_000;
 const MAX_HOLD_MS = 30_000;

@@ -1,6 +1,6 @@
 // Finds out why websockets are refused. Loaded after several failed handshakes.
 
-import {gettext as _} from "../language.js";
+import {gettext as _} from "../shared/language.js";
 
 const DOCS = "docs/running.md of django-chatmemory, “A page that cannot connect”";
 

@@ -1,6 +1,6 @@
 // Frames that the server answers with one `ok` or `error` each.
 
-/** @import {ErrorFrame, Failure, OkFrame, RequestFrame} from "../types.d.ts" */
+/** @import {ErrorFrame, Failure, OkFrame, RequestFrame} from "./types.d.ts" */
 
 export class Requests {
   #lastId = 0;

@@ -1,6 +1,6 @@
 // Calls of the REST API: login, repeats after a lost connection, problems.
 
-/** @import {Call, Problem, RestOptions} from "../rest-types.d.ts" */
+/** @import {Call, Problem, RestOptions} from "./rest-types.d.ts" */
 
 const MAX_REPEATS = 3;
 const FIRST_PAUSE_MS = 500;

@@ -1,6 +1,6 @@
 // The received data of a session: its head, its rows and the texts of running turns.
 
-/** @import {BlockFrame, DeltaFrame, MessageFrame, ProgressEvent, SessionFrame, SnapshotFrame, Stream} from "../types.d.ts" */
+/** @import {BlockFrame, DeltaFrame, MessageFrame, ProgressEvent, SessionFrame, SnapshotFrame, Stream} from "./types.d.ts" */
 
 const FINAL_STATES = new Set(["ended", "failed"]); // of a progress event
 

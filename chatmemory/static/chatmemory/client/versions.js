@@ -1,7 +1,7 @@
 // Which rows belong to the conversation: an edit or a second answer supersedes a range of rows, which
 // stays stored as an older version of the turn.
 
-/** @import {MessageFrame, OutboxEntry, PathItem, Range, SessionFrame, Version} from "../types.d.ts" */
+/** @import {MessageFrame, OutboxEntry, PathItem, Range, SessionFrame, Version} from "./types.d.ts" */
 
 /** @typedef {{rows: Map<number, MessageFrame>, replaced: Range[], firstSeq: number}} Conversation */
 

@@ -1,1 +1,0 @@
-"""The pages of numbers and of health."""

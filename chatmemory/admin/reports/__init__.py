@@ -1,0 +1,1 @@
+"""Pages of tables in place of a list of rows; optional apps add theirs."""

@@ -1,1 +1,0 @@
-"""The benchmark: `manage.py chatmemory_bench`."""

@@ -1,0 +1,1 @@
+"""Derived rows: what other apps make from messages."""

@@ -1,0 +1,1 @@
+"""When each maintenance task last ran, and when it is due again."""

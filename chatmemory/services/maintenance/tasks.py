@@ -1,0 +1,62 @@
+"""The maintenance tasks: how often each is due, and the command that runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from django.db.models import TextChoices
+
+from chatmemory.models import Maintenance
+
+TOLERANCE: Final = timedelta(hours=2)
+"""How much longer a run may take than the last one, before the task is due."""
+
+Task = Maintenance.Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How often a task is due, and what runs it."""
+
+    task: TextChoices
+    days: int
+    command: str
+
+    @property
+    def due_after(self) -> timedelta:
+        """The time after a success until the task is due again."""
+        return timedelta(days=self.days) + TOLERANCE
+
+
+_schedules: dict[str, Schedule] = {}
+
+
+def register_task(task: TextChoices, *, days: int, command: str) -> None:
+    """Let Health show a task of an optional app, from `ready()`; a repeated call changes nothing.
+
+    Raises ValueError if another task has the same code.
+    """
+    schedule = Schedule(task=task, days=days, command=command)
+    known = _schedules.setdefault(task.value, schedule)
+    if known.task is not task or known != schedule:
+        raise ValueError(f"Another maintenance task has the code {task.value!r}.")
+
+
+def schedules() -> list[Schedule]:
+    """Return the schedules of all tasks, those of the core first."""
+    return list(_schedules.values())
+
+
+def check_registered(task: TextChoices) -> None:
+    """Raise LookupError for a task that Health would not show."""
+    if task.value not in _schedules:
+        raise LookupError(f"Unknown maintenance task {task.value!r}: register_task() adds it.")
+
+
+register_task(Task.EXPIRE, days=1, command="chatmemory_expire")
+register_task(Task.VACUUM, days=1, command="chatmemory_vacuum")
+register_task(Task.VERIFY, days=1, command="chatmemory_audit_verify")
+register_task(Task.SEAL, days=1, command="chatmemory_audit_verify")
+register_task(Task.CHECK, days=7, command="chatmemory_check")

@@ -1,1 +1,0 @@
-"""Daily numbers that outlive the rows they count, and records of maintenance."""

@@ -1,0 +1,1 @@
+"""Redact: find a text in everything that is stored, and delete the content of messages."""

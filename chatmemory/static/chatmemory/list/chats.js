@@ -1,0 +1,61 @@
+// The list of chats. What is seldom needed is loaded later.
+
+import {mark, person, search, seenKey} from "./marks.js";
+
+const channel = new BroadcastChannel(`chatmemory:${person}`);
+const isMac = /^(Mac|iP)/.test(navigator.platform);
+
+async function refresh() {
+  if (document.hidden) return; // it follows when the page is shown
+  mark();
+  // Without a connection the list stays; Firefox tries again on the next page.
+  const module = await import("./list.js").catch(() => null);
+  module?.refresh();
+}
+
+// A change here also changes the list in other tabs.
+for (const name of ["changed", "message", "title"]) {
+  document.addEventListener(`chatmemory:${name}`, () => {
+    channel.postMessage(name);
+    refresh();
+  });
+}
+channel.addEventListener("message", refresh);
+addEventListener("focus", refresh);
+document.addEventListener("visibilitychange", refresh);
+addEventListener("storage", ({key}) => key === seenKey && mark());
+mark();
+
+document.addEventListener("click", async (event) => {
+  const {target, ctrlKey, metaKey} = event;
+  const selector = ".cm-options, .cm-more, .cm-notice :is(a, button)";
+  const control = target instanceof Element && target.closest(selector);
+  if (!(control instanceof HTMLElement) || ctrlKey || metaKey) return;
+  event.preventDefault();
+  const isMore = control.matches(".cm-more");
+  const loading = isMore ? import("./list.js") : import("./menu.js");
+  const module = await loading.catch(() => null);
+  if (!module) follow(control);
+  else if ("loadMore" in module) module.loadMore();
+  else module.onClick(control);
+});
+
+// Do the same as without JavaScript.
+/** @param {HTMLElement} control */
+function follow(control) {
+  if (control instanceof HTMLAnchorElement) location.assign(control.href);
+  else if (control instanceof HTMLButtonElement) control.form?.requestSubmit(control);
+}
+
+const startSearch = async () => (await import("./search.js")).start();
+search.addEventListener("focus", startSearch, {once: true});
+if (search === document.activeElement) startSearch();
+addEventListener("keydown", (event) => {
+  const {key, shiftKey, altKey, ctrlKey, metaKey} = event;
+  if (key.toLowerCase() !== "k" || shiftKey || altKey || !(isMac ? metaKey : ctrlKey)) return;
+  if (document.querySelector("dialog[open]")) return;
+  event.preventDefault();
+  search.select();
+  // On a narrow screen, the list has a page of its own.
+  if (!search.checkVisibility()) location.assign(`${search.form?.action}#cm-search`);
+});

@@ -1,0 +1,1 @@
+"""Statistics: figures of each day that outlive the rows they count. An optional app."""

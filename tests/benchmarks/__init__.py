@@ -1,1 +1,0 @@
-"""Benchmarks. Each has its own make target."""

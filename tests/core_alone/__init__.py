@@ -1,0 +1,1 @@
+"""A project without the optional apps."""

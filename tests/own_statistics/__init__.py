@@ -1,0 +1,1 @@
+"""A host's app that is named as the optional app of chatmemory."""

@@ -1,0 +1,1 @@
+"""Programs that measure or torture the app, with their own tests beside them."""

@@ -1,0 +1,1 @@
+"""Benchmarks of single parts: `python -m tests.programs.benchmarks.NAME`."""

@@ -1,0 +1,1 @@
+"""`python -m tests.programs.partitions`: what partitions of the tables of rows cost."""

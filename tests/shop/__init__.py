@@ -1,0 +1,1 @@
+"""An app of a host with rows that are made from messages. Only tests install it."""

@@ -1,5 +1,0 @@
-"""Cause real faults of real servers; compare what clients saw with what is stored.
-
-`make torture`, or `python -m tests.torture --plan kill --seed 7`. docs/torture.md describes the
-plans.
-"""
