@@ -115,18 +115,11 @@ def _count_turns(limit: datetime, size: int) -> tuple[int, bool]:
         ended = uncounted(Turn.objects.filter(ended_at__lte=limit), until)
         ends = ended.order_by("ended_at").values_list("ended_at", flat=True)
         last: Any = ends[size - 1 : size].first()
-        end = limit if last is None else min(limit, _not_before(last))
+        # Behind the last one: SQLite compares texts, and the text of its time may have more digits.
+        end = limit if last is None else min(limit, last + timedelta(microseconds=1))
         counted = add_turns(ended.filter(ended_at__lte=end))
         move(watermark, turns=end.isoformat())
         return counted, last is not None
-
-
-def _not_before(moment: datetime) -> datetime:
-    """Return a time that is not before this one on any database.
-
-    SQLite compares texts, and has `12:00:00.000` after `12:00:00`.
-    """
-    return moment if moment.microsecond else moment + timedelta(microseconds=1)
 
 
 def _count_rows(name: str, limit: datetime, size: int) -> tuple[int, bool]:

@@ -204,13 +204,12 @@ def test_concurrent_calls_count_each_row_once():
     assert (counted(), activity("messages"), activity("sessions")) == (20, 8, 1)
 
 
-def test_a_turn_that_ended_at_a_whole_second_is_counted_once(talk):
-    """SQLite's clock writes `12:00:00.000`, and Django's parameter is `12:00:00`."""
-    if connection.vendor != "sqlite":
-        pytest.skip("only SQLite compares times as texts")
+@pytest.mark.parametrize("digits", ["", ".000", ".123", ".123000", ".123456"])
+def test_a_time_of_any_number_of_digits_is_counted_once(talk, digits):
+    """SQLite's clock writes three, a parameter three or six, and `F() + timedelta` six or none."""
     add_turn(talk)
     with connection.cursor() as cursor:
-        cursor.execute("UPDATE chatmemory_turn SET ended_at = '2026-03-01 12:00:00.000'")
+        cursor.execute("UPDATE chatmemory_turn SET ended_at = %s", [f"2026-03-01 12:00:00{digits}"])
     statements = []
 
     def stop_a_loop(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
