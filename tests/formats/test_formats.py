@@ -436,7 +436,9 @@ def test_memory_does_not_grow_with_the_number_of_messages(mira, monkeypatch, for
     for count in (few, many):
         session = make_session(f"talk{count}", owner=mira, last_seq=count)
         fill(session, count)
-        peaks.append(peak_of(export_sessions(Session.objects.filter(pk=session.pk), format=format)))
+        one = Session.objects.filter(pk=session.pk)
+        # The lower of two: other threads and growing caches of the process only ever add.
+        peaks.append(min(peak_of(export_sessions(one, format=format)) for _ in range(2)))
     assert peaks[1] < 2 * peaks[0]
 
 

@@ -941,21 +941,24 @@ def test_the_import_of_a_long_session_continues_after_a_kill(live_database_env, 
 @pytest.mark.long
 def test_memory_does_not_grow_with_the_number_of_lines(owner, monkeypatch):
     monkeypatch.setattr(importing, "CHUNK_ROWS", 50)
-    peaks = {}
-    for total in (200, 1_000):
+
+    def peak_of(key: str, total: int) -> int:
         rows = (message(seq, text="x" * 2_000) for seq in range(1, total + 1))
         lines = (
-            json.dumps(line).encode()
-            for line in chain([head(str(total), total)], rows, [end(total)])
+            json.dumps(line).encode() for line in chain([head(key, total)], rows, [end(total)])
         )
         target = Target(by=BY, scope=user_scope(owner))
         outcomes = import_lines(enumerate(lines, 1), target=target)
         tracemalloc.start()
         [outcome] = outcomes
-        peaks[total] = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
         assert outcome.messages == total
-    assert peaks[1_000] < 2 * peaks[200]
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    # The lower of two: other threads and growing caches of the process only ever add.
+    few, many = (min(peak_of(f"{total}-{n}", total) for n in range(2)) for total in (200, 1_000))
+    assert many < 2 * few
 
 
 @pytest.mark.database
