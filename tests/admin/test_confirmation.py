@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from threading import Event
 from urllib.parse import quote
@@ -227,15 +228,33 @@ def test_an_action_from_the_list_leads_back_to_its_filters_and_position(admin, c
     page = admin.get(here)
     assert notices(page) == [f"{done[count]} Undo Details"]
     undo = f"{job_url(Job.objects.get(), 'undo/')}?back={quote(here)}"
-    assert f'href="{undo}"' in page.content.decode()
-    back = admin.post(undo, {"reason": "Undo: spam"})
+    assert (
+        f'<form class="chatmemory-follow" method="post" action="{undo}">' in page.content.decode()
+    )
+    back = admin.post(undo)  # what its button sends
     assert back["Location"] == here
+    assert [job.reason for job in Job.objects.order_by("pk")] == ["spam", "Undo: spam"]
     restored = {
         1: "4 messages of “Talk 0” restored.",
         2: "2 conversations restored. 8 messages restored.",
     }
     assert notices(admin.get(here)) == [f"{restored[count]} Details"]
     assert not Session.objects.filter(removed_at__isnull=False).exists()
+
+
+def test_the_undo_in_a_message_has_the_token_of_the_browser(talk):
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(make_user("root", is_staff=True, is_superuser=True))
+    address = action_url("archive", talk)
+    token = browser.get(address).context["csrf_token"]
+    given = {"reason": "old", "count": 1, "csrfmiddlewaretoken": token}
+    page = browser.post(address, given, follow=True).content.decode()
+    action, sent = re.findall(
+        r'<form class="chatmemory-follow" .*? action="(.*?)"><input .*? value="(.*?)">', page
+    )[0]
+    assert browser.post(action).status_code == 403
+    assert browser.post(action, {"csrfmiddlewaretoken": sent}).status_code == 302
+    assert not Session.objects.filter(archived_at__isnull=False).exists()
 
 
 def test_skipped_sessions_are_in_the_one_message(admin):

@@ -88,6 +88,10 @@ def test_undo_a_purge(chapter, sign_in):
     page = sign_in(LEAD)
     purge = f"/admin/chatmemory/session/action/purge/?session={talk.pk}"
     page.client.post(purge, {"reason": "spam", "count": 4})
+    page.open("/admin/chatmemory/session/")
+    page.press("Undo")
+    assert last_action() == ("restore", "olga", "Undo: spam")
+    page.client.post(purge, {"reason": "spam", "count": 4})
     page.click("Conversations")
     page.click("Jobs")
     page.follow("Purge:")

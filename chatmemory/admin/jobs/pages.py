@@ -140,11 +140,11 @@ class UndoPage(OneJobPage):
         return super().dispatch(request, *args, **kwargs)
 
     def get(self, request: HttpRequest, pk: int) -> HttpResponse:
-        reason = f"{_('Undo')}: {visible(self.job.reason)}" if self.job.reason else _("Undo")
-        return self.render(ActionForm(initial={"reason": reason}))
+        return self.render(ActionForm(initial=self.default()))
 
     def post(self, request: HttpRequest, pk: int) -> HttpResponse:
-        form = ActionForm(request.POST)
+        # The button in the message of an action sends no reason.
+        form = ActionForm(request.POST if "reason" in request.POST else self.default())
         if not form.is_valid():
             return self.render(form)
         order = self.order(form.cleaned_data["reason"], self.permission)
@@ -163,6 +163,10 @@ class UndoPage(OneJobPage):
         execute(claim_of(undo))
         undo.refresh_from_db()
         return self.answer(undo, self.back, name) if self.back else self.to_job(undo.pk, "")
+
+    def default(self) -> dict[str, str]:
+        reason = visible(self.job.reason)
+        return {"reason": f"{_('Undo')}: {reason}" if reason else str(_("Undo"))}
 
     def own_undo_of(self, job: Job) -> Job | None:
         """Return the job by which this operator undid another one."""
