@@ -161,6 +161,15 @@ async def atitle(messages, session):
     return "Title"
 
 
+def instructions(session):
+    return f"Prompt {query()}"
+
+
+async def ainstructions(session):
+    await aquery()
+    return "Prompt"
+
+
 def socket_user(scope):
     query()
     return User.objects.get()
@@ -219,6 +228,8 @@ CASES = [
     ("RESPONDER", "factory", run_turn),
     ("TITLE", "title", run_turn),
     ("TITLE", "atitle", run_turn),
+    ("INSTRUCTIONS_FOR", "instructions", run_turn),
+    ("INSTRUCTIONS_FOR", "ainstructions", run_turn),
     ("TOKEN_COUNTER", "query", run_turn),
     ("REACH", "query", check_login),
     ("SOCKET_AUTH", "socket_user", open_socket),
@@ -302,6 +313,19 @@ def test_only_the_session_of_a_staff_member_shows_the_error_of_a_bot(ann, live, 
     User.objects.update(is_staff=is_staff)
     shown = "\n\n```text\nLookupError: no order hi\n```\n" if is_staff else ""
     assert answer(ann, settings, "failing").text == f"So far, {shown}"
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_staff", [True, False])
+def test_a_missing_key_is_named_to_staff_alone(ann, live, settings, monkeypatch, is_staff):
+    User.objects.update(is_staff=is_staff)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "RESPONDER": "openai:gpt-5"}
+    run_turn(ann)
+    reply = Message.objects.get(role="assistant")
+    assert reply.error == "model_access_denied"
+    assert ("OPENAI_API_KEY" in reply.text) is is_staff
 
 
 @pytest.mark.django_db(transaction=True)
