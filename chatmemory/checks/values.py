@@ -76,6 +76,7 @@ FUNCTIONS = {
     "REACH": (None, 1),
     "TITLE": (None, 2),
     "INSTRUCTIONS_FOR": (None, 1),
+    "NEW_SESSION": (None, 2),
 }
 """Settings that are a dotted path to a function: the value that means no function, and the number
 of its arguments."""

@@ -170,6 +170,10 @@ async def ainstructions(session):
     return "Prompt"
 
 
+def new_session(by, asked):
+    return {"title": f"Session {query()}"}
+
+
 def socket_user(scope):
     query()
     return User.objects.get()
@@ -210,6 +214,11 @@ def check_login(ann):
     in_loop(in_pool(logins.check_login)(Login.of(ann.user)))
 
 
+def open_new_session(ann):
+    key = f"new{Session.objects.count()}"
+    in_loop(in_pool(services.open_session)(session_key=key, by=services.Actor.user(ann.user)))
+
+
 def open_from_embed(ann):
     headers = [(b"host", b"testserver"), (b"origin", b"https://shop.example")]
     in_loop(ais_allowed_origin({"headers": headers}, may_be_embed=True))
@@ -230,6 +239,7 @@ CASES = [
     ("TITLE", "atitle", run_turn),
     ("INSTRUCTIONS_FOR", "instructions", run_turn),
     ("INSTRUCTIONS_FOR", "ainstructions", run_turn),
+    ("NEW_SESSION", "new_session", open_new_session),
     ("TOKEN_COUNTER", "query", run_turn),
     ("REACH", "query", check_login),
     ("SOCKET_AUTH", "socket_user", open_socket),
