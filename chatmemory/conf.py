@@ -78,6 +78,24 @@ class Settings:
     `openai:gpt-5`, or a dotted path to a Runnable, to a factory `f(session)` that returns one, or
     to an async generator function `f(messages, session)`."""
 
+    INSTRUCTIONS = Setting("")
+    """The system prompt of sessions without `instructions` of their own. Like the result of
+    INSTRUCTIONS_FOR, it is read at each turn and not stored: a new prompt reaches old sessions."""
+
+    INSTRUCTIONS_FOR = Setting[str | None](None)
+    """Selects the system prompt of sessions without `instructions` of their own: the dotted path of
+    a function, sync or async, from the session to a text; INSTRUCTIONS applies if it returns None
+    or an empty text. If it fails, the turn fails with `instructions_failed`."""
+
+    NEW_SESSION = Setting[str | None](None)
+    """Completes a person's new session before it is stored: the dotted path of a function from a
+    `chatmemory.services.Actor` and a dict of what the client sent (`session_key`, `title`) to a
+    dict with any of `title`, `instructions`, `metadata`, `expires_at` and `ttl_seconds`, as
+    `open_session` accepts them, or None. It may query the database, and be called more than once
+    for one session. An error of `chatmemory.errors` that it raises is the answer to the client,
+    such as `Forbidden("Your plan has no chat.")`; every other error is `internal`. In both cases
+    nothing is stored."""
+
     TITLE = Setting[str | None](None)
     """Names new sessions: the dotted path of a function, sync or async, from the messages (those
     that a responder gets, and its reply) and the session to a title. It is called after a complete

@@ -156,6 +156,12 @@ class ResponderError(ModelError):
     code = "responder_error"
 
 
+class InstructionsFailed(ModelError):
+    """The function of INSTRUCTIONS_FOR failed. An operator must check its code."""
+
+    code = "instructions_failed"
+
+
 class TurnEndError(ModelError):
     """What an app stores at the end of a turn failed. An operator must check its code."""
 

@@ -75,7 +75,7 @@ def read_window(session: Session, *, only_if: Mapping[str, object] | None = None
     rows = _within(limits, reader)
     tokens = sum(row[2] for row in rows)
     window = Window(
-        messages=_arranged(_instructions(session) + _with_results(reversed(rows))),
+        messages=arranged(_instructions(session) + _with_results(reversed(rows))),
         tokens=tokens,
         is_over=tokens > limits.tokens or len(rows) > limits.messages,
         is_checked=reader.count == 1 and reader.has_rows,
@@ -295,7 +295,7 @@ def _with_results(selected: Iterable[_Candidate]) -> list[dict[str, object]]:
     return messages
 
 
-def _arranged(messages: list[dict[str, object]]) -> list[dict[str, object]]:
+def arranged(messages: list[dict[str, object]]) -> list[dict[str, object]]:
     """Arrange the messages as WINDOW_SYSTEM_FIRST and WINDOW_JOIN require."""
     if settings.WINDOW_SYSTEM_FIRST:
         messages.sort(key=lambda message: message["role"] != "system")

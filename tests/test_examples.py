@@ -15,7 +15,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from channels.routing import ProtocolTypeRouter
 from django.contrib import admin
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.core.checks import ERROR, run_checks
 from django.core.management import call_command
 from django.test import AsyncRequestFactory
@@ -25,11 +25,12 @@ from langchain_core.prompts import ChatPromptTemplate
 
 from chatmemory import services
 from chatmemory.admin import ChatMemoryUserAdminMixin, SessionAdmin
+from chatmemory.errors import Forbidden
 from chatmemory.memory import ChatMemory
 from chatmemory.models import AuditEntry, Message, Session
 from chatmemory.services import SERVER, Actor
 from chatmemory.services.turns.progress import finish_turn
-from tests.factories import BY, make_messages, make_session, make_user
+from tests.factories import BY, make_messages, make_session, make_user, make_visitor
 
 pytestmark = pytest.mark.django_db
 
@@ -113,6 +114,28 @@ def test_a_receiver_defers_a_message_during_a_reply(
     finish_turn(claim=claim, status="complete", message={"role": "assistant", "content": "Soon."})
     rows = services.read_history(**address).rows
     assert [row.text for row in rows] == ["Where?", "Soon.", "Your order 7 was shipped."]
+
+
+def test_a_new_session_gets_what_its_group_needs_or_is_refused(monkeypatch, settings):
+    module = ModuleType("chats_of_the_shop")
+    module.__dict__.update(run_example("docs/hooks.md", "def begin(by, asked)"))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "NEW_SESSION": f"{module.__name__}.begin"}
+    user = make_user()
+    with pytest.raises(Forbidden, match="no chat"):
+        services.open_session(session_key="a", by=Actor.user(user))
+    user.groups.add(Group.objects.create(name="gold"))
+    session = services.open_session(session_key="a", by=Actor.user(user))
+    assert (session.instructions, session.metadata) == ("You serve gold.", {"group": "gold"})
+    visitor = make_visitor().actor
+    assert services.open_session(session_key="a", by=visitor).ttl_seconds == 86_400
+
+
+def test_the_example_of_a_system_prompt_names_the_person():
+    names = run_example("docs/responders.md", "def instructions_for(session)")
+    user = make_user(first_name="Ann")
+    assert "You talk to Ann." in names["instructions_for"](make_session(owner=user))
+    assert names["instructions_for"](make_session("other")) is None
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/langchain.md"])

@@ -35,7 +35,7 @@ from chatmemory.protocol import (
     client_frames,
 )
 from chatmemory.protocol.shapes import Rule, Shape
-from chatmemory.services import sessions
+from chatmemory.services import session_fields
 from chatmemory.services.turns import admission
 from tests import frames
 
@@ -312,7 +312,7 @@ def test_the_session_frame_has_the_fields_of_a_head_and_of_the_feed():
 
 def test_the_schema_has_the_bounds_that_services_check():
     assert protocol.BUSY_POLICIES == admission.BUSY_POLICIES
-    assert protocol.MAX_TITLE_CHARS == sessions.MAX_TITLE_CHARS
+    assert protocol.MAX_TITLE_CHARS == session_fields.MAX_TITLE_CHARS
     assert client_frames.MAX_REASON_CHARS == MAX_FEEDBACK_CHARS
     assert [*client_frames.FEEDBACK] == models.Feedback.Value.values
 

@@ -22,7 +22,7 @@ def check_session_key(key: str) -> None:
     check_value(key, "key")
 
 
-def check_length(field: str, value: str, min_chars: int, max_chars: int) -> None:
+def check_length(field: str, value: object, min_chars: int, max_chars: int) -> None:
     """Check the length of a text. Raises BadInput; TypeError if it is not a str."""
     if not isinstance(value, str):
         raise TypeError(f"{field} must be a str, not {type(value).__name__}")

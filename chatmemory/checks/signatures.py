@@ -16,22 +16,37 @@ KINDS_HINT = (
     "Name an async generator function, a factory, or a Runnable: a chat model, a chain or a "
     "compiled graph."
 )
+LIBRARY_HINT = "{name} is of {module}: name your own function, or an object that it returned."
 SYNC_HINT = "A generator function must be `async def`, so that it blocks no other reply."
+
+_LIBRARIES = (
+    "asgiref",
+    "channels",
+    "django",
+    "functools",
+    "langchain",
+    "langchain_core",
+    "langgraph",
+)
+"""Packages whose functions and classes accept no session, such as LangChain's decorator `tool`."""
 
 
 def hint_for(found: Any) -> str | None:
     """Return how to correct an object that cannot be a responder; None if it may be one."""
     if inspect.isasyncgenfunction(found) or inspect.isasyncgenfunction(type(found).__call__):
-        return None if _accepts(found, 2) else GENERATOR_HINT
+        return None if accepts(found, 2) else GENERATOR_HINT
     if inspect.isgeneratorfunction(found):
         return SYNC_HINT
     if inspect.isroutine(found) or inspect.isclass(found):
-        return None if _accepts(found, 1) else FACTORY_HINT
+        module = getattr(found, "__module__", None) or ""
+        if module.partition(".")[0] in _LIBRARIES:
+            return LIBRARY_HINT.format(name=found.__qualname__, module=module)
+        return None if accepts(found, 1) else FACTORY_HINT
     return None if _is_runnable(found) else KINDS_HINT
 
 
-def _accepts(function: Callable[..., Any], count: int) -> bool:
-    """Whether a function can be called with this number of arguments; true if it is unknown."""
+def accepts(function: Callable[..., Any], count: int) -> bool:
+    """Return whether a function accepts this number of arguments; true if it is unknown."""
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:

@@ -17,6 +17,7 @@ from django.utils.module_loading import import_string
 
 from chatmemory.access.embeds import address_of
 from chatmemory.checks.responders import check_responder, import_hint
+from chatmemory.checks.signatures import accepts
 from chatmemory.conf import Duration, OptionalDuration, Setting, Settings, settings
 from chatmemory.services.retention.rules import MAX_AGE_SECONDS, retention_rules
 from chatmemory.services.turns.admission import BUSY_POLICIES
@@ -69,13 +70,16 @@ MAY_BE_ZERO = ("DRAIN",)
 """Durations that may be 0."""
 
 FUNCTIONS = {
-    "TOKEN_COUNTER": "approximate",
-    "SOCKET_AUTH": None,
-    "VALID_LOGINS": None,
-    "REACH": None,
-    "TITLE": None,
+    "TOKEN_COUNTER": ("approximate", 1),
+    "SOCKET_AUTH": (None, 1),
+    "VALID_LOGINS": (None, 1),
+    "REACH": (None, 1),
+    "TITLE": (None, 2),
+    "INSTRUCTIONS_FOR": (None, 1),
+    "NEW_SESSION": (None, 2),
 }
-"""Settings that are a dotted path to a function, with the value that means no function."""
+"""Settings that are a dotted path to a function: the value that means no function, and the number
+of its arguments."""
 
 MIN_HEALTH_TOKEN_CHARS = 32
 
@@ -96,6 +100,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
         *_check_flags(),
         *_check_durations(),
         *_check_functions(),
+        *_check_instructions(),
         *_check_audit_keys(),
         *_check_health_token(),
         *_check_erasure_list(),
@@ -217,16 +222,33 @@ def _check_durations() -> list[checks.CheckMessage]:
 
 
 def _check_functions() -> list[checks.CheckMessage]:
-    """Check that the functions named by dotted paths exist and are callable."""
-    return [
-        checks.Error(
-            f"CHATMEMORY[{name!r}]: {path!r} cannot be imported or is not callable.",
-            hint=_function_hint(path),
-            id="chatmemory.E004",
-        )
-        for name, default in FUNCTIONS.items()
-        if (path := getattr(settings, name)) != default and not _is_function(path)
-    ]
+    """Check that the functions named by dotted paths exist, and accept their arguments."""
+    found: list[checks.CheckMessage] = []
+    for name, (default, arguments) in FUNCTIONS.items():
+        path = getattr(settings, name)
+        if path == default:
+            continue
+        if not _is_function(path):
+            problem = "cannot be imported or is not callable"
+            hint = _function_hint(path)
+        elif not accepts(import_string(path), arguments):
+            problem = f"does not accept {arguments} argument{'s' if arguments > 1 else ''}"
+            hint = "docs/settings.md describes how it is called."
+        else:
+            continue
+        message = f"CHATMEMORY[{name!r}]: {path!r} {problem}."
+        found.append(checks.Error(message, hint=hint, id="chatmemory.E004"))
+    return found
+
+
+def _check_instructions() -> list[checks.CheckMessage]:
+    """Check that INSTRUCTIONS is a text."""
+    text: object = settings.INSTRUCTIONS
+    if isinstance(text, str):
+        return []
+    message = "CHATMEMORY['INSTRUCTIONS'] must be a string."
+    hint = "INSTRUCTIONS_FOR names a function that selects the text for each session."
+    return [checks.Error(message, hint=hint, id="chatmemory.E002")]
 
 
 def _check_audit_keys() -> list[checks.CheckMessage]:

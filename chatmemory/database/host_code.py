@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +16,7 @@ from weakref import WeakSet
 
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections
+from django.utils.module_loading import import_string
 
 from chatmemory.database.pool import threads
 from chatmemory.database.threads import DaemonExecutor
@@ -74,6 +76,21 @@ async def fresh_connections() -> AsyncIterator[None]:
         if _current_task() is task:
             _is_host_code.reset(token)
             await _start_closing(is_only=is_only)
+
+
+async def call_host(path: str, *arguments: object, executor: HostExecutor | None = None) -> object:
+    """Call a function that a setting names, sync or async, and return its result.
+
+    It is imported, and a sync one called, in a thread of the executor, or of the loop's. Call it in
+    a block of `fresh_connections`.
+    """
+    loop = asyncio.get_running_loop()
+    # In a thread, since the import of LangChain and of a provider's package takes seconds.
+    function = await loop.run_in_executor(executor, import_string, path)
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments)
+    result: object = await loop.run_in_executor(executor, partial(function, *arguments))
+    return await result if inspect.isawaitable(result) else result
 
 
 def _use_host_executor() -> None:

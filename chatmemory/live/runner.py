@@ -30,8 +30,18 @@ from chatmemory.database.after_commit import aannounce_failure
 from chatmemory.database.host_code import HOST_THREADS, HostExecutor, fresh_connections
 from chatmemory.database.host_tests import require_shared_data
 from chatmemory.database.pool import threads
-from chatmemory.errors import BadInput, ChatMemoryError, MemoryUnavailable, ModelError, ModelTimeout
+from chatmemory.errors import (
+    BadInput,
+    ChatMemoryError,
+    InstructionsFailed,
+    MemoryUnavailable,
+    ModelAccessDenied,
+    ModelError,
+    ModelNotFound,
+    ModelTimeout,
+)
 from chatmemory.live.hub import hub
+from chatmemory.live.instructions import with_instructions
 from chatmemory.live.jobs import JobExecutor
 from chatmemory.live.keeper import Keeper
 from chatmemory.live.loops import LoopThread
@@ -316,7 +326,8 @@ class Runner:
             if request is None:
                 return
             run.seen = seen_of(request.session)
-            await self._stream(run, request)
+            async with fresh_connections():
+                await self._stream(run, await with_instructions(request))
         except _FenceLost:
             return
         except MemoryUnavailable:
@@ -327,12 +338,21 @@ class Runner:
             status, error = FAILED, str(problem)
         except TimeoutError:
             status, error = FAILED, ModelTimeout.code
+        except InstructionsFailed as problem:
+            status, error = FAILED, problem.code
+            cause = problem.__cause__ or problem
+            message = "turn %s: INSTRUCTIONS_FOR failed"
+            log_error(logger, message, run.claim.client_id, error=cause)
+            _explain(run, request, cause)
+            await aannounce_failure(run.claim.session_pk, run.claim.client_id, cause)
         except ModelError as problem:
             status, error = FAILED, problem.code
             is_ours = type(problem).__module__ == ModelError.__module__
             level = logging.WARNING if is_ours else logging.ERROR
             message = "turn %s ends as %s"
             log_error(logger, message, run.claim.client_id, error, error=problem, level=level)
+            if isinstance(problem, ModelAccessDenied | ModelNotFound) and problem.__cause__:
+                _explain(run, request, problem.__cause__)
             await aannounce_failure(run.claim.session_pk, run.claim.client_id, problem)
         except BaseException as problem:
             # A responder may raise SystemExit or CancelledError itself.
@@ -341,23 +361,14 @@ class Runner:
             status, error = FAILED, code_of(problem)
             message = "turn %s: the responder failed"
             log_error(logger, message, run.claim.client_id, error=problem)
-            await self._explain(run, request, problem)
+            _explain(run, request, problem)
+            await aannounce_failure(run.claim.session_pk, run.claim.client_id, problem)
         if run.save_task is not None:
             # The end would wait for the save's lane (Note [Lanes]). Until this task claims the end,
             # the keeper can still end the run.
             await asyncio.wait({run.save_task})
         if run.claim_end():
             await self._finish_run(run, status, error)
-
-    async def _explain(self, run: Run, request: Request | None, error: BaseException) -> None:
-        """Show the text of an error to developers: it may contain messages and keys."""
-        text = f"{type(error).__name__}: {text_of(error)}"[:MAX_ERROR_CHARS].replace("`", "'")
-        if django_settings.DEBUG:
-            logger.error("turn %s: %s", run.claim.client_id, text)
-        owner = request.session.owner if request is not None else None
-        if getattr(owner, "is_staff", False) and run.last is None:
-            run.add_text(f"\n\n```text\n{text}\n```\n" if run.chars else f"```text\n{text}\n```\n")
-        await aannounce_failure(run.claim.session_pk, run.claim.client_id, error)
 
     async def _finish_run(self, run: Run, status: str, error: str) -> None:
         """Store the end of a run. The caller has claimed it with `claim_end`."""
@@ -381,7 +392,7 @@ class Runner:
         run.window_tokens = request.window_tokens
         yielded_at = time.monotonic()
         # Without aclosing Python would close the generator later, in another task.
-        async with fresh_connections(), aclosing(responders.find()(request)) as pieces:
+        async with aclosing(responders.find()(request)) as pieces:
             async for piece in pieces:
                 match piece:
                     case Text(text):
@@ -487,3 +498,13 @@ async def _log_errors(work: Coroutine[Any, Any, None]) -> None:
 
 runner = Runner()
 """The runner of this process."""
+
+
+def _explain(run: Run, request: Request | None, error: BaseException) -> None:
+    """Show the text of an error to developers: it may contain messages and keys."""
+    text = f"{type(error).__name__}: {text_of(error)}"[:MAX_ERROR_CHARS].replace("`", "'")
+    if django_settings.DEBUG:
+        logger.error("turn %s: %s", run.claim.client_id, text)
+    owner = request.session.owner if request is not None else None
+    if getattr(owner, "is_staff", False) and run.last is None:
+        run.add_text(f"\n\n```text\n{text}\n```\n" if run.chars else f"```text\n{text}\n```\n")

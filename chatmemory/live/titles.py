@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Callable
-from typing import Any
-
-from django.utils.module_loading import import_string
 
 from chatmemory.conf import settings
-from chatmemory.database.host_code import HostExecutor, fresh_connections
+from chatmemory.database.host_code import HostExecutor, call_host, fresh_connections
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.logs import log_error
-from chatmemory.services.titles import Untitled, aread_untitled, astore_title
+from chatmemory.services.titles import aread_untitled, astore_title
 from chatmemory.services.turns.claims import Claim
 
 logger = logging.getLogger(__name__)
@@ -33,11 +28,12 @@ async def give_title(claim: Claim) -> None:
     Logs why it gets none. Runs in the runner's loop, since a chat model can be used in only one.
     """
     try:
-        untitled = await aread_untitled(claim=claim)
-        if untitled is None:
+        path, untitled = settings.TITLE, await aread_untitled(claim=claim)
+        if path is None or untitled is None:
             return
         async with fresh_connections(), asyncio.timeout(TITLE_SECONDS):  # Note [Timeouts]
-            title = await _title_of(untitled)
+            arguments = untitled.messages, untitled.session
+            title = await call_host(path, *arguments, executor=_threads)
         if isinstance(title, str):
             await astore_title(session=untitled.session, title=title)
         else:
@@ -47,18 +43,3 @@ async def give_title(claim: Claim) -> None:
         logger.warning("turn %s: the session gets no title: %s", claim.client_id, error.code)
     except Exception as error:  # the function is the host's code
         log_error(logger, "turn %s: TITLE failed", claim.client_id, error=error)
-
-
-async def _title_of(untitled: Untitled) -> object:
-    # Imported in a thread: LangChain and a provider's package take seconds.
-    function = await _in_thread(import_string, settings.TITLE)
-    arguments = untitled.messages, untitled.session
-    if inspect.iscoroutinefunction(function):
-        return await function(*arguments)
-    title = await _in_thread(function, *arguments)
-    return await title if inspect.isawaitable(title) else title
-
-
-async def _in_thread(function: Callable[..., Any], *arguments: object) -> Any:
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_threads, function, *arguments)

@@ -30,6 +30,7 @@ class AuditAction(models.TextChoices):
     ARCHIVE = "archive", _("Archived")
     UNARCHIVE = "unarchive", _("Unarchived")
     RENAME = "rename", _("Renamed")
+    UPDATE = "update", _("Updated")
     TAG = "tag", _("Tagged")
     UNTAG = "untag", _("Tag removed")
     STOP = "stop", _("Reply stopped")

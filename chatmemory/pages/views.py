@@ -35,6 +35,7 @@ RENDERED_ROWS = 100
 FAILURES = {
     "model_error": gettext_lazy("The model failed."),
     "responder_error": gettext_lazy("The bot failed. An operator has to fix this."),
+    "instructions_failed": gettext_lazy("The bot failed. An operator has to fix this."),
     "turn_end_error": gettext_lazy("The bot failed. An operator has to fix this."),
     "model_unavailable": gettext_lazy("The model is not available. Try again in a moment."),
     "model_timeout": gettext_lazy("The model took too long."),

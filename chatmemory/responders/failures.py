@@ -67,6 +67,9 @@ _CLASSES: Sequence[tuple[type[ModelError], Set[str], Set[int], Sequence[str]]] =
             "servicequotaexceeded",
             "credit balance is too low",
             "api key not valid",
+            "api key required",
+            "api_key client option must be set",
+            "missing credentials",
             "organization_restricted",
         ],
     ),
@@ -129,9 +132,9 @@ def kind_of(error: BaseException) -> type[ModelError] | None:
 
 
 def code_of(error: BaseException) -> str:
-    """Return the code of an error for which `kind_of` returns None."""
+    """Return the code of an error of a responder, or of its creation."""
     is_of_provider = any(map(_is_of_client, _causes(error)))
-    return (ModelError if is_of_provider else ResponderError).code
+    return (kind_of(error) or (ModelError if is_of_provider else ResponderError)).code
 
 
 def is_blocked(message: Mapping[str, object]) -> bool:
@@ -164,8 +167,13 @@ def _is_of_client(error: BaseException) -> bool:
         return True
     if attribute_of(error, "operation_name") in _BEDROCK:
         return True
-    # LangChain's client of Mistral raises the error of httpx.
-    return type(error).__name__ == "HTTPStatusError" and "/chat/completions" in text_of(error)
+    # LangChain's client of Mistral raises the error of httpx, and its models that of Pydantic.
+    match type(error).__name__:
+        case "HTTPStatusError":
+            return "/chat/completions" in text_of(error)
+        case "ValidationError":
+            return "validation error for Chat" in text_of(error)
+    return False
 
 
 def _status_of(error: BaseException) -> int | None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
 from django.db.models import F
-from django.utils.timezone import is_naive
 
 from chatmemory.access import rates
 from chatmemory.access.actors import INTERNAL_PREFIXES, Actor, owner_of, scope_for, visitor_of
@@ -17,11 +16,11 @@ from chatmemory.access.addresses import (
     MAX_SEQ,
     Address,
     address_lane,
-    check_length,
     check_session_key,
 )
 from chatmemory.access.visitors import lock_current_visitor
-from chatmemory.codec import CLIENT_PREFIX, check_value, dump_json, is_blank
+from chatmemory.codec import CLIENT_PREFIX, check_value
+from chatmemory.conf import settings
 from chatmemory.database.after_commit import announce_change
 from chatmemory.database.faults import write_connection
 from chatmemory.database.locks import locked_transaction
@@ -37,6 +36,7 @@ from chatmemory.database.retries import durably, retried
 from chatmemory.errors import (
     BadInput,
     Conflict,
+    Forbidden,
     Held,
     HistoryCleared,
     MemoryUnavailable,
@@ -57,18 +57,19 @@ from chatmemory.models import (
 )
 from chatmemory.services.audit.entries import check_reason, record
 from chatmemory.services.removal.hide import purge_expired
+from chatmemory.services.session_fields import (
+    UNCHANGED,
+    Unchanged,
+    check_fields,
+    fields_of_host,
+)
 
 T = TypeVar("T")
 
 MAX_ATTEMPTS = 3
 """Attempts of a write that is refused for no visible reason: the reason may just have ended."""
 
-MAX_TITLE_CHARS = 200
 MAX_PAGE = 1_000
-MAX_METADATA_BYTES = 8_192
-"""As JSON. Small, since a list of sessions contains the metadata of each."""
-MAX_TTL_SECONDS = 2**31 - 1
-"""68 years; what a column of 32 bits can hold."""
 
 
 def sessions_of(by: Actor, scope: str | None = None) -> SessionQuerySet:
@@ -153,24 +154,23 @@ def open_session(
         raise BadInput(message, field="session_key")
     if scope.startswith(INTERNAL_PREFIXES):
         raise BadInput("No session can be opened in this scope.", field="scope")
-    check_title(title)
-    check_value(instructions, "instructions")
-    _check_metadata(dict(metadata or {}))
-    if expires_at is not None and (is_naive(expires_at) or expires_at <= datetime.now(UTC)):
-        raise BadInput("expires_at must be in the future and have a time zone.", field="expires_at")
-    if ttl_seconds is not None:
-        _check_ttl(ttl_seconds)
-    new = Session(
-        scope=scope,
-        key=session_key,
-        owner_id=owner_of(scope),
-        title=title,
-        instructions=instructions,
-        metadata=dict(metadata or {}),
-        expires_at=expires_at,
-        ttl_seconds=ttl_seconds,
-    )
+    fields: dict[str, object] = {
+        "title": title,
+        "instructions": instructions,
+        "metadata": dict(metadata or {}),
+        "expires_at": expires_at,
+        "ttl_seconds": ttl_seconds,
+    }
+    check_fields(fields)
+    if settings.NEW_SESSION is not None and not _exists(scope, session_key):
+        fields |= fields_of_host(by, session_key, title)
+    new = Session(scope=scope, key=session_key, owner_id=owner_of(scope), **fields)
     return _get_or_create(new, by)
+
+
+@retried(is_repeatable=True)
+def _exists(scope: str, key: str) -> bool:
+    return Session.objects.at(scope, key).exists()
 
 
 @retried(is_repeatable=True)
@@ -199,40 +199,75 @@ def update_session(
     by: Actor,
     title: str | None = None,
     pinned: bool | None = None,
+    instructions: str | None = None,
+    metadata: Mapping[str, object] | None = None,
+    expires_at: datetime | Unchanged | None = UNCHANGED,
+    ttl_seconds: int | Unchanged | None = UNCHANGED,
     expect_revision: int | None = None,
     reason: str = "",
     scope: str | None = None,
 ) -> Session:
-    """Rename a session, pin it or unpin it, and return the session; None changes nothing.
+    """Change a session, and return it; None, and UNCHANGED for the two ends, changes nothing.
 
     A title has up to 200 characters; without one, lists show the first message. A person can pin
-    up to 100 sessions. With `expect_revision`, a session that has changed since that revision is a
+    up to 100 sessions. `instructions`, `metadata` (which replaces all of it) and the ends are only
+    for operators and server code, with the bounds of `open_session`; an end of None is removed.
+    With `expect_revision`, a session that has changed since that revision is a
     Conflict, unless it already has the new values. The audit records who renamed another person's
-    session, with the reason, but no title.
-    Raises BadInput, NotFound, Held (its title stays), Conflict, MemoryUnavailable.
+    session, and each other change but pins, with the reason, but no content.
+    Raises BadInput, NotFound, Held (title, instructions and metadata stay), Conflict, Forbidden,
+    MemoryUnavailable.
     """
-    if title is not None:
-        check_title(title)
+    given: dict[str, object] = {
+        "title": title,
+        "instructions": instructions,
+        "metadata": None if metadata is None else dict(metadata),
+        "expires_at": expires_at,
+        "ttl_seconds": ttl_seconds,
+    }
+    ends = ("expires_at", "ttl_seconds")
+    fields = {
+        name: value
+        for name, value in given.items()
+        if value is not UNCHANGED and (value is not None or name in ends)
+    }
+    check_fields(fields)
     check_reason(reason)
+    if by.kind in ("user", "visitor") and fields.keys() - {"title"}:
+        raise Forbidden
     with locked_transaction():
         session = Address(session_key, by, scope).lock()
-        is_renamed = title not in (None, session.title)
+        changed = {name: new for name, new in fields.items() if getattr(session, name) != new}
         is_moved = pinned not in (None, session.pinned_at is not None)
-        if not is_renamed and not is_moved:
+        if not changed and not is_moved:
             return session
         if expect_revision not in (None, session.revision):
             raise Conflict(f"The session has changed since revision {expect_revision}. Reload it.")
-        if is_renamed and session.held_at is not None:
-            raise Held("The session is on hold, so its title cannot be changed.")
+        for name in changed.keys() - set(ends):
+            if session.held_at is not None:
+                raise Held(f"The session is on hold, so its {name} cannot be changed.")
         if is_moved:
             session.pinned_at = _pin_time(session) if pinned else None
-        session.title = session.title if title is None else title
+        for name, new in changed.items():
+            setattr(session, name, new)
         session.revision += 1
-        session.save(update_fields=["title", "pinned_at", "revision"])
+        session.save(update_fields=[*changed, "pinned_at", "revision"])
         announce_change(session.pk)
-        if is_renamed and by.kind in ("operator", "command"):
+        if "title" in changed and by.kind in ("operator", "command"):
             record(session, AuditAction.RENAME, by, reason)
+        if counts := {name: _size_of(new) for name, new in changed.items() if name != "title"}:
+            record(session, AuditAction.UPDATE, by, reason, **counts)
         return session
+
+
+def _size_of(value: object) -> int:
+    """Return what the audit records of a new value: its length, its number, or 1; 0 for none."""
+    match value:
+        case str() | dict():
+            return len(value)
+        case int():
+            return value
+    return int(value is not None)
 
 
 def _pin_time(session: Session) -> datetime:
@@ -241,28 +276,6 @@ def _pin_time(session: Session) -> datetime:
         message = f"You can pin up to {rates.MAX_PINNED} sessions. Unpin one first."
         raise BadInput(message, code="too_many", field="pinned", limit=rates.MAX_PINNED)
     return database_now(write_connection())
-
-
-def check_title(title: str) -> None:
-    """Check that every database can store a title, and that people see it; "" means no title.
-
-    Raises BadInput; TypeError if it is not a str.
-    """
-    check_length("title", title, 0, MAX_TITLE_CHARS)
-    check_value(title, "title")
-    if title and is_blank(title):
-        raise BadInput("title has no visible character.", code="empty", field="title")
-
-
-def _check_metadata(metadata: dict[str, object]) -> None:
-    check_value(metadata, "metadata")
-    if len(dump_json(metadata).encode()) > MAX_METADATA_BYTES:
-        raise BadInput(
-            f"metadata must have at most {MAX_METADATA_BYTES} bytes as JSON.",
-            code="too_large",
-            field="metadata",
-            limit=MAX_METADATA_BYTES,
-        )
 
 
 def write_or_open(
@@ -319,15 +332,6 @@ def read_page(
         if number is not None and abs(number) > MAX_SEQ:
             raise BadInput(f"{field} is out of range.", code="bad_number", field=field)
     return _page_of_session(session_key, by, scope, after=after, before=before, limit=limit)
-
-
-def _check_ttl(seconds: object) -> None:
-    """Check a session's lifetime after its last message. Raises BadInput, TypeError."""
-    if not isinstance(seconds, int) or isinstance(seconds, bool):
-        raise TypeError(f"ttl_seconds must be an integer, not {type(seconds).__name__}")
-    if not 1 <= seconds <= MAX_TTL_SECONDS:
-        message = f"ttl_seconds must be between 1 and {MAX_TTL_SECONDS}."
-        raise BadInput(message, code="bad_number", field="ttl_seconds", limit=MAX_TTL_SECONDS)
 
 
 def check_page_limit(limit: int) -> None:

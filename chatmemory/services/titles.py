@@ -12,7 +12,7 @@ from chatmemory.database.reads import read_session_with_owner
 from chatmemory.database.retries import retried
 from chatmemory.errors import NotFound
 from chatmemory.models import Message, Session
-from chatmemory.services.sessions import MAX_TITLE_CHARS
+from chatmemory.services.session_fields import MAX_TITLE_CHARS
 from chatmemory.services.turns.claims import Claim
 from chatmemory.window import read_window
 

@@ -28,7 +28,7 @@ def test_daily_jobs(chapter, sign_in, tmp_path):
         r"^\| `(chatmemory_\w+)` \|[^|]*\| `([^`]+)` \| `([^`]+)` \|$", chapter.text, re.MULTILINE
     )
     times = {name: (cron, calendar) for name, cron, calendar in rows}
-    assert len(times) == 6
+    assert len(times) == 3
     project, disk = tmp_path / "project", tmp_path / "disk"
     disk.mkdir()
     check_script(chapter, project, tmp_path / "env")
@@ -81,11 +81,11 @@ def check_jobs(jobs, disk):
     services.purge_session(**TALK, reason="a test")
     assert [run(name, *options)[0] for _, name, options in jobs] == [0] * len(jobs)
     assert (disk / "head").read_text().startswith("1:")
-    [verify] = [(name, options) for _, name, options in jobs if options]
+    [maintain] = [(name, options) for _, name, options in jobs if options]
     AuditEntry.objects.update(reason="another one")
-    assert run(verify[0], *verify[1])[0] == 1
+    assert run(maintain[0], *maintain[1])[0] == 1
     (disk / "head").unlink()
-    assert run(verify[0], *verify[1])[0] == 1
+    assert run(maintain[0], *maintain[1])[0] == 1
 
 
 def check_units(chapter, folder, times):
@@ -101,7 +101,7 @@ def check_units(chapter, folder, times):
         parser.optionxform = str
         parser.read_string(text)
         if "Timer" in parser:
-            assert parser["Timer"]["OnCalendar"] == times["chatmemory_expire"][1]
+            assert parser["Timer"]["OnCalendar"] == times["chatmemory_maintain"][1]
         elif "User" in parser["Service"]:
             command = parser["Service"]["ExecStart"].replace(" $OPTIONS", "")
             assert shlex.split(command) == [str(manage), "chatmemory_%i"]

@@ -161,6 +161,19 @@ async def atitle(messages, session):
     return "Title"
 
 
+def instructions(session):
+    return f"Prompt {query()}"
+
+
+async def ainstructions(session):
+    await aquery()
+    return "Prompt"
+
+
+def new_session(by, asked):
+    return {"title": f"Session {query()}"}
+
+
 def socket_user(scope):
     query()
     return User.objects.get()
@@ -201,6 +214,11 @@ def check_login(ann):
     in_loop(in_pool(logins.check_login)(Login.of(ann.user)))
 
 
+def open_new_session(ann):
+    key = f"new{Session.objects.count()}"
+    in_loop(in_pool(services.open_session)(session_key=key, by=services.Actor.user(ann.user)))
+
+
 def open_from_embed(ann):
     headers = [(b"host", b"testserver"), (b"origin", b"https://shop.example")]
     in_loop(ais_allowed_origin({"headers": headers}, may_be_embed=True))
@@ -219,6 +237,9 @@ CASES = [
     ("RESPONDER", "factory", run_turn),
     ("TITLE", "title", run_turn),
     ("TITLE", "atitle", run_turn),
+    ("INSTRUCTIONS_FOR", "instructions", run_turn),
+    ("INSTRUCTIONS_FOR", "ainstructions", run_turn),
+    ("NEW_SESSION", "new_session", open_new_session),
     ("TOKEN_COUNTER", "query", run_turn),
     ("REACH", "query", check_login),
     ("SOCKET_AUTH", "socket_user", open_socket),
@@ -302,6 +323,19 @@ def test_only_the_session_of_a_staff_member_shows_the_error_of_a_bot(ann, live, 
     User.objects.update(is_staff=is_staff)
     shown = "\n\n```text\nLookupError: no order hi\n```\n" if is_staff else ""
     assert answer(ann, settings, "failing").text == f"So far, {shown}"
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_staff", [True, False])
+def test_a_missing_key_is_named_to_staff_alone(ann, live, settings, monkeypatch, is_staff):
+    User.objects.update(is_staff=is_staff)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "RESPONDER": "openai:gpt-5"}
+    run_turn(ann)
+    reply = Message.objects.get(role="assistant")
+    assert reply.error == "model_access_denied"
+    assert ("OPENAI_API_KEY" in reply.text) is is_staff
 
 
 @pytest.mark.django_db(transaction=True)

@@ -12,7 +12,7 @@ from chatmemory import codec
 from chatmemory.access.addresses import check_session_key
 from chatmemory.errors import BadInput
 from chatmemory.models import MAX_FEEDBACK_CHARS, Feedback, Message, Session, Turn
-from chatmemory.services.sessions import MAX_TITLE_CHARS
+from chatmemory.services.session_fields import MAX_TITLE_CHARS
 from tests.frames import SCHEMA
 
 COLUMNS: dict[str, tuple[type[models.Model], str]] = {

@@ -90,6 +90,16 @@ FOUND = [
     (openai(429, "Rate limit reached", "rate_limit_exceeded"), ModelRateLimited),
     (openai(429, "You exceeded your current quota", "insufficient_quota"), ModelAccessDenied),
     (openai(401, "Incorrect API key provided", "invalid_api_key"), ModelAccessDenied),
+    (made("openai", "OpenAIError", "Missing credentials. Please pass"), ModelAccessDenied),
+    (made("groq", "GroqError", "The api_key client option must be set"), ModelAccessDenied),
+    (
+        made(
+            "pydantic_core._pydantic_core",
+            "ValidationError",
+            "1 validation error for ChatGoogleGenerativeAI\n  Value error, API key required for",
+        ),
+        ModelAccessDenied,
+    ),
     (openai(403, "Country not supported", "unsupported_country"), ModelAccessDenied),
     (openai(404, "The model does not exist", "model_not_found"), ModelNotFound),
     (openai(400, "Rejected by our safety system", "content_policy_violation"), Blocked),

@@ -10,7 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from chatmemory.access.actors import scope_for
-from chatmemory.errors import BadInput, Held, HistoryCleared, MemoryUnavailable, NotFound
+from chatmemory.errors import BadInput, Forbidden, Held, HistoryCleared, MemoryUnavailable, NotFound
 from chatmemory.models import AuditEntry, Message, Session
 from chatmemory.services import (
     SERVER,
@@ -452,3 +452,71 @@ def test_a_write_that_others_delay_is_not_reported_as_damage(caplog):
     append_messages(**TALK, messages=make_messages("a"))
     assert str(unexplained_refusal(SERVER, "talk")) == str(MemoryUnavailable())
     assert caplog.records == []
+
+
+NEW = {"instructions": "Be short.", "metadata": {"team": "tea"}, "ttl_seconds": 60}
+
+
+def change(by=BY, **fields):
+    return update_session(session_key="talk", scope=Session.objects.get().scope, by=by, **fields)
+
+
+def test_server_code_and_operators_change_instructions_metadata_and_ends():
+    make_session(owner=make_user("ann"), metadata={"a": 1})
+    end = datetime.now(UTC) + timedelta(days=1)
+    change(**NEW, expires_at=end, reason="new contract")
+    session = Session.objects.get()
+    assert {name: getattr(session, name) for name in NEW} == NEW
+    assert (session.expires_at, session.revision) == (end, 1)
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.reason) == ("update", "new contract")
+    assert entry.counts == {"instructions": 9, "metadata": 1, "ttl_seconds": 60, "expires_at": 1}
+    change(by=Actor.operator(make_user("olga")), instructions="", expires_at=None, ttl_seconds=None)
+    session.refresh_from_db()
+    assert (session.instructions, session.expires_at, session.ttl_seconds) == ("", None, None)
+    assert session.metadata == {"team": "tea"}
+
+
+def test_the_same_values_again_are_no_change():
+    make_session(owner=make_user("ann"), **NEW)
+    assert change(**NEW, expires_at=None).revision == 0
+    assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_a_person_changes_only_the_title(name):
+    session = make_session(owner=make_user("ann"))
+    with pytest.raises(Forbidden):
+        update_session(
+            session_key="talk", by=Actor.user(session.owner), title="x", **{name: NEW[name]}
+        )
+    assert Session.objects.get().title == ""
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        ("metadata", {"a": "x" * 8_192}, BadInput),
+        ("metadata", {"a": "\ud800"}, BadInput),
+        ("instructions", "a\0b", BadInput),
+        ("expires_at", datetime(2020, 1, 1, tzinfo=UTC), BadInput),
+        ("expires_at", datetime(2999, 1, 1), BadInput),  # noqa: DTZ001  # the naive case
+        ("ttl_seconds", 0, BadInput),
+        ("instructions", 5, TypeError),
+        ("expires_at", "2999-01-01", TypeError),
+    ],
+)
+def test_a_value_that_cannot_be_stored_changes_nothing(field, value, error):
+    make_session(owner=make_user("ann"))
+    with pytest.raises(error):
+        change(title="new", **{field: value})
+    assert Session.objects.get().title == ""
+
+
+@pytest.mark.parametrize("name", ["instructions", "metadata"])
+def test_a_session_on_hold_keeps_its_instructions_and_metadata(name):
+    session = make_session(owner=make_user("ann"))
+    hold_session(session_key="talk", by=BY, reason="court", scope=session.scope)
+    with pytest.raises(Held, match=f"its {name} cannot be changed"):
+        change(**{name: NEW[name]})
+    assert change(ttl_seconds=60).ttl_seconds == 60

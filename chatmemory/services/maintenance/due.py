@@ -23,6 +23,8 @@ class TaskState:
     """None if it never ran, runs now, or its process died."""
     counts: Mapping[str, Any]
     is_due: bool = True
+    may_run: bool = True
+    """Whether `chatmemory_maintain` runs it now."""
 
     @property
     def seconds(self) -> float | None:
@@ -58,6 +60,7 @@ def read_maintenance() -> MaintenanceState:
 def _task_state(schedule: Schedule, row: Any) -> TaskState:
     if row is None:
         return TaskState(schedule=schedule, counts={})
+    age = None if row.succeeded_at is None else row.now - row.succeeded_at
     return TaskState(
         schedule=schedule,
         started_at=row.started_at,
@@ -65,5 +68,6 @@ def _task_state(schedule: Schedule, row: Any) -> TaskState:
         succeeded_at=row.succeeded_at,
         is_ok=row.is_ok,
         counts=row.counts,
-        is_due=row.succeeded_at is None or row.now - row.succeeded_at > schedule.due_after,
+        is_due=age is None or age > schedule.due_after,
+        may_run=age is None or age >= schedule.runs_after,
     )

@@ -26,15 +26,25 @@ class Schedule:
 
     @property
     def due_after(self) -> timedelta:
-        """The time after a success until the task is due again."""
+        """The time after a success until the task is overdue."""
         return timedelta(days=self.days) + TOLERANCE
+
+    @property
+    def runs_after(self) -> timedelta:
+        """The time after a success until `chatmemory_maintain` runs the task again.
+
+        A little shorter, so that a nightly run that begins earlier than the last one skips nothing.
+        """
+        return timedelta(days=self.days) - TOLERANCE
 
 
 _schedules: dict[str, Schedule] = {}
 
 
 def register_task(task: TextChoices, *, days: int, command: str) -> None:
-    """Let Health show a task of an optional app, from `ready()`; a repeated call changes nothing.
+    """Let Health show a task of an optional app, and `chatmemory_maintain` run its command.
+
+    Call it in `ready()`; a repeated call changes nothing.
 
     Raises ValueError if another task has the same code.
     """

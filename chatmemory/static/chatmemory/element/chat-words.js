@@ -1,5 +1,5 @@
-// The texts of the element, which a page can change before it is drawn. For pages without JavaScript,
-// _row.html and pages/views.py repeat some.
+// The texts of the element; a page can change them before it is drawn. _row.html and
+// pages/views.py repeat some.
 
 import {gettext as _, interpolate, ngettext} from "../shared/language.js";
 
@@ -40,10 +40,11 @@ export const words = {
   quarantined: _("This message can't be read."),
   interrupted: _("Stopped before the end."),
   failed: _("The reply failed."),
-  /** @type {Texts} by the error code of a message */
+  /** @type {Texts} by error code */
   errors: {
     model_error: _("The model failed."),
     responder_error: _("The bot failed. An operator has to fix this."),
+    instructions_failed: _("The bot failed. An operator has to fix this."),
     turn_end_error: _("The bot failed. An operator has to fix this."),
     model_unavailable: _("The model is not available. Try again in a moment."),
     model_timeout: _("The model took too long."),
@@ -64,7 +65,7 @@ export const words = {
   answerAgain: _("Answer again"),
   tryAgain: _("Try again"),
   change: _("Edit message"),
-  /** @type {Texts} by the state of an outbox entry, or by its error code */
+  /** @type {Texts} by state or error code */
   outbox: {
     new: _("Not sent yet."),
     sent: _("Sending…"),
@@ -73,7 +74,7 @@ export const words = {
     busy: _("Waiting for the previous reply."),
     queued: _("Waiting for its turn."),
   },
-  /** @type {Texts} by the error code of a refused message */
+  /** @type {Texts} by error code */
   refused: {
     too_large: _("This message is too large."),
     history_cleared: _("The history was cleared before this was sent."),

@@ -1,0 +1,91 @@
+"""The lease of the process that does the maintenance, so that of several hosts one does it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Final
+from uuid import uuid4
+
+from django.db import connections
+from django.db.models import Q
+
+from chatmemory.database.faults import ignored_duplicate
+from chatmemory.database.locks import locked_transaction
+from chatmemory.database.retries import retried
+from chatmemory.errors import MemoryUnavailable
+from chatmemory.models import DatabaseNow, Maintenance
+
+logger = logging.getLogger(__name__)
+
+LEASE: Final = timedelta(seconds=60)
+"""How long after the death of a process another one waits."""
+RENEW_SECONDS: Final = 10.0
+
+_NAME = "maintain"
+"""The name of the row; no task has it, so Health does not show it. Its `started_at` is the time of
+the last renewal, its `counts` the owner."""
+
+
+@contextmanager
+def only_here() -> Iterator[bool]:
+    """Yield whether this process does the maintenance, and keep others from it until the end.
+
+    A thread renews the lease. A process that loses it, since it was paused for longer than
+    `LEASE`, goes on: each task may run twice at once, which only wastes time. Raises
+    MemoryUnavailable.
+    """
+    owner = uuid4().hex
+    if not _claim(owner):
+        yield False
+        return
+    is_over = threading.Event()
+    renewing = threading.Thread(target=_renew_until, args=(is_over, owner), daemon=True)
+    renewing.start()
+    try:
+        yield True
+    finally:
+        is_over.set()
+        renewing.join()
+        with suppress(MemoryUnavailable):  # then it expires
+            _release(owner)
+
+
+@retried(is_repeatable=True)
+def _claim(owner: str) -> bool:
+    rows = Maintenance.objects.filter(name=_NAME)
+    if not rows.exists():
+        with ignored_duplicate(), locked_transaction():
+            Maintenance.objects.create(name=_NAME, ended_at=DatabaseNow())
+    is_free = Q(ended_at__isnull=False) | Q(started_at__lt=DatabaseNow() - LEASE)
+    mine = Q(counts__owner=owner)  # a repetition after a lost commit
+    columns = {"started_at": DatabaseNow(), "ended_at": None, "counts": {"owner": owner}}
+    return bool(rows.filter(is_free | mine).update(**columns))
+
+
+@retried(is_repeatable=True)
+def _renew(owner: str) -> bool:
+    rows = Maintenance.objects.filter(name=_NAME, counts__owner=owner)
+    return bool(rows.update(started_at=DatabaseNow()))
+
+
+@retried(is_repeatable=True)
+def _release(owner: str) -> None:
+    rows = Maintenance.objects.filter(name=_NAME, counts__owner=owner)
+    rows.update(ended_at=DatabaseNow(), counts={})
+
+
+def _renew_until(is_over: threading.Event, owner: str) -> None:
+    try:
+        while not is_over.wait(RENEW_SECONDS):
+            try:
+                if not _renew(owner):
+                    logger.warning("another process does the maintenance too")
+                    return
+            except MemoryUnavailable:
+                logger.warning("the lease of the maintenance cannot be renewed yet")
+    finally:
+        connections.close_all()  # those of this thread
