@@ -677,6 +677,21 @@ def test_an_export_of_many_sessions_has_one_entry(admin):
     assert (entry.session_pk, entry.counts["sessions"]) == (None, 101)
 
 
+def test_an_export_proposes_markdown_then_the_last_format(admin, talk):
+    page = action_url("export", talk)
+    person = f"{LIST}person/export/?scope={talk.scope}"
+
+    def proposed():
+        return [admin.get(one).context["form"].form["format"].value() for one in (page, person)]
+
+    assert proposed() == ["markdown", "markdown"]
+    for name, of_person in (("csv", "csv"), ("openai", "markdown")):
+        assert admin.post(page, {"format": name, "reason": "x"}).status_code == 200
+        assert proposed() == [name, of_person]
+    assert admin.post(person, {"format": "jsonl", "reason": "x"}).status_code == 200
+    assert proposed() == ["jsonl", "jsonl"]
+
+
 def test_an_unknown_format_is_an_error(admin, talk):
     answer = admin.post(action_url("export", talk), {"format": "own-json", "reason": "x"})
     assert "format" in answer.context["errors"]
