@@ -106,6 +106,15 @@ def test_links_within_the_documentation_lead_somewhere(path):
     assert wrong == []
 
 
+def test_each_picture_is_on_a_page_and_small():
+    shown = {
+        name for page in PAGES for name in re.findall(r"!\[[^\]]+\]\((.+?)\)", page.read_text())
+    }
+    pictures = [*(ROOT / "docs").glob("*.png")]
+    assert {picture.name for picture in pictures} <= {Path(name).name for name in shown}
+    assert all(0 < picture.stat().st_size <= 100_000 for picture in pictures)
+
+
 @each_page
 def test_the_files_that_a_page_names_exist(path):
     text = without_blocks(path.read_text())

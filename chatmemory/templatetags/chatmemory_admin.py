@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from django import template
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 register = template.Library()
@@ -35,3 +36,9 @@ def grouped(number: int) -> str:
     from chatmemory.admin import text
 
     return text.grouped(number)
+
+
+@register.filter
+def isolated(name: str) -> SafeString | str:
+    """Return a name in HTML that does not change the direction of the sentence around it."""
+    return format_html("<bdi>{}</bdi>", name) if name else ""

@@ -480,3 +480,27 @@ def test_an_export_of_one_session_is_one_question(admin, talk):
     page = admin.get(action_url("export", talk))
     assert "Download “Kettle” with its 4 messages as a file?" in shown(page)
     assert "chatmemory-scroll" not in page.content.decode()
+
+
+def focused(answer):
+    """Return the names of the fields that the page focuses."""
+    return re.findall(r'name="(\w+)"[^>]* autofocus', answer.content.decode())
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "field"),
+    [("purge", "", "reason"), ("trim", "", "value"), ("trim", "&before_seq=3", "reason")],
+)
+def test_what_is_typed_first_has_the_focus(admin, talk, name, query, field):
+    assert focused(admin.get(action_url(name, talk) + query)) == [field]
+
+
+def test_a_wrong_field_has_the_focus_after_an_error(admin, talk):
+    page = admin.post(action_url("trim", talk), {"limit": "before", "value": "x", "reason": "y"})
+    assert focused(page) == ["value"]
+    given = {"limit": "keep_last", "value": 1, "preview": 1}
+    assert focused(admin.post(action_url("trim", talk), given)) == ["reason"]
+
+
+def test_no_field_below_a_table_has_the_focus(admin, talk):
+    assert focused(admin.get(action_url("purge", talk, talk_of(None, key="b")))) == []

@@ -118,12 +118,12 @@ def test_an_operator_stops_a_reply_and_ends_a_stuck_one(admin, talk, action):
     assert AuditEntry.objects.latest("pk").action == action
 
 
-def test_the_results_are_shown_with_a_link_to_the_undo(admin, talk):
+def test_the_results_are_shown_with_a_button_of_the_undo(admin, talk):
     answer = admin.get(confirm(admin, action_url("trim", talk), **GIVEN["trim"])["Location"])
     assert notices(answer) == ["2 messages of “talk” removed. Undo Details"]
     job, back = Job.objects.get(), quote(f"{LIST}{talk.pk}/change/")
-    for page in ("", "undo/"):
-        assert f'href="{job_url(job, page)}?back={back}"' in answer.content.decode()
+    for attribute, page in (("href", ""), ("action", "undo/")):
+        assert f'{attribute}="{job_url(job, page)}?back={back}"' in answer.content.decode()
     assert Session.objects.get().first_seq == 3
 
 
@@ -168,7 +168,7 @@ def test_a_removal_is_undone_by_a_job(admin, talk):
     page = admin.get(job_url(job, "undo/"))
     assert "Restore 4 messages of “talk”? It stays as it is if it has changed since." in shown(page)
     assert 'value="Undo: spam"' in page.content.decode()
-    assert "This field is required" in shown(admin.post(job_url(job, "undo/"), {}))
+    assert "This field is required" in shown(admin.post(job_url(job, "undo/"), {"reason": ""}))
     answer = admin.post(job_url(job, "undo/"), {"reason": "a mistake"}, follow=True)
     assert "1 conversation restored. 4 messages restored." in shown(answer)
     assert f'href="{job_url(job)}"' in answer.content.decode()
@@ -675,6 +675,21 @@ def test_an_export_of_many_sessions_has_one_entry(admin):
     assert "many-100" in downloaded(answer)
     entry = AuditEntry.objects.get()
     assert (entry.session_pk, entry.counts["sessions"]) == (None, 101)
+
+
+def test_an_export_proposes_markdown_then_the_last_format(admin, talk):
+    page = action_url("export", talk)
+    person = f"{LIST}person/export/?scope={talk.scope}"
+
+    def proposed():
+        return [admin.get(one).context["form"].form["format"].value() for one in (page, person)]
+
+    assert proposed() == ["markdown", "markdown"]
+    for name, of_person in (("csv", "csv"), ("openai", "markdown")):
+        assert admin.post(page, {"format": name, "reason": "x"}).status_code == 200
+        assert proposed() == [name, of_person]
+    assert admin.post(person, {"format": "jsonl", "reason": "x"}).status_code == 200
+    assert proposed() == ["jsonl", "jsonl"]
 
 
 def test_an_unknown_format_is_an_error(admin, talk):

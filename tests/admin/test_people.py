@@ -15,7 +15,7 @@ from chatmemory import services
 from chatmemory.database.batches import PAGE_ROWS
 from chatmemory.models import AuditEntry, Session
 from chatmemory.services import Actor
-from tests.admin.visits import shown
+from tests.admin.visits import notices, shown
 from tests.factories import BY, make_messages, make_session, make_user
 
 pytestmark = pytest.mark.django_db
@@ -282,3 +282,34 @@ def test_a_server_session_is_a_person_of_its_own(admin):
     assert User.objects.filter(username="server").count() == 0
     services.erase_person(by=Actor.server("tests"), reason="x", scope="server")
     assert "No conversation is stored." in admin.get(url("person", "server")).content.decode()
+
+
+ACTING = ("view_session", "purge_history", "hold_session", "restore_history")
+
+
+def test_all_conversations_of_a_person_are_purged_from_the_page_and_back(ann):
+    talks = [talk_of(ann, f"a{n}") for n in range(2)]
+    held, other = talk_of(ann, "held"), talk_of(make_user("bob"), "b")
+    services.hold_session(session_key="held", scope=held.scope, by=BY, reason="a case")
+    client, page = operator(*ACTING), url("person", held.scope)
+    links = client.get(page).context
+    asked = client.get(links["purge_url"])
+    assert {one.pk for one in asked.context["selection"].listed} == {t.pk for t in [*talks, held]}
+    assert "The conversation is on hold." in shown(asked)
+    done = client.post(links["purge_url"], {"reason": "spam", "count": 4}, follow=True)
+    assert done.redirect_chain[-1][0].startswith(page.split("?")[0])
+    assert "2 conversations purged." in notices(done)[0]
+    kept = Session.objects.filter(removed_at=None)
+    assert {one.pk for one in kept} == {held.pk, other.pk}
+    assert "/action/hold/?all=1&owner_is=user" in done.context["hold_url"]
+
+
+def test_only_what_the_operator_may_do_to_listed_conversations_is_offered(ann):
+    talk = talk_of(ann, "a")
+    page = url("person", talk.scope)
+    assert "…" not in shown(operator("view_session").get(page))
+    held = operator("view_session", "hold_session").get(page)
+    assert "Put all on hold…" in shown(held)
+    assert "Purge all…" not in shown(held)
+    services.purge_session(session_key="a", scope=talk.scope, by=BY, reason="x")
+    assert "…" not in shown(operator(*ACTING).get(page))

@@ -47,10 +47,12 @@ def redacted():
 def test_a_message_and_its_echo_are_redacted_together(privacy, leak):
     page = at("redact", leak, 1)
     assert f"My key is {KEY}" in shown(privacy.get(page))
+    assert "autofocus" in str(privacy.get(page).context["form"].form["text"])
     found = privacy.post(page, {"text": KEY, "find": "1"})
     assert matches(found) == {("also", 2): True}
     assert "I use <mark>SK-SECRET</mark> now" in found.content.decode()
     assert "This field is required" not in shown(found)
+    assert "autofocus" in str(found.context["form"].form["reason"])
     assert redacted() == []
     given = {"text": KEY, "reason": "a leaked key", "count": 2, "also": [2]}
     answer = privacy.post(page, given, follow=True)

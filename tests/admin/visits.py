@@ -73,7 +73,7 @@ def confirmation(client: Client, address: str, **given: Any) -> dict[str, Any]:
 def shown(answer: Any) -> str:
     """Return the text of a page without its tags."""
     assert answer.status_code == 200
-    page = answer.content.decode()
+    page = re.sub(r"</?bdi>", "", answer.content.decode())
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page[page.index('id="content"') :]))
 
 

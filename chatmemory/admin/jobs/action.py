@@ -72,8 +72,13 @@ class ConfirmPage(JobsPage):
     def form(self, data: Any = None, **options: Any) -> ActionForm:
         return FORMS.get(self.action, ActionForm)(data, **options)
 
-    def render(self, form: ActionForm, selection: Selection, **context: Any) -> HttpResponse:
-        """Return the page that asks for confirmation."""
+    def render(
+        self, form: ActionForm, selection: Selection, *, focus: str = "", **context: Any
+    ) -> HttpResponse:
+        """Return the page that asks for confirmation.
+
+        Only about one session a field has the focus: a browser would scroll past a table.
+        """
         only = selection.only
         context = {
             **self.page(TITLES[self.action]),
@@ -82,7 +87,7 @@ class ConfirmPage(JobsPage):
             "name": selection.name,
             "action": self.action,
             "reasons": self.reasons(),
-            "form": fields_of(form),
+            "form": fields_of(form, focus=focus if only else None),
             "errors": form.errors,
             "non_field_errors": form.non_field_errors(),
             "selection": selection,
@@ -157,9 +162,11 @@ class ActionPage(ConfirmPage):
     def show(self, form: ActionForm, selection: Selection, summary: Summary) -> HttpResponse:
         is_trim = self.action == JobAction.TRIM
         last = summary.rows[0].last_removed if is_trim and selection.only else None
+        is_asked = is_trim and not form.is_bound and "before_seq" not in self.request.GET
         return self.render(
             form,
             selection,
+            focus="value" if is_asked else "",
             summary=summary,
             cut=messages_at_cut(self.model_admin, self.request, selection.listed[0], last),
             may_restore=self.model_admin.permits(self.request, "restore_history"),

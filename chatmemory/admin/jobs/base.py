@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, ClassVar
 from urllib.parse import urlencode
@@ -18,6 +17,7 @@ from django.template.loader import render_to_string
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views import View
 
+from chatmemory.admin.focus import focus_first
 from chatmemory.admin.jobs.words import skipped_by
 from chatmemory.admin.readonly import ReadOnlyAdmin, operator
 from chatmemory.admin.sections import SESSIONS, Section
@@ -120,11 +120,14 @@ def visible_jobs(request: HttpRequest) -> JobQuerySet:
     return Job.objects.filter(Q(actor_kind=by.kind, actor_id=by.id))
 
 
-def fields_of(form: Form, *, without: Collection[str] = ()) -> AdminForm:
+def fields_of(form: Form, *, focus: str | None = None) -> AdminForm:
     """Return the visible fields of a form, as Django's admin renders them.
 
-    The reason has the suggestions of `reasons.html`.
+    The reason has the suggestions of `reasons.html`. With `focus`, one field has the focus: see
+    `focus_first`.
     """
     form.fields["reason"].widget.attrs["list"] = "chatmemory-reasons"
-    names = [field.name for field in form.visible_fields() if field.name not in without]
+    names = [field.name for field in form.visible_fields()]
+    if focus is not None:
+        focus_first(form, names, first=focus)
     return AdminForm(form, [(None, {"fields": names})], {})  # type: ignore[arg-type]  # takes any form

@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from chatmemory import formats
+from chatmemory.admin.export_format import proposed_format, remember_format
 from chatmemory.admin.jobs.action import ConfirmPage
 from chatmemory.admin.jobs.words import EXPORT
 from chatmemory.admin.readonly import operator
@@ -23,7 +24,8 @@ class ExportPage(ConfirmPage):
     permission = "export_history"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        return self.show(self.form())
+        proposed = proposed_format(request, formats.FORMATS)
+        return self.show(self.form(initial={"format": proposed}))
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
         form = self.form(request.POST)
@@ -40,6 +42,7 @@ class ExportPage(ConfirmPage):
         except ChatMemoryError as error:
             form.add_error(None, str(error))
             return self.show(form)
+        remember_format(request, given["format"])
         # An ASGI server would read all of a sync iterator into memory.
         is_async = isinstance(request, ASGIRequest)
         text = formats.awrite_export(export) if is_async else formats.write_export(export)

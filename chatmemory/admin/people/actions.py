@@ -14,6 +14,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory import formats, services
+from chatmemory.admin.export_format import proposed_format, remember_format
 from chatmemory.admin.people.pages import PersonPage, person_url
 from chatmemory.admin.privacy import visible_names
 from chatmemory.admin.readonly import operator
@@ -121,10 +122,11 @@ class ExportView(PersonAction):
     template = "export.html"
 
     def make_form(self, data: Any = None) -> forms.Form:
-        return ExportForm(data)
+        return ExportForm(data, initial={"format": proposed_format(self.request, FORMATS)})
 
     def perform(self, given: dict[str, Any]) -> HttpResponseBase:
         export = services.begin_export(by=operator(self.request), scope=self.scope, **given)
+        remember_format(self.request, given["format"])
         return formats.download(export, self.request, of=self.scope)
 
 

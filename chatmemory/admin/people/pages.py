@@ -24,10 +24,10 @@ from chatmemory.admin.people.finding import (
 from chatmemory.admin.privacy import names_of
 from chatmemory.admin.readonly import ReadOnlyAdmin, operator
 from chatmemory.admin.sections import PEOPLE
-from chatmemory.admin.states import last_turns, state_of
+from chatmemory.admin.states import State, last_turns, state_of
 from chatmemory.admin.text import number_of
 from chatmemory.database.batches import in_pages
-from chatmemory.models import Session, SessionQuerySet, Turn
+from chatmemory.models import JobAction, Session, SessionQuerySet, Turn
 from chatmemory.services.erasure.erasure import stored_sessions_of
 from chatmemory.services.erasure.past_erasures import (
     ErasureRecord,
@@ -35,8 +35,11 @@ from chatmemory.services.erasure.past_erasures import (
     find_erasures,
     find_erasures_of_key,
 )
+from chatmemory.services.jobs.actions import ACTIONS
 
 PAGE_ROWS = 50
+UNLISTED = (State.PURGED, State.EXPIRED)
+"""The states of sessions that an action on all of a person does not reach."""
 
 
 class PeoplePage(View):
@@ -134,12 +137,17 @@ class PersonView(PersonPage):
         page = list(sessions.defer("instructions", "metadata")[: PAGE_ROWS + 1])
         shown = [one for one in page[:PAGE_ROWS] if self.permits("view", one)]
         names = names_of(self.model_admin, request, shown)
+        rows = [(one, names[one.pk], state_of(one, last)) for one, last in _with_last(shown)]
+        is_more = len(page) > PAGE_ROWS
+        has_listed = is_more or any(state not in UNLISTED for _session, _name, state in rows)
         return self.render(
             "person.html",
             person=self.person,
             stored=services.count_stored_data(sessions=self.sessions(), scope=self.scope),
-            rows=[(one, names[one.pk], state_of(one, last)) for one, last in _with_last(shown)],
-            older=page[PAGE_ROWS - 1].pk if len(page) > PAGE_ROWS else None,
+            rows=rows,
+            older=page[PAGE_ROWS - 1].pk if is_more else None,
+            hold_url=has_listed and self._url_for_all(JobAction.HOLD),
+            purge_url=has_listed and self._url_for_all(JobAction.PURGE),
             record=self._erasures(),
             may_export=self.permits("export_history"),
             may_erase=self.permits("erase_person"),
@@ -147,6 +155,13 @@ class PersonView(PersonPage):
 
     def permits(self, name: str, session: Session | None = None) -> bool:
         return self.model_admin.permits(self.request, name, obj=session)
+
+    def _url_for_all(self, action: str) -> str:
+        """Return the URL of an action on all of the person in the list; empty if not permitted."""
+        if not self.permits(ACTIONS[action].permission):
+            return ""
+        query = {"all": "1", "owner_is": self.scope, "back": self.request.get_full_path()}
+        return f"{self.model_admin.url_of('session_action', action)}?{urlencode(query)}"
 
     def _erasures(self) -> ErasureRecord | None:
         if not may_see_erasures(self.model_admin, self.request):

@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from chatmemory import services
+from chatmemory.admin.focus import focus_first
 from chatmemory.admin.readonly import operator
 from chatmemory.admin.sessions.conversation.base import ConversationPage
 from chatmemory.admin.sessions.conversation.positions import Span
@@ -186,6 +187,7 @@ class RedactionView(ConversationPage):
         whole = subject.text if isinstance(subject, Message) else _text_of(subject)
         shown, is_cut = truncate(whole, SHOWN_CHARS)
         seqs = [subject.seq] if isinstance(subject, Message) else []
+        focus_first(form, form.fields)
         self.record_reading(session, [*seqs, *(m.value for m in matches if m.name == "also")])
         return self.render(
             "redact.html",
