@@ -257,6 +257,7 @@ def test_the_undo_in_a_message_has_the_token_of_the_browser(talk):
     assert not Session.objects.filter(archived_at__isnull=False).exists()
 
 
+@pytest.mark.slow
 def test_skipped_sessions_are_in_the_one_message(admin):
     talks = [talk_of(None, key=f"talk-{n}") for n in range(3)]
     services.hold_session(**of(talks[0]), reason="")

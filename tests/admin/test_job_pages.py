@@ -324,6 +324,7 @@ def test_the_second_of_two_operators_is_notified_of_the_removal(admin, talk):
     assert AuditEntry.objects.count() == 1
 
 
+@pytest.mark.slow
 def test_a_restore_can_name_an_earlier_removal(admin, talk):
     confirm(admin, action_url("trim", talk), **GIVEN["trim"])
     first = AuditEntry.objects.get()

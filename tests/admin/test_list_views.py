@@ -109,6 +109,7 @@ def test_views_without_a_session_have_no_count_above_zero(admin):
     assert set(views(admin)[0].values()) == {"0"}
 
 
+@pytest.mark.slow
 def test_all_views_are_counted_in_one_statement(admin, one_of_each):
     with CaptureQueriesContext(connection) as queries:
         admin.get(LIST)
@@ -209,6 +210,7 @@ def test_each_active_filter_is_a_chip_that_removes_it(admin):
     assert chips(admin, state="unknown", tag="") == []
 
 
+@pytest.mark.slow
 def test_a_row_shows_tags_model_tokens_and_feedback(admin):
     talk = talk_of(make_user("ann"), key="order-7", title="A kettle", tokens=18_240)
     turn = {"client_id": "c1", "epoch": 1, "user_seq": 1}

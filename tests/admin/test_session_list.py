@@ -95,6 +95,7 @@ def test_the_columns_show_words_state_age_model_and_tags(admin):
     assert "person/?scope=user%3A" in page
 
 
+@pytest.mark.slow
 def test_only_the_last_turn_decides_whether_a_session_failed(admin):
     session = make_session("s")
     make_turn(session, "failed", number=1)

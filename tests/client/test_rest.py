@@ -313,6 +313,7 @@ async def test_an_export_that_is_not_allowed_is_an_error(ann, settings):
     assert (error.status, error.code) == (403, "forbidden")
 
 
+@pytest.mark.slow
 async def test_a_token_logs_in_and_its_tickets_open_websockets(ann, settings):
     settings.CHATMEMORY = {
         **settings.CHATMEMORY,

@@ -1138,6 +1138,7 @@ async def test_progress_is_sent_in_order_and_a_late_client_gets_the_latest(ann, 
         assert tab.texts()[-1] == "So far, so good."
 
 
+@pytest.mark.slow
 async def test_events_cost_credit(ann, talk, settings, limit):
     limit(ping_bytes=10_000_000, credit_bytes=8_000)
     use_responder(settings, "restless")

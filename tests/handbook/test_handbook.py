@@ -306,6 +306,7 @@ def test_a_leaked_key_in_a_message(chapter, sign_in, tmp_path):
     assert messages_of(other) == [""]
 
 
+@pytest.mark.slow
 def test_when_the_health_page_is_red(chapter, sign_in):
     stuck = make_talk()
     services.admit_turn(**address_of(stuck), client_id="c1", content="And now?")

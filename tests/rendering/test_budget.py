@@ -19,6 +19,7 @@ def fail_after(seconds):
     raise LookupError
 
 
+@pytest.mark.slow
 @pytest.mark.regression
 def test_uncounted_work_that_fails_is_not_counted(monkeypatch):
     monkeypatch.setattr("chatmemory.rendering.budget.MAX_SECONDS", 0.05)
@@ -55,6 +56,7 @@ def test_a_text_that_was_refused_is_rendered_in_the_next_minute(minute):
     assert markdown("*a*", person="ann") == "<p><em>a</em></p>\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["*a* " * 500, "```java\n" + "a " * 2_000, "\n- a\n" * 500])
 def test_the_time_of_a_text_is_counted(minute, text):
     markdown(text, person="ann")

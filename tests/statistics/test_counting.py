@@ -137,6 +137,7 @@ def test_rows_outside_the_counters_of_a_damaged_session_are_counted():
     assert figures() == ONE_TALK
 
 
+@pytest.mark.slow
 @commits
 def test_an_erasure_during_a_roll_up_counts_once():
     talks = [make_talk(name) for name in ("ann", "bob", "eve")]

@@ -102,6 +102,7 @@ def test_nothing_of_the_person_stays():
     assert not Turn.objects.exists()
 
 
+@pytest.mark.slow
 def test_the_receipt_states_actor_time_reason_and_counts():
     ann = make_user("ann")
     fill(ann)
@@ -292,6 +293,7 @@ def test_receipts_of_simultaneous_erasures_count_each_session_once(postgresql):
     assert receipt_totals() == (12, 24)
 
 
+@pytest.mark.slow
 def test_a_person_can_erase_only_themselves():
     ann, bob = make_user("ann"), make_user("bob")
     fill(ann)

@@ -275,6 +275,7 @@ def test_appends_continue_during_a_vacuum():
     assert stored() == list(range(401, 401 + appended))
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_two_simultaneous_calls_delete_each_row_once():
     make_session()
