@@ -10,7 +10,7 @@ PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
 .PHONY: help demo test test-fast test-long test-programs ci-long test-django themes torture bench recall lint types js check docs messages peers audit lock ci clean
 
 help:
-	@echo "make demo    run the demo on http://127.0.0.1:8000/"
+	@echo "make demo    run the demo on http://127.0.0.1:8000/; ARGS='--port 9000' another port"
 	@echo "make test    run all tests but the long ones; ARGS='-k name' selects some"
 	@echo "make test-fast run the tests that take up to 0.15 s of CPU each"
 	@echo "make test-long run the tests that take several seconds each: kills, shutdowns, whole projects"
@@ -34,7 +34,7 @@ help:
 	@echo "make clean   remove .venv and the demo's data"
 
 demo: .venv/demo
-	@DJANGO_SETTINGS_MODULE=project.settings DATABASE_URL= REDIS_URL= DEBUG=1 $(BIN)/python manage.py demo
+	@DJANGO_SETTINGS_MODULE=project.settings DATABASE_URL= REDIS_URL= DEBUG=1 $(BIN)/python manage.py demo $(ARGS)
 
 test: .venv/dev
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python $(PYTEST) -n 2 --dist worksteal -m "not long" $(ARGS)
