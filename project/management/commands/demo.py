@@ -1,4 +1,4 @@
-"""Start the demo: migrate, create users and example sessions, and serve until Ctrl-C."""
+"""Start the demo: migrate, create users and example data, and serve until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from django.utils.crypto import salted_hmac
 from chatmemory import services
 from chatmemory.errors import Archived, Conflict, HistoryCleared
 from project.asgi import application
+from project.demo_data.example_data import is_made, make_example_data
 from project.demo_dialogues import DIALOGUES
 
 HOST = "127.0.0.1"
@@ -39,6 +40,12 @@ class Command(BaseCommand):
         call_command("migrate", interactive=False, verbosity=0)
         user, password = set_up_user()
         operator, operator_password = set_up_operator()
+        if not is_made():
+            self.stdout.write(
+                "Making the example data of the admin. This takes some seconds, once."
+            )
+            self.stdout.flush()
+            make_example_data(User.objects.get(username=operator.username))
         seed(user)
         with listen(port) as listener:
             _, bound = listener.getsockname()
