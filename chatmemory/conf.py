@@ -307,24 +307,26 @@ class Settings:
     file with all their stored sessions) and `erase` (delete all sessions that are not on hold,
     immediately and permanently)."""
 
-    READS_PER_MINUTE = Setting[int | None](300)
-    """Maximum REST reads and pages of one person per minute; None for no limit. Counted in Django's
-    cache."""
+    READS_PER_MINUTE = Setting[int | str | None](300)
+    """Maximum REST reads and pages of one person per minute; None for no limit, or the dotted path
+    of a function from the Actor to one of these. Counted in Django's cache."""
 
-    WRITES_PER_MINUTE = Setting[int | None](60)
+    WRITES_PER_MINUTE = Setting[int | str | None](60)
     """Maximum REST requests of one person per minute that write and send no message, together with
-    exports, and with `rename` and `feedback` over websockets; None for no limit. Counted in
-    Django's cache."""
+    exports, and with `rename` and `feedback` over websockets; None for no limit, or the dotted path
+    of a function from the Actor to one of these. Counted in Django's cache."""
 
-    TOKENS_PER_DAY = Setting[int | None](None)
+    TOKENS_PER_DAY = Setting[int | str | None](None)
     """Maximum tokens of one person per day (UTC); after that, messages are rejected as
-    `rate_limited` until the day ends. None for no limit. Counted in Django's cache when a reply is
-    stored: as the model reports them, else as TOKEN_COUNTER counts the window and the reply. Turns
-    that run or wait meanwhile are not rejected, so the limit can be exceeded."""
+    `rate_limited` until the day ends. None for no limit, or the dotted path of a function from the
+    Actor to one of these. Counted in Django's cache when a reply is stored: as the model reports
+    them, else as TOKEN_COUNTER counts the window and the reply. Turns that run or wait meanwhile
+    are not rejected, so the limit can be exceeded."""
 
-    MAX_SESSIONS_PER_USER = Setting[int | None](1_000)
-    """Maximum sessions of one person that are neither purged nor expired; None for no limit.
-    Operators and server code may open more for them."""
+    MAX_SESSIONS_PER_USER = Setting[int | str | None](1_000)
+    """Maximum sessions of one person that are neither purged nor expired; None for no limit, or the
+    dotted path of a function from the Actor to one of these. Operators and server code may open
+    more for them."""
 
     TURNS_PER_USER = Setting[int | None](3)
     """Maximum running turns of one person, over all sessions; further turns wait, and the oldest
@@ -371,9 +373,9 @@ class Settings:
     `scheme://host[:port]`, such as for templates of your own. The origin of the static files is
     always allowed. The pages add the origins to their Content-Security-Policy."""
 
-    SENDS_PER_MINUTE = Setting[int | None](30)
-    """Maximum messages of one person per minute, over websockets and REST; None for no limit.
-    Counted in Django's cache."""
+    SENDS_PER_MINUTE = Setting[int | str | None](30)
+    """Maximum messages of one person per minute, over websockets and REST; None for no limit, or
+    the dotted path of a function from the Actor to one of these. Counted in Django's cache."""
 
 
 settings = Settings()

@@ -11,6 +11,9 @@ from chatmemory.conf import Duration, Setting, Settings, settings
 
 DEFAULTS: dict[str, object] = {
     "RESPONDER": "demo",
+    "INSTRUCTIONS": "",
+    "INSTRUCTIONS_FOR": None,
+    "NEW_SESSION": None,
     "TITLE": None,
     "SUGGESTIONS": (),
     "WINDOW_TOKENS": 8_000,

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 from django.core.cache import cache
+from django.utils.module_loading import import_string
 
 from chatmemory.access.actors import Actor, is_person, visitor_of
 from chatmemory.access.networks import block_of
@@ -50,8 +51,8 @@ def check_rate(by: Actor) -> None:
     Raises RateLimited after SENDS_PER_MINUTE sends in this minute of the clock, or if
     TOKENS_PER_DAY are used on this day (UTC).
     """
-    _check_count("sends", by, settings.SENDS_PER_MINUTE)
-    _check_tokens(by.owner, settings.TOKENS_PER_DAY)
+    _check_count("sends", by, "SENDS_PER_MINUTE")
+    _check_tokens(by.owner, limit_for("TOKENS_PER_DAY", by))
     if by.kind == "visitor":
         _check_tokens(VISITORS, settings.VISITOR_TOKENS_PER_DAY)
 
@@ -108,12 +109,12 @@ def _check_total(counted: str, limit: int | None, *, is_first: bool) -> None:
 
 def check_reads(by: Actor) -> None:
     """Count a read. Raises RateLimited after READS_PER_MINUTE reads in this minute of the clock."""
-    _check_count("reads", by, settings.READS_PER_MINUTE)
+    _check_count("reads", by, "READS_PER_MINUTE")
 
 
 def check_writes(by: Actor) -> None:
     """Count a write that sends no message. Raises RateLimited after WRITES_PER_MINUTE."""
-    _check_count("writes", by, settings.WRITES_PER_MINUTE)
+    _check_count("writes", by, "WRITES_PER_MINUTE")
 
 
 def count_tokens(*, scope: str, tokens: int) -> None:
@@ -129,8 +130,10 @@ def check_sessions(by: Actor) -> None:
 
     It takes no lock, so concurrent requests can exceed the limit by a few sessions.
     """
-    limit = settings.MAX_SESSIONS_PER_USER
-    if limit is None or not is_person(by.owner):
+    if not is_person(by.owner):
+        return
+    limit = limit_for("MAX_SESSIONS_PER_USER", by)
+    if limit is None:
         return
     if Session.objects.active().filter(scope=by.owner)[:limit].count() >= limit:
         message = f"You can have up to {limit} sessions. Delete one first."
@@ -154,8 +157,21 @@ def can_pin(scope: str) -> bool:
     return pinned[:MAX_PINNED].count() < MAX_PINNED
 
 
-def _check_count(counter: str, by: Actor, limit: int | None) -> None:
-    _check_window(counter, by.owner, limit, MINUTE, "minute")
+def limit_for(name: str, by: Actor) -> int | None:
+    """Return the limit that this setting has for an actor; None for no limit.
+
+    Raises the errors of the function that the setting may name.
+    """
+    value: object = getattr(settings, name)
+    if isinstance(value, str):
+        value = import_string(value)(by)
+    if isinstance(value, int | None):
+        return value
+    raise TypeError(f"the function of {name} must return an int or None, not {type(value)}")
+
+
+def _check_count(counter: str, by: Actor, setting: str) -> None:
+    _check_window(counter, by.owner, limit_for(setting, by), MINUTE, "minute")
 
 
 def _check_window(

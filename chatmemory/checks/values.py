@@ -81,6 +81,15 @@ FUNCTIONS = {
 """Settings that are a dotted path to a function: the value that means no function, and the number
 of its arguments."""
 
+PER_PERSON = (
+    "SENDS_PER_MINUTE",
+    "READS_PER_MINUTE",
+    "WRITES_PER_MINUTE",
+    "TOKENS_PER_DAY",
+    "MAX_SESSIONS_PER_USER",
+)
+"""Limits that may be a dotted path to a function of the actor."""
+
 MIN_HEALTH_TOKEN_CHARS = 32
 
 MAX_SUGGESTION_CHARS = 200
@@ -182,7 +191,7 @@ def _check_numbers() -> list[checks.CheckMessage]:
     found: list[checks.CheckMessage] = []
     for name, (minimum, may_be_none) in NUMBERS.items():
         value = getattr(settings, name)
-        if value is None and may_be_none:
+        if (value is None and may_be_none) or (name in PER_PERSON and isinstance(value, str)):
             continue
         maximum = MAXIMA.get(name, math.inf)
         is_integer = isinstance(value, int) and not isinstance(value, bool)
@@ -224,9 +233,10 @@ def _check_durations() -> list[checks.CheckMessage]:
 def _check_functions() -> list[checks.CheckMessage]:
     """Check that the functions named by dotted paths exist, and accept their arguments."""
     found: list[checks.CheckMessage] = []
-    for name, (default, arguments) in FUNCTIONS.items():
+    functions = {**FUNCTIONS, **dict.fromkeys(PER_PERSON, (None, 1))}
+    for name, (default, arguments) in functions.items():
         path = getattr(settings, name)
-        if path == default:
+        if path == default or (name in PER_PERSON and not isinstance(path, str)):
             continue
         if not _is_function(path):
             problem = "cannot be imported or is not callable"

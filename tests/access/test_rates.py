@@ -13,9 +13,11 @@ from chatmemory.access.rates import (
     check_new_visitor,
     check_rate,
     check_reads,
+    check_sessions,
     check_writes,
+    count_tokens,
 )
-from chatmemory.errors import RateLimited
+from chatmemory.errors import BadInput, RateLimited
 from chatmemory.services import Actor
 
 ANN = Actor("user", "1", "ann")
@@ -83,3 +85,58 @@ def test_a_block_has_ten_times_the_visitors_and_sends_of_a_network(clock, settin
 def test_without_a_limit_for_networks_no_share_is_reserved(clock, settings):
     settings.CHATMEMORY = {"VISITORS_PER_HOUR": None, "VISITORS_PER_MINUTE": 8}
     assert sum(accepted(check_new_visitor, "203.0.113.1") for _ in range(10)) == 8
+
+
+def limit_of_plan(by):
+    """Allow two of everything to the first person, nothing to the second, all to others."""
+    return {"1": 2, "2": 0}.get(by.id)
+
+
+@pytest.mark.parametrize(
+    ("setting", "check"),
+    [
+        ("SENDS_PER_MINUTE", check_rate),
+        ("READS_PER_MINUTE", check_reads),
+        ("WRITES_PER_MINUTE", check_writes),
+    ],
+)
+def test_a_function_sets_the_limit_of_each_person(clock, settings, setting, check):
+    settings.CHATMEMORY = {setting: f"{__name__}.limit_of_plan"}
+    first, second, third = (Actor("user", pk, pk) for pk in "123")
+    for _ in range(2):
+        check(first)
+    with pytest.raises(RateLimited, match="Only 2 "):
+        check(first)
+    with pytest.raises(RateLimited, match="Only 0 "):
+        check(second)
+    for _ in range(5):
+        check(third)
+
+
+def test_a_function_sets_the_tokens_of_each_person(clock, settings):
+    settings.CHATMEMORY = {"TOKENS_PER_DAY": f"{__name__}.limit_of_plan"}
+    count_tokens(scope="user:1", tokens=1)
+    check_rate(Actor("user", "1", "a"))
+    count_tokens(scope="user:1", tokens=1)
+    with pytest.raises(RateLimited, match="The 2 tokens"):
+        check_rate(Actor("user", "1", "a"))
+    check_rate(Actor("user", "3", "c"))
+
+
+@pytest.mark.django_db
+def test_a_function_sets_the_sessions_of_each_person(settings):
+    settings.CHATMEMORY = {"MAX_SESSIONS_PER_USER": f"{__name__}.limit_of_plan"}
+    check_sessions(Actor("user", "1", "a"))
+    with pytest.raises(BadInput, match="up to 0 sessions"):
+        check_sessions(Actor("user", "2", "b"))
+    check_sessions(Actor("user", "3", "c"))
+
+
+def test_a_function_without_a_number_allows_nothing(settings):
+    settings.CHATMEMORY = {"SENDS_PER_MINUTE": f"{__name__}.text_of"}
+    with pytest.raises(TypeError, match="SENDS_PER_MINUTE must return an int or None"):
+        check_rate(Actor("user", "1", "a"))
+
+
+def text_of(by):
+    return "many"

@@ -222,7 +222,15 @@ def test_first_words_and_markup_are_equal_in_both_languages(node):
 
 
 ENTRIES = [
-    *("admin/admin", "admin/drafts", "admin/job", "element/chat", "list/chats", "list/times"),
+    *(
+        "admin/admin",
+        "admin/drafts",
+        "admin/trim",
+        "admin/job",
+        "element/chat",
+        "list/chats",
+        "list/times",
+    ),
     *("shared/scheme", "shared/scheme-switch", "shared/sign-out"),
 ]
 """The modules that no other one imports."""

@@ -18,7 +18,7 @@ from django.db import connection
 from langchain_core.runnables import RunnableLambda
 
 from chatmemory import conf, services, signals
-from chatmemory.access import logins
+from chatmemory.access import logins, rates
 from chatmemory.access.logins import Login
 from chatmemory.consumers.logins import login_of
 from chatmemory.consumers.origins import ais_allowed_origin
@@ -170,6 +170,10 @@ async def ainstructions(session):
     return "Prompt"
 
 
+def limit(by):
+    return 100 * query()
+
+
 def new_session(by, asked):
     return {"title": f"Session {query()}"}
 
@@ -214,6 +218,18 @@ def check_login(ann):
     in_loop(in_pool(logins.check_login)(Login.of(ann.user)))
 
 
+def send(ann):
+    in_loop(in_pool(rates.check_rate)(services.Actor.user(ann.user)))
+
+
+def read(ann):
+    in_loop(in_pool(rates.check_reads)(services.Actor.user(ann.user)))
+
+
+def write(ann):
+    in_loop(in_pool(rates.check_writes)(services.Actor.user(ann.user)))
+
+
 def open_new_session(ann):
     key = f"new{Session.objects.count()}"
     in_loop(in_pool(services.open_session)(session_key=key, by=services.Actor.user(ann.user)))
@@ -242,6 +258,11 @@ CASES = [
     ("NEW_SESSION", "new_session", open_new_session),
     ("TOKEN_COUNTER", "query", run_turn),
     ("REACH", "query", check_login),
+    ("SENDS_PER_MINUTE", "limit", send),
+    ("TOKENS_PER_DAY", "limit", send),
+    ("READS_PER_MINUTE", "limit", read),
+    ("WRITES_PER_MINUTE", "limit", write),
+    ("MAX_SESSIONS_PER_USER", "limit", open_new_session),
     ("SOCKET_AUTH", "socket_user", open_socket),
     ("SOCKET_AUTH", "asocket_user", open_socket),
     ("VALID_LOGINS", "query", check_login),
