@@ -196,13 +196,14 @@ def _log_in(browser: OpenerDirector, page: str, username: str, password: str) ->
     return int(answer.status)
 
 
-@pytest.mark.regression
+@pytest.mark.django_db
 def test_the_demos_page_leads_to_the_description_of_the_api(client):
     [address] = re.findall(r'<a href="(.*?)"><strong>API', client.get("/").content.decode())
     assert client.get(address).status_code == 200
     assert "openapi" in (settings.BASE_DIR / "requirements.txt").read_text()
 
 
+@pytest.mark.regression
 def test_the_proxy_of_the_compose_file_sends_the_address_of_its_client():
     """Without this line nginx passes on what the client sent."""
     text = (settings.BASE_DIR / "compose.yaml").read_text()

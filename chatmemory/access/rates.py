@@ -165,9 +165,12 @@ def limit_for(name: str, by: Actor) -> int | None:
     value: object = getattr(settings, name)
     if isinstance(value, str):
         value = import_string(value)(by)
-    if isinstance(value, int | None):
-        return value
-    raise TypeError(f"the function of {name} must return an int or None, not {type(value)}")
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool):
+        kind = type(value).__name__
+        raise TypeError(f"the function of {name} must return an int or None, not {kind}")
+    return max(0, value)
 
 
 def _check_count(counter: str, by: Actor, setting: str) -> None:

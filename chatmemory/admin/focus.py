@@ -11,5 +11,6 @@ def focus_first(form: Form, names: Collection[str], *, first: str = "") -> None:
     """Focus a field: the first with an error, else `first`, else the first without a value."""
     wrong = [name for name in names if name in form.errors]
     empty = [name for name in names if not form[name].value()]
-    for name in [*wrong, *filter(None, [first]), *empty][:1]:
+    name = next(filter(None, [*wrong, first, *empty]), None)
+    if name is not None:
         form.fields[name].widget.attrs["autofocus"] = True

@@ -60,8 +60,8 @@ from chatmemory.live.texts import LiveText
 from chatmemory.live.titles import give_title
 from chatmemory.logs import log_error, text_of
 from chatmemory.models import Message
-from chatmemory.responders import Finished, Progress, Request, Text
-from chatmemory.responders.failures import code_of
+from chatmemory.responders import Finished, Progress, Request, Responder, Text
+from chatmemory.responders.failures import code_of, kind_of
 from chatmemory.services.derived.writing import seen_of
 from chatmemory.services.turns import progress, recovery
 from chatmemory.services.turns.claims import Claim, aclaim_next, claim_next
@@ -73,6 +73,8 @@ logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.02
 """How long a responder that never waits may run before the loop runs other tasks."""
+FOR_STAFF = (InstructionsFailed, ModelAccessDenied, ModelNotFound)
+"""Failures whose cause staff see in their own sessions, as that of each `responder_error`."""
 MAX_ERROR_CHARS = 1_000
 """Maximum length of the text of a responder's error."""
 POLL_SECONDS = 0.05
@@ -338,20 +340,14 @@ class Runner:
             status, error = FAILED, str(problem)
         except TimeoutError:
             status, error = FAILED, ModelTimeout.code
-        except InstructionsFailed as problem:
-            status, error = FAILED, problem.code
-            cause = problem.__cause__ or problem
-            message = "turn %s: INSTRUCTIONS_FOR failed"
-            log_error(logger, message, run.claim.client_id, error=cause)
-            _explain(run, request, cause)
-            await aannounce_failure(run.claim.session_pk, run.claim.client_id, cause)
         except ModelError as problem:
             status, error = FAILED, problem.code
-            is_ours = type(problem).__module__ == ModelError.__module__
+            is_of_host = isinstance(problem, InstructionsFailed)
+            is_ours = type(problem).__module__ == ModelError.__module__ and not is_of_host
             level = logging.WARNING if is_ours else logging.ERROR
             message = "turn %s ends as %s"
             log_error(logger, message, run.claim.client_id, error, error=problem, level=level)
-            if isinstance(problem, ModelAccessDenied | ModelNotFound) and problem.__cause__:
+            if isinstance(problem, FOR_STAFF) and problem.__cause__ is not None:
                 _explain(run, request, problem.__cause__)
             await aannounce_failure(run.claim.session_pk, run.claim.client_id, problem)
         except BaseException as problem:
@@ -392,7 +388,7 @@ class Runner:
         run.window_tokens = request.window_tokens
         yielded_at = time.monotonic()
         # Without aclosing Python would close the generator later, in another task.
-        async with aclosing(responders.find()(request)) as pieces:
+        async with aclosing(_find_responder()(request)) as pieces:
             async for piece in pieces:
                 match piece:
                     case Text(text):
@@ -480,6 +476,26 @@ class Runner:
                 self._submit_and_probe(self._run_turn(claim))
 
 
+def _explain(run: Run, request: Request | None, error: BaseException) -> None:
+    """Show the text of an error to developers: it may contain messages and keys."""
+    text = f"{type(error).__name__}: {text_of(error)}"[:MAX_ERROR_CHARS].replace("`", "'")
+    if django_settings.DEBUG:
+        logger.error("turn %s: %s", run.claim.client_id, text)
+    owner = request.session.owner if request is not None else None
+    if getattr(owner, "is_staff", False) and run.last is None:
+        run.add_text(f"\n\n```text\n{text}\n```\n" if run.chars else f"```text\n{text}\n```\n")
+
+
+def _find_responder() -> Responder:
+    """Return the responder. Raises our error if its creation shows what is wrong with the model."""
+    try:
+        return responders.find()
+    except Exception as error:
+        if (kind := kind_of(error)) is not None:
+            raise kind from error
+        raise
+
+
 def _is_closed_from_outside(run: Run) -> bool:
     """Whether Python closes the coroutine outside its task, where it cannot await."""
     try:
@@ -498,13 +514,3 @@ async def _log_errors(work: Coroutine[Any, Any, None]) -> None:
 
 runner = Runner()
 """The runner of this process."""
-
-
-def _explain(run: Run, request: Request | None, error: BaseException) -> None:
-    """Show the text of an error to developers: it may contain messages and keys."""
-    text = f"{type(error).__name__}: {text_of(error)}"[:MAX_ERROR_CHARS].replace("`", "'")
-    if django_settings.DEBUG:
-        logger.error("turn %s: %s", run.claim.client_id, text)
-    owner = request.session.owner if request is not None else None
-    if getattr(owner, "is_staff", False) and run.last is None:
-        run.add_text(f"\n\n```text\n{text}\n```\n" if run.chars else f"```text\n{text}\n```\n")

@@ -107,6 +107,12 @@ _CLIENTS = re.compile(
 )
 """Full names of the classes of providers' clients; the last one is that of generated clients."""
 
+_MODELS = re.compile(
+    r"validation errors? for Chat(?:Anthropic|Bedrock|Cohere|GoogleGenerativeAI|Groq|MistralAI|"
+    r"Ollama|OpenAI|VertexAI)\b"
+)
+"""In the text of Pydantic's error for a wrong argument of LangChain's model."""
+
 _BEDROCK = {"Converse", "ConverseStream", "InvokeModel", "InvokeModelWithResponseStream"}
 
 _FILTER_REASONS = {
@@ -132,9 +138,9 @@ def kind_of(error: BaseException) -> type[ModelError] | None:
 
 
 def code_of(error: BaseException) -> str:
-    """Return the code of an error of a responder, or of its creation."""
+    """Return the code of an error for which `kind_of` returns None."""
     is_of_provider = any(map(_is_of_client, _causes(error)))
-    return (kind_of(error) or (ModelError if is_of_provider else ResponderError)).code
+    return (ModelError if is_of_provider else ResponderError).code
 
 
 def is_blocked(message: Mapping[str, object]) -> bool:
@@ -172,7 +178,7 @@ def _is_of_client(error: BaseException) -> bool:
         case "HTTPStatusError":
             return "/chat/completions" in text_of(error)
         case "ValidationError":
-            return "validation error for Chat" in text_of(error)
+            return bool(_MODELS.search(text_of(error)))
     return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,7 +16,6 @@ from django.utils.timezone import is_naive
 from chatmemory.access.actors import Actor
 from chatmemory.access.addresses import check_length
 from chatmemory.codec import check_value, dump_json, is_blank
-from chatmemory.conf import settings
 from chatmemory.errors import BadInput
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,8 @@ MAX_METADATA_BYTES = 8_192
 MAX_TTL_SECONDS = 2**31 - 1
 """68 years; what a column of 32 bits can hold."""
 
-FIELDS = ("title", "instructions", "metadata", "expires_at", "ttl_seconds")
+ENDS = frozenset({"expires_at", "ttl_seconds"})
+FIELDS = ENDS | {"title", "instructions", "metadata"}
 
 
 class Unchanged(Enum):
@@ -42,19 +43,19 @@ UNCHANGED: Final = Unchanged.UNCHANGED
 """Leaves a column as it is, where None is a value."""
 
 
-def fields_of_host(by: Actor, session_key: str, title: str) -> dict[str, object]:
-    """Return what the function of NEW_SESSION gives to a person's new session, if there is one.
+def fields_of_host(path: str, by: Actor, session_key: str, title: str) -> dict[str, object]:
+    """Return what the function of NEW_SESSION gives to a person's new session.
 
     Raises the errors of the function, and ImproperlyConfigured if its result cannot be stored.
     """
-    if settings.NEW_SESSION is None or by.kind not in ("user", "visitor"):
-        return {}
-    function = import_string(settings.NEW_SESSION)
-    given: object = function(by, {"session_key": session_key, "title": title})
+    given: object = import_string(path)(by, {"session_key": session_key, "title": title})
     try:
         return _checked(given)
     except (BadInput, TypeError) as error:
-        logger.error("NEW_SESSION returned a value that cannot be stored: %s", error)  # noqa: TRY400
+        problem = str(error)
+        if isinstance(error, BadInput):  # its text can contain a key of the metadata
+            problem = f"{error.code} in {error.field.partition('.')[0]}"
+        logger.error("NEW_SESSION returned a value that cannot be stored: %s", problem)  # noqa: TRY400
         raise ImproperlyConfigured("NEW_SESSION returned a value that cannot be stored") from error
 
 
@@ -68,6 +69,13 @@ def _checked(given: object) -> dict[str, object]:
     fields = dict(given)
     check_fields(fields)
     return fields
+
+
+def is_same(old: object, new: object) -> bool:
+    """Return whether two values are stored alike; in Python, 0 equals False and 1.0."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True)
+    return old == new
 
 
 def check_fields(fields: Mapping[str, object]) -> None:

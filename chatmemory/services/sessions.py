@@ -58,10 +58,12 @@ from chatmemory.models import (
 from chatmemory.services.audit.entries import check_reason, record
 from chatmemory.services.removal.hide import purge_expired
 from chatmemory.services.session_fields import (
+    ENDS,
     UNCHANGED,
     Unchanged,
     check_fields,
     fields_of_host,
+    is_same,
 )
 
 T = TypeVar("T")
@@ -162,15 +164,19 @@ def open_session(
         "ttl_seconds": ttl_seconds,
     }
     check_fields(fields)
-    if settings.NEW_SESSION is not None and not _exists(scope, session_key):
-        fields |= fields_of_host(by, session_key, title)
+    if settings.NEW_SESSION is not None and by.kind in ("user", "visitor"):
+        found = _read_active(scope, session_key)
+        if found is not None:
+            return found
+        rates.check_sessions(by)  # before the host's code runs
+        fields |= fields_of_host(settings.NEW_SESSION, by, session_key, title)
     new = Session(scope=scope, key=session_key, owner_id=owner_of(scope), **fields)
     return _get_or_create(new, by)
 
 
 @retried(is_repeatable=True)
-def _exists(scope: str, key: str) -> bool:
-    return Session.objects.at(scope, key).exists()
+def _read_active(scope: str, key: str) -> Session | None:
+    return Session.objects.at(scope, key).first()
 
 
 @retried(is_repeatable=True)
@@ -207,14 +213,15 @@ def update_session(
     reason: str = "",
     scope: str | None = None,
 ) -> Session:
-    """Change a session, and return it; None, and UNCHANGED for the two ends, changes nothing.
+    """Change a session, and return it.
 
-    A title has up to 200 characters; without one, lists show the first message. A person can pin
-    up to 100 sessions. `instructions`, `metadata` (which replaces all of it) and the ends are only
-    for operators and server code, with the bounds of `open_session`; an end of None is removed.
-    With `expect_revision`, a session that has changed since that revision is a
-    Conflict, unless it already has the new values. The audit records who renamed another person's
-    session, and each other change but pins, with the reason, but no content.
+    None changes nothing; of `expires_at` and `ttl_seconds` it removes the end, and UNCHANGED
+    changes nothing. A title has up to 200 characters; without one, lists show the first message. A
+    person can pin up to 100 sessions. `instructions`, `metadata` (which replaces all of it) and the
+    ends are only for operators and server code, with the bounds of `open_session`. With
+    `expect_revision`, a session that has changed since that revision is a Conflict, unless it
+    already has the new values. The audit records who renamed another person's session, and each
+    other change but pins, with the reason, but no content.
     Raises BadInput, NotFound, Held (title, instructions and metadata stay), Conflict, Forbidden,
     MemoryUnavailable.
     """
@@ -225,11 +232,10 @@ def update_session(
         "expires_at": expires_at,
         "ttl_seconds": ttl_seconds,
     }
-    ends = ("expires_at", "ttl_seconds")
     fields = {
         name: value
         for name, value in given.items()
-        if value is not UNCHANGED and (value is not None or name in ends)
+        if value is not UNCHANGED and (value is not None or name in ENDS)
     }
     check_fields(fields)
     check_reason(reason)
@@ -237,13 +243,15 @@ def update_session(
         raise Forbidden
     with locked_transaction():
         session = Address(session_key, by, scope).lock()
-        changed = {name: new for name, new in fields.items() if getattr(session, name) != new}
+        changed = {
+            name: new for name, new in fields.items() if not is_same(getattr(session, name), new)
+        }
         is_moved = pinned not in (None, session.pinned_at is not None)
         if not changed and not is_moved:
             return session
         if expect_revision not in (None, session.revision):
             raise Conflict(f"The session has changed since revision {expect_revision}. Reload it.")
-        for name in changed.keys() - set(ends):
+        for name in changed.keys() - ENDS:
             if session.held_at is not None:
                 raise Held(f"The session is on hold, so its {name} cannot be changed.")
         if is_moved:

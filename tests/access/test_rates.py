@@ -132,6 +132,20 @@ def test_a_function_sets_the_sessions_of_each_person(settings):
     check_sessions(Actor("user", "3", "c"))
 
 
+@pytest.mark.django_db
+def test_a_negative_limit_allows_nothing(clock, settings):
+    names = ("SENDS_PER_MINUTE", "MAX_SESSIONS_PER_USER")
+    settings.CHATMEMORY = dict.fromkeys(names, f"{__name__}.overdrawn")
+    with pytest.raises(RateLimited, match="Only 0 "):
+        check_rate(ANN)
+    with pytest.raises(BadInput, match="up to 0 sessions"):
+        check_sessions(ANN)
+
+
+def overdrawn(by):
+    return -3
+
+
 def test_a_function_without_a_number_allows_nothing(settings):
     settings.CHATMEMORY = {"SENDS_PER_MINUTE": f"{__name__}.text_of"}
     with pytest.raises(TypeError, match="SENDS_PER_MINUTE must return an int or None"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import Permission, User
@@ -10,8 +10,10 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 
 from chatmemory import services
+from chatmemory.admin.people import pages
 from chatmemory.database.batches import PAGE_ROWS
 from chatmemory.models import AuditEntry, Session
 from chatmemory.services import Actor
@@ -313,3 +315,14 @@ def test_only_what_the_operator_may_do_to_listed_conversations_is_offered(ann):
     assert "Purge all…" not in shown(held)
     services.purge_session(session_key="a", scope=talk.scope, by=BY, reason="x")
     assert "…" not in shown(operator(*ACTING).get(page))
+
+
+def test_the_actions_on_all_depend_on_all_conversations_and_not_on_the_page(ann, monkeypatch):
+    monkeypatch.setattr(pages, "PAGE_ROWS", 2)
+    talks = [talk_of(ann, f"talk-{n}") for n in range(4)]
+    ended = Session.objects.filter(pk__in=[talk.pk for talk in talks[:3]])
+    ended.update(expires_at=timezone.now() - timedelta(days=1))
+    client, page = operator(*ACTING), url("person", talks[0].scope)
+    assert "Purge all…" in shown(client.get(f"{page}&before={talks[2].pk}"))
+    Session.objects.update(expires_at=timezone.now() - timedelta(days=1))
+    assert "Purge all…" not in shown(client.get(page))

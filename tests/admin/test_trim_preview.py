@@ -50,6 +50,15 @@ def test_the_preview_and_the_button_follow_the_typed_number(page, talk):
     assert talk.first_seq == 41
 
 
+def test_an_error_of_the_typed_value_comes_and_goes(page):
+    page.get_by_label("Number or date").fill("x")
+    errors = page.locator(".field-value .errorlist")
+    expect(errors).to_have_count(1)
+    page.get_by_label("Number or date").fill("260")
+    expect(errors).to_have_count(0)
+    expect(button(page)).to_have_text(re.compile("Trim 40 messages"))
+
+
 def test_the_number_to_type_comes_and_goes_with_the_preview(page):
     count = page.get_by_label("Messages to remove")
     expect(count).to_be_visible()  # 250 of 300

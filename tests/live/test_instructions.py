@@ -85,7 +85,8 @@ def test_a_function_that_fails_ends_the_turn(ask, caplog, name, error):
     with caplog.at_level(logging.ERROR, "chatmemory"):
         assert ask(status="failed", INSTRUCTIONS_FOR=function(name)) == []
     assert Turn.objects.get().error == "instructions_failed"
-    assert f"turn c1: INSTRUCTIONS_FOR failed: builtins.{error}" in caplog.text
+    assert "turn c1 ends as instructions_failed" in caplog.text
+    assert f"builtins.{error}" in caplog.text
     assert "secret word" not in caplog.text
     assert ask("c2", INSTRUCTIONS_FOR=None) == [question("hi")] * 2
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import OperationalError
 from django.db.models import F
 
 from chatmemory import services
@@ -131,6 +132,26 @@ def test_an_unexpected_error_is_logged_and_stops_no_other(monkeypatch, caplog):
     assert "chatmemory_vacuum: failed\n  LookupError; the log has the details." in output.getvalue()
     assert "chatmemory_check: done" in output.getvalue()
     assert "secret" not in output.getvalue() + caplog.text
+
+
+def test_a_database_error_before_a_command_stops_no_other(monkeypatch):
+    faults, read = [OperationalError()], chatmemory_maintain.read_maintenance
+
+    def fail_after_the_first() -> Any:
+        if faults and Maintenance.objects.filter(name="expire", is_ok=True).exists():
+            raise faults.pop()
+        return read()
+
+    monkeypatch.setattr(chatmemory_maintain, "read_maintenance", fail_after_the_first)
+    output = StringIO()
+    with pytest.raises(CommandError, match=r"^Failed: chatmemory_vacuum\."):
+        call_command("chatmemory_maintain", json=True, stdout=output)
+    states = {
+        line["command"]: line["state"]
+        for line in map(json.loads, output.getvalue().split("\n")[:-1])
+    }
+    assert states["chatmemory_vacuum"] == "failed"
+    assert states["chatmemory_audit_verify"] == states["chatmemory_check"] == "done"
 
 
 def test_while_one_process_works_another_does_nothing():

@@ -8,9 +8,9 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from chatmemory import services
-from chatmemory.errors import Forbidden
+from chatmemory.errors import BadInput, Forbidden
 from chatmemory.models import Session
-from chatmemory.services import Actor
+from chatmemory.services import Actor, sessions
 from tests import new_sessions_for_tests
 from tests.factories import BY, TALK, make_messages, make_user, make_visitor
 from tests.locking import concurrently
@@ -90,9 +90,10 @@ def test_another_error_of_the_function_stores_nothing(by, select):
     [
         (["x"], "a list instead of a dict or None"),
         ({"owner": 5}, "unknown keys: 'owner'"),
-        ({"title": "x" * 201}, "title must have 0 to 200 characters"),
+        ({"title": "x" * 201}, "bad_field in title"),
+        ({"metadata": {"a": {"b": "\0"}}}, "in metadata"),
         ({"metadata": None}, "metadata must be a dict"),
-        ({"ttl_seconds": 0}, "ttl_seconds must be between"),
+        ({"ttl_seconds": 0}, "bad_number in ttl_seconds"),
     ],
 )
 def test_a_result_that_cannot_be_stored_is_named_in_the_log(by, select, caplog, result, problem):
@@ -101,6 +102,29 @@ def test_a_result_that_cannot_be_stored_is_named_in_the_log(by, select, caplog, 
         services.open_session(session_key="talk", by=by)
     assert problem in caplog.text
     assert not Session.objects.exists()
+
+
+def test_a_purge_in_between_opens_no_session_without_the_function(by, select, monkeypatch):
+    services.open_session(session_key="talk", by=by)
+    select("refusing")
+    read = sessions._read_active
+
+    def purge_behind(scope, key):
+        found = read(scope, key)
+        services.purge_session(session_key="talk", by=by, reason="")
+        return found
+
+    monkeypatch.setattr(sessions, "_read_active", purge_behind)
+    services.open_session(session_key="talk", by=by)
+    assert not Session.objects.active().exists()
+
+
+def test_a_person_at_the_limit_of_sessions_does_not_call_it(by, select, settings):
+    select("given")
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "MAX_SESSIONS_PER_USER": 0}
+    with pytest.raises(BadInput, match="up to 0 sessions"):
+        services.open_session(session_key="talk", by=by)
+    assert not new_sessions_for_tests.CALLS
 
 
 def test_two_simultaneous_calls_open_one_session(by, select):

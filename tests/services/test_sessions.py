@@ -477,6 +477,14 @@ def test_server_code_and_operators_change_instructions_metadata_and_ends():
     assert session.metadata == {"team": "tea"}
 
 
+@pytest.mark.parametrize(("old", "new"), [(0, False), (1, 1.0), (1, True)])
+def test_metadata_that_only_python_finds_equal_is_stored(old, new):
+    make_session(owner=make_user("ann"), metadata={"paid": old, "a": [1]})
+    assert change(metadata={"a": [1], "paid": old}).revision == 0
+    assert change(metadata={"a": [1], "paid": new}).revision == 1
+    assert type(Session.objects.get().metadata["paid"]) is type(new)
+
+
 def test_the_same_values_again_are_no_change():
     make_session(owner=make_user("ann"), **NEW)
     assert change(**NEW, expires_at=None).revision == 0

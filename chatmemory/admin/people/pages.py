@@ -38,7 +38,7 @@ from chatmemory.services.erasure.past_erasures import (
 from chatmemory.services.jobs.actions import ACTIONS
 
 PAGE_ROWS = 50
-UNLISTED = (State.PURGED, State.EXPIRED)
+INACTIVE = (State.PURGED, State.EXPIRED)
 """The states of sessions that an action on all of a person does not reach."""
 
 
@@ -139,15 +139,17 @@ class PersonView(PersonPage):
         names = names_of(self.model_admin, request, shown)
         rows = [(one, names[one.pk], state_of(one, last)) for one, last in _with_last(shown)]
         is_more = len(page) > PAGE_ROWS
-        has_listed = is_more or any(state not in UNLISTED for _session, _name, state in rows)
+        # What an action on all of the person reaches may be on another page.
+        is_shown = any(state not in INACTIVE for _session, _name, state in rows)
+        has_active = is_shown or self.sessions().active().exists()
         return self.render(
             "person.html",
             person=self.person,
             stored=services.count_stored_data(sessions=self.sessions(), scope=self.scope),
             rows=rows,
             older=page[PAGE_ROWS - 1].pk if is_more else None,
-            hold_url=has_listed and self._url_for_all(JobAction.HOLD),
-            purge_url=has_listed and self._url_for_all(JobAction.PURGE),
+            hold_url=has_active and self._url_for_all(JobAction.HOLD),
+            purge_url=has_active and self._url_for_all(JobAction.PURGE),
             record=self._erasures(),
             may_export=self.permits("export_history"),
             may_erase=self.permits("erase_person"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from django.core.management import CommandError, CommandParser, call_command
 
+from chatmemory.database.retries import durably
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.logs import log_error
 from chatmemory.management.reporting import ReportingCommand
@@ -27,8 +28,8 @@ class Command(ReportingCommand):
     help = (
         "Do the maintenance that is due: expire, vacuum, verify and seal the audit, check the "
         "integrity, and what optional apps add. Run this once a night, or more often; one line "
-        "replaces those of the single commands. If several hosts run it at once, one does the "
-        "work. A command that fails does not stop the others; the exit status is 1 then."
+        "replaces those of the single commands. If several hosts run it simultaneously, one does "
+        "the work. A command that fails does not stop the others; the exit status is 1 then."
     )
     is_long = False
 
@@ -67,13 +68,13 @@ class Command(ReportingCommand):
 
     def _run(self, name: str) -> bool:
         """Call a command if it is due; return False if it fails."""
-        if not self._is_due(name):
-            self._show(name, "not_due")
-            return True
         output, began_at, problem = StringIO(), time.monotonic(), ""
         try:
+            if not self._is_due(name):
+                self._show(name, "not_due")
+                return True
             call_command(name, stdout=output, **self.options.get(name, {}))
-        except CommandError as error:
+        except (CommandError, MemoryUnavailable) as error:
             problem = str(error)
         except Exception as error:  # the next command may work
             log_error(logger, "%s failed", name, error=error)
@@ -84,7 +85,7 @@ class Command(ReportingCommand):
         return not problem
 
     def _is_due(self, name: str) -> bool:
-        tasks = read_maintenance().tasks
+        tasks = durably(read_maintenance, is_repeatable=True).tasks
         is_due = any(task.may_run for task in tasks if task.schedule.command == name)
         return is_due or name in self.options
 

@@ -1,4 +1,4 @@
-"""The lease of the process that does the maintenance, so that of several hosts one does it."""
+"""The lease of the process that does the maintenance: of several hosts, only one does it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from chatmemory.database.locks import locked_transaction
 from chatmemory.database.retries import retried
 from chatmemory.errors import MemoryUnavailable
 from chatmemory.models import DatabaseNow, Maintenance
+from chatmemory.services.maintenance.tasks import LEASE_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +26,10 @@ LEASE: Final = timedelta(seconds=60)
 """How long after the death of a process another one waits."""
 RENEW_SECONDS: Final = 10.0
 
-_NAME = "maintain"
-"""The name of the row; no task has it, so Health does not show it. Its `started_at` is the time of
-the last renewal, its `counts` the owner."""
+# Note [Lease of the maintenance]
+#
+# It is a row of `Maintenance` whose name is that of no task, so Health does not show it. Its
+# `started_at` is the time of the last renewal, its `counts` name the owner.
 
 
 @contextmanager
@@ -35,7 +37,7 @@ def only_here() -> Iterator[bool]:
     """Yield whether this process does the maintenance, and keep others from it until the end.
 
     A thread renews the lease. A process that loses it, since it was paused for longer than
-    `LEASE`, goes on: each task may run twice at once, which only wastes time. Raises
+    `LEASE`, goes on: a task may run twice simultaneously, which only wastes time. Raises
     MemoryUnavailable.
     """
     owner = uuid4().hex
@@ -56,10 +58,10 @@ def only_here() -> Iterator[bool]:
 
 @retried(is_repeatable=True)
 def _claim(owner: str) -> bool:
-    rows = Maintenance.objects.filter(name=_NAME)
+    rows = Maintenance.objects.filter(name=LEASE_NAME)
     if not rows.exists():
         with ignored_duplicate(), locked_transaction():
-            Maintenance.objects.create(name=_NAME, ended_at=DatabaseNow())
+            Maintenance.objects.create(name=LEASE_NAME, ended_at=DatabaseNow())
     is_free = Q(ended_at__isnull=False) | Q(started_at__lt=DatabaseNow() - LEASE)
     mine = Q(counts__owner=owner)  # a repetition after a lost commit
     columns = {"started_at": DatabaseNow(), "ended_at": None, "counts": {"owner": owner}}
@@ -68,13 +70,13 @@ def _claim(owner: str) -> bool:
 
 @retried(is_repeatable=True)
 def _renew(owner: str) -> bool:
-    rows = Maintenance.objects.filter(name=_NAME, counts__owner=owner)
+    rows = Maintenance.objects.filter(name=LEASE_NAME, counts__owner=owner)
     return bool(rows.update(started_at=DatabaseNow()))
 
 
 @retried(is_repeatable=True)
 def _release(owner: str) -> None:
-    rows = Maintenance.objects.filter(name=_NAME, counts__owner=owner)
+    rows = Maintenance.objects.filter(name=LEASE_NAME, counts__owner=owner)
     rows.update(ended_at=DatabaseNow(), counts={})
 
 

@@ -11,7 +11,11 @@ from django.db.models import TextChoices
 from chatmemory.models import Maintenance
 
 TOLERANCE: Final = timedelta(hours=2)
-"""How much longer a run may take than the last one, before the task is due."""
+"""How much later a run may end than the last one before the task is overdue, and how much earlier
+`chatmemory_maintain` repeats it."""
+
+LEASE_NAME: Final = "maintain"
+"""The name of the row with the lease of `chatmemory_maintain`."""
 
 Task = Maintenance.Task
 
@@ -46,8 +50,10 @@ def register_task(task: TextChoices, *, days: int, command: str) -> None:
 
     Call it in `ready()`; a repeated call changes nothing.
 
-    Raises ValueError if another task has the same code.
+    Raises ValueError if another task has the same code, and for the code `maintain`.
     """
+    if task.value == LEASE_NAME:
+        raise ValueError(f"A maintenance task cannot have the code {LEASE_NAME!r}.")
     schedule = Schedule(task=task, days=days, command=command)
     known = _schedules.setdefault(task.value, schedule)
     if known.task is not task or known != schedule:

@@ -9,6 +9,7 @@ const PAUSE_MS = 300;
 const PREVIEW = "#chatmemory-preview";
 const CONFIRM = ".submit-row button:not([name=preview])";
 const COUNT = ".field-count";
+const FIELDS = ["limit", "value"];
 
 /** @type {AbortController | undefined} */
 let last;
@@ -41,6 +42,21 @@ function show(page, form, selector, previous) {
   else form.querySelector(previous)?.after(node);
 }
 
+/**
+ * Show the errors of a field, which keeps its value and the focus.
+ * @param {DocumentFragment} page
+ * @param {HTMLFormElement} form
+ * @param {string} selector
+ */
+function showErrors(page, form, selector) {
+  const [shown, found] = [form.querySelector(selector), page.querySelector(selector)];
+  if (!shown || !found) return;
+  shown.className = found.className;
+  shown.querySelector(".errorlist")?.remove();
+  const errors = found.querySelector(".errorlist");
+  if (errors) shown.prepend(document.importNode(errors, true));
+}
+
 /** @param {HTMLFormElement} form */
 async function update(form) {
   const button = form.querySelector(CONFIRM);
@@ -52,6 +68,8 @@ async function update(form) {
     document.querySelector(PREVIEW)?.replaceChildren(...preview.childNodes);
     show(page, form, CONFIRM, "[name=preview]");
     show(page, form, COUNT, ".field-reason");
+    show(page, form, ".errornote", "[name=csrfmiddlewaretoken]");
+    for (const name of FIELDS) showErrors(page, form, `.field-${name}`);
   } catch (error) {
     const isFollowed = error instanceof Error && error.name === "AbortError";
     if (!isFollowed) button?.removeAttribute("disabled");
@@ -61,9 +79,15 @@ async function update(form) {
 const form = document.querySelector(".chatmemory-removal form");
 const value = form?.querySelector("[name=value]");
 if (form instanceof HTMLFormElement && value instanceof HTMLInputElement) {
-  for (const name of ["limit", "value"]) {
+  for (const name of FIELDS) {
     form.querySelector(`[name=${name}]`)?.addEventListener("input", () => update(form));
   }
+  // The browser may focus the field only after this.
   if (document.activeElement === value) value.select();
-  if (value.value !== value.defaultValue) update(form); // a draft
+  else if (value.autofocus) value.addEventListener("focus", () => value.select(), {once: true});
+  const options = Array.from(form.querySelectorAll("[name=limit] option"));
+  const isOther = options.some(
+    (one) => one instanceof HTMLOptionElement && one.selected !== one.defaultSelected,
+  );
+  if (isOther || value.value !== value.defaultValue) update(form); // a draft
 }
