@@ -1,10 +1,35 @@
-"""Functions for the setting INSTRUCTIONS_FOR: sync and async, failing, and with wrong results."""
+"""Functions for the setting INSTRUCTIONS_FOR: slow, failing, and with wrong results."""
 
 from __future__ import annotations
+
+import asyncio
+import threading
 
 from asgiref.sync import sync_to_async
 
 from chatmemory.models import Message, Session
+
+BEGUN = threading.Event()
+"""Set when a slow function has started to wait."""
+GO = threading.Event()
+"""Set by the test to let slow functions continue."""
+MAX_BLOCK_SECONDS = 60.0
+"""How long `blocking` waits for GO."""
+
+
+async def slow(session: Session) -> str:
+    """Wait for GO."""
+    BEGUN.set()
+    while not GO.is_set():  # noqa: ASYNC110  # the test sets it in another thread
+        await asyncio.sleep(0.01)
+    return "late"
+
+
+def blocking(session: Session) -> str:
+    """Wait for GO in a thread."""
+    BEGUN.set()
+    GO.wait(MAX_BLOCK_SECONDS)
+    return "late"
 
 
 def owners_name(session: Session) -> str:

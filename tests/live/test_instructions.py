@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
+from django.db import connections
 
 from chatmemory import services
 from chatmemory.live.runner import runner
 from chatmemory.models import Message, Session, Turn
-from tests import responders_for_tests
-from tests.servers import live_process, person_with_talk, use_responder, wait_for
+from tests import instructions_for_tests, responders_for_tests
+from tests.servers import DEADLINE, live_process, person_with_talk, use_responder, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -89,6 +91,34 @@ def test_a_function_that_fails_ends_the_turn(ask, caplog, name, error):
     assert f"builtins.{error}" in caplog.text
     assert "secret word" not in caplog.text
     assert ask("c2", INSTRUCTIONS_FOR=None) == [question("hi")] * 2
+
+
+@pytest.mark.parametrize("name", ["slow", "blocking"])
+@pytest.mark.parametrize("ends_by", ["stop", "timeout"])
+def test_a_slow_function_can_be_stopped_and_has_the_time_of_the_turn(ask, ann, name, ends_by):
+    instructions_for_tests.BEGUN.clear()
+    instructions_for_tests.GO.clear()
+    seconds = 300 if ends_by == "stop" else 1
+    status = {"stop": "interrupted", "timeout": "failed"}[ends_by]
+
+    def stop():
+        try:
+            assert instructions_for_tests.BEGUN.wait(DEADLINE)
+            services.stop_turn(**ann.talk, turn="c1")
+        finally:
+            connections.close_all()
+
+    stopping = threading.Thread(target=stop)
+    if ends_by == "stop":
+        stopping.start()
+    try:
+        ask(status=status, INSTRUCTIONS_FOR=function(name), TURN_TIMEOUT=seconds)
+    finally:
+        instructions_for_tests.GO.set()
+    if ends_by == "stop":
+        stopping.join()
+    assert not responders_for_tests.SEEN
+    assert Turn.objects.get().error == {"stop": "", "timeout": "model_timeout"}[ends_by]
 
 
 def test_staff_see_the_cause_of_a_failed_prompt(ask, ann):
