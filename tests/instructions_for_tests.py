@@ -20,8 +20,7 @@ MAX_BLOCK_SECONDS = 60.0
 async def slow(session: Session) -> str:
     """Wait for GO."""
     BEGUN.set()
-    while not GO.is_set():  # noqa: ASYNC110  # the test sets it in another thread
-        await asyncio.sleep(0.01)
+    await asyncio.to_thread(GO.wait, MAX_BLOCK_SECONDS)
     return "late"
 
 

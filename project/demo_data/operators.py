@@ -30,7 +30,7 @@ TIMES = {"hold": "held_at", "archive": "archived_at", "purge": "removed_at"}
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class Step:
     """What an operator did, this number of days ago."""
 
     days: float
@@ -43,51 +43,51 @@ class Deed:
     """What the conversation is about; empty for any."""
 
 
-DEEDS: Sequence[Deed] = (
-    Deed(39.2, "trim", "Closed orders from before the move"),
-    Deed(34.3, "tag", "vip"),
-    Deed(31.1, "note", "Called the customer: the new parcel arrives on Monday.", topic="complaint"),
-    Deed(28.9, "archive", "Solved by phone"),
-    Deed(28.2, "purge", "The customer asked for it by e-mail", "It was the wrong customer"),
-    Deed(27.4, "tag", "refund", topic="returns"),
-    Deed(26.3, "redact", "A card number", topic="returns"),
-    Deed(25.2, "read"),
-    Deed(24.6, "trim", "The customer shared an address of another person"),
-    Deed(23.3, "export", "A request of the customer for a copy"),
-    Deed(22.2, "hold", "A dispute about the payment", topic="complaint"),
-    Deed(22.1, "note", "The dispute is with our lawyer; do not delete it.", topic="complaint"),
-    Deed(21.2, "tag", "complaint", topic="complaint"),
-    Deed(20.9, "read"),
-    Deed(19.3, "job", JobAction.ARCHIVE),
-    Deed(18.1, "clear", "Started again after a wrong language"),
-    Deed(17.3, "note", "Asks for an invoice every month. The bot cannot send it yet."),
-    Deed(16.4, "purge", "Test of a colleague"),
-    Deed(15.1, "rename", "The third complaint about this order", topic="complaint"),
-    Deed(14.2, "tag", "refund", topic="returns"),
-    Deed(13.3, "job", JobAction.PURGE, "The filter was wrong: these are real customers"),
-    Deed(12.2, "refused", "purge_history"),
-    Deed(11.4, "read"),
-    Deed(10.3, "trim", "Too long for the model", "The older orders are still needed"),
-    Deed(9.2, "note", "The hours of this shop change in spring. The bot must know.", topic="hours"),
-    Deed(8.4, "redact", "A phone number of another person", topic="person"),
-    Deed(7.3, "tag", "complaint", topic="complaint"),
-    Deed(6.9, "read"),
-    Deed(6.2, "hold", "The product may be dangerous", topic="complaint"),
-    Deed(5.9, "clear", "Asked for by the customer", "The customer changed their mind"),
-    Deed(5.1, "archive", "A duplicate"),
-    Deed(4.3, "job", JobAction.TAG),
-    Deed(3.9, "trim", "A private matter"),
-    Deed(3.2, "purge", "Only insults"),
-    Deed(2.4, "note", "Waits for a call back, see the ticket.", topic="person"),
-    Deed(2.1, "read"),
-    Deed(1.8, "cancelled_job", JobAction.CLEAR),
-    Deed(1.3, "tag", "vip"),
-    Deed(1.2, "archive", "Solved"),
-    Deed(0.9, "redact", "A password"),
-    Deed(0.6, "purge", "The customer asked for it in the chat"),
-    Deed(0.4, "note", "Answered well. An example for new colleagues."),
-    Deed(0.2, "read"),
-    Deed(0.002, "running_job", JobAction.TAG),
+STEPS: Sequence[Step] = (
+    Step(39.2, "trim", "Closed orders from before the move"),
+    Step(34.3, "tag", "vip"),
+    Step(31.1, "note", "Called the customer: the new parcel arrives on Monday.", topic="complaint"),
+    Step(28.9, "archive", "Solved by phone"),
+    Step(28.2, "purge", "The customer asked for it by e-mail", "It was the wrong customer"),
+    Step(27.4, "tag", "refund", topic="returns"),
+    Step(26.3, "redact", "A card number", topic="returns"),
+    Step(25.2, "read"),
+    Step(24.6, "trim", "The customer shared an address of another person"),
+    Step(23.3, "export", "A request of the customer for a copy"),
+    Step(22.2, "hold", "A dispute about the payment", topic="complaint"),
+    Step(22.1, "note", "The dispute is with our lawyer; do not delete it.", topic="complaint"),
+    Step(21.2, "tag", "complaint", topic="complaint"),
+    Step(20.9, "read"),
+    Step(19.3, "job", JobAction.ARCHIVE),
+    Step(18.1, "clear", "Started again after a wrong language"),
+    Step(17.3, "note", "Asks for an invoice every month. The bot cannot send it yet."),
+    Step(16.4, "purge", "Test of a colleague"),
+    Step(15.1, "rename", "The third complaint about this order", topic="complaint"),
+    Step(14.2, "tag", "refund", topic="returns"),
+    Step(13.3, "job", JobAction.PURGE, "The filter was wrong: these are real customers"),
+    Step(12.2, "refused", "purge_history"),
+    Step(11.4, "read"),
+    Step(10.3, "trim", "Too long for the model", "The older orders are still needed"),
+    Step(9.2, "note", "The hours of this shop change in spring. The bot must know.", topic="hours"),
+    Step(8.4, "redact", "A phone number of another person", topic="person"),
+    Step(7.3, "tag", "complaint", topic="complaint"),
+    Step(6.9, "read"),
+    Step(6.2, "hold", "The product may be dangerous", topic="complaint"),
+    Step(5.9, "clear", "Asked for by the customer", "The customer changed their mind"),
+    Step(5.1, "archive", "A duplicate"),
+    Step(4.3, "job", JobAction.TAG),
+    Step(3.9, "trim", "A private matter"),
+    Step(3.2, "purge", "Only insults"),
+    Step(2.4, "note", "Waits for a call back, see the ticket.", topic="person"),
+    Step(2.1, "read"),
+    Step(1.8, "cancelled_job", JobAction.CLEAR),
+    Step(1.3, "tag", "vip"),
+    Step(1.2, "archive", "Solved"),
+    Step(0.9, "redact", "A password"),
+    Step(0.6, "purge", "The customer asked for it in the chat"),
+    Step(0.4, "note", "Answered well. An example for new colleagues."),
+    Step(0.2, "read"),
+    Step(0.002, "running_job", JobAction.TAG),
 )
 
 JOBS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -116,23 +116,23 @@ class Desk:
         rng.shuffle(self._free)
 
     def work(self) -> None:
-        """Do all deeds, the oldest first."""
-        for deed in DEEDS:
-            when = self._now - timedelta(days=deed.days)
-            if deed.action.endswith("job"):
-                getattr(self, f"_{deed.action}")(deed, when)
+        """Do all steps, the oldest first."""
+        for step in STEPS:
+            when = self._now - timedelta(days=step.days)
+            if step.action.endswith("job"):
+                getattr(self, f"_{step.action}")(step, when)
                 continue
-            session, by = self._pick(when, deed.topic), self._rng.choice(self._operators)
+            session, by = self._pick(when, step.topic), self._rng.choice(self._operators)
             call: dict[str, Any] = {"session_key": session.key, "scope": session.scope, "by": by}
-            entry = getattr(self, f"_{deed.action}")(deed, session, call)
+            entry = getattr(self, f"_{step.action}")(step, session, call)
             _date_entries([entry or _last_entry()], when)
-            if column := TIMES.get(deed.action):
+            if column := TIMES.get(step.action):
                 Session.objects.filter(pk=session.pk).update(**{column: when})
             SessionNote.objects.filter(session=session).update(created_at=when)
             SessionTag.objects.filter(session=session).update(created_at=when)
-            if deed.undo:
+            if step.undo:
                 undone = services.restore_session(
-                    entry_pk=entry.pk, by=by, reason=deed.undo, scope=session.scope
+                    entry_pk=entry.pk, by=by, reason=step.undo, scope=session.scope
                 )
                 _date_entries([undone], when + UNTIL_UNDO)
 
@@ -151,75 +151,75 @@ class Desk:
         self._free.remove(session)
         return session
 
-    def _trim(self, deed: Deed, session: Session, call: dict[str, Any]) -> AuditEntry | None:
-        return services.trim_session(**call, reason=deed.text, keep_turns=1)
+    def _trim(self, step: Step, session: Session, call: dict[str, Any]) -> AuditEntry | None:
+        return services.trim_session(**call, reason=step.text, keep_turns=1)
 
-    def _clear(self, deed: Deed, session: Session, call: dict[str, Any]) -> AuditEntry:
-        return services.clear_session(**call, reason=deed.text)
+    def _clear(self, step: Step, session: Session, call: dict[str, Any]) -> AuditEntry:
+        return services.clear_session(**call, reason=step.text)
 
-    def _purge(self, deed: Deed, session: Session, call: dict[str, Any]) -> AuditEntry:
-        return services.purge_session(**call, reason=deed.text)
+    def _purge(self, step: Step, session: Session, call: dict[str, Any]) -> AuditEntry:
+        return services.purge_session(**call, reason=step.text)
 
-    def _hold(self, deed: Deed, session: Session, call: dict[str, Any]) -> AuditEntry | None:
-        return services.hold_session(**call, reason=deed.text)
+    def _hold(self, step: Step, session: Session, call: dict[str, Any]) -> AuditEntry | None:
+        return services.hold_session(**call, reason=step.text)
 
-    def _archive(self, deed: Deed, session: Session, call: dict[str, Any]) -> AuditEntry | None:
-        return services.archive_session(**call, reason=deed.text)
+    def _archive(self, step: Step, session: Session, call: dict[str, Any]) -> AuditEntry | None:
+        return services.archive_session(**call, reason=step.text)
 
-    def _redact(self, deed: Deed, session: Session, call: dict[str, Any]) -> AuditEntry | None:
-        return services.redact_message(**call, reason=deed.text, seq=1)
+    def _redact(self, step: Step, session: Session, call: dict[str, Any]) -> AuditEntry | None:
+        return services.redact_message(**call, reason=step.text, seq=1)
 
-    def _note(self, deed: Deed, session: Session, call: dict[str, Any]) -> AuditEntry | None:
-        return services.add_note(**call, text=deed.text)
+    def _note(self, step: Step, session: Session, call: dict[str, Any]) -> AuditEntry | None:
+        return services.add_note(**call, text=step.text)
 
-    def _tag(self, deed: Deed, session: Session, call: dict[str, Any]) -> AuditEntry | None:
-        return services.tag_session(**call, tag=deed.text, reason="")
+    def _tag(self, step: Step, session: Session, call: dict[str, Any]) -> AuditEntry | None:
+        return services.tag_session(**call, tag=step.text, reason="")
 
-    def _rename(self, deed: Deed, session: Session, call: dict[str, Any]) -> None:
-        services.update_session(**call, title=deed.text)
+    def _rename(self, step: Step, session: Session, call: dict[str, Any]) -> None:
+        services.update_session(**call, title=step.text)
 
-    def _export(self, deed: Deed, session: Session, call: dict[str, Any]) -> None:
-        services.begin_export(**call, format="jsonl", reason=deed.text)
+    def _export(self, step: Step, session: Session, call: dict[str, Any]) -> None:
+        services.begin_export(**call, format="jsonl", reason=step.text)
 
-    def _refused(self, deed: Deed, session: Session, call: dict[str, Any]) -> None:
-        record_refusal(by=call["by"], permission=deed.text, session=session)
+    def _refused(self, step: Step, session: Session, call: dict[str, Any]) -> None:
+        record_refusal(by=call["by"], permission=step.text, session=session)
 
-    def _read(self, deed: Deed, session: Session, call: dict[str, Any]) -> None:
+    def _read(self, step: Step, session: Session, call: dict[str, Any]) -> None:
         record_reading(session=session, by=call["by"], from_seq=1, to_seq=session.last_seq)
 
-    def _job(self, deed: Deed, when: datetime) -> None:
-        """Execute a job to its end, and undo it if the deed says so."""
-        job = self._create_job(deed, when)
+    def _job(self, step: Step, when: datetime) -> None:
+        """Execute a job to its end, and undo it if the action is one that is undone."""
+        job = self._create_job(step, when)
         run_slice(claim_of(job), seconds=60)
         _date_job(job, when)
-        if deed.undo:
+        if step.undo:
             everything = Session.objects.all()
-            order = self._order(JobAction.RESTORE, deed.undo)
+            order = self._order(JobAction.RESTORE, step.undo)
             undo = undo_job(job=_fresh(job), sessions=everything, order=order)
             run_slice(claim_of(undo), seconds=60)
             _date_job(undo, when + UNTIL_UNDO)
 
-    def _cancelled_job(self, deed: Deed, when: datetime) -> None:
-        job = self._create_job(deed, when)
+    def _cancelled_job(self, step: Step, when: datetime) -> None:
+        job = self._create_job(step, when)
         run_slice(claim_of(job), seconds=0)
         cancel_job(job_pk=job.pk, by=self._operators[0])
         _date_job(job, when)
         Job.objects.filter(pk=job.pk).update(cancel_requested_at=when + timedelta(seconds=2))
 
-    def _running_job(self, deed: Deed, when: datetime) -> None:
+    def _running_job(self, step: Step, when: datetime) -> None:
         """Let a job stay under way, until the lease of its process ends."""
-        job = self._create_job(deed, when)
+        job = self._create_job(step, when)
         for _ in range(JOB_SIZE // 2):
             run_slice(claim_of(job), seconds=0)
         _date_job(job, when)
         Job.objects.filter(pk=job.pk).update(lease_owner=OWNER, lease_until=self._now + LEASE)
 
-    def _create_job(self, deed: Deed, when: datetime) -> Job:
+    def _create_job(self, step: Step, when: datetime) -> Job:
         pks = [self._pick(when).pk for _ in range(JOB_SIZE)]
-        reason, params = JOBS[deed.text]
+        reason, params = JOBS[step.text]
         sessions = Session.objects.filter(pk__in=pks)
-        order = self._order(deed.text, reason)
-        return create_job(action=deed.text, sessions=sessions, order=order, params=params)
+        order = self._order(step.text, reason)
+        return create_job(action=step.text, sessions=sessions, order=order, params=params)
 
     def _order(self, action: str, reason: str) -> Order:
         permissions = (permission_of(action),)
