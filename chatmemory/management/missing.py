@@ -200,12 +200,8 @@ def _is_default_login_url_enough() -> bool:
 def _migration_problem() -> str:
     """Return why `migrate` has to run, as a comment; empty if it need not."""
     connection = connections[router.db_for_write(Session)]
-    name = str(connection.settings_dict["NAME"])
-    if (
-        connection.vendor == "sqlite"
-        and not connection.is_in_memory_db()
-        and not Path(name).exists()
-    ):
+    is_unopened = connection.vendor == "sqlite" and connection.connection is None
+    if is_unopened and not Path(connection.settings_dict["NAME"]).exists():
         return "# The database is new.\n"  # a connection would create its file
     try:
         executor = MigrationExecutor(connection)
