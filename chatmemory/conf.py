@@ -96,6 +96,11 @@ class Settings:
     such as `Forbidden("Your plan has no chat.")`; every other error is `internal`. In both cases
     nothing is stored."""
 
+    METADATA_FILTERS = Setting[Sequence[str]](())
+    """Keys of the metadata by whose texts lists of sessions can be filtered, such as "team":
+    `list_sessions`, REST, where people thus learn the texts of their own sessions, and the admin,
+    unless TRANSCRIPTS hides metadata. A key has letters, digits and underscores. Nothing is stored
+    for them; docs/hooks.md has the index that the admin of many sessions needs."""
     TITLE = Setting[str | None](None)
     """Names new sessions: the dotted path of a function, sync or async, from the messages (those
     that a responder gets, and its reply) and the session to a title. It is called after a complete

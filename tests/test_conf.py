@@ -14,6 +14,7 @@ DEFAULTS: dict[str, object] = {
     "INSTRUCTIONS": "",
     "INSTRUCTIONS_FOR": None,
     "NEW_SESSION": None,
+    "METADATA_FILTERS": (),
     "TITLE": None,
     "SUGGESTIONS": (),
     "WINDOW_TOKENS": 8_000,

@@ -204,7 +204,7 @@ class TestExampleData(TestCase):
     def test_health_is_good(self):
         assert not [fact for fact in facts(read_health(), read_queue()) if fact.is_bad]
         state = read_maintenance()
-        assert not state.is_due
+        assert not state.is_overdue
         assert not state.has_problems
         assert "The app works" in self.page("admin:chatmemory_maintenance_changelist")
 

@@ -107,11 +107,11 @@ def manage(project, *arguments: str) -> str:
 
 
 @contextmanager
-def served(project, program="daphne"):
+def served(project, program="daphne", application="mysite.asgi:application"):
     """Serve the project; yield its address."""
     folder, environment = project
     port, log = free_port(), folder / "server.log"
-    command = [sys.executable, "-m", *program.split(), f"--port={port}", "mysite.asgi:application"]
+    command = [sys.executable, "-m", *program.split(), f"--port={port}", application]
     with (
         log.open("wb") as out,
         subprocess.Popen(  # noqa: S603  # our own command line
@@ -144,6 +144,20 @@ def test_the_readmes_settings_keep_the_options_of_the_database(database, more):
     names = {"INSTALLED_APPS": [], "DATABASES": {"default": deepcopy(database)}}
     exec(readme_block("# settings.py"), names)  # noqa: S102  # our own page
     assert names["DATABASES"]["default"]["OPTIONS"] == {**database["OPTIONS"], **more}
+
+
+def login_of_ann(project) -> str:
+    """Create a user; return the cookie of its login."""
+    return manage(
+        project,
+        "shell",
+        "-v0",
+        "-c",
+        "from django.contrib.auth.models import User\n"
+        "from django.test import Client\n"
+        "client = Client(); client.force_login(User.objects.create_user('ann'))\n"
+        "print(client.cookies['sessionid'].value)",
+    ).strip()
 
 
 async def talk(server, login) -> str:
@@ -199,16 +213,6 @@ def test_a_new_project_with_the_lines_of_the_readme_works(empty_project, install
     found = re.findall(r"\w+\.[CEW]\d+", manage(empty_project, "check"))
     assert found == []
     manage(empty_project, "migrate", "-v0")
-    login = manage(
-        empty_project,
-        "shell",
-        "-v0",
-        "-c",
-        "from django.contrib.auth.models import User\n"
-        "from django.test import Client\n"
-        "client = Client(); client.force_login(User.objects.create_user('ann'))\n"
-        "print(client.cookies['sessionid'].value)",
-    ).strip()
     with served(empty_project) as server:
-        reply = asyncio.run(talk(server, login))
+        reply = asyncio.run(talk(server, login_of_ann(empty_project)))
     assert "4711" in reply

@@ -74,9 +74,17 @@ def _check_title_part(value: object, name: str) -> str:
     return text
 
 
+def _check_metadata(value: object, name: str) -> str:
+    text = codec.check_storable(str(value), name)
+    if ":" not in text:
+        raise BadInput(f"{name} must be a key, a colon and a text.", field=name)
+    return text
+
+
 LIMIT = _query_number(minimum=1, cap=MAX_FETCH)
 SEQ = _query_number(minimum=0, cap=MAX_QUERY_NUMBER)
 FLAG = _query_choice({"true": True, "false": False}, type="boolean")
+METADATA = Rule(check=_check_metadata, schema={"type": "string", "pattern": "^[^:]+:."})
 TITLE_PART = Rule(check=_check_title_part, schema=TITLE.schema)
 EXPORT_FORMAT = _query_choice(
     {name: name for name in ("json", "markdown")},
@@ -103,6 +111,8 @@ class SessionQuery:
     """whether a turn runs in them"""
     title: Annotated[str, TITLE_PART] = ""
     """a part of their titles, in upper or lower case"""
+    metadata: Annotated[str | None, METADATA] = None
+    """`key:text`: a key of METADATA_FILTERS, and what their metadata has for it"""
     limit: Annotated[int, LIMIT] = DEFAULT_FETCH
     """maximum number of sessions, by default 50, at most 100"""
     cursor: str | None = None

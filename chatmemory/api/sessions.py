@@ -37,6 +37,7 @@ class SessionList(View):
             pinned=query.pinned,
             running=query.running,
             title=query.title,
+            metadata=None if query.metadata is None else dict([query.metadata.split(":", 1)]),
             cursor=query.cursor,
             limit=query.limit,
         )

@@ -120,6 +120,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
         *_check_transcripts(),
         *_check_origins(),
         *_check_suggestions(),
+        *_check_metadata_filters(),
         *check_responder(),
     ]
 
@@ -405,6 +406,20 @@ def _check_suggestions() -> list[checks.CheckMessage]:
         f"{MAX_SUGGESTION_CHARS} characters."
     )
     return [checks.Error(message, id="chatmemory.E021")]
+
+
+def _check_metadata_filters() -> list[checks.CheckMessage]:
+    """Check that the keys cannot be taken for an index, or for two keys in a query."""
+    given: object = settings.METADATA_FILTERS
+    if isinstance(given, list | tuple) and all(
+        isinstance(key, str) and key.isascii() and key.isidentifier() for key in given
+    ):
+        return []
+    message = (
+        "CHATMEMORY['METADATA_FILTERS'] must be a list of keys of ASCII letters, digits and _, "
+        "which begin with no digit."
+    )
+    return [checks.Error(message, id="chatmemory.E002")]
 
 
 def _is_suggestion(given: object) -> bool:

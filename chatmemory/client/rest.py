@@ -63,12 +63,15 @@ class RestClient:
         pinned: bool | None = None,
         running: bool | None = None,
         title: str | None = None,
+        metadata: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Frame:
         """Return a page of the sessions, the last active first; `next` is the next cursor."""
         filters = {"archived": archived, "pinned": pinned, "running": running, "title": title}
-        return await self._get("sessions/", **filters, limit=limit, cursor=cursor)
+        return await self._get(
+            "sessions/", **filters, metadata=metadata, limit=limit, cursor=cursor
+        )
 
     async def sessions(self, **filters: Any) -> AsyncIterator[Frame]:
         """Yield the sessions, the last active first, with the filters of `list_sessions`.

@@ -7,7 +7,7 @@ from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
-from itertools import count
+from itertools import chain, count
 from typing import Any, BinaryIO
 
 from chatmemory import codec, services
@@ -143,13 +143,17 @@ def import_lines(lines: Iterable[tuple[int, bytes]], *, target: Target) -> Itera
     A session is stored completely or not at all. A rejected session is an outcome with its error,
     and the import continues. The lines in a line that is a list have their numbers in the list.
     Raises MemoryUnavailable and Busy; then repeat the call with all lines: what is stored already
-    is not stored again.
+    is not stored again. Raises BadInput, with the code `empty`, if there is no session.
     """
     codec.check_value(target.reason, "reason")
     importer = _Importer(target)
-    for number, line in lines:
-        yield from importer.read(number, line)
-    yield from importer.end()
+    read = chain.from_iterable(importer.read(number, line) for number, line in lines)
+    is_empty = True
+    for outcome in chain(read, importer.end()):
+        is_empty = False
+        yield outcome
+    if is_empty:
+        raise BadInput("The file has no conversation.", code="empty")
 
 
 class _Importer:

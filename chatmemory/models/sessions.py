@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
@@ -12,6 +12,7 @@ from django.conf import settings as django_settings
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Case, F, FilteredRelation, OuterRef, Q, QuerySet, Subquery, Value, When
+from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Coalesce, Greatest, Least
 from django.db.models.lookups import GreaterThan
 from django.db.models.sql import Query
@@ -95,15 +96,26 @@ class SessionQuerySet(QuerySet["Session"]):
         pinned: bool | None = None,
         running: bool | None = None,
         title: str = "",
+        metadata: Mapping[str, str] | None = None,
     ) -> SessionQuerySet:
-        """Select by state and by a part of the title; None and an empty text select all."""
+        """Select by state, a part of the title, and texts in the metadata.
+
+        None and an empty text select all.
+        """
         states = {"archived_at": archived, "pinned_at": pinned, "running": running}
-        given = {
+        given: dict[str, object] = {
             f"{column}__isnull": not is_set
             for column, is_set in states.items()
             if is_set is not None
         }
-        return self.filter(**given, **({"title__icontains": title} if title else {}))
+        if title:
+            given["title__icontains"] = title
+        found = self.filter(**given)
+        for key, text in (metadata or {}).items():
+            # Not `metadata__key`, which may be the name of a look-up.
+            found = found.alias(**{f"metadata_{key}": KeyTransform(key, "metadata")})
+            found = found.filter(**{f"metadata_{key}": text})
+        return found
 
     def expired(self) -> SessionQuerySet:
         """Select the expired sessions; see `unexpired`."""

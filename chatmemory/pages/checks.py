@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from channels.routing import ProtocolTypeRouter, URLRouter
@@ -33,8 +33,8 @@ from chatmemory import startup
 from chatmemory.csp import static_origins
 
 SOCKET_HINT = (
-    'Route "websocket" to chatmemory.routing.websocket_urlpatterns, as project/asgi.py of '
-    "django-chatmemory does. Silence this check if another server serves the websockets."
+    'Route "websocket" to chatmemory.routing.websocket_urlpatterns: `manage.py chatmemory_init` '
+    "prints the lines. Silence this check if another server serves the websockets."
 )
 WRAPPED = ("application", "inner", "app")
 """Names of the attribute in which ASGI middleware stores the wrapped application."""
@@ -49,8 +49,9 @@ def check_websockets(
     if not _are_pages_mounted():
         return []
     found: list[checks.CheckMessage] = []
-    if problem := _application_problem():
-        found.append(checks.Warning(problem, hint=SOCKET_HINT, id="chatmemory.W018"))
+    problem = application_problem(getattr(settings, "ASGI_APPLICATION", None))
+    if problem and problem.kind != "unknown":
+        found.append(checks.Warning(problem.sentence, hint=SOCKET_HINT, id="chatmemory.W018"))
     if settings.DEBUG and get_commands().get("runserver") in DJANGO_COMMANDS:
         hint = "Put 'daphne' first in INSTALLED_APPS. Silence this check if you use another server."
         message = "The chat page needs websockets, which Django's runserver does not serve."
@@ -63,27 +64,40 @@ def check_websockets(
     return found
 
 
-def _application_problem() -> str | None:
-    """Return why ASGI_APPLICATION has no chat socket; None if it has one or cannot be inspected."""
-    path = getattr(settings, "ASGI_APPLICATION", None)
+class ApplicationProblem(NamedTuple):
+    """Why an ASGI application has no chat socket, or none that can be seen (`unknown`)."""
+
+    kind: Literal["unset", "not_found", "broken", "django", "unrouted", "elsewhere", "unknown"]
+    sentence: str
+
+
+def application_problem(path: str | None) -> ApplicationProblem | None:
+    """Return why the application of a dotted path has no chat socket; None if it has one."""
     if not path:
-        return "The chat page needs websockets, and ASGI_APPLICATION is not set."
+        sentence = "The chat page needs websockets, and ASGI_APPLICATION is not set."
+        return ApplicationProblem("unset", sentence)
+    name = f"ASGI_APPLICATION {path!r}"
     try:
         with startup.inspecting():
             application = import_string(path)
     except Exception as error:  # the project's module may raise anything
-        return f"ASGI_APPLICATION {path!r} can't be imported: {type(error).__name__}."
+        is_absent = isinstance(error, ModuleNotFoundError) and path.startswith(f"{error.name}.")
+        sentence = f"{name} can't be imported: {type(error).__name__}."
+        return ApplicationProblem("not_found" if is_absent else "broken", sentence)
     if isinstance(application, ASGIHandler):
-        return f"ASGI_APPLICATION {path!r} is Django's own, which does not accept websockets."
+        sentence = f"{name} is Django's own, which does not accept websockets."
+        return ApplicationProblem("django", sentence)
+    unknown = ApplicationProblem("unknown", f"The routes of {name} can't be inspected.")
     if not isinstance(application, ProtocolTypeRouter):
-        return None
+        return unknown
     websocket = application.application_mapping.get("websocket")
     if websocket is None:
-        return f"ASGI_APPLICATION {path!r} has no route for websockets."
+        return ApplicationProblem("unrouted", f"{name} has no route for websockets.")
     routers = list(_routers(websocket))
-    if routers and not any(map(_has_chat, routers)):
-        return f"ASGI_APPLICATION {path!r} routes websockets, but not to chatmemory."
-    return None
+    if any(map(_has_chat, routers)):
+        return None
+    sentence = f"{name} routes websockets, but not to chatmemory."
+    return ApplicationProblem("elsewhere", sentence) if routers else unknown
 
 
 def _routers(application: object) -> Iterator[URLRouter]:
@@ -128,7 +142,7 @@ def check_static_files(
 @checks.register
 def check_login_url(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
     """Warn if LOGIN_URL, to which the chat pages redirect, does not resolve."""
-    if not _are_pages_mounted() or _is_found(str(settings.LOGIN_URL)):
+    if not _are_pages_mounted() or is_known_url(str(settings.LOGIN_URL)):
         return []
     return [
         checks.Warning(
@@ -143,8 +157,8 @@ def check_login_url(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[c
     ]
 
 
-def _is_found(url: str) -> bool:
-    """Whether a URL is known in any language: `i18n_patterns` depend on the active one."""
+def is_known_url(url: str) -> bool:
+    """Return whether a URL is known in any language: `i18n_patterns` depend on the active one."""
     languages = [code for code, _ in settings.LANGUAGES] if settings.USE_I18N else []
     for language in (None, *languages):
         with translation.override(language):
@@ -170,7 +184,7 @@ def _is_found_now(url: str, language: str | None) -> bool:
 @checks.register
 def check_addresses(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
     """Warn if a URL of the project hides one of ours, or one of ours hides one of the project."""
-    if not (_are_mounted("chatmemory:chat") or _are_mounted("chatmemory_api:sessions")):
+    if not (is_mounted("chatmemory:chat") or is_mounted("chatmemory_api:sessions")):
         return []
     return [
         checks.Warning(
@@ -217,10 +231,11 @@ def _name_of(view: object) -> str:
 
 
 def _are_pages_mounted() -> bool:
-    return _are_mounted("chatmemory:chat")
+    return is_mounted("chatmemory:chat")
 
 
-def _are_mounted(name: str) -> bool:
+def is_mounted(name: str) -> bool:
+    """Return whether the project's URLs have this name."""
     try:
         reverse(name)
     except (ImportError, ImproperlyConfigured, NoReverseMatch):  # Django checks ROOT_URLCONF

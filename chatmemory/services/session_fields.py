@@ -16,6 +16,7 @@ from django.utils.timezone import is_naive
 from chatmemory.access.actors import Actor
 from chatmemory.access.addresses import check_length
 from chatmemory.codec import check_value, dump_json, is_blank
+from chatmemory.conf import settings
 from chatmemory.errors import BadInput
 
 logger = logging.getLogger(__name__)
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 MAX_TITLE_CHARS = 200
 MAX_METADATA_BYTES = 8_192
 """As JSON. Small, since a list of sessions contains the metadata of each."""
+MAX_FILTER_CHARS = 200
 MAX_TTL_SECONDS = 2**31 - 1
 """68 years; what a column of 32 bits can hold."""
 
@@ -116,6 +118,16 @@ def _check_metadata(metadata: object) -> None:
             field="metadata",
             limit=MAX_METADATA_BYTES,
         )
+
+
+def check_metadata_filter(metadata: Mapping[str, str]) -> None:
+    """Check the keys and texts by which sessions are selected. Raises BadInput, TypeError."""
+    for key, text in metadata.items():
+        if key not in settings.METADATA_FILTERS:
+            message = "metadata can be filtered only by the keys of METADATA_FILTERS."
+            raise BadInput(message, field="metadata")
+        check_length("metadata", text, 1, MAX_FILTER_CHARS)
+        check_value(text, "metadata")
 
 
 def _check_end(expires_at: object) -> None:

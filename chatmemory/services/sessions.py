@@ -62,6 +62,7 @@ from chatmemory.services.session_fields import (
     UNCHANGED,
     Unchanged,
     check_fields,
+    check_metadata_filter,
     fields_of_host,
     is_same,
 )
@@ -87,19 +88,22 @@ def list_sessions(
     pinned: bool | None = None,
     running: bool | None = None,
     title: str = "",
+    metadata: Mapping[str, str] | None = None,
     cursor: str | None = None,
     limit: int = 50,
 ) -> SessionPage:
     """Return up to `limit` active sessions of the actor's scope, the last active first.
 
-    `title` is a part of the titles; None and an empty text select all. `cursor` is `next` of an
-    earlier page; `limit` is 1 to 1,000.
+    `title` is a part of the titles; `metadata` has keys of METADATA_FILTERS, and the texts that the
+    metadata must have. None and an empty text select all. `cursor` is `next` of an earlier page;
+    `limit` is 1 to 1,000.
     Raises BadInput, MemoryUnavailable.
     """
     check_page_limit(limit)
     check_value(title, "title")
+    check_metadata_filter(metadata or {})
     sessions = sessions_of(by, scope).having(
-        archived=archived, pinned=pinned, running=running, title=title
+        archived=archived, pinned=pinned, running=running, title=title, metadata=metadata
     )
     read = partial(session_page, sessions, limit=limit, cursor=cursor)
     return durably(read, is_repeatable=True)

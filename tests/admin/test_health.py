@@ -82,7 +82,7 @@ def test_health_names_the_command_of_each_task(admin):
 
 
 @pytest.mark.slow
-def test_health_states_which_maintenance_is_due(admin):
+def test_health_states_which_maintenance_is_overdue(admin):
     assert set(tasks(admin)[0].values()) == {"never ran"}
     expire_sessions()
     vacuum()
@@ -94,7 +94,7 @@ def test_health_states_which_maintenance_is_due(admin):
     Maintenance.objects.filter(name="verify").update(ended_at=None, is_ok=None)
     states, marked = tasks(admin)
     assert states == {
-        "expire": "due",
+        "expire": "overdue",
         "vacuum": "ended with problems",
         "verify the audit": "runs, or its process died",
         "seal the audit": "never ran",
@@ -102,13 +102,13 @@ def test_health_states_which_maintenance_is_due(admin):
         "check the integrity": "never ran",
     }
     assert len(marked) == 4
-    assert "Maintenance is due, or ended with problems." in text_of(admin.get(HEALTH))
+    assert "Maintenance is overdue, or ended with problems." in text_of(admin.get(HEALTH))
     seal_audit()
     list(check_integrity())
     expire_sessions()
     vacuum()
     assert tasks(admin)[1] == []
-    assert "Maintenance is due" not in text_of(admin.get(HEALTH))
+    assert "Maintenance is overdue" not in text_of(admin.get(HEALTH))
 
 
 def csv_of(client, table):

@@ -7,6 +7,7 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.contrib.admin import site
 from django.contrib.auth.models import Permission
 from django.db import connection
 from django.test import Client
@@ -14,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import now
 
 from chatmemory import services
-from chatmemory.admin import keyset
+from chatmemory.admin import SessionAdmin, keyset
 from chatmemory.admin.sessions.filters import FILTERS
 from chatmemory.admin.sessions.listing import listed
 from chatmemory.models import Feedback, Session, SessionTag, Turn
@@ -343,5 +344,37 @@ def test_the_turns_of_a_filter_are_read_before_the_sessions(admin):
 
 def test_each_filter_has_its_index_in_the_table():
     named = {query.split("=")[0] for query in INDEXES}
-    not_indexed = {"scope_kind", "length"}
+    not_indexed = {"scope_kind", "length", "metadata"}
     assert {one.parameter_name for one in FILTERS} - not_indexed <= named
+
+
+@pytest.fixture
+def teams(settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "METADATA_FILTERS": ["team"]}
+    for key, team in (("a", "gold"), ("b", "silver")):
+        make_session(key, metadata={"team": team, "secret": team}, last_message_at=now())
+
+
+def test_the_list_is_filtered_by_a_registered_key_of_the_metadata(teams, admin):
+    assert keys(admin, metadata="team:gold") == ["a"]
+    assert keys(admin, metadata="secret:gold") == keys(admin, metadata="gold") == []
+    assert "metadata, as key:text" in admin.get(LIST).content.decode()
+
+
+def test_the_filter_by_metadata_is_only_for_operators_who_may_read_it(teams, admin, settings):
+    assert keys(operator("view_session"), metadata="team:gold") == []
+    assert keys(operator("view_session", "view_transcript"), metadata="team:gold") == ["a"]
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "TRANSCRIPTS": "masked"}
+    assert keys(admin, metadata="team:gold") == []
+    assert "metadata, as key:text" not in admin.get(LIST).content.decode()
+
+
+def test_where_the_host_decides_by_row_the_filter_by_metadata_is_not_offered(
+    teams, admin, monkeypatch
+):
+    class ByRow(SessionAdmin):
+        def has_view_transcript_permission(self, request, obj=None):
+            return obj is None or obj.key == "b"
+
+    monkeypatch.setattr(site.get_model_admin(Session), "__class__", ByRow)
+    assert keys(admin, metadata="team:gold") == []

@@ -32,3 +32,14 @@ def test_sessions_with_imported_times_are_listed_once(api, ann):
 )
 def test_an_invalid_cursor_is_rejected(api, cursor):
     assert problem(api.get(f"{SESSIONS}?cursor={cursor}")) == (400, "bad_field", "cursor")
+
+
+def test_sessions_are_filtered_by_a_registered_key_of_their_metadata(api, ann, settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "METADATA_FILTERS": ["team"]}
+    for key, owner, team in (("a", ann, "gold:x"), ("b", ann, "silver"), ("c", None, "gold:x")):
+        make_session(key, owner=owner, metadata={"team": team, "secret": team})
+    listed = api.get(f"{SESSIONS}?metadata=team:gold:x").json()["sessions"]
+    assert [session["key"] for session in listed] == ["a"]
+    for wrong in ("secret:silver", "team", "team:", ":x"):
+        answer = problem(api.get(f"{SESSIONS}?metadata={wrong}"))
+        assert answer == (400, "bad_field", "metadata"), wrong

@@ -17,6 +17,10 @@ class Task(TextChoices):
     SWEEP = "sweep", "sweep the floor"
 
 
+class Recorded(TextChoices):
+    SWEEP = "extension_sweep", "Floor swept"
+
+
 def read_dust() -> FactValue:
     """Raises IndexError if there is no dust."""
     return FactValue(value=dust[0], is_bad=dust[0] > 5, advice="Sweep.")

@@ -18,7 +18,19 @@ from django.test.utils import CaptureQueriesContext
 
 from chatmemory import services
 from chatmemory.management import roles
-from chatmemory.models import Feedback, Maintenance, Message, Session, SessionTag, Turn
+from chatmemory.models import (
+    AuditAction,
+    AuditEntry,
+    Feedback,
+    Maintenance,
+    Message,
+    Session,
+    SessionTag,
+    Turn,
+)
+from chatmemory.services.audit import actions
+from chatmemory.services.audit.actions import register_audit_action
+from chatmemory.services.audit.entries import record
 from chatmemory.services.health import facts
 from chatmemory.services.maintenance import tasks
 from chatmemory.services.maintenance.records import recorded
@@ -40,6 +52,7 @@ def registries(monkeypatch):
     monkeypatch.setattr(tasks, "_schedules", dict(tasks._schedules))
     monkeypatch.setattr(roles, "_added", deepcopy(roles._added))
     monkeypatch.setattr(facts, "_facts", {})
+    monkeypatch.setattr(actions, "_actions", dict(actions._actions))
     monkeypatch.setattr(deletions, "_counters", {})
     for called in (calls.dust, calls.counted, calls.prepared):
         called.clear()
@@ -92,6 +105,42 @@ def test_two_tasks_cannot_have_the_same_code(install, task):
 def test_a_task_cannot_have_two_intervals(install):
     with pytest.raises(ValueError, match="Another maintenance task"):
         tasks.register_task(calls.Task.SWEEP, days=3, command="extension_sweep")
+
+
+AUDIT = "/admin/chatmemory/auditentry/"
+
+
+def test_the_audit_shows_a_registered_action_and_filters_by_it(install):
+    install()  # again
+    session = make_session()
+    record(session, calls.Recorded.SWEEP, BY, "spring")
+    record(session, AuditAction.HOLD, BY, "")
+    page = operator("view_audit", "view_session").get(AUDIT, {"action_is": "extension_sweep"})
+    assert [entry.action for entry in page.context["cl"].result_list] == ["extension_sweep"]
+    assert page.content.decode().count("Floor swept") == 2  # the row, and the filter
+
+
+def test_the_audit_records_only_registered_actions():
+    with pytest.raises(LookupError, match="Unknown action 'extension_sweep'"):
+        record(make_session(), calls.Recorded.SWEEP, BY, "")
+    assert not AuditEntry.objects.exists()
+
+
+class WrongAction(TextChoices):
+    TAKEN = "hold", "Held by another app"
+    LONG = "x" * 33, "Too long"
+
+
+@pytest.mark.parametrize("action", WrongAction)
+def test_an_action_needs_a_code_of_its_own_that_fits(action):
+    with pytest.raises(ValueError, match=r"Another audit action has|is longer than 32"):
+        register_audit_action(action)
+    with pytest.raises(LookupError):
+        record(make_session(), action, BY, "")
+
+
+def test_a_registered_action_is_no_migration(install):
+    call_command("makemigrations", "chatmemory", check=True, dry_run=True, stdout=StringIO())
 
 
 def test_health_shows_a_registered_fact(install):

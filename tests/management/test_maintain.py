@@ -156,7 +156,7 @@ def test_a_database_error_before_a_command_stops_no_other(monkeypatch):
 
 def test_while_one_process_works_another_does_nothing():
     with only_here() as is_here:
-        assert is_here
+        assert is_here()
         assert lines()[0]["state"] == "elsewhere"
     assert maintain()["expire"] == "done"
 
@@ -180,10 +180,38 @@ def test_the_lease_is_renewed_and_expires_with_its_process(monkeypatch):
     # As a process leaves it that was killed.
     row.update(started_at=DatabaseNow(), ended_at=None, counts={"owner": "dead"})
     with only_here() as is_here:
-        assert not is_here
+        assert not is_here()
     row.update(started_at=DatabaseNow() - 2 * lease.LEASE)
     with only_here() as is_here:
-        assert is_here
+        assert is_here()
+
+
+def test_a_process_that_loses_the_lease_begins_no_other_task(monkeypatch):
+    """As after a pause: another process has claimed the expired lease."""
+    row = Maintenance.objects.filter(name="maintain")
+
+    def call(name: str, **options: Any) -> None:
+        call_command(name, **options)
+        row.update(started_at=DatabaseNow(), counts={"owner": "another"})
+
+    monkeypatch.setattr(chatmemory_maintain, "call_command", call)
+    done, elsewhere = lines()
+    assert (done["command"], done["state"]) == ("chatmemory_expire", "done")
+    assert elsewhere == {"state": "elsewhere"}
+    assert not Maintenance.objects.filter(name="vacuum").exists()
+    assert row.get().counts == {"owner": "another"}  # which still has it
+    assert row.get().ended_at is None
+
+
+def test_a_lease_that_expired_unclaimed_is_renewed_before_the_next_task(monkeypatch):
+    row = Maintenance.objects.filter(name="maintain")
+
+    def call(name: str, **options: Any) -> None:
+        call_command(name, **options)
+        row.update(started_at=DatabaseNow() - 2 * lease.LEASE)
+
+    monkeypatch.setattr(chatmemory_maintain, "call_command", call)
+    assert "elsewhere" not in maintain().values()
 
 
 @pytest.mark.long

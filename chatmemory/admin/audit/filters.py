@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth import get_user_model
 from django.db.models import Q
+from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory.access.actors import all_scopes_of, check_person
 from chatmemory.admin.choices import ChoiceFilter, FromFilter, TextFilter, UntilFilter
 from chatmemory.admin.text import number_of
 from chatmemory.errors import BadInput
-from chatmemory.models import NO_READING, AuditAction, Session
+from chatmemory.models import NO_READING, Session
+from chatmemory.services.audit.actions import action_labels
 from chatmemory.services.audit.keys import key_hashes
+
+if TYPE_CHECKING:
+    from chatmemory.admin.choices import Label
 
 
 class ActionFilter(ChoiceFilter):
@@ -27,12 +32,20 @@ class ActionFilter(ChoiceFilter):
     conditions: ClassVar = {
         "changes": (_("Changes"), NO_READING),
         "all": (_("All"), Q()),
-        **{name: (label, Q(action=name)) for name, label in AuditAction.choices},
     }
 
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Label]]:
+        return [*super().lookups(request, model_admin), *action_labels().items()]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        name = self.value()
+        if name in self.conditions:
+            return super().queryset(request, queryset)
+        return queryset.filter(action=name)
+
     def value(self) -> str:
-        given = super().value()
-        return given if given in self.conditions else "changes"
+        given = super().value() or ""
+        return given if given in {*self.conditions, *action_labels()} else "changes"
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         return islice(super().choices(changelist), 1, None)  # without Django's "All"

@@ -23,12 +23,12 @@ from chatmemory.admin.privacy import visible_names
 from chatmemory.admin.readonly import ReadOnlyAdmin
 from chatmemory.admin.sections import AUDIT, may_view
 from chatmemory.admin.text import ago, clamped, grouped, visible
-from chatmemory.models import AuditAction, AuditEntry, Session
+from chatmemory.models import AuditEntry, Session
+from chatmemory.services.audit.actions import action_labels
 
 if TYPE_CHECKING:
     from chatmemory.admin.choices import Label
 
-LABELS: Mapping[str, Label] = dict(AuditAction.choices)
 MAX_SEARCH_CHARS = 256
 KINDS: Mapping[str, Label] = {
     "user": _("user"),
@@ -130,7 +130,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         named = entry.__dict__["name"]
         context = {
             "entry": entry,
-            "done": LABELS.get(entry.action, entry.action),
+            "done": action_labels().get(entry.action, entry.action),
             "url": self.url_of("session_change", entry.session_pk) if named else "",
         }
         return render_to_string("admin/chatmemory/auditentry/what.html", context)

@@ -35,7 +35,7 @@ class HealthAdmin(ReportPage):
             "admin/chatmemory/health/page.html",
             title=_("Health"),
             is_ok=health.is_ok,
-            is_due=state.is_due or state.has_problems,
+            is_overdue=state.is_overdue or state.has_problems,
             tables=[maintenance(state), storage(read_storage())],
             facts=facts(health, read_queue()),
             **context,

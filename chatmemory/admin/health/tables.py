@@ -14,7 +14,7 @@ from chatmemory.services.maintenance.due import MaintenanceState, TaskState
 
 
 def maintenance(state: MaintenanceState) -> Table:
-    """Return when each task last ran, and what is due."""
+    """Return when each task last ran, and what is overdue."""
     columns = [
         Column(_("Task")),
         Column(_("State")),
@@ -26,7 +26,7 @@ def maintenance(state: MaintenanceState) -> Table:
         Column(_("Command")),
     ]
     rows = [_task_row(task) for task in state.tasks]
-    marked = {n for n, task in enumerate(state.tasks) if task.is_due or task.is_ok is False}
+    marked = {n for n, task in enumerate(state.tasks) if task.is_overdue or task.is_ok is False}
     return Table(
         name="maintenance",
         title=_("Maintenance"),
@@ -65,7 +65,7 @@ def _state_text(task: TaskState) -> str:
         return _("runs, or its process died")
     if not task.is_ok:
         return _("ended with problems")
-    return _("due") if task.is_due else _("good")
+    return _("overdue") if task.is_overdue else _("good")
 
 
 def storage(sizes: Sequence[TableSize]) -> Table:

@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from chatmemory.access.actors import all_scopes_of, user_scope
 from chatmemory.admin.choices import ChoiceFilter, FromFilter, TextFilter, UntilFilter
 from chatmemory.admin.people.finding import is_person
+from chatmemory.admin.privacy import are_titles_readable
 from chatmemory.conf import settings
 from chatmemory.errors import ModelError
 from chatmemory.models import Feedback, SecondsAfter, Session, SessionTag, StatementNow, Turn
@@ -175,6 +176,38 @@ class TagFilter(TextFilter):
         return Q(pk__in=SessionTag.objects.filter(tag=text).order_by().values("session"))
 
 
+class MetadataFilter(TextFilter):
+    """By a text in the metadata, as `key:text`, where the setting METADATA_FILTERS has the key.
+
+    Only for operators who may read the metadata of each session. It has an index if the host adds
+    one.
+    """
+
+    title = _("metadata, as key:text")
+    parameter_name = "metadata"
+
+    def __init__(
+        self, request: HttpRequest, params: Any, model: type[Session], model_admin: Any
+    ) -> None:
+        super().__init__(request, params, model, model_admin)
+        self.is_offered = (
+            bool(settings.METADATA_FILTERS)
+            and are_titles_readable()
+            and model_admin.permits(request, "view_transcript")
+            and not model_admin.decides_by_row("view_transcript")
+        )
+
+    def has_output(self) -> bool:
+        # Django ignores a filter without output: an action on all that match would be on all.
+        return self.is_offered or bool(self.text)
+
+    def condition(self, text: str) -> Q | None:
+        key, _colon, value = text.partition(":")
+        if not self.is_offered or key not in settings.METADATA_FILTERS:
+            return None
+        return Q(pk__in=Session.objects.having(metadata={key: value}).order_by().values("pk"))
+
+
 class OwnerFilter(TextFilter):
     """By the username of the owner, or the scope, such as `user:7`."""
 
@@ -264,4 +297,4 @@ INDEXED: Any = (
     FromFilter,
     UntilFilter,
 )
-FILTERS: Any = (*INDEXED, ScopeFilter, LengthFilter)
+FILTERS: Any = (*INDEXED, MetadataFilter, ScopeFilter, LengthFilter)

@@ -55,12 +55,15 @@ class Command(ReportingCommand):
                 for name in commands:
                     self._show(name, "due" if self._is_due(name) else "not_due")
                 return
+            failed = []
             with only_here() as is_here:
-                if not is_here:
-                    self.report("Another process does the maintenance now.", state="elsewhere")
-                    return
-                # Whether it is due is read again for each: one command may do the task of another.
-                failed = [name for name in commands if not self._run(name)]
+                for name in commands:
+                    if not is_here():
+                        self.report("Another process does the maintenance now.", state="elsewhere")
+                        break
+                    # Whether it is due is read for each: one command may do the task of another.
+                    if not self._run(name):
+                        failed.append(name)
         except MemoryUnavailable as error:
             raise CommandError(f"{error} Run this again to continue.") from error
         if failed:
@@ -86,7 +89,7 @@ class Command(ReportingCommand):
 
     def _is_due(self, name: str) -> bool:
         tasks = durably(read_maintenance, is_repeatable=True).tasks
-        is_due = any(task.may_run for task in tasks if task.schedule.command == name)
+        is_due = any(task.is_due for task in tasks if task.schedule.command == name)
         return is_due or name in self.options
 
     def _show(self, name: str, state: str, *, output: str = "", **values: object) -> None:

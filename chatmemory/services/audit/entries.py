@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from django.db.models import TextChoices
+
 from chatmemory.access.actors import Actor
 from chatmemory.access.addresses import Address, lock_stored_session
 from chatmemory.codec import check_value
@@ -12,6 +14,7 @@ from chatmemory.database.after_commit import announce_action
 from chatmemory.database.faults import write_connection
 from chatmemory.errors import NotFound
 from chatmemory.models import AuditAction, AuditEntry, DatabaseNow, Session, database_now
+from chatmemory.services.audit.actions import check_registered
 from chatmemory.services.audit.keys import key_hash
 from chatmemory.services.audit.macs import mac_of
 
@@ -29,7 +32,7 @@ DEDUPLICATED_FOR = timedelta(hours=1)
 
 def record(
     session: Session,
-    action: AuditAction,
+    action: TextChoices,
     by: Actor,
     reason: str,
     *,
@@ -37,7 +40,10 @@ def record(
     to_seq: int | None = None,
     **counts: Count,
 ) -> AuditEntry:
-    """Insert an entry, in the transaction of the action. A long reason is truncated."""
+    """Insert an entry, in the transaction of the action. A long reason is truncated.
+
+    Raises LookupError for an action of another app that is not registered.
+    """
     columns = {"session_pk": session.pk, "key_hash": key_hash(session.key)}
     return _insert_entry(action, by, reason, counts, from_seq=from_seq, to_seq=to_seq, **columns)
 
@@ -54,7 +60,7 @@ def record_ranges(
 
 
 def record_person(
-    scope: str, action: AuditAction, by: Actor, reason: str, **counts: Count
+    scope: str, action: TextChoices, by: Actor, reason: str, **counts: Count
 ) -> AuditEntry:
     """Insert an entry about all sessions of a scope, or of all scopes if it is empty.
 
@@ -64,15 +70,16 @@ def record_person(
 
 
 def record_hashed(
-    person: str, action: AuditAction, by: Actor, reason: str, **counts: Count
+    person: str, action: TextChoices, by: Actor, reason: str, **counts: Count
 ) -> AuditEntry:
     """Insert an entry about a person of whom only the hash of the scope is known."""
     return _insert_entry(action, by, reason, counts, key_hash=person)
 
 
 def _insert_entry(
-    action: AuditAction, by: Actor, reason: str, counts: dict[str, Count], **columns: Any
+    action: TextChoices, by: Actor, reason: str, counts: dict[str, Count], **columns: Any
 ) -> AuditEntry:
+    check_registered(action)
     entry = AuditEntry(
         actor_kind=by.kind,
         actor_id=by.id[:MAX_ACTOR_CHARS],

@@ -1,4 +1,4 @@
-"""Which maintenance is due."""
+"""Which maintenance is due, and which is overdue: not done although it was due."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chatmemory.services.maintenance.tasks import Schedule, schedules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskState:
-    """When a task last ran, its result, and whether it is due."""
+    """When a task last ran, its result, and whether it is due or overdue."""
 
     schedule: Schedule
     started_at: datetime | None = None
@@ -23,8 +23,9 @@ class TaskState:
     """None if it never ran, runs now, or its process died."""
     counts: Mapping[str, Any]
     is_due: bool = True
-    may_run: bool = True
     """Whether `chatmemory_maintain` runs it now."""
+    is_overdue: bool = True
+    """Whether Health marks it, since no run has succeeded for too long."""
 
     @property
     def seconds(self) -> float | None:
@@ -41,8 +42,8 @@ class MaintenanceState:
     tasks: list[TaskState]
 
     @property
-    def is_due(self) -> bool:
-        return any(task.is_due for task in self.tasks)
+    def is_overdue(self) -> bool:
+        return any(task.is_overdue for task in self.tasks)
 
     @property
     def has_problems(self) -> bool:
@@ -68,6 +69,6 @@ def _task_state(schedule: Schedule, row: Any) -> TaskState:
         succeeded_at=row.succeeded_at,
         is_ok=row.is_ok,
         counts=row.counts,
-        is_due=age is None or age > schedule.due_after,
-        may_run=age is None or age >= schedule.runs_after,
+        is_due=age is None or age >= schedule.due_after,
+        is_overdue=age is None or age > schedule.overdue_after,
     )

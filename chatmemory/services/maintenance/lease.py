@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
@@ -33,22 +34,22 @@ RENEW_SECONDS: Final = 10.0
 
 
 @contextmanager
-def only_here() -> Iterator[bool]:
-    """Yield whether this process does the maintenance, and keep others from it until the end.
+def only_here() -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether this process does the maintenance, before each task.
 
-    A thread renews the lease. A process that loses it, since it was paused for longer than
-    `LEASE`, goes on: a task may run twice simultaneously, which only wastes time. Raises
-    MemoryUnavailable.
+    It keeps others from it until the end. A thread renews the lease. A process that was paused for
+    longer than `LEASE` may lose it: it completes its task, which may then run twice simultaneously,
+    and begins no other. Both the function and this raise MemoryUnavailable.
     """
     owner = uuid4().hex
     if not _claim(owner):
-        yield False
+        yield lambda: False
         return
     is_over = threading.Event()
     renewing = threading.Thread(target=_renew_until, args=(is_over, owner), daemon=True)
     renewing.start()
     try:
-        yield True
+        yield partial(_renew, owner)
     finally:
         is_over.set()
         renewing.join()
@@ -85,7 +86,7 @@ def _renew_until(is_over: threading.Event, owner: str) -> None:
         while not is_over.wait(RENEW_SECONDS):
             try:
                 if not _renew(owner):
-                    logger.warning("another process does the maintenance too")
+                    logger.warning("another process has taken over the maintenance")
                     return
             except MemoryUnavailable:
                 logger.warning("the lease of the maintenance cannot be renewed yet")

@@ -29,13 +29,13 @@ class Schedule:
     command: str
 
     @property
-    def due_after(self) -> timedelta:
+    def overdue_after(self) -> timedelta:
         """The time after a success until the task is overdue."""
         return timedelta(days=self.days) + TOLERANCE
 
     @property
-    def runs_after(self) -> timedelta:
-        """The time after a success until `chatmemory_maintain` runs the task again.
+    def due_after(self) -> timedelta:
+        """The time after a success until the task is due, and `chatmemory_maintain` runs it again.
 
         A little shorter, so that a nightly run that begins earlier than the last one skips nothing.
         """

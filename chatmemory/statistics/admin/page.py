@@ -58,7 +58,7 @@ class StatisticsAdmin(ReportPage):
             form=form,
             lengths=[self._length(days, period) for days in LENGTHS],
             as_of=turns_until(read_watermark()),
-            needs_run=_is_due(),
+            needs_run=_is_overdue(),
             tiles=_tiles(figures),
             charts=sections.charts(figures),
             tables=[*sections.tables(figures), *self._owners(request, period)],
@@ -107,10 +107,10 @@ class StatisticsAdmin(ReportPage):
         return self.url_of("maintenance_changelist") if may_view else None
 
 
-def _is_due() -> bool:
-    """Return whether the roll-up is due."""
+def _is_overdue() -> bool:
+    """Return whether the roll-up is overdue."""
     tasks = read_maintenance().tasks
-    return any(task.is_due for task in tasks if task.schedule.task is Task.STATISTICS)
+    return any(task.is_overdue for task in tasks if task.schedule.task is Task.STATISTICS)
 
 
 def _tiles(figures: Figures) -> list[dict[str, Any]]:

@@ -171,6 +171,14 @@ def test_a_file_of_another_type_is_named(run, capsys, content, why):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("content", [b"", b"\n \n"])
+def test_a_file_without_a_conversation_is_an_error(run, capsys, content):
+    with pytest.raises(CommandError, match=r"^The file has no conversation\.$") as caught:
+        run(content)
+    assert caught.value.__cause__.code == "empty"
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.regression
 @pytest.mark.parametrize("indent", [None, 2])
 def test_a_json_list_of_lines_is_its_lines(run, owner, capsys, indent):

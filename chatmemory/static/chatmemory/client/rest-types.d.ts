@@ -24,6 +24,7 @@ export interface SessionQuery {
   pinned?: boolean;
   running?: boolean;
   title?: string;
+  metadata?: string;
   limit?: number;
   cursor?: string | null;
 }
