@@ -282,7 +282,8 @@ class Block(TypedDict):
     end: int
     """where it ends; the text from here on is shown as text"""
     html: str
-    """one or more blocks, which are safe to insert into a page; can be empty with `last`"""
+    """one or more blocks, which are safe to insert into a page; can end inside a table, after its
+    head or a row; can be empty with `last`"""
     last: NotRequired[bool]
     """true if the stored text ends here; its `message` follows. If the `message` comes without it,
     the HTML of the whole text may differ, and is loaded over REST"""

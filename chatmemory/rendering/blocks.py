@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from enum import Enum
+from typing import NamedTuple
 
-from chatmemory.rendering import formulas
+from chatmemory.rendering import formulas, tables
 
 CODE_INDENT = 4
 
@@ -16,6 +18,22 @@ _UNDERLINE = re.compile(r" {0,3}(?:=+|-+)[ \t]*$")
 _DASHES = re.compile(r" {0,3}(?:-[ \t]*){3,}$")
 _ITEM = re.compile(r" {0,3}(?:([-+*])|(\d{1,9})[.)])(?:[ \t]+|$)")
 _NOTE = re.compile(r" {0,3}\[\^[^ \]]+\]:")
+
+
+class Kind(Enum):
+    """What a block is. A table consists of its head, its rows and its end."""
+
+    BLOCK = "block"
+    HEAD = "head"
+    ROW = "row"
+    END = "end"
+
+
+class Block(NamedTuple):
+    """Lines that are rendered on their own."""
+
+    source: str
+    kind: Kind = Kind.BLOCK
 
 
 class BlockSplitter:
@@ -40,6 +58,7 @@ class BlockSplitter:
         self._is_paragraph = False
         """Whether the open block is only a paragraph, which few items of lists can interrupt."""
         self._after_blank = False
+        self._is_table = False
 
     @property
     def open_text(self) -> str:
@@ -51,9 +70,11 @@ class BlockSplitter:
         """The number of lines in `open_text`."""
         return len(self._lines)
 
-    def feed(self, line: str) -> list[str]:
+    def feed(self, line: str) -> list[Block]:
         """Add a line with its line feed; return the blocks that it ends."""
         bare = line.rstrip("\n")
+        if self._is_table:
+            return self._feed_table(line, bare)
         if self._end is not None:
             if not (self._is_formula and formulas.is_interrupted(bare)):
                 self._lines.append(line)
@@ -67,14 +88,32 @@ class BlockSplitter:
             self._lines.append(line)
             self._after_blank = False
             return []
+        if self._is_paragraph and tables.is_head(self._lines[-1], bare):
+            return self._start_table(line)
         done = self._cut() if self._lines and self._starts_block(bare) else []
         return done + self._append_line(line, bare, indent)
 
-    def close(self) -> list[str]:
+    def close(self) -> list[Block]:
         """Return the last block."""
+        if self._is_table:
+            return [Block("", Kind.END)]
         return self._cut() if self._lines else []
 
-    def _feed_blank(self, line: str) -> list[str]:
+    def _start_table(self, line: str) -> list[Block]:
+        """Return the paragraph before the head, and the head, which ends with this line."""
+        header = self._lines.pop()
+        before = self._cut() if self._lines else []
+        self._is_paragraph, self._is_table = False, True
+        return [*before, Block(header + line, Kind.HEAD)]
+
+    def _feed_table(self, line: str, bare: str) -> list[Block]:
+        is_blank = not bare.strip(" \t")
+        if not (is_blank or _indent_of(bare) >= CODE_INDENT or _ends_table(bare)):
+            return [Block(line, Kind.ROW)]
+        self._is_table = False
+        return [Block(line, Kind.END)] if is_blank else [Block("", Kind.END), *self.feed(line)]
+
+    def _feed_blank(self, line: str) -> list[Block]:
         if not self._lines:
             return []
         self._lines.append(line)
@@ -95,7 +134,7 @@ class BlockSplitter:
         # Whether an item continues the open list depends on the kinds of both.
         return not self._indent and _can_interrupt(item)
 
-    def _append_line(self, line: str, bare: str, indent: int) -> list[str]:
+    def _append_line(self, line: str, bare: str, indent: int) -> list[Block]:
         """Add a line outside the open block; return the block if this is its only line."""
         is_first = not self._lines
         self._lines.append(line)
@@ -106,7 +145,7 @@ class BlockSplitter:
         elif _HEADING.match(bare) or _BREAK.match(bare) or formulas.is_block(bare):
             return self._cut()
         elif was_paragraph and _UNDERLINE.match(bare):
-            pass  # a heading, or the second line of a table
+            pass  # a heading
         elif _DASHES.match(bare):
             if is_first:
                 return self._cut()
@@ -127,13 +166,21 @@ class BlockSplitter:
             self._is_paragraph = is_first or was_paragraph
         return []
 
-    def _cut(self) -> list[str]:
-        block = self.open_text
+    def _cut(self) -> list[Block]:
+        block = Block(self.open_text)
         self._lines.clear()
         self._end = None
         self._indent = 0
         self._is_quote = self._is_paragraph = self._after_blank = False
         return [block]
+
+
+def _ends_table(line: str) -> bool:
+    """Whether a line after a row is none, but starts another block."""
+    patterns = (_HEADING, _FENCE, _BREAK, _DASHES, _QUOTE, _ITEM)
+    if any(pattern.match(line) for pattern in patterns):
+        return True
+    return formulas.is_block(line) or formulas.end_of_block(line) is not None
 
 
 def _can_interrupt(item: re.Match[str]) -> bool:

@@ -14,6 +14,9 @@ MAX_CODE_SECONDS = 0.2
 """Maximum CPU time for the colors of all code in one text. Usual code of 10,000 characters takes
 0.02 s."""
 
+MAX_FORMULA_SECONDS = 0.5
+"""Maximum CPU time for all formulas in one text. A usual one takes 0.0003 s."""
+
 PERSON_SECONDS = 2.0
 """Maximum CPU time for all texts of one person in one minute of the clock, in each process. Above
 it, texts are only escaped and JSON is not indented."""
@@ -105,6 +108,7 @@ class Budget:
         self.is_refused = False
         """Whether the share of the person was spent: the text can be rendered later."""
         self.code_seconds = MAX_CODE_SECONDS
+        self.formula_seconds = MAX_FORMULA_SECONDS
         self._share = share
         self._seconds = MAX_SECONDS
         self._counted_at = 0.0
@@ -154,6 +158,13 @@ class Budget:
         """Raise OverBudget for a block below MAX_NESTING."""
         if level >= MAX_NESTING:
             raise OverBudget
+
+    def count_row(self, columns: int) -> None:
+        """Count the cells of a row. Raises OverBudget above MAX_TABLE_CELLS, and counts nothing."""
+        self.count_step()
+        if columns > self.cells or not columns:
+            raise OverBudget
+        self.cells -= columns
 
     def add_text(self, chars: int) -> None:
         """Count the text of a block."""

@@ -7,12 +7,13 @@ from functools import lru_cache
 
 import nh3
 
-from chatmemory.rendering import highlighting, links, scrolling
+from chatmemory.rendering import highlighting, links, mathml, scrolling
 
 TAGS = {
     *("a", "blockquote", "br", "code", "del", "div", "em", "h1", "h2", "h3", "h4", "h5", "h6"),
     *("hr", "li", "ol", "p", "pre", "section", "span", "strong", "sup", "table", "tbody", "td"),
     *("th", "thead", "tr", "ul"),
+    *mathml.TAGS,
 }
 IMAGE_TAGS = {"img"}
 ATTRIBUTES = {
@@ -30,6 +31,7 @@ ATTRIBUTES = {
     "td": {"class"},
     "th": {"class"},
     "ul": {"class"},
+    **mathml.ATTRIBUTES,
 }
 CLASSES = {
     *("align-center", "align-left", "align-right", "blocked-image", "definition", "footnote-back"),
@@ -51,6 +53,8 @@ def _cleaner(image_origins: tuple[str, ...]) -> nh3.Cleaner:
     def filtered(tag: str, name: str, value: str) -> str | None:
         if name in scrolling.ATTRIBUTES:
             return value if scrolling.is_allowed(name, value) else None
+        if tag in mathml.TAGS and name != "class":
+            return value if mathml.is_allowed(name, value) else None
         is_allowed = {
             "class": value in CLASSES or (tag == "code" and LANGUAGE.fullmatch(value)),
             "id": ID.fullmatch(value),

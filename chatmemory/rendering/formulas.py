@@ -1,4 +1,4 @@
-"""Formulas in LaTeX, which reach the HTML unchanged, with their delimiters."""
+"""Formulas in LaTeX: MathML if possible, else the source with its delimiters."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
 from chatmemory.rendering import scrolling
+from chatmemory.rendering.mathml import mathml
 
 _WHOLE_BLOCK = re.compile(r" {0,3}(?:\$\$(?:(?!\$\$).)+\$\$|\\\[(?:(?!\\\]).)+\\\])[.,;:]?[ \t]*$")
 _BLOCK_START = re.compile(r" {0,3}(?:(\$\$)(?!.*\$\$)|\\\[(?!.*\]))")
@@ -23,6 +24,9 @@ _BLOCK_ENDS = {
     "$$": re.compile(r".*\$\$[.,;:]?[ \t]*$"),
     "\\[": re.compile(r".*\\\][.,;:]?[ \t]*$"),
 }
+_DELIMITERS = re.compile(
+    r"(?:\$\$|\\\[)[ \t\n]*(.*?)[ \t\n]*(?:\$\$|\\\])([.,;:]?)[ \t]*", re.DOTALL
+)
 # A backslash protects the next character, also another backslash.
 _CLOSERS = {
     "$$": re.compile(r"\\.|(?P<end>\$\$)", re.DOTALL),
@@ -148,11 +152,17 @@ def _closers(state: StateInline, opener: str) -> list[int]:
 def _render_block(
     _: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
 ) -> str:
-    attributes = scrolling.attributes(scrolling.FORMULA)
-    return f'<div class="math" {attributes}>{escapeHtml(tokens[index].content)}</div>\n'
+    source = tokens[index].content
+    # A mark after the formula would be in a line of its own.
+    latex = _DELIMITERS.sub(r"\1\2", source)
+    content = mathml(latex, env["budget"], is_block=True) or escapeHtml(source)
+    return f'<div class="math" {scrolling.attributes(scrolling.FORMULA)}>{content}</div>\n'
 
 
 def _render_inline(
     _: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
 ) -> str:
-    return f'<span class="math">{escapeHtml(tokens[index].content)}</span>'
+    source, delimiter = tokens[index].content, len(tokens[index].markup)
+    latex = source[delimiter:-delimiter].strip()
+    content = mathml(latex, env["budget"], is_block=False) or escapeHtml(source)
+    return f'<span class="math">{content}</span>'

@@ -12,8 +12,8 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType
 
 from chatmemory.conf import settings
-from chatmemory.rendering import formulas
-from chatmemory.rendering.blocks import BlockSplitter
+from chatmemory.rendering import formulas, tables
+from chatmemory.rendering.blocks import Block, BlockSplitter, Kind
 from chatmemory.rendering.budget import Budget, OverBudget, Share
 from chatmemory.rendering.cache import Cache
 from chatmemory.rendering.cleaning import cleaned
@@ -26,6 +26,7 @@ _LINE_END = re.compile(r"\r\n?")
 _ENDED_LINE = re.compile(r"[^\r\n]*(?:\r\n|[\r\n])")
 _NOT_A_CHARACTER = re.compile("[\0\ud800-\udfff]")
 _PREFIX = re.compile(r"(?:[A-Za-z][A-Za-z0-9_-]*)?")
+_TABLE_END = "</table></div>\n"
 
 
 def markdown(text: str, *, prefix: str = "", person: Hashable = None) -> SafeString:
@@ -49,9 +50,10 @@ def markdown(text: str, *, prefix: str = "", person: Hashable = None) -> SafeStr
 class MarkdownStream:
     """Renders a text that arrives in pieces.
 
-    The blocks that `feed` and `close` return, joined, are the HTML that `markdown` returns for the
+    The parts that `feed` and `close` return, joined, are the HTML that `markdown` returns for the
     whole text, with one exception: a link or a mark of a footnote whose definition arrives after
-    its block is text. Each line is parsed once.
+    its block is text. A part is a block, or the head, a row or the end of a table. Each line is
+    parsed once.
     """
 
     def __init__(self, *, prefix: str = "", person: Hashable = None) -> None:
@@ -66,26 +68,26 @@ class MarkdownStream:
         """How many characters of the text the returned blocks cover, with the lines between."""
 
     def feed(self, piece: str) -> list[SafeString]:
-        """Add a piece of the text; return the blocks that it ends."""
+        """Add a piece of the text; return the parts that it ends."""
         with self._share.counted():
-            sources = self._add_piece(piece)
-        return self._rendered(sources)
+            blocks = self._add_piece(piece)
+        return self._rendered(blocks)
 
-    def _add_piece(self, piece: str) -> list[str]:
-        """Add a piece of the text; return the sources of the blocks that it ends."""
+    def _add_piece(self, piece: str) -> list[Block]:
+        """Add a piece of the text; return the blocks that it ends."""
         if self._line and self._line[-1] == "\r":
             piece = self._line.pop() + piece
         # A carriage return may be the first half of a line end.
         is_half = piece.endswith("\r")
         complete = piece[:-1] if is_half else piece
-        sources: list[str] = []
+        blocks: list[Block] = []
         # The pattern would search the last line again from each of its characters.
         end = max(complete.rfind("\n"), complete.rfind("\r")) + 1
         for line in _ENDED_LINE.findall(complete[:end]):
-            sources += self._split_line("".join([*self._line, line]))
+            blocks += self._split_line("".join([*self._line, line]))
             self._line.clear()
         self._line += [part for part in (complete[end:], "\r" if is_half else "") if part]
-        return sources
+        return blocks
 
     @property
     def open_text(self) -> str:
@@ -103,30 +105,30 @@ class MarkdownStream:
             _cache.put(_cache_key(text, "", self._document.origins), html)
 
     def close(self) -> list[SafeString]:
-        """Return the remaining blocks, which end the text."""
+        """Return the remaining parts, which end the text."""
         with self._share.counted():
             line = "".join(self._line)
             self._line.clear()
-            sources = self._split_line(line) if line else []
-            sources += self._splitter.close()
+            blocks = self._split_line(line) if line else []
+            blocks += self._splitter.close()
             self._count_closed()
-        return self._rendered(sources) + self._document.end()
+        return self._rendered(blocks) + self._document.end()
 
-    def _split_line(self, line: str) -> list[str]:
+    def _split_line(self, line: str) -> list[Block]:
         self._open_chars.append(len(line))
-        sources = self._splitter.feed(_normal(line))
+        blocks = self._splitter.feed(_normal(line))
         self._count_closed()
-        return sources
+        return blocks
 
     def _count_closed(self) -> None:
         closed = len(self._open_chars) - self._splitter.open_lines
         self.closed_chars += sum(self._open_chars[:closed])
         del self._open_chars[:closed]
 
-    def _rendered(self, sources: Sequence[str]) -> list[SafeString]:
+    def _rendered(self, blocks: Sequence[Block]) -> list[SafeString]:
         document = self._document
-        blocks = [document.html(source, document.parse(source)) for source in sources]
-        return [block for block in blocks if block]
+        parts = [document.html(block, document.parse(block)) for block in blocks]
+        return [part for part in parts if part]
 
 
 class _Document:
@@ -146,6 +148,10 @@ class _Document:
             "image_origins": image_origins,
         }
         self._notes = Notes(self._env)
+        self._columns: list[str | None] = []
+        """The classes of the columns of the table that was parsed last."""
+        self._table_end = ""
+        """What closes the table whose HTML is open."""
 
     @property
     def is_refused(self) -> bool:
@@ -157,40 +163,51 @@ class _Document:
         """Whether the text has definitions or footnotes."""
         return self._notes.has_definitions or self._notes.has_footnotes
 
-    def split(self, text: str) -> list[str]:
+    def split(self, text: str) -> list[Block]:
         """Return the blocks of a whole text; one if no time is left."""
         if self._share.is_spent():
-            return [_normal(text)]
+            return [Block(_normal(text))]
         splitter = BlockSplitter()
         with self._share.counted():
             lines = _LINE.findall(_normal(text))
             return [part for line in lines for part in splitter.feed(line)] + splitter.close()
 
-    def parse(self, source: str) -> list[Token] | None:
+    def parse(self, block: Block) -> list[Token] | None:
         """Parse the structure of a block; None above the budget."""
         try:
             with self._budget.timed(), self._notes.of_block():
-                return self._notes.take(_parser.parse_blocks(source, self._env))
+                if block.kind is Kind.ROW:
+                    self._budget.count_row(len(self._columns))
+                    return tables.row(block.source, self._columns)
+                tokens = self._notes.take(_parser.parse_blocks(block.source, self._env))
+                if block.kind is Kind.HEAD:
+                    self._columns = tables.classes_of(tokens)
+                return tokens
         except OverBudget:
             return None
         finally:
             formulas.forget(self._env)
 
-    def html(self, source: str, tokens: list[Token] | None) -> SafeString:
-        """Return the HTML of a block that `parse` has parsed."""
-        self._budget.add_text(len(source))
-        if tokens is not None:
+    def html(self, block: Block, tokens: list[Token] | None) -> SafeString:
+        """Return the HTML of a block that `parse` has parsed.
+
+        A row above the budget closes the table: this row and the rest of them are text.
+        """
+        self._budget.add_text(len(block.source))
+        if block.kind is Kind.END:
+            return self._closed_table()
+        if tokens is not None and (self._table_end or block.kind is not Kind.ROW):
             try:
                 with self._budget.timed():
                     self._parse_text(tokens)
-                    html = self._finished(self._html_of(tokens))
+                    html = self._finished_part(block.kind, self._html_of(tokens))
                     self._notes.record_references(tokens)
                     return html
             except OverBudget:
                 pass
-        plain = escaped(source)
+        plain = escaped(block.source)
         self._budget.add_escaped(plain)
-        return _safe(plain)
+        return self._closed_table() + _safe(plain)
 
     def end(self) -> list[SafeString]:
         """Return what follows the last block: definitions without a link, and the footnotes."""
@@ -215,6 +232,23 @@ class _Document:
     def _html_of(self, tokens: Sequence[Token]) -> str:
         return str(_parser.renderer.render(tokens, _parser.options, self._env))
 
+    def _finished_part(self, kind: Kind, html: str) -> SafeString:
+        """Return the finished HTML of a block or row, or of a head without the end of its table."""
+        if kind is Kind.ROW:
+            begin, end = "<table><tbody>\n", "</tbody></table>"
+            rows = self._finished(f"{begin}{html}{end}").removeprefix(begin).removesuffix(end)
+            is_first, self._table_end = self._table_end == _TABLE_END, f"</tbody>{_TABLE_END}"
+            return _safe(f"<tbody>\n{rows}" if is_first else rows)
+        finished = self._finished(html)
+        if kind is Kind.HEAD and finished.endswith(_TABLE_END):
+            self._table_end = _TABLE_END
+            return _safe(finished.removesuffix(_TABLE_END))
+        return finished
+
+    def _closed_table(self) -> SafeString:
+        end, self._table_end = self._table_end, ""
+        return _safe(end)
+
     def _finished(self, html: str) -> SafeString:
         # Marks at the end, since an entity may encode a character that the text does not contain.
         html = visible(cleaned(html, self.origins))
@@ -223,9 +257,9 @@ class _Document:
 
 
 def _rendered(text: str, document: _Document) -> str:
-    sources = document.split(text)
+    blocks = document.split(text)
     # The structure of all blocks first: their text may use definitions that follow.
-    parsed = [(source, document.parse(source)) for source in sources]
+    parsed = [(block, document.parse(block)) for block in blocks]
     return "".join([document.html(*block) for block in parsed] + document.end())
 
 

@@ -139,7 +139,7 @@ def _render_table_open(
 def _render_table_close(
     _: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
 ) -> str:
-    return "</table>\n</div>\n"
+    return "</table></div>\n"
 
 
 def _render_deleted_open(

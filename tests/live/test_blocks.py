@@ -72,7 +72,8 @@ def rendered(*pieces, language="en", person=None):
 def test_each_block_is_rendered_when_it_ends_and_is_the_start_of_the_stored_html():
     _, blocks = rendered(*in_pieces(REPLY, 7))
     starts = [REPLY[block.end :].lstrip("\n")[:6] for block in blocks.blocks]
-    assert starts == ["Some *", "| a | ", "- one\n", "```pyt", "The en"]
+    ends = ["Some *", "| a | ", "| c | ", "- one\n", "- one\n", "```pyt", "The en"]
+    assert starts == ends
     shown = html_of(blocks)
     assert shown.endswith("</pre>\n")
     assert markdown(REPLY).startswith(shown)

@@ -7,9 +7,10 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from chatmemory.rendering.markdown import markdown
+from chatmemory.rendering.markdown import MarkdownStream, markdown
 from tests.pages import test_browser, test_chat_js
 from tests.pages.test_chat_js import row, running
+from tests.rendering import test_tables
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -54,15 +55,21 @@ The end."""
 WATCH = """() => {
   const places = new Map();
   globalThis.faults = [];
-  globalThis.blocks = () => [...places.keys()].filter((node) => node.isConnected).length;
+  const isBlock = (node) => node.isConnected && node.localName !== "tr";
+  globalThis.blocks = () => [...places.keys()].filter(isBlock).length;
+  const isOpenTable = (node) =>
+    node.matches(".table-scroll") && node.nextElementSibling?.matches(".cm-rest");
   const check = () => {
     for (const [node] of places) {
       if (!node.isConnected) faults.push(`removed: ${node.outerHTML.slice(0, 90)}`);
       if (!node.isConnected) places.delete(node);
     }
-    for (const node of document.querySelectorAll(".cm-assistant .cm-rich > :not(.cm-rest)")) {
+    const rows = ".cm-assistant tbody:not(.cm-open) > tr";
+    const blocks = ".cm-assistant .cm-rich > :not(.cm-rest)";
+    for (const node of document.querySelectorAll(`${blocks}, ${rows}`)) {
+      if (isOpenTable(node)) continue;
       const box = node.getBoundingClientRect();
-      const place = [box.top - node.parentNode.getBoundingClientRect().top, box.height];
+      const place = [box.top - node.closest(".cm-rich").getBoundingClientRect().top, box.height];
       const known = places.get(node) ?? place;
       if (place.some((pixels, index) => Math.abs(pixels - known[index]) > 0.5)) {
         faults.push(`moved: ${known}, ${place}: ${node.outerHTML.slice(0, 90)}`);
@@ -73,7 +80,7 @@ WATCH = """() => {
   const all = {childList: true, subtree: true, characterData: true};
   new MutationObserver(check).observe(document.querySelector(".cm-log"), all);
 }"""
-"""Record blocks that are removed, or whose place or height changes."""
+"""Record blocks and rows of tables that are removed, or whose place or height changes."""
 
 HTML_OF_REPLY = """() =>
   [...document.querySelectorAll(".cm-assistant .cm-text > *")].map((node) => node.outerHTML)"""
@@ -297,3 +304,172 @@ def test_code_has_its_language_and_buttons_to_wrap_and_copy_it(scripted):
     assert not block.evaluate(is_wide)
     chat.page.get_by_role("button", name="Copy", exact=True).click()
     expect(chat.page.get_by_role("button", name="Copied")).to_be_visible()
+
+
+# Tables, formulas and code while they are streamed
+
+EVERYTHING = test_tables.EVERYTHING
+
+SHIFTS = """() => {
+  globalThis.shifted = [];
+  const isWritten = (node) => {
+    const block = node.closest(".cm-assistant .cm-rich > *");
+    // The block that is written: the open text, and a table that has grown or has just ended.
+    return block?.matches(".cm-rest, .table-scroll") || node.matches(".cm-assistant, .cm-text");
+  };
+  const observer = new PerformanceObserver((list) => {
+    for (const {sources} of list.getEntries()) {
+      for (const {node, previousRect, currentRect} of sources) {
+        const element = node?.nodeType === Node.TEXT_NODE ? node.parentElement : node;
+        if (!element || isWritten(element)) continue;
+        shifted.push([element.outerHTML.slice(0, 90), previousRect.toJSON(), currentRect.toJSON()]);
+      }
+    }
+  });
+  observer.observe({type: "layout-shift"});
+  globalThis.takeShifts = () => {
+    observer.takeRecords();
+    return shifted;
+  };
+}"""
+"""Record what the browser moves outside the block that is written."""
+
+MOVED_LINES = """() => {
+  const lines = new Map();
+  globalThis.movedLines = [];
+  const check = () => {
+    const box = document.querySelector(".cm-rest-code, .cm-assistant pre");
+    if (!box) return;
+    const walker = document.createTreeWalker(box, NodeFilter.SHOW_TEXT);
+    const top = box.closest(".cm-rich").getBoundingClientRect().top;
+    for (let text = walker.nextNode(); text; text = walker.nextNode()) {
+      for (const match of text.data.matchAll(/f(\\d+)\\(/g)) {
+        const range = new Range();
+        range.setStart(text, match.index);
+        range.setEnd(text, match.index + match[0].length);
+        const {left, top: y} = range.getBoundingClientRect();
+        const place = [left, y - top];
+        const known = lines.get(match[1]) ?? place;
+        if (place.some((pixels, index) => Math.abs(pixels - known[index]) > 0.5)) {
+          movedLines.push([match[0], known, place]);
+        }
+        lines.set(match[1], place);
+      }
+    }
+  };
+  const all = {childList: true, subtree: true, characterData: true};
+  new MutationObserver(check).observe(document.querySelector(".cm-log"), all);
+}"""
+"""Record lines of code, each named by its function, that move."""
+
+
+def write(script, text, *, piece=9, wait=20):
+    """Stream a text in pieces, with its blocks; return the stream, and where they end."""
+    stream, closed = MarkdownStream(prefix="live-"), 0
+    for begin in range(0, len(text), piece):
+        part = text[begin : begin + piece]
+        script.emit("delta" if begin else "snapshot", **STEP, text=part)
+        if html := "".join(stream.feed(part)):
+            script.emit("block", **STEP, start=closed, end=stream.closed_chars, html=html)
+            closed = stream.closed_chars
+        script.page.wait_for_timeout(wait)
+    return stream, closed
+
+
+def finish(script, text, stream, closed):
+    html = "".join(stream.close())
+    script.emit("block", **STEP, start=closed, end=len(text), html=html, last=True)
+    script.emit("message", **row(2, text, turn="t", step=0, role="assistant"))
+    script.session(last_seq=2, revision=1)
+
+
+TABLES = """html => {
+  const tables = (root) => [...root.querySelectorAll("table")].map((table) => table.outerHTML);
+  return [tables(document), tables(new DOMParser().parseFromString(html, "text/html"))];
+}"""
+
+
+def expect_stored_tables(chat, text):
+    shown, stored = chat.page.evaluate(TABLES, markdown(text))
+    assert shown == stored
+
+
+@pytest.mark.long
+@pytest.mark.firefox
+@pytest.mark.parametrize("width", [1280, 390])
+def test_while_a_reply_is_written_nothing_moves_but_the_block_being_written(scripted, width):
+    script, chat = scripted
+    chat.page.set_viewport_size({"width": width, "height": 1_000})
+    script.welcome(row(1, "A question"), running=running("t"))
+    chat.expect_live()
+    watch(chat)
+    chat.page.evaluate(SHIFTS)
+    chat.page.evaluate(MOVED_LINES)
+    stream, closed = write(script, EVERYTHING)
+    finish(script, EVERYTHING, stream, closed)
+    expect(chat.page.locator(".cm-rest")).to_have_count(0)
+    chat.page.wait_for_timeout(200)
+    assert chat.page.evaluate("takeShifts()") == []
+    assert chat.page.evaluate("movedLines") == []
+    # In a narrow window, a longer row can wrap the cells of the rows before it.
+    assert [fault for fault in faults_of(chat) if width > 390 or "<tr>" not in fault] == []
+    expect_stored_tables(chat, EVERYTHING)
+
+
+TABLE = "a\n\n| b | c |\n|---|--:|\n| *d* | 1 |\n| e \\| f | 2 |\n"
+
+
+@pytest.mark.firefox
+def test_rows_are_appended_and_the_row_that_is_written_is_shown_in_its_cells(scripted):
+    script, chat = scripted
+    script.welcome(running=running("t"))
+    watch(chat)
+    text = f"{TABLE}| g \\| `h"
+    stream, closed = write(script, text)
+    cells = chat.page.locator(".cm-rich td")
+    expect(cells).to_have_text(["d", "1", "e | f", "2", "g | `h", ""])
+    expect(chat.page.locator(".cm-open td")).to_have_text(["g | `h", ""])
+    expect(chat.page.locator(".cm-rest")).to_have_text("")
+    script.emit("delta", **STEP, text="` | 3 |\n\n*i")
+    html = "".join(stream.feed("` | 3 |\n\n*i"))
+    expect(cells).to_have_text(["d", "1", "e | f", "2", "g | `h`", "3"])  # before its HTML
+    script.emit("block", **STEP, start=closed, end=stream.closed_chars, html=html)
+    expect(chat.page.locator(".cm-rest")).to_have_text("*i")
+    expect(chat.page.locator(".cm-open")).to_have_count(0)
+    expect(cells).to_have_text(["d", "1", "e | f", "2", "g | h", "3"])
+    expect_stored_tables(chat, f"{text}` | 3 |\n")
+    assert faults_of(chat) == []
+
+
+@pytest.mark.firefox
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_reconnect_in_the_middle_of_a_table_keeps_its_rows(scripted, joined):
+    script, chat = scripted
+    script.welcome(running=running("t"))
+    watch(chat)
+    write(script, f"{TABLE}| g")
+    expect(chat.page.locator(".cm-rich tr")).to_have_count(4)
+    script.sockets[-1].close(code=4503)
+    script.welcome(running=running("t"))
+    text = f"{TABLE}| g | 3 |\n| h | 4 |\n\n# i\n\n| j |\n|---|\n| k |\n| l"
+    stream, closed = write(script, text, piece=len(text) if joined else 11)
+    expect(chat.page.locator(".cm-open")).to_have_text("l")
+    finish(script, text, stream, closed)
+    expect_end(chat)
+    expect_stored_tables(chat, text)
+    assert faults_of(chat) == []
+
+
+def test_copy_copies_the_source_of_formulas_and_tables(scripted):
+    script, chat = scripted
+    script.welcome(running=running("t"))
+    text = f"{TABLE}\n$$\\frac{{a}}{{b}}$$"
+    stream, closed = write(script, text, piece=len(text))
+    finish(script, text, stream, closed)
+    expect(chat.page.locator("math")).to_have_attribute("alttext", "\\frac{a}{b}")
+    chat.page.locator(".cm-copy").click()
+    expect(chat.page.get_by_role("button", name="Copied")).to_be_visible()
+    box = chat.page.get_by_label("Message", exact=True)
+    box.focus()
+    chat.page.keyboard.press("Control+V")
+    expect(box).to_have_value(text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from chatmemory.rendering.text import MAX_MARKDOWN_CHARS
 
 
@@ -90,3 +92,48 @@ HOSTILE = {
     "backticks in code": "```bash\n" + "$(`" * 3_000,
     "tasks": repeated("- [ ] a\n"),
 }
+
+_FORMULA_PARTS = (
+    *(r"\hat", r"\frac", r"\sqrt", r"\left(", r"\right)", r"\not", r"\bm", r"\mathbf{", r"\cfrac"),
+    *("{", "}", "[", "]", "_", "^", "'", "&", r"\\", "a", "1", " ", "|", "%", "#", "~", "\n"),
+    *(r"\begin{matrix}", r"\end{matrix}", r"\begin{array}{lcr}", r"\end{array}", r"\substack{"),
+    *(r"\text{<script>alert(1)</script>}", "<script>", "<img src=x onerror=alert(1)>", "</math>"),
+    *(r"\href{javascript:alert(1)}{x}", r"\unicode{x3c}", r"\unicode{202e}", r"\style{color:red}"),
+    *(r"\class{cm-row}", r"\color{red}", r"\hspace{-9em}", r"\raise{9em}", r"\rule{9em}{9em}"),
+    *(r"\newcommand{\a}{\a\a}", r"\def\b{c}", r"\operatorname{a b}", r"\verb|a|", r"\tag{1}"),
+    *(
+        "\u202e",
+        "\u05d0",
+        "\u200b",
+        "\x01",
+        "&lt;",
+        "&#x3c;",
+        "&amp;#x3c;",
+        "]]>",
+        "<!--",
+        "<style>",
+    ),
+    *(r"\xrightarrow[", r"\genfrac", r"\sideset", r"\middle|", r"\limits", r"\over", r"\phantom{"),
+)
+_DELIMITERS = (("$", "$"), ("$$", "$$"), (r"\(", r"\)"), (r"\[", r"\]"), ("$$\n", "\n$$"))
+
+
+def hostile_formula(choice: Random) -> str:
+    """Return a text with a formula of random parts, or of one part many times."""
+    parts = choice.choices(_FORMULA_PARTS, k=choice.choice((1, 3, 10, 60)))
+    repeat = choice.choice((1, 1, 1, 20, 400))
+    begin, end = choice.choice(_DELIMITERS)
+    return f"a {begin}{''.join(parts * repeat)[: 2 * 2_000]}{end} b"
+
+
+def hostile_table(choice: Random) -> str:
+    """Return a table, often with wrong lines, and with formulas in its cells."""
+    columns = choice.choice((1, 2, 3, 50, 400))
+    cells = ("", "a", r"\|", "`a|b`", "$x|y$", "**", "[a](b", "\u202e", "<b>", "&vert;", "$\\frac$")
+    bar = choice.choice(("|", "||", " | "))
+    delimiter = choice.choice(("-", ":-", "-:", ":-:", "=", "--- "))
+    lines = ["|".join(["h"] * columns), "|".join([delimiter] * columns)]
+    for _ in range(choice.choice((0, 1, 5, 100))):
+        row = choice.choices(cells, k=choice.choice((1, columns, columns + 1)))
+        lines.append(choice.choice(("", "", "", "    ", "> ", "- ")) + bar.join(row))
+    return "\n".join(lines)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.utils import translation
 
-from chatmemory.rendering import budget, cache, highlighting
+from chatmemory.rendering import budget, cache, highlighting, mathml
 from chatmemory.rendering import markdown as module
 from chatmemory.rendering.cache import Cache
 from chatmemory.rendering.highlighting import CLASSES, LANGUAGES
@@ -25,6 +25,11 @@ def empty_cache():
     module._cache.clear()
     yield
     module._cache.clear()
+
+
+@pytest.fixture
+def no_mathml(monkeypatch, empty_cache):
+    monkeypatch.setattr(mathml, "IS_INSTALLED", False)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +58,7 @@ def test_markdown(text, html):
         *("$\\{x\\}$", "$`x`$", "$[a](b)$", "$x\\$y$", "\\(a\\\\b\\)", "$<x>$", "$a$"),
     ],
 )
-def test_a_formula_is_not_changed(formula):
+def test_a_formula_is_not_changed(no_mathml, formula):
     shown = formula.replace("<", "&lt;").replace(">", "&gt;")
     assert f'<span class="math">{shown}</span>' in markdown(f"see {formula}, b")
 
@@ -65,7 +70,7 @@ def test_a_formula_is_not_changed(formula):
         *("$$ a\nb $$", "$$x$$.", "\\[x\n\\],"),
     ],
 )
-def test_a_formula_in_lines_of_its_own_is_a_block(formula):
+def test_a_formula_in_lines_of_its_own_is_a_block(no_mathml, formula):
     attributes = 'tabindex="0" role="group" aria-label="Formula"'
     block = f'<div class="math" {attributes}>{formula}</div>'
     assert markdown(formula) == f"{block}\n"

@@ -38,6 +38,7 @@ def _empty_cache():
     ("row", "html"),
     [
         (Row("**a**[^1]\n\n[^1]: b"), '<a href="#m1-fn1" id="m1-fnref1-1"'),
+        (Row("$x^2$"), '<math alttext="x^2">'),
         (Row("plain"), "<p>plain</p>\n"),
         (Row(""), ""),
         (Row("**a**\n<b>", role="user"), "<p>**a**<br>\n&lt;b&gt;</p>\n"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmemory.rendering import markdown as module
-from chatmemory.rendering.blocks import BlockSplitter
+from chatmemory.rendering.blocks import Block, BlockSplitter
 from chatmemory.rendering.budget import Share
 from chatmemory.rendering.markdown import _ENDED_LINE, MarkdownStream, markdown
 from tests.rendering.events import events
@@ -53,7 +53,7 @@ def texts(seed, count):
 def whole(text):
     """Render a text without splitting it."""
     document = module._Document("", (), Share())
-    return "".join([document.html(text, document.parse(text)), *document.end()])
+    return "".join([document.html(Block(text), document.parse(Block(text))), *document.end()])
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_a_block_ends_when_no_further_line_can_continue_it(text, ended):
     splitter = BlockSplitter()
     lines = text.splitlines(keepends=True)
     blocks = [block for line in lines for block in splitter.feed(line)]
-    assert "".join(blocks) == ended
+    assert "".join(block.source for block in blocks) == ended
     assert splitter.open_text == text.removeprefix(ended)
 
 

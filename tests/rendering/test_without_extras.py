@@ -1,4 +1,4 @@
-"""Without Pygments, linkify-it-py and mdit-py-plugins, everything else works."""
+"""Without Pygments, linkify-it-py, mdit-py-plugins and latex2mathml, everything else works."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 SCRIPT = """
 import sys
 
-for name in ("linkify_it", "mdit_py_plugins", "pygments"):
+for name in ("latex2mathml", "linkify_it", "mdit_py_plugins", "pygments"):
     sys.modules[name] = None  # an import raises ImportError
 import django
 from django.conf import settings

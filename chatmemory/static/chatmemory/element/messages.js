@@ -10,12 +10,12 @@ import {addCodeHeads} from "./code.js";
 import {ratingTools} from "./feedback.js";
 import {foldIfLong} from "./fold.js";
 import {article, button, link, setNote, setText, setTools, textBox} from "./nodes.js";
-import {Reply} from "./reply.js";
 import {activityText, hasMarkup, isQuestion} from "./text.js";
 
 /** @import {ChatMemoryClient} from "../client/chatmemory-client.js" */
 /** @import {MessageFrame, OutboxEntry, PathItem, Stream, VersionPlace, WaitingTurn} from "../client/types.d.ts" */
 /** @import {Rendered} from "./markdown.js" */
+/** @import {Reply} from "./reply.js" */
 
 /**
  * What the buttons do.
@@ -36,6 +36,9 @@ import {activityText, hasMarkup, isQuestion} from "./text.js";
  * @property {(seq: number) => void} onMarkdown gets replies whose Markdown is not loaded
  * @property {(change: () => void) => void} keep keeps the scroll position during a later change
  */
+
+/** @type {typeof import("./reply.js") | undefined} loaded after the first view */
+let replies;
 
 export class MessageNodes {
   /** @type {Map<string, HTMLElement>} "row:SEQ", "text:TURN:STEP", "out:CLIENT_ID", … */
@@ -60,6 +63,13 @@ export class MessageNodes {
     this.#page = page;
     this.#actions = actions;
     this.#hooks = hooks;
+    this.loadReplies().catch(() => {}); // tried again when it is needed
+  }
+
+  /** Load what shows streamed texts and Markdown. */
+  async loadReplies() {
+    replies ??= await import("./reply.js");
+    this.#hooks.onLoad();
   }
 
   /** @param {number} seq */
@@ -212,7 +222,8 @@ export class MessageNodes {
   putHtml({seq, revision, html}) {
     const node = this.row(seq);
     if (!node || node.dataset.revision !== String(revision)) return;
-    const reply = this.#replies.get(node) ?? new Reply(textBox(node));
+    const reply = this.#replies.get(node) ?? (replies && new replies.Reply(textBox(node)));
+    if (!reply) return;
     this.#replies.set(node, reply);
     reply.complete(html, this.#client.rows.get(seq)?.text ?? "");
     node.dataset.html = "";
@@ -252,7 +263,11 @@ export class MessageNodes {
   /** The streamed texts, and a line for what else the run does. */
   drawRun() {
     const {session, streams, activity} = this.#client;
-    const texts = [...streams.values()].map((stream) => this.#streamNode(stream));
+    const loaded = replies;
+    if (streams.size && !loaded) this.loadReplies().catch(() => {});
+    const texts = loaded
+      ? [...streams.values()].map((stream) => this.#streamNode(stream, loaded.Reply))
+      : [];
     if (!session?.running || (texts.length && !activity.length)) return texts;
     const node = this.#node("activity", () => {
       const made = article("assistant");
@@ -264,12 +279,15 @@ export class MessageNodes {
     return [...texts, node];
   }
 
-  /** @param {Stream} stream */
-  #streamNode(stream) {
+  /**
+   * @param {Stream} stream
+   * @param {typeof Reply} Type
+   */
+  #streamNode(stream, Type) {
     return this.#node(`text:${stream.key}`, () => {
       const node = article("assistant");
       node.setAttribute("aria-busy", "true"); // screen readers wait until it is complete
-      const reply = new Reply(textBox(node));
+      const reply = new Type(textBox(node));
       reply.stream = stream;
       reply.draw();
       this.#replies.set(node, reply);

@@ -2,12 +2,14 @@
 
 import {parse} from "../shared/html.js";
 import {addCodeHeads} from "./code.js";
+import {continued, drawOpenRows} from "./rows.js";
 import {visible} from "./text.js";
 
 /** @import {Stream} from "../client/types.d.ts" */
 
 const BLANK_LINES = /^(?:[ \t]*(?:\r\n|[\r\n]))+/;
 const FENCE = /^ {0,3}(?:```|~~~)/;
+const OPEN_TABLE = /<\/t(head|r)>\n$/;
 const PAUSE_MS = 1000;
 
 export class Reply {
@@ -52,10 +54,9 @@ export class Reply {
     if (!text.startsWith(before) && !before.startsWith(text)) this.#clear();
     if (!this.#html.startsWith(html)) {
       if (!html.startsWith(this.#html)) this.#clear();
-      this.#rest.before(...parsed(html.slice(this.#html.length)));
-      this.#html = html;
+      this.#append(html);
       this.#closed = closed;
-    } else if (this.#text.length && text.startsWith(known)) {
+    } else if (this.#text.length && !this.#table && text.startsWith(known)) {
       this.#text.appendData(visible(text.slice(known.length)));
       return;
     }
@@ -89,16 +90,28 @@ export class Reply {
   complete(html, text) {
     this.#isEnded = this.#isWhole = true;
     this.#source = text;
+    this.#box.append(this.#rest);
+    if (html.startsWith(this.#html)) this.#append(html);
     this.#rest.remove();
+    if (this.#html === html) return;
     const shown = [...this.#box.children];
-    if (html.startsWith(this.#html)) {
-      this.#box.append(...parsed(html.slice(this.#html.length)));
-      return;
-    }
     for (const [index, node] of parsed(html).entries()) {
       if (!shown[index]) this.#box.append(node);
       else if (!shown[index].isEqualNode(node)) shown[index].replaceWith(node);
     }
+  }
+
+  /** @param {string} html which begins with `#html` */
+  #append(html) {
+    const added = html.slice(this.#html.length);
+    const table = this.#table;
+    this.#rest.before(...(table ? continued(table, added, parsed) : parsed(added)));
+    this.#html = html;
+  }
+
+  /** The table in which `#html` ends. */
+  get #table() {
+    return OPEN_TABLE.test(this.#html) ? this.#rest.previousElementSibling : null;
   }
 
   // Only while no text arrives: an animation is drawn 60 times in a second.
@@ -116,7 +129,9 @@ export class Reply {
   }
 
   #drawRest() {
-    this.#text.data = visible(this.#source.slice(this.#closed).replace(BLANK_LINES, ""));
+    const rest = visible(this.#source.slice(this.#closed).replace(BLANK_LINES, ""));
+    const table = this.#table;
+    this.#text.data = table ? drawOpenRows(table, rest) : rest;
     this.#rest.classList.toggle("cm-rest-code", FENCE.test(this.#text.data));
   }
 }

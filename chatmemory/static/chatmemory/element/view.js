@@ -184,7 +184,10 @@ export class ChatView {
   /** @param {number} seq of a reply that is shown as plain text */
   async #wantMarkdown(seq) {
     try {
-      const {MarkdownLoader} = await import("./markdown.js");
+      const [{MarkdownLoader}] = await Promise.all([
+        import("./markdown.js"),
+        this.#nodes.loadReplies(),
+      ]);
       this.#markdown ??= new MarkdownLoader(
         this.#access?.loadHtml ?? this.#element.getAttribute("page"),
         () => this.#isLive(),
