@@ -96,6 +96,13 @@ class Settings:
     such as `Forbidden("Your plan has no chat.")`; every other error is `internal`. In both cases
     nothing is stored."""
 
+    BEFORE_SEND = Setting[str | None](None)
+    """Decides about each message of a person before it is stored, such as by plan or quota: the
+    dotted path of a function, sync or async, from a `chatmemory.services.Actor` and a
+    `chatmemory.services.Sending` to None. It may raise `chatmemory.errors.Refused`, whose sentence
+    the person sees; every other error than those of `chatmemory.errors` is `internal`. Then nothing
+    is stored: docs/hooks.md."""
+
     TITLE = Setting[str | None](None)
     """Names new sessions: the dotted path of a function, sync or async, from the messages (those
     that a responder gets, and its reply) and the session to a title. It is called after a complete

@@ -14,6 +14,7 @@ DEFAULTS: dict[str, object] = {
     "INSTRUCTIONS": "",
     "INSTRUCTIONS_FOR": None,
     "NEW_SESSION": None,
+    "BEFORE_SEND": None,
     "TITLE": None,
     "SUGGESTIONS": (),
     "WINDOW_TOKENS": 8_000,

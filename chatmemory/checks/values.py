@@ -77,6 +77,7 @@ FUNCTIONS = {
     "TITLE": (None, 2),
     "INSTRUCTIONS_FOR": (None, 1),
     "NEW_SESSION": (None, 2),
+    "BEFORE_SEND": (None, 2),
 }
 """Settings that are a dotted path to a function: the value that means no function, and the number
 of its arguments."""

@@ -33,6 +33,7 @@ from chatmemory.errors import (
     MemoryUnavailable,
     NotFound,
     RateLimited,
+    Refused,
     Unauthenticated,
 )
 from chatmemory.services import Actor
@@ -41,6 +42,7 @@ PROBLEMS = {
     BadInput: (400, gettext_lazy("The address of this page is not valid.")),
     Unauthenticated: (401, gettext_lazy("You are signed out.")),
     Forbidden: (403, gettext_lazy("You do not have permission to chat here.")),
+    Refused: (403, gettext_lazy("You do not have permission to do this.")),
     NotFound: (404, gettext_lazy("This chat or message does not exist.")),
     Conflict: (409, gettext_lazy("This has changed meanwhile. Go back, and try again.")),
     Held: (409, gettext_lazy("This chat is on hold, so it can't be renamed or deleted.")),
@@ -168,7 +170,7 @@ def _problem_page(request: HttpRequest, error: ChatMemoryError, text: str) -> Ht
 
 def _problem_of(error: ChatMemoryError) -> tuple[int, str]:
     status, text = next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
-    return status, str(text)
+    return status, str(error if isinstance(error, Refused) else text)
 
 
 def _text_of_action(error: ChatMemoryError) -> str:

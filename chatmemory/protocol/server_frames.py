@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from chatmemory import codec
-from chatmemory.errors import BadInput, Busy, ChatMemoryError, RateLimited
+from chatmemory.errors import BadInput, Busy, ChatMemoryError, RateLimited, Refused
 from chatmemory.protocol.client_frames import (
     CLIENT_ID,
     FEEDBACK,
@@ -54,6 +54,7 @@ ErrorCode = Literal[
     "too_large",
     "unauthenticated",
     "forbidden",
+    "refused",
     "role_forbidden",
     "not_found",
     "unknown_turn",
@@ -342,6 +343,8 @@ class Error(TypedDict):
     """the limit that was exceeded"""
     turn: NotRequired[TurnName]
     """of `busy` and `queue_full`: the turn that runs or waits"""
+    reason: NotRequired[str]
+    """of `refused`: the host's own code"""
     ref: NotRequired[str]
     """of `internal`: the reference in the server's log"""
 
@@ -397,6 +400,8 @@ def dump_error(error: ChatMemoryError, *, id: FrameId | None = None, ref: str = 
             fields |= {} if error.limit is None else {"limit": error.limit}
         case Busy():
             fields |= {} if error.turn is None else {"turn": error.turn}
+        case Refused():
+            fields |= {"reason": error.reason} if error.reason else {}
         case RateLimited():
             # Rounded up: a client that repeats the frame a moment too early is refused again.
             fields["retry_after_ms"] = math.ceil(error.retry_after * 1000)

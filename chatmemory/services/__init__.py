@@ -60,6 +60,7 @@ from chatmemory.services.sessions import (
 from chatmemory.services.tags import tag_session, untag_session
 from chatmemory.services.transfers.exports import Export, abegin_export, begin_export
 from chatmemory.services.turns.admission import Admitted, aadmit_turn, admit_turn
+from chatmemory.services.turns.before_send import Sending
 from chatmemory.services.turns.feedback import aset_feedback, set_feedback
 from chatmemory.services.turns.states import (
     LiveTurn,
@@ -84,6 +85,7 @@ __all__ = [
     "Preview",
     "Removed",
     "Restoration",
+    "Sending",
     "TurnState",
     "aadmit_turn",
     "aappend_messages",

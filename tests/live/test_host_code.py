@@ -170,6 +170,14 @@ async def ainstructions(session):
     return "Prompt"
 
 
+def before_send(by, sending):
+    query()
+
+
+async def abefore_send(by, sending):
+    await aquery()
+
+
 def limit(by):
     return 100 * query()
 
@@ -235,6 +243,11 @@ def open_new_session(ann):
     in_loop(in_pool(services.open_session)(session_key=key, by=services.Actor.user(ann.user)))
 
 
+def admit(ann):
+    client_id = f"a{Turn.objects.count()}"
+    in_loop(services.aadmit_turn(**ann.talk, client_id=client_id, content="hi"))
+
+
 def open_from_embed(ann):
     headers = [(b"host", b"testserver"), (b"origin", b"https://shop.example")]
     in_loop(ais_allowed_origin({"headers": headers}, may_be_embed=True))
@@ -256,6 +269,8 @@ CASES = [
     ("INSTRUCTIONS_FOR", "instructions", run_turn),
     ("INSTRUCTIONS_FOR", "ainstructions", run_turn),
     ("NEW_SESSION", "new_session", open_new_session),
+    ("BEFORE_SEND", "before_send", admit),
+    ("BEFORE_SEND", "abefore_send", admit),
     ("TOKEN_COUNTER", "query", run_turn),
     ("REACH", "query", check_login),
     ("SENDS_PER_MINUTE", "limit", send),

@@ -155,6 +155,7 @@ export interface ErrorFrame {
   field?: string;
   limit?: number;
   turn?: string;
+  reason?: string;
   ref?: string;
 }
 
