@@ -247,6 +247,13 @@ class Settings:
     framework's `TokenAuthentication`, set `chatmemory.api.tokens.valid_logins`. With None, other
     logins end only with the account or its password."""
 
+    GATE = Setting[str | None](None)
+    """Decides who gets in by more than the person, such as by the second factor in the Django
+    session: the dotted path of a function, sync or async, from a `chatmemory.services.Visit` to
+    None. It may raise an error of `chatmemory.errors`, such as `Refused`, whose sentence the person
+    sees. It is called at each page, each REST request and each handshake of a websocket, before
+    each write, and every 5 s for the open sockets: docs/hooks.md."""
+
     REACH = Setting[str | None](None)
     """Decides who may chat: the dotted path of a function from a `chatmemory.services.Actor` to
     true or false. None allows everyone who is signed in. The function is called at each `hello`,

@@ -88,6 +88,8 @@ class Refused(ChatMemoryError):
             sentence = f"{sentence[: MAX_REFUSAL_CHARS - 1]}…"
         super().__init__(sentence)
         self.reason = reason
+        self.is_final = False
+        """Whether the login may do nothing more, so that its socket closes."""
 
 
 class NotFound(ChatMemoryError):

@@ -44,6 +44,7 @@ DEFAULTS: dict[str, object] = {
     "API_AUTHENTICATION": [],
     "HEALTH_TOKEN": "",
     "VALID_LOGINS": None,
+    "GATE": None,
     "REACH": None,
     "ALLOW_ANONYMOUS": False,
     "VISITOR_DAYS": 30,

@@ -22,6 +22,7 @@ from rest_framework.utils.mediatypes import media_type_matches
 from rest_framework.views import APIView
 
 from chatmemory.access import logins, rates
+from chatmemory.access.visits import check_gate, visit_of_request
 from chatmemory.api import cors
 from chatmemory.api.authentication import EmbedLogin, VisitorLogin, account_logins
 from chatmemory.api.errors import PreconditionFailed, error_response
@@ -129,10 +130,13 @@ class View(PublicView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
-        logins.check_reach(self.actor)
+        actor = self.actor
+        logins.check_reach(actor)
+        django_request = request._request  # noqa: SLF001  # Django's own request
+        check_gate(visit_of_request(django_request, kind="rest", by=actor, user=request.user))
         is_write = request.method in WRITES
         check_rate = self.check_write if is_write else self.check_read
-        check_rate(self.actor)
+        check_rate(actor)
         if is_write and request.headers.get("If-Match", "*").strip() != "*":
             raise PreconditionFailed
 

@@ -73,6 +73,7 @@ FUNCTIONS = {
     "TOKEN_COUNTER": ("approximate", 1),
     "SOCKET_AUTH": (None, 1),
     "VALID_LOGINS": (None, 1),
+    "GATE": (None, 1),
     "REACH": (None, 1),
     "TITLE": (None, 2),
     "INSTRUCTIONS_FOR": (None, 1),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from chatmemory import codec, services
-from chatmemory.access import logins, rates
+from chatmemory.access import gates, logins, rates
 from chatmemory.access.addresses import address_lane
 from chatmemory.database.pool import Lane, in_pool
 from chatmemory.errors import NotFound
@@ -19,12 +19,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def _check_login(login: Login) -> None:
+    """Check the login, and that GATE lets it in. Raises Unauthenticated, Forbidden, Refused."""
+    logins.check_login(login)
+    gates.check_visit(login)
+
+
 def _with_login_check(function: Callable[P, T]) -> Callable[Concatenate[Login, P], T]:
     """Wrap a service: check the login first. The result raises Unauthenticated and Forbidden."""
 
     @functools.wraps(function)
     def inner(login: Login, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        logins.check_login(login)
+        _check_login(login)
         return function(*args, **kwargs)
 
     return inner
@@ -41,7 +47,7 @@ def _open_chat(
     if is_fresh:
         logins.check_reach(login.actor)
     else:
-        logins.check_login(login)
+        _check_login(login)
     key = codec.key_of_address(session_key)
     try:
         return services.get_session(session_key=key, by=by)
@@ -53,7 +59,7 @@ def _open_chat(
 
 def _admit_message(login: Login, /, *, by: Actor, **fields: Any) -> Admitted:
     """Admit a turn and launch its run."""
-    logins.check_login(login)
+    _check_login(login)
     rates.check_network(by, login.network)
     rates.check_rate(by)
     # Launched here, on the pool thread: the socket may have stopped waiting for the answer.

@@ -93,10 +93,18 @@ async def call_host(path: str, *arguments: object, executor: HostExecutor | None
     return await result if inspect.isawaitable(result) else result
 
 
-def call_host_here(path: str, *arguments: object) -> object:
-    """Call a function that a setting names, sync or async, in this thread, which runs no loop."""
+def ask_host(path: str, *arguments: object) -> None:
+    """Call a function that refuses by an error, sync or async, in this thread, which runs no loop.
+
+    Raises the error. Raises TypeError if the function returns a value: it may mean a refusal.
+    """
     result: object = import_string(path)(*arguments)
-    return async_to_sync(_awaited)(result) if inspect.isawaitable(result) else result
+    if inspect.isawaitable(result):
+        result = async_to_sync(_awaited)(result)
+    if result is not None:
+        raise TypeError(
+            f"{path} must return None or raise an error, not return a {type(result).__name__}"
+        )
 
 
 async def _awaited(result: Awaitable[object]) -> object:

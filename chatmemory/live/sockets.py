@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
+from chatmemory.errors import ChatMemoryError
 from chatmemory.models import Change
 from chatmemory.services import Login
 
@@ -27,6 +28,9 @@ class Socket(Protocol):
 
     def close_unauthorized(self) -> None:
         """Close, because the login has ended."""
+
+    def close_refused(self, error: ChatMemoryError) -> None:
+        """Close, because the function of GATE does not let the user in any more."""
 
     def close_for_restart(self, reason: str, after_ms: int) -> None:
         """Close, and ask the client to reconnect after this time."""

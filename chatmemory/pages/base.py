@@ -22,6 +22,7 @@ from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.http import require_POST, require_safe
 
 from chatmemory.access import logins, rates
+from chatmemory.access.visits import check_gate, visit_of_request
 from chatmemory.csp import with_policy
 from chatmemory.errors import (
     BadInput,
@@ -144,6 +145,8 @@ def _actor(request: HttpRequest) -> Actor:
         raise Unauthenticated
     actor = Actor.user(request.user)
     logins.check_reach(actor)
+    visit = visit_of_request(request, kind="page", by=actor, user=request.user)
+    check_gate(visit)
     return actor
 
 

@@ -367,6 +367,8 @@ class Bye(TypedDict):
     """whether the client may connect again"""
     after_ms: int | None
     """the minimum delay before reconnecting; null for the client's own backoff"""
+    message: NotRequired[str]
+    """of `refused`: the host's sentence for the person, as plain text"""
 
 
 FRAMES = (Welcome, Session, Message, Reset, Synced, Snapshot, Delta, Block, Ok, Error, Ping, Bye)

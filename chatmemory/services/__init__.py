@@ -11,6 +11,7 @@ from chatmemory.access.visitors import (
     authenticate_visitor,
     create_visitor,
 )
+from chatmemory.access.visits import Visit
 from chatmemory.services.adoption import adopt_visitor, offer_adoption
 from chatmemory.services.erasure.erasure import Erased, erase_person, preview_erasure
 from chatmemory.services.erasure.past_erasures import replay_erasures
@@ -87,6 +88,7 @@ __all__ = [
     "Restoration",
     "Sending",
     "TurnState",
+    "Visit",
     "aadmit_turn",
     "aappend_messages",
     "aauthenticate_visitor",

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.db import connection
 from langchain_core.runnables import RunnableLambda
@@ -178,6 +179,14 @@ async def abefore_send(by, sending):
     await aquery()
 
 
+def gate(visit):
+    query()
+
+
+async def agate(visit):
+    await aquery()
+
+
 def limit(by):
     return 100 * query()
 
@@ -220,6 +229,11 @@ def run_turn(ann):
 
 def open_socket(ann):
     in_loop(login_of({"type": "websocket", "headers": []}))
+
+
+def open_socket_of_session(ann):
+    cookie = f"{settings.SESSION_COOKIE_NAME}={ann.cookie}".encode()
+    in_loop(login_of({"type": "websocket", "headers": [(b"cookie", cookie)]}))
 
 
 def check_login(ann):
@@ -272,6 +286,8 @@ CASES = [
     ("BEFORE_SEND", "before_send", admit),
     ("BEFORE_SEND", "abefore_send", admit),
     ("TOKEN_COUNTER", "query", run_turn),
+    ("GATE", "gate", open_socket_of_session),
+    ("GATE", "agate", open_socket_of_session),
     ("REACH", "query", check_login),
     ("SENDS_PER_MINUTE", "limit", send),
     ("TOKENS_PER_DAY", "limit", send),

@@ -28,7 +28,7 @@ from chatmemory.database.turn_writes import TurnInsert
 from chatmemory.errors import BadInput, Busy, Conflict, HistoryCleared, QueueFull
 from chatmemory.models import Message, Session, Turn
 from chatmemory.services.sessions import MAX_ATTEMPTS, unexplained_refusal, write_or_open
-from chatmemory.services.turns.before_send import Sending, ask_host
+from chatmemory.services.turns.before_send import Sending, check_message
 from chatmemory.services.turns.claims import (
     Claim,
     claim_of,
@@ -139,7 +139,7 @@ def admit_turn(
         client_id=client_id,
         replaces=replaces,
     )
-    ask_host(by, scope, sending)
+    check_message(by, scope, sending)
     return write_or_open(
         partial(_admit, send),
         session_key=session_key,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from chatmemory.access.actors import Actor
 from chatmemory.conf import settings
-from chatmemory.database.host_code import call_host_here
+from chatmemory.database.host_code import ask_host
 from chatmemory.database.retries import retried
 from chatmemory.models import Session, Turn
 
@@ -26,7 +26,7 @@ class Sending:
     """The seq of the user message that it replaces: an edit, or a request for another answer."""
 
 
-def ask_host(by: Actor, scope: str, sending: Sending) -> None:
+def check_message(by: Actor, scope: str, sending: Sending) -> None:
     """Call the function, unless the message is stored already. Holds no lock.
 
     Raises Refused, and any other error of the function.
@@ -35,7 +35,7 @@ def ask_host(by: Actor, scope: str, sending: Sending) -> None:
         return
     session = _read_session(scope, sending)
     if session is None or not _is_stored(session, sending):
-        call_host_here(settings.BEFORE_SEND, by, replace(sending, session=session))
+        ask_host(settings.BEFORE_SEND, by, replace(sending, session=session))
 
 
 @retried(is_repeatable=True)

@@ -202,7 +202,7 @@ export class ChatView {
     this.#draw(); // and load all that is wanted
   }
 
-  // Without a network a socket stays open, but silent, for up to a minute.
+  // Without a network a socket stays open for up to a minute.
   #renewSocket() {
     if (!this.#isLive()) return this.#draw();
     this.client.close();
@@ -213,7 +213,7 @@ export class ChatView {
     return this.client.state === "live";
   }
 
-  // Draw soon. Several changes between two frames of the screen are drawn together.
+  // Several changes between two frames of the screen are drawn together.
   #draw() {
     if (!this.#isDrawn) return;
     this.#isDrawn = false;
@@ -227,7 +227,7 @@ export class ChatView {
     setTimeout(draw, MAX_DRAW_DELAY_MS);
   }
 
-  // At most once in TEXT_MS: each time, the browser lays out and paints the page.
+  // Each time, the browser lays out and paints the page.
   #drawStreams() {
     if (this.#textTimer) return;
     const wait = this.#textDrawnAt + TEXT_MS - performance.now();
@@ -242,7 +242,7 @@ export class ChatView {
     const {client} = this;
     const {rows, tail, older, empty} = this.#parts;
     const isRemoved = client.state === "ended" && client.ending?.code === CLOSE_NOT_FOUND;
-    // While the client catches up it may have gaps; until then the old rows remain.
+    // While the client catches up it may have gaps.
     const isKnown = isRemoved || (client.session !== null && client.state !== "connecting");
     if (isKnown) {
       this.#drawRows();
@@ -259,7 +259,7 @@ export class ChatView {
     this.#composer.update();
     this.#announceTitle();
     this.#markdown?.load();
-    // Superseded messages are not shown: a loaded page may leave the log half empty.
+    // Superseded messages are hidden: a loaded page may leave the log half empty.
     if (this.#scroll.hasRoom && this.#isLive()) this.#loadOlder();
   }
 
