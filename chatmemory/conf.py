@@ -254,6 +254,12 @@ class Settings:
     sees. It is called at each page, each REST request and each handshake of a websocket, before
     each write, and every 5 s for the open sockets: docs/hooks.md."""
 
+    IMPERSONATOR = Setting[str | None](None)
+    """Finds who really acts if staff view the chats of a person, as with django-impersonate: the
+    dotted path of a function, sync or async, from a `chatmemory.services.Visit` to None, the user
+    who really acts, or a pair of this user and the one whose chats are shown. Then nothing can be
+    written, and removals are audited as the staff's. It is called whenever `GATE` is."""
+
     REACH = Setting[str | None](None)
     """Decides who may chat: the dotted path of a function from a `chatmemory.services.Actor` to
     true or false. None allows everyone who is signed in. The function is called at each `hello`,

@@ -58,6 +58,12 @@ class Unauthenticated(ChatMemoryError):
     code = "unauthenticated"
 
 
+class OtherPerson(Unauthenticated):
+    """You are signed in as someone else. Reload the page."""
+
+    code = "other_person"
+
+
 class Forbidden(ChatMemoryError):
     """You do not have permission to do this."""
 
@@ -68,6 +74,12 @@ class RoleForbidden(Forbidden):
     """Clients may write only messages with the role user."""
 
     code = "role_forbidden"
+
+
+class Impersonated(Forbidden):
+    """You view this as another person, so you can't write."""
+
+    code = "impersonated"
 
 
 class Refused(ChatMemoryError):

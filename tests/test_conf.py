@@ -45,6 +45,7 @@ DEFAULTS: dict[str, object] = {
     "HEALTH_TOKEN": "",
     "VALID_LOGINS": None,
     "GATE": None,
+    "IMPERSONATOR": None,
     "REACH": None,
     "ALLOW_ANONYMOUS": False,
     "VISITOR_DAYS": 30,

@@ -1,4 +1,4 @@
-"""The gate of open sockets: the host's function of GATE is asked again while they are open."""
+"""Open sockets: the host's functions of GATE and IMPERSONATOR are asked again."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from django.contrib.auth import get_user_model
 
 from chatmemory.access import logins
 from chatmemory.access.logins import Login
-from chatmemory.access.visits import Visit, check_gate
+from chatmemory.access.visits import Visit, check_gate, person_of
 from chatmemory.conf import settings
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably
-from chatmemory.errors import ChatMemoryError, Refused
+from chatmemory.errors import ChatMemoryError, OtherPerson, Refused
 from chatmemory.logs import log_error
 from chatmemory.models import on_primary
 
@@ -25,42 +25,52 @@ logger = logging.getLogger(__name__)
 def enter(login: Login, visit: Visit) -> Login:
     """Return the login of a socket, with the visit that `check_visit` checks again.
 
-    Raises Refused, MemoryUnavailable, and any error of the host's function.
+    Raises Refused, Unauthenticated, MemoryUnavailable, and any error of the host's functions.
     """
-    if settings.GATE is None:
+    if settings.GATE is None and settings.IMPERSONATOR is None:
         return login
     entered = replace(login, visit=visit)
-    check_visit(entered)
-    return entered
+    [now] = durably(lambda: _now([entered]), is_repeatable=True)
+    assert now is not None  # noqa: S101  # the login has a visit
+    _check_gate(now)
+    return replace(entered, person=person_of(now))
 
 
 def check_visit(login: Login) -> None:
-    """Check that GATE still lets the visit of a socket in, by its user and session of now.
+    """Check that the host still lets a socket in, and as the same, by its session of now.
 
-    Raises Refused, MemoryUnavailable, and any error of the host's function.
+    Raises Refused, OtherPerson, Unauthenticated, MemoryUnavailable, and any error of the host's
+    functions.
     """
     for visit in durably(lambda: _now([login]), is_repeatable=True):
-        _check(visit)
+        _check(login, visit)
 
 
 def refusals(given: Sequence[Login]) -> list[ChatMemoryError | None]:
     """Return for each login why its visit must end, or None."""
-    return [_refusal(visit) for visit in _now(given)]
+    return [_refusal(*each) for each in zip(given, _now(given), strict=True)]
 
 
-def _refusal(visit: Visit | None) -> ChatMemoryError | None:
+def _refusal(login: Login, visit: Visit | None) -> ChatMemoryError | None:
     try:
-        _check(visit)
+        _check(login, visit)
     except ChatMemoryError as error:
         return error
     except Exception as error:  # of the host's function; the next frame gets it as `internal`
-        log_error(logger, "the function of GATE failed for an open socket", error=error)
+        log_error(logger, "GATE or IMPERSONATOR failed for an open socket", error=error)
     return None
 
 
-def _check(visit: Visit | None) -> None:
+def _check(login: Login, visit: Visit | None) -> None:
     if visit is None:
         return
+    _check_gate(visit)
+    person = person_of(visit)
+    if (person.owner, person.responsible.id) != (login.by.owner, login.by.responsible.id):
+        raise OtherPerson
+
+
+def _check_gate(visit: Visit) -> None:
     try:
         check_gate(visit)
     except Refused as error:

@@ -57,7 +57,14 @@ class Login:
     origin: str = ""
     """The origin of the page on which the visitor of an embed chats."""
     visit: Visit | None = field(default=None, compare=False)
-    """The socket, for the function of GATE."""
+    """The socket, for the functions of GATE and IMPERSONATOR."""
+    person: Actor | None = None
+    """The person in whose name an operator acts by IMPERSONATOR."""
+
+    @property
+    def by(self) -> Actor:
+        """Whose chats it reaches."""
+        return self.person or self.actor
 
     @classmethod
     def of(
@@ -182,7 +189,7 @@ def check_login(login: Login) -> None:
     """Check that a login is still valid and may chat. Raises Unauthenticated, Forbidden."""
     if not durably(lambda: is_valid(login), is_repeatable=True):
         raise Unauthenticated
-    check_reach(login.actor)
+    check_reach(login.by)
 
 
 def is_valid(login: Login) -> bool:

@@ -1,9 +1,9 @@
-"""Visits: requests and open sockets, as the host's function of GATE sees them."""
+"""Visits: requests and open sockets, as the host's functionss of GATE and IMPERSONATOR see them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +13,8 @@ from django.http import HttpRequest
 
 from chatmemory.access.actors import Actor
 from chatmemory.conf import settings
-from chatmemory.database.host_code import ask_host
+from chatmemory.database.host_code import ask_host, call_host_here
+from chatmemory.errors import Unauthenticated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,3 +54,23 @@ def check_gate(visit: Visit) -> None:
     """Check that the function of GATE lets a visit in. Raises Refused, and its other errors."""
     if settings.GATE is not None:
         ask_host(settings.GATE, visit)
+
+
+def person_of(visit: Visit) -> Actor:
+    """Return whose chats a visit shows, with the operator who really acts by IMPERSONATOR.
+
+    Raises Unauthenticated if one of them is inactive, and any error of the host's functions.
+    """
+    if settings.IMPERSONATOR is None or visit.user is None:
+        return visit.by
+    found = call_host_here(settings.IMPERSONATOR, visit)
+    if found is None:
+        return visit.by
+    real, shown = found if isinstance(found, tuple) else (found, visit.user)
+    for user in (real, shown):
+        if not isinstance(user, get_user_model()):
+            raise TypeError(f"{settings.IMPERSONATOR} returned a {type(user).__name__} as a user")
+        if not getattr(user, "is_active", True):
+            raise Unauthenticated
+    person = Actor.user(shown)
+    return person if real == shown else replace(person, real=Actor.operator(real))

@@ -44,21 +44,29 @@ SCHEMA_APPS = ("django_tenants", "tenant_schemas")
 GATES = ("django_otp", "allauth_2fa", "stronghold", "zweifach", "duo_universal_auth")
 """Packages whose middlewares, or host's subclasses of them, let only some logins in."""
 
+IMPERSONATORS = ("impersonate", "hijack")
+"""Packages with which staff view the site as another user."""
+
 
 @checks.register
 def check_gates(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
-    """Warn of middlewares that close pages, but not websockets."""
-    if not is_dictionary() or settings.GATE is not None:
+    """Warn of middlewares that close pages or change their user, but not websockets."""
+    if not is_dictionary():
         return []
     return [
         checks.Warning(
-            f"{path} is in MIDDLEWARE, and CHATMEMORY['GATE'] is not set.",
-            hint="Middlewares do not run for websockets: a login that they refuse can chat there."
-            " docs/hooks.md shows a function for GATE.",
+            f"{path} is in MIDDLEWARE, and CHATMEMORY['{name}'] is not set.",
+            hint=f"Middlewares do not run for websockets: there {effect}."
+            f" docs/hooks.md shows a function for {name}.",
             id="chatmemory.W044",
         )
+        for name, packages, effect in (
+            ("GATE", GATES, "a login that it refuses can chat"),
+            ("IMPERSONATOR", IMPERSONATORS, "staff write as the person, or see their own chats"),
+        )
+        if getattr(settings, name) is None
         for path in django_settings.MIDDLEWARE
-        if not _packages_of(path).isdisjoint(GATES)
+        if not _packages_of(path).isdisjoint(packages)
     ]
 
 

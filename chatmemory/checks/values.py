@@ -74,6 +74,7 @@ FUNCTIONS = {
     "SOCKET_AUTH": (None, 1),
     "VALID_LOGINS": (None, 1),
     "GATE": (None, 1),
+    "IMPERSONATOR": (None, 1),
     "REACH": (None, 1),
     "TITLE": (None, 2),
     "INSTRUCTIONS_FOR": (None, 1),

@@ -14,6 +14,7 @@ from chatmemory.errors import NotFound
 from chatmemory.live.runner import runner
 from chatmemory.models import Session
 from chatmemory.services import Actor, Admitted, Login
+from chatmemory.services.audit.readings import record_reading
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,15 +46,19 @@ def _open_chat(
     unknown key, another user's key and an invalid key.
     """
     if is_fresh:
-        logins.check_reach(login.actor)
+        logins.check_reach(login.by)
     else:
         _check_login(login)
     key = codec.key_of_address(session_key)
     try:
-        return services.get_session(session_key=key, by=by)
+        session = services.get_session(session_key=key, by=by)
     except NotFound:
         if not create or not codec.is_new_key(key):
             raise
+    else:
+        if by.real is not None:
+            record_reading(session=session, by=by.real)
+        return session
     return services.open_session(session_key=key, by=by)
 
 

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 MAX_MISTAKES = 3
 """A socket is closed after this number of errors with one of these codes."""
 MISTAKE_CODES = frozenset({"bad_frame", "unknown_type", "not_ready"})
+FINAL_ERRORS = frozenset({"unsupported_version", "unauthenticated", "other_person", "forbidden"})
+"""A socket is closed after an error with one of these codes."""
 MAX_UNSENT_CHARS = 512 * 1024
 """Characters of unsent answers; above this `fetch` is refused."""
 
@@ -123,7 +125,7 @@ class Handler:
 
     def _answer_error(self, error: ChatMemoryError, frame_id: FrameId | None) -> None:
         self._queue_answer(protocol.dump_error(error, id=frame_id))
-        if error.code in ("unsupported_version", "unauthenticated", "forbidden"):
+        if error.code in FINAL_ERRORS:
             self._lifecycle.begin_close(error.code)
         elif isinstance(error, Refused) and error.is_final:
             self._lifecycle.begin_close_for(error)
@@ -167,7 +169,7 @@ class Handler:
                 f"v is {frame.v}; the server supports version {protocol.VERSION}.",
                 code="unsupported_version",
             )
-        if frame.person is not None and self._watcher.owner != f"user:{frame.person}":
+        if frame.person is not None and self._watcher.login.by.owner != f"user:{frame.person}":
             # What the page has not sent yet was written by someone else.
             self._lifecycle.begin_close("other_person")
             return

@@ -93,18 +93,21 @@ async def call_host(path: str, *arguments: object, executor: HostExecutor | None
     return await result if inspect.isawaitable(result) else result
 
 
+def call_host_here(path: str, *arguments: object) -> object:
+    """Call a function that a setting names, sync or async, in this thread, which runs no loop."""
+    result: object = import_string(path)(*arguments)
+    return async_to_sync(_awaited)(result) if inspect.isawaitable(result) else result
+
+
 def ask_host(path: str, *arguments: object) -> None:
-    """Call a function that refuses by an error, sync or async, in this thread, which runs no loop.
+    """Call a function that refuses by an error, as `call_host_here` does.
 
     Raises the error. Raises TypeError if the function returns a value: it may mean a refusal.
     """
-    result: object = import_string(path)(*arguments)
-    if inspect.isawaitable(result):
-        result = async_to_sync(_awaited)(result)
+    result = call_host_here(path, *arguments)
     if result is not None:
-        raise TypeError(
-            f"{path} must return None or raise an error, not return a {type(result).__name__}"
-        )
+        name = type(result).__name__
+        raise TypeError(f"{path} must return None or raise an error, not return a {name}")
 
 
 async def _awaited(result: Awaitable[object]) -> object:

@@ -100,7 +100,7 @@ class Sockets:
     def close_owner(self, owner: str) -> None:
         """Close the sockets of a person, given by the scope, such as `user:7`."""
         for socket in self.all():
-            if socket.login.actor.owner == owner:
+            if owner in (socket.login.actor.owner, socket.login.by.owner):
                 socket.close_unauthorized()
 
     def close_login(self, digest: str) -> None:

@@ -22,7 +22,7 @@ from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.http import require_POST, require_safe
 
 from chatmemory.access import logins, rates
-from chatmemory.access.visits import check_gate, visit_of_request
+from chatmemory.access.visits import check_gate, person_of, visit_of_request
 from chatmemory.csp import with_policy
 from chatmemory.errors import (
     BadInput,
@@ -143,10 +143,11 @@ def number(request: HttpRequest, name: str, default: int | None) -> int | None:
 def _actor(request: HttpRequest) -> Actor:
     if not isinstance(request.user, get_user_model()):
         raise Unauthenticated
-    actor = Actor.user(request.user)
-    logins.check_reach(actor)
-    visit = visit_of_request(request, kind="page", by=actor, user=request.user)
+    by = Actor.user(request.user)
+    visit = visit_of_request(request, kind="page", by=by, user=request.user)
     check_gate(visit)
+    actor = person_of(visit)
+    logins.check_reach(actor)
     return actor
 
 

@@ -25,6 +25,7 @@ from chatmemory.pages.listing import chats_of, list_chats
 from chatmemory.pages.steps import MAX_TEXT_CHARS, RowSteps, steps_of_rows, whole_text
 from chatmemory.rendering.rows import RowRenderer, is_markdown
 from chatmemory.rendering.text import visible
+from chatmemory.services.audit.readings import record_view
 from chatmemory.services.sessions import read_superseded
 
 PAGE_ROWS = 50
@@ -105,6 +106,8 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
             row for row in found.rows if not any(a <= row.seq <= b for a, b in replaced)
         ]
         rows = message_entries(current_rows, RowRenderer(found.head), running=found.head.running)
+        if actor.real is not None:
+            record_view(found, actor.real)
     listed = list_chats(actor)
     current = next(
         (chat for group in listed.groups for chat in group.chats if chat.key == key), None
@@ -126,6 +129,7 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
         "undo": undo_of(request, actor),
         "suggestions": chat_settings.SUGGESTIONS,
         "socket": f"{socket_path()}{key}/",
+        "is_impersonated": actor.real is not None,
         "details": settings.DEBUG or getattr(request.user, "is_staff", False),
     }
     return render(request, "chatmemory/session.html", context)

@@ -288,6 +288,8 @@ CASES = [
     ("TOKEN_COUNTER", "query", run_turn),
     ("GATE", "gate", open_socket_of_session),
     ("GATE", "agate", open_socket_of_session),
+    ("IMPERSONATOR", "gate", open_socket_of_session),
+    ("IMPERSONATOR", "agate", open_socket_of_session),
     ("REACH", "query", check_login),
     ("SENDS_PER_MINUTE", "limit", send),
     ("TOKENS_PER_DAY", "limit", send),

@@ -73,6 +73,7 @@ def record_hashed(
 def _insert_entry(
     action: AuditAction, by: Actor, reason: str, counts: dict[str, Count], **columns: Any
 ) -> AuditEntry:
+    by = by.responsible
     entry = AuditEntry(
         actor_kind=by.kind,
         actor_id=by.id[:MAX_ACTOR_CHARS],
@@ -103,6 +104,7 @@ def actor_of(entry: AuditEntry) -> Actor:
 
 def is_by(entry: AuditEntry, by: Actor) -> bool:
     """Return whether this is the actor of an entry."""
+    by = by.responsible
     return (entry.actor_kind, entry.actor_id) == (by.kind, by.id[:MAX_ACTOR_CHARS])
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from django.db.models import F
 
 from chatmemory import codec
-from chatmemory.access.actors import Actor, scope_for
+from chatmemory.access.actors import Actor, check_own_name, scope_for
 from chatmemory.access.addresses import address_lane, check_session_key
 from chatmemory.codec import Row
 from chatmemory.conf import settings
@@ -117,6 +117,7 @@ def admit_turn(
     Raises BadInput, Refused, NotFound, Conflict, HistoryCleared, Archived, Busy, QueueFull,
     MemoryUnavailable.
     """
+    check_own_name(by)
     scope = scope_for(by, scope)
     check_session_key(session_key)
     checked = check_content(content)

@@ -83,6 +83,7 @@ export const words = {
     archived: _("This chat is archived and accepts no more messages."),
     bad_text: _("This message has characters that can't be stored."),
     empty: _("This message is empty."),
+    impersonated: _("You view this as another person, so you can't do this."),
   },
   sendAgain: _("Send again"),
   edit: _("Edit"),

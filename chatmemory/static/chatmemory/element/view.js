@@ -283,7 +283,6 @@ export class ChatView {
     else this.#composer.setPlaceholder(isQuestion(last?.row) ? words.answer : words.placeholder);
   }
 
-  // The result of a tool is drawn with its call.
   /** @param {PathItem[]} path */
   #fold(path) {
     const hasSteps = path.some(({row}) => row.calls || row.reasoning || row.role === "tool");
@@ -346,7 +345,6 @@ export class ChatView {
     this.#announce("title", {title: shown});
   }
 
-  // The messages that were stored since the first sync.
   #announceMessages() {
     const last = this.client.session?.last_seq;
     if (last === undefined) return; // a reset
