@@ -21,6 +21,7 @@ from chatmemory.errors import NotFound
 from chatmemory.models import StoredMessage
 from chatmemory.pages.base import number, page, reader
 from chatmemory.pages.chats import undo_of
+from chatmemory.pages.console import console_links
 from chatmemory.pages.listing import chats_of, list_chats
 from chatmemory.pages.steps import MAX_TEXT_CHARS, RowSteps, steps_of_rows, whole_text
 from chatmemory.rendering.rows import RowRenderer, is_markdown
@@ -88,7 +89,8 @@ def new_session(request: HttpRequest) -> HttpResponse:
 def session(request: HttpRequest, key: str) -> HttpResponse:
     """Show the newest messages of a session, without superseded ones.
 
-    A new key shows an empty session, which the first message creates.
+    A new key shows an empty session, which the first message creates; staff who may view the
+    conversation of another person under the key get a link to it.
     """
     actor = reader(request)
     rows: list[MessageEntry] = []
@@ -96,6 +98,8 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
     try:
         found = services.read_page(session_key=codec.key_of_address(key), by=actor, limit=PAGE_ROWS)
     except NotFound:
+        if links := console_links(request, key):
+            return render(request, "chatmemory/foreign.html", {"links": links})
         if not codec.is_new_key(key):
             raise
         is_new = True
