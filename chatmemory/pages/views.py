@@ -133,7 +133,7 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
         "undo": undo_of(request, actor),
         "suggestions": chat_settings.SUGGESTIONS,
         "socket": f"{socket_path()}{key}/",
-        "is_impersonated": actor.real is not None,
+        "person": actor,
         "details": settings.DEBUG or getattr(request.user, "is_staff", False),
     }
     return render(request, "chatmemory/session.html", context)

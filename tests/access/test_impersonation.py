@@ -74,10 +74,20 @@ def entries(**fields):
 def test_the_page_states_whose_chat_it_is_and_has_nothing_to_write_with(ann, browser):
     html = browser.get("/chat/talk/").content.decode()
     assert f"You view this as {ann.user}, so you can't write." in html
+    assert f' person="{ann.user.pk}"' in html
     assert 'class="cm-readonly"' in html
     assert "element/readonly.css" in html
     assert "My order?" in html
     assert entries() == [("read", "operator", "olga")]
+
+
+def test_the_page_names_the_person_without_a_middleware(ann, browser, settings):
+    settings.MIDDLEWARE = settings.MIDDLEWARE[:-1]
+    without = Browser()
+    without.cookies = browser.cookies
+    page = without.get("/chat/talk/").content.decode()
+    assert f"You view this as {ann.user}, so you can't write." in page
+    assert f' person="{ann.user.pk}"' in page
 
 
 def test_a_removal_on_the_page_is_audited_as_that_of_the_staff(browser):
