@@ -101,6 +101,13 @@ class Settings:
     `list_sessions`, REST, where people thus learn the texts of their own sessions, and the admin,
     unless TRANSCRIPTS hides metadata. A key has letters, digits and underscores. Nothing is stored
     for them; docs/hooks.md has the index that the admin of many sessions needs."""
+    BEFORE_SEND = Setting[str | None](None)
+    """Decides about each message of a person before it is stored, such as by plan or quota: the
+    dotted path of a function, sync or async, from a `chatmemory.services.Actor` and a
+    `chatmemory.services.Sending` to None. It may raise `chatmemory.errors.Refused`, whose sentence
+    the person sees; every other error than those of `chatmemory.errors` is `internal`. Then nothing
+    is stored: docs/hooks.md."""
+
     TITLE = Setting[str | None](None)
     """Names new sessions: the dotted path of a function, sync or async, from the messages (those
     that a responder gets, and its reply) and the session to a title. It is called after a complete
@@ -244,6 +251,19 @@ class Settings:
     database. It never receives logins by a Django session, which end with the session. For REST
     framework's `TokenAuthentication`, set `chatmemory.api.tokens.valid_logins`. With None, other
     logins end only with the account or its password."""
+
+    GATE = Setting[str | None](None)
+    """Decides who gets in by more than the person, such as by the second factor in the Django
+    session: the dotted path of a function, sync or async, from a `chatmemory.services.Visit` to
+    None. It may raise an error of `chatmemory.errors`, such as `Refused`, whose sentence the person
+    sees. It is called at each page, each REST request and each handshake of a websocket, before
+    each write, and every 5 s for the open sockets: docs/hooks.md."""
+
+    IMPERSONATOR = Setting[str | None](None)
+    """Finds who really acts if staff view the chats of a person, as with django-impersonate: the
+    dotted path of a function, sync or async, from a `chatmemory.services.Visit` to None, the user
+    who really acts, or a pair of this user and the one whose chats are shown. Then nothing can be
+    written, and removals are audited as the staff's. It is called whenever `GATE` is."""
 
     REACH = Setting[str | None](None)
     """Decides who may chat: the dotted path of a function from a `chatmemory.services.Actor` to

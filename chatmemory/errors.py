@@ -6,7 +6,13 @@ first line of a class's docstring is its default text for people.
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
+
+MAX_REFUSAL_CHARS = 500
+"""A longer sentence of the host is truncated."""
+
+_REASON = re.compile("[a-z][a-z0-9_]{0,39}")
 
 
 class ChatMemoryError(Exception):
@@ -52,6 +58,12 @@ class Unauthenticated(ChatMemoryError):
     code = "unauthenticated"
 
 
+class OtherPerson(Unauthenticated):
+    """You are signed in as someone else. Reload the page."""
+
+    code = "other_person"
+
+
 class Forbidden(ChatMemoryError):
     """You do not have permission to do this."""
 
@@ -62,6 +74,34 @@ class RoleForbidden(Forbidden):
     """Clients may write only messages with the role user."""
 
     code = "role_forbidden"
+
+
+class Impersonated(Forbidden):
+    """You view this as another person, so you can't write."""
+
+    code = "impersonated"
+
+
+class Refused(ChatMemoryError):
+    """This was refused.
+
+    For the host's functions, such as that of `BEFORE_SEND`. The person sees `message` as plain
+    text; `reason` is the host's own code for programs. Raises ValueError if it is not 1 to 40
+    lowercase letters, digits or underscores, a letter first.
+    """
+
+    code = "refused"
+
+    def __init__(self, message: str = "", *, reason: str = "") -> None:
+        if reason and not _REASON.fullmatch(reason):
+            raise ValueError(f"{reason!r} is not a reason, such as 'plan' or 'second_factor'")
+        sentence = str(message)  # it may be a lazy translation
+        if len(sentence) > MAX_REFUSAL_CHARS:
+            sentence = f"{sentence[: MAX_REFUSAL_CHARS - 1]}…"
+        super().__init__(sentence)
+        self.reason = reason
+        self.is_final = False
+        """Whether the login may do nothing more, so that its socket closes."""
 
 
 class NotFound(ChatMemoryError):

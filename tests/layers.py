@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from chatmemory.errors import ChatMemoryError
 from chatmemory.models import Change
 from chatmemory.services import Actor, Login
 
@@ -95,6 +96,9 @@ class FakeSocket:
         self.text_notifications += 1
 
     def close_unauthorized(self) -> None:
+        self.is_closed = True
+
+    def close_refused(self, error: ChatMemoryError) -> None:
         self.is_closed = True
 
     def close_for_restart(self, reason: str, after_ms: int) -> None:

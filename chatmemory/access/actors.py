@@ -11,7 +11,7 @@ from django.contrib.auth.base_user import AbstractBaseUser
 from django.core.exceptions import ValidationError
 
 from chatmemory.codec import check_value
-from chatmemory.errors import BadInput
+from chatmemory.errors import BadInput, Impersonated
 
 SERVER = "server"
 """The scope of sessions without an owner."""
@@ -36,6 +36,13 @@ class Actor:
     kind: str
     id: str
     label: str
+    real: Actor | None = None
+    """The operator who acts in the name of this person; None if the person does."""
+
+    @property
+    def responsible(self) -> Actor:
+        """Who really acts, for the audit."""
+        return self.real or self
 
     @classmethod
     def user(cls, user: AbstractBaseUser) -> Actor:
@@ -72,6 +79,12 @@ class Actor:
     def operator(cls, user: AbstractBaseUser) -> Actor:
         """A person who manages other people's sessions."""
         return cls("operator", str(user.pk), user.get_username())
+
+
+def check_own_name(by: Actor) -> None:
+    """Check that no one else acts in the name of a person. Raises Impersonated."""
+    if by.real is not None:
+        raise Impersonated
 
 
 def scope_for(by: Actor, scope: str | None) -> str:

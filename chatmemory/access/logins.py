@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -27,6 +27,7 @@ from django.utils.module_loading import import_string
 
 from chatmemory.access import embeds
 from chatmemory.access.actors import Actor, owner_of, user_scope, visitor_of
+from chatmemory.access.visits import Visit
 from chatmemory.conf import settings
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably
@@ -55,6 +56,15 @@ class Login:
     """The key of the embed of a visitor; empty on the same site."""
     origin: str = ""
     """The origin of the page on which the visitor of an embed chats."""
+    visit: Visit | None = field(default=None, compare=False)
+    """The socket, for the functions of GATE and IMPERSONATOR."""
+    person: Actor | None = None
+    """The person in whose name an operator acts by IMPERSONATOR."""
+
+    @property
+    def by(self) -> Actor:
+        """Whose chats it reaches."""
+        return self.person or self.actor
 
     @classmethod
     def of(
@@ -108,10 +118,7 @@ def _session_data(key: str) -> Mapping[str, Any]:
     """Return the content of an unexpired Django session; empty without one."""
     store = _session_store()(key)
     model = _session_model()
-    is_of_host = any(
-        getattr(type(store), name) is not getattr(DatabaseStore, name) for name in _LOADING
-    )
-    if is_of_host or model is None or not _has_fixed_rows(model):
+    if _loads_by_itself() or model is None or not _has_fixed_rows(model):
         loaded: Mapping[str, Any] = store.load()
         return loaded
     alias = router.db_for_write(model)
@@ -119,6 +126,22 @@ def _session_data(key: str) -> Mapping[str, Any]:
         data: Mapping[str, Any] = store.decode(row["session_data"])
         return data
     return {}
+
+
+def session_data(keys: Collection[str]) -> dict[str, Mapping[str, Any]]:
+    """Return the content of unexpired Django sessions; of Django's own tables, by one query."""
+    model = _session_model()
+    if model is None or _loads_by_itself() or len(keys) <= 1:
+        return {key: _session_data(key) for key in keys}
+    found = on_primary(model).filter(session_key__in=keys, expire_date__gt=timezone.now())
+    decode = _session_store()().decode
+    return {key: decode(data) for key, data in found.values_list("session_key", "session_data")}
+
+
+def _loads_by_itself() -> bool:
+    """Whether the store replaces a method of Django's by which the rows are read."""
+    store = _session_store()
+    return any(getattr(store, name, None) is not getattr(DatabaseStore, name) for name in _LOADING)
 
 
 def _session_rows(sessions: type[Model]) -> QuerySet[Any, Any]:
@@ -166,7 +189,7 @@ def check_login(login: Login) -> None:
     """Check that a login is still valid and may chat. Raises Unauthenticated, Forbidden."""
     if not durably(lambda: is_valid(login), is_repeatable=True):
         raise Unauthenticated
-    check_reach(login.actor)
+    check_reach(login.by)
 
 
 def is_valid(login: Login) -> bool:

@@ -55,6 +55,8 @@ class Problem(TypedDict):
     """of `busy` and `queue_full`: the turn that runs or waits"""
     retry_after: NotRequired[Annotated[float, Rule(schema={"type": "number", "minimum": 0})]]
     """of `rate_limited`: the delay before the next attempt in seconds"""
+    reason: NotRequired[str]
+    """of `refused`: the host's own code"""
     ref: NotRequired[str]
     """of `internal`: the reference in the server's log"""
 

@@ -22,6 +22,7 @@ from rest_framework.utils.mediatypes import media_type_matches
 from rest_framework.views import APIView
 
 from chatmemory.access import logins, rates
+from chatmemory.access.visits import check_gate, person_of, visit_of_request
 from chatmemory.api import cors
 from chatmemory.api.authentication import EmbedLogin, VisitorLogin, account_logins
 from chatmemory.api.errors import PreconditionFailed, error_response
@@ -129,16 +130,24 @@ class View(PublicView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
-        logins.check_reach(self.actor)
+        django_request = request._request  # noqa: SLF001  # Django's own request
+        by, user = self._authenticated, request.user
+        visit = visit_of_request(django_request, kind="rest", by=by, user=user)
+        check_gate(visit)
+        self.actor = actor = person_of(visit)
+        logins.check_reach(actor)
         is_write = request.method in WRITES
         check_rate = self.check_write if is_write else self.check_read
-        check_rate(self.actor)
+        check_rate(actor)
         if is_write and request.headers.get("If-Match", "*").strip() != "*":
             raise PreconditionFailed
 
+    actor: Actor
+    """The signed-in user, or the visitor; set before a method is called."""
+
     @property
-    def actor(self) -> Actor:
-        """The signed-in user, or the visitor. Raises Unauthenticated."""
+    def _authenticated(self) -> Actor:
+        """Raises Unauthenticated."""
         login = self.visitor
         if login is not None:
             return login.actor

@@ -32,6 +32,7 @@ from chatmemory.errors import (
     MemoryUnavailable,
     NotFound,
     RateLimited,
+    Refused,
     Unauthenticated,
 )
 from chatmemory.logs import log_error
@@ -57,6 +58,7 @@ STATUSES: Mapping[type, int] = {
     BadInput: 400,
     Unauthenticated: 401,
     Forbidden: 403,
+    Refused: 403,
     NotFound: 404,
     Archived: 409,
     Busy: 409,
@@ -111,7 +113,7 @@ CONTENT_TYPE = "application/problem+json"
 RETRY_SECONDS = 2
 """The Retry-After of `busy`, `queue_full` and `unavailable`, whose duration is unknown."""
 
-ATTRIBUTES = ("field", "limit", "turn", "retry_after")
+ATTRIBUTES = ("field", "limit", "turn", "retry_after", "reason")
 """Fields of an error that the body contains only if they are set."""
 
 

@@ -30,8 +30,9 @@ from chatmemory.errors import NotFound
 from chatmemory.live.drain import drain
 from chatmemory.live.runner import runner
 from chatmemory.live.waits import waits
-from chatmemory.models import Head, StoredMessage, Turn
+from chatmemory.models import Head, Page, StoredMessage, Turn
 from chatmemory.rendering.rows import RowRenderer
+from chatmemory.services.audit.readings import record_view
 from chatmemory.services.catch_up import exceeds_page, newest_that_fit, oldest_that_fit, read_missed
 from chatmemory.services.sessions import read_superseded
 from chatmemory.services.turns.versions import list_versions
@@ -67,12 +68,16 @@ class MessageList(View):
             before=query.before,
             limit=query.limit,
         )
+        if self.actor.real is not None:
+            record_view(page, self.actor.real)
         fit = newest_that_fit if query.after is None else oldest_that_fit
         return page.head, _page_fields(page.head, fit(page.rows), html=query.html)
 
     def _missed(self, key: str, query: MessageQuery) -> tuple[Head, dict[str, object]]:
         missed = read_missed(session_key=key, by=self.actor, cursor=query.cursor, limit=query.limit)
         head = missed.head
+        if self.actor.real is not None:
+            record_view(Page(head=head, rows=missed.rows), self.actor.real)
         return head, {
             **_page_fields(head, missed.rows, html=query.html),
             "cursor": missed.cursor,

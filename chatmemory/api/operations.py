@@ -21,6 +21,7 @@ from chatmemory.errors import (
     NotFound,
     QueueFull,
     RateLimited,
+    Refused,
     RoleForbidden,
     Unauthenticated,
     UnknownTurn,
@@ -31,7 +32,7 @@ Errors = tuple[type[ChatMemoryError] | str, ...]
 """Error classes; a code means `BadInput`, or an error of HTTP itself."""
 
 ALWAYS: Errors = ("not_acceptable", ChatMemoryError)
-OF_PERSONS: Errors = (Unauthenticated, Forbidden, RateLimited, MemoryUnavailable)
+OF_PERSONS: Errors = (Unauthenticated, Forbidden, Refused, RateLimited, MemoryUnavailable)
 OF_QUERIES: Errors = ("bad_field", "unknown_field")
 OF_BODIES: Errors = (
     "bad_json",

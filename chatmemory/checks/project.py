@@ -13,6 +13,7 @@ from django.conf import settings as django_settings
 from django.contrib.auth import get_user_model
 from django.core import checks
 from django.db import router
+from django.utils.module_loading import import_string
 
 from chatmemory.checks.values import is_dictionary
 from chatmemory.conf import settings
@@ -38,6 +39,45 @@ TRACING_VARIABLES = (
 
 SCHEMA_APPS = ("django_tenants", "tenant_schemas")
 """Apps that select a PostgreSQL schema for each request."""
+
+
+GATES = ("django_otp", "allauth_2fa", "stronghold", "zweifach", "duo_universal_auth")
+"""Packages whose middlewares, or host's subclasses of them, let only some logins in."""
+
+IMPERSONATORS = ("impersonate", "hijack")
+"""Packages with which staff view the site as another user."""
+
+
+@checks.register
+def check_gates(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+    """Warn of middlewares that close pages or change their user, but not websockets."""
+    if not is_dictionary():
+        return []
+    return [
+        checks.Warning(
+            f"{path} is in MIDDLEWARE, and CHATMEMORY['{name}'] is not set.",
+            hint=f"Middlewares do not run for websockets: there {effect}."
+            f" docs/hooks.md shows a function for {name}.",
+            id="chatmemory.W044",
+        )
+        for name, packages, effect in (
+            ("GATE", GATES, "a login that it refuses can chat"),
+            ("IMPERSONATOR", IMPERSONATORS, "staff write as the person, or see their own chats"),
+        )
+        if getattr(settings, name) is None
+        for path in django_settings.MIDDLEWARE
+        if not _packages_of(path).isdisjoint(packages)
+    ]
+
+
+def _packages_of(path: str) -> set[str]:
+    """Return the package of a middleware, and of each class that it inherits from."""
+    try:
+        bases = getattr(import_string(path), "__mro__", ())
+    except ImportError:  # Django itself reports it
+        bases = ()
+    modules = (path, *(base.__module__ for base in bases))
+    return {module.partition(".")[0] for module in modules}
 
 
 @checks.register

@@ -73,10 +73,13 @@ FUNCTIONS = {
     "TOKEN_COUNTER": ("approximate", 1),
     "SOCKET_AUTH": (None, 1),
     "VALID_LOGINS": (None, 1),
+    "GATE": (None, 1),
+    "IMPERSONATOR": (None, 1),
     "REACH": (None, 1),
     "TITLE": (None, 2),
     "INSTRUCTIONS_FOR": (None, 1),
     "NEW_SESSION": (None, 2),
+    "BEFORE_SEND": (None, 2),
 }
 """Settings that are a dotted path to a function: the value that means no function, and the number
 of its arguments."""

@@ -69,7 +69,7 @@ ID_BYTES = 40
 """Bytes of JSON for the id that a request adds to its frame."""
 NORMAL_CLOSE = 1000
 MAX_FRAME_BYTES = 4 * 1024 * 1024
-FATAL_CLOSES = frozenset({4401, 4403, 4404, 4409, 4426})
+FATAL_CLOSES = frozenset({1008, 4401, 4403, 4404, 4409, 4426})
 """Close codes after which a new connection would be closed too."""
 
 WRONG_ADDRESS_ERRORS = (socket.gaierror, ssl.SSLError, WebSocketException)

@@ -40,7 +40,7 @@ class Caller:
 
     @property
     def address(self) -> Address:
-        return {"session_key": self.session_key, "by": self.login.actor}
+        return {"session_key": self.session_key, "by": self.login.by}
 
     async def open_session(self, *, create: bool, fresh_seconds: float) -> Session:
         """Return the session of the key. A login of the last `fresh_seconds` is not checked again.

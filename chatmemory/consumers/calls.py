@@ -7,16 +7,23 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from chatmemory import codec, services
-from chatmemory.access import logins, rates
+from chatmemory.access import gates, logins, rates
 from chatmemory.access.addresses import address_lane
 from chatmemory.database.pool import Lane, in_pool
 from chatmemory.errors import NotFound
 from chatmemory.live.runner import runner
 from chatmemory.models import Session
 from chatmemory.services import Actor, Admitted, Login
+from chatmemory.services.audit.readings import record_reading
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _check_login(login: Login) -> None:
+    """Check the login, and that GATE lets it in. Raises Unauthenticated, Forbidden, Refused."""
+    logins.check_login(login)
+    gates.check_visit(login)
 
 
 def _with_login_check(function: Callable[P, T]) -> Callable[Concatenate[Login, P], T]:
@@ -24,7 +31,7 @@ def _with_login_check(function: Callable[P, T]) -> Callable[Concatenate[Login, P
 
     @functools.wraps(function)
     def inner(login: Login, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        logins.check_login(login)
+        _check_login(login)
         return function(*args, **kwargs)
 
     return inner
@@ -39,21 +46,25 @@ def _open_chat(
     unknown key, another user's key and an invalid key.
     """
     if is_fresh:
-        logins.check_reach(login.actor)
+        logins.check_reach(login.by)
     else:
-        logins.check_login(login)
+        _check_login(login)
     key = codec.key_of_address(session_key)
     try:
-        return services.get_session(session_key=key, by=by)
+        session = services.get_session(session_key=key, by=by)
     except NotFound:
         if not create or not codec.is_new_key(key):
             raise
+    else:
+        if by.real is not None:
+            record_reading(session=session, by=by.real)
+        return session
     return services.open_session(session_key=key, by=by)
 
 
 def _admit_message(login: Login, /, *, by: Actor, **fields: Any) -> Admitted:
     """Admit a turn and launch its run."""
-    logins.check_login(login)
+    _check_login(login)
     rates.check_network(by, login.network)
     rates.check_rate(by)
     # Launched here, on the pool thread: the socket may have stopped waiting for the answer.

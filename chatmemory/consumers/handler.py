@@ -13,7 +13,7 @@ from chatmemory.conf import settings
 from chatmemory.consumers.answers import Caller
 from chatmemory.consumers.database_wait import DatabaseWait, retry_seconds
 from chatmemory.consumers.inbox import Inbox, Received
-from chatmemory.consumers.lifecycle import CLOSE_SECONDS, Lifecycle, reconnect_ms
+from chatmemory.consumers.lifecycle import CLOSE_SECONDS, Lifecycle
 from chatmemory.consumers.limits import SocketLimits
 from chatmemory.consumers.logins import login_of
 from chatmemory.consumers.output import Output
@@ -24,6 +24,7 @@ from chatmemory.errors import (
     MemoryUnavailable,
     NotFound,
     RateLimited,
+    Refused,
 )
 from chatmemory.live.blocks import language_of
 from chatmemory.live.feed import Feed
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 MAX_MISTAKES = 3
 """A socket is closed after this number of errors with one of these codes."""
 MISTAKE_CODES = frozenset({"bad_frame", "unknown_type", "not_ready"})
+FINAL_ERRORS = frozenset({"unsupported_version", "unauthenticated", "other_person", "forbidden"})
+"""A socket is closed after an error with one of these codes."""
 MAX_UNSENT_CHARS = 512 * 1024
 """Characters of unsent answers; above this `fetch` is refused."""
 
@@ -89,10 +92,10 @@ class Handler:
         try:
             login = await login_of(scope)
         except ChatMemoryError as error:
-            self._refuse_login(error)
+            self._lifecycle.begin_close_for(error)
         except Exception as error:  # the host's function may raise any error
             log_error(logger, "the login of a socket failed", error=error)
-            self._refuse_login(ChatMemoryError())
+            self._lifecycle.begin_close_for(ChatMemoryError())
         else:
             self._caller = Caller(
                 login=login,
@@ -101,9 +104,6 @@ class Handler:
             )
             self._watcher.connect(login)
             await self._handle_all()
-
-    def _refuse_login(self, error: ChatMemoryError) -> None:
-        self._lifecycle.begin_close(error.code, after_ms=reconnect_ms() if error.retry else None)
 
     async def _handle_all(self) -> None:
         """Answer the queued frames in the order of their arrival."""
@@ -125,8 +125,10 @@ class Handler:
 
     def _answer_error(self, error: ChatMemoryError, frame_id: FrameId | None) -> None:
         self._queue_answer(protocol.dump_error(error, id=frame_id))
-        if error.code in ("unsupported_version", "unauthenticated", "forbidden"):
+        if error.code in FINAL_ERRORS:
             self._lifecycle.begin_close(error.code)
+        elif isinstance(error, Refused) and error.is_final:
+            self._lifecycle.begin_close_for(error)
         elif error.code == "too_large" and frame_id is None:
             self._lifecycle.begin_close(error.code, close_code=1009)
         elif error.code in MISTAKE_CODES:
@@ -167,9 +169,9 @@ class Handler:
                 f"v is {frame.v}; the server supports version {protocol.VERSION}.",
                 code="unsupported_version",
             )
-        if frame.person is not None and self._watcher.owner != f"user:{frame.person}":
+        if frame.person is not None and self._watcher.login.by.owner != f"user:{frame.person}":
             # What the page has not sent yet was written by someone else.
-            self._lifecycle.begin_close("unauthenticated")
+            self._lifecycle.begin_close("other_person")
             return
         try:
             session = await self._open_session(create=frame.create)

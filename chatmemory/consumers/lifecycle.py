@@ -10,13 +10,16 @@ from enum import Enum
 
 from chatmemory import protocol
 from chatmemory.conf import settings
+from chatmemory.errors import ChatMemoryError, Refused
 
 CLOSE_SECONDS = 5.0
 """How long a client may take to answer a close."""
 CLOSE_CODES = {
     "internal": 1011,
     "unauthenticated": 4401,
+    "other_person": 4401,
     "forbidden": 4403,
+    "refused": 4403,
     "not_found": 4404,
     "too_many_connections": 4409,
     "unsupported_version": 4426,
@@ -81,7 +84,12 @@ class Lifecycle:
             self._state = State.OPEN
 
     def begin_close(
-        self, reason: str, *, close_code: int | None = None, after_ms: int | None = None
+        self,
+        reason: str,
+        *,
+        close_code: int | None = None,
+        after_ms: int | None = None,
+        message: str | None = None,
     ) -> None:
         """Close after the queued answers. The first reason stays."""
         if not self.is_closing:
@@ -94,8 +102,17 @@ class Lifecycle:
                 reason=reason,
                 reconnect=code not in FINAL_CODES,
                 after_ms=after_ms,
+                **({} if message is None else {"message": message}),
             )
             self._wake()
+
+    def begin_close_for(self, error: ChatMemoryError) -> None:
+        """Close because a login has no access any more, with the sentence of a refusal."""
+        self.begin_close(
+            error.code,
+            after_ms=reconnect_ms() if error.retry else None,
+            message=str(error) if isinstance(error, Refused) else None,
+        )
 
     def end(self) -> None:
         """Enter the last state. Without a reason to close, it is an internal error."""

@@ -9,18 +9,20 @@ from typing import Any
 from django.conf import settings as django_settings
 from django.contrib.auth import get_user_model
 from django.http import parse_cookie
+from django.utils.datastructures import CaseInsensitiveMapping
 from django.utils.module_loading import import_string
 
 from chatmemory import services
-from chatmemory.access import logins
+from chatmemory.access import gates, logins
 from chatmemory.access.networks import network_of
 from chatmemory.access.visitors import token_in
+from chatmemory.access.visits import Visit
 from chatmemory.conf import settings
 from chatmemory.consumers.origins import is_allowed_origin, origin_of
 from chatmemory.database.host_code import fresh_connections
 from chatmemory.database.pool import in_pool
 from chatmemory.errors import Unauthenticated
-from chatmemory.services import Login
+from chatmemory.services import Actor, Login
 
 TICKET = "ticket."
 """Prefix of the subprotocol that carries a ticket. It is not in the URL: servers log URLs."""
@@ -35,6 +37,33 @@ def ticket_of(scope: Mapping[str, Any]) -> str | None:
 
 
 async def login_of(scope: Mapping[str, Any]) -> Login:
+    """Authenticate the person of this socket, whom the function of GATE must let in.
+
+    Raises Unauthenticated, Refused, MemoryUnavailable, and any error of the host's functions.
+    """
+    login = await _authenticated(scope)
+    if settings.GATE is None and settings.IMPERSONATOR is None:
+        return login  # without a call of the pool
+    return await gates.aenter(login, _visit_of(scope, login.actor))
+
+
+def _visit_of(scope: Mapping[str, Any], by: Actor) -> Visit:
+    names = dict.fromkeys(name for name, _ in scope["headers"])
+    return Visit(
+        kind="socket",
+        by=by,
+        user=None,
+        session={},
+        headers=CaseInsensitiveMapping(
+            {name.decode("latin1"): _header_value(scope, name) for name in names}
+        ),
+        cookies=_cookies(scope),
+        host=_header_value(scope, b"host"),
+        path=scope.get("path", ""),
+    )
+
+
+async def _authenticated(scope: Mapping[str, Any]) -> Login:
     """Authenticate the person of this socket; if a ticket is offered, by the ticket alone.
 
     A visitor is a person without a login of Django or the host.

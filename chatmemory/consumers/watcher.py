@@ -9,6 +9,7 @@ from functools import partial
 
 from chatmemory.consumers.lifecycle import Lifecycle
 from chatmemory.database.watched import watched
+from chatmemory.errors import ChatMemoryError
 from chatmemory.live.connections import connections
 from chatmemory.live.feed import Feed
 from chatmemory.live.hub import hub
@@ -48,6 +49,9 @@ class Watcher:
 
     def close_unauthorized(self) -> None:
         self._from_thread(self._lifecycle.begin_close, "unauthenticated")
+
+    def close_refused(self, error: ChatMemoryError) -> None:
+        self._from_thread(self._lifecycle.begin_close_for, error)
 
     def close_for_restart(self, reason: str, after_ms: int) -> None:
         self._from_thread(partial(self._lifecycle.begin_close, reason, after_ms=after_ms))

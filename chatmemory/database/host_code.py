@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
@@ -14,7 +14,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 from weakref import WeakSet
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import close_old_connections, connections
 from django.utils.module_loading import import_string
 
@@ -91,6 +91,27 @@ async def call_host(path: str, *arguments: object, executor: HostExecutor | None
         return await function(*arguments)
     result: object = await loop.run_in_executor(executor, partial(function, *arguments))
     return await result if inspect.isawaitable(result) else result
+
+
+def call_host_here(path: str, *arguments: object) -> object:
+    """Call a function that a setting names, sync or async, in this thread, which runs no loop."""
+    result: object = import_string(path)(*arguments)
+    return async_to_sync(_awaited)(result) if inspect.isawaitable(result) else result
+
+
+def ask_host(path: str, *arguments: object) -> None:
+    """Call a function that refuses by an error, as `call_host_here` does.
+
+    Raises the error. Raises TypeError if the function returns a value: it may mean a refusal.
+    """
+    result = call_host_here(path, *arguments)
+    if result is not None:
+        name = type(result).__name__
+        raise TypeError(f"{path} must return None or raise an error, not return a {name}")
+
+
+async def _awaited(result: Awaitable[object]) -> object:
+    return await result
 
 
 def _use_host_executor() -> None:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
+from chatmemory.errors import ChatMemoryError
 from chatmemory.models import Change
 from chatmemory.services import Login
 
@@ -27,6 +28,9 @@ class Socket(Protocol):
 
     def close_unauthorized(self) -> None:
         """Close, because the login has ended."""
+
+    def close_refused(self, error: ChatMemoryError) -> None:
+        """Close, because the function of GATE does not let the user in any more."""
 
     def close_for_restart(self, reason: str, after_ms: int) -> None:
         """Close, and ask the client to reconnect after this time."""
@@ -96,7 +100,7 @@ class Sockets:
     def close_owner(self, owner: str) -> None:
         """Close the sockets of a person, given by the scope, such as `user:7`."""
         for socket in self.all():
-            if socket.login.actor.owner == owner:
+            if owner in (socket.login.actor.owner, socket.login.by.owner):
                 socket.close_unauthorized()
 
     def close_login(self, digest: str) -> None:

@@ -10,17 +10,18 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from chatmemory.access.gates import arefusals
 from chatmemory.access.logins import aallowed_logins, acurrent_logins
 from chatmemory.conf import settings
 from chatmemory.database.faults import is_unavailable
 from chatmemory.database.pool import in_pool, threads
 from chatmemory.errors import MemoryUnavailable
-from chatmemory.live.sockets import Sockets, close_others
+from chatmemory.live.sockets import Socket, Sockets, close_others
 from chatmemory.live.texts import Texts
 from chatmemory.logs import log_error
 from chatmemory.models import Head, Job, Session, Turn
@@ -157,7 +158,17 @@ class Sweep:
         close_others(sockets, current)
         # Last: an error of the host's function then keeps open only the sockets it decides about.
         close_others(sockets, await aallowed_logins(current))
+        await self._sweep_visits([socket for socket in sockets if socket.login.visit is not None])
         return self.seconds
+
+    async def _sweep_visits(self, sockets: Sequence[Socket]) -> None:
+        """Close the sockets that the function of GATE does not let in any more."""
+        if not sockets:
+            return
+        found = await arefusals([socket.login for socket in sockets])
+        for socket, error in zip(sockets, found, strict=True):
+            if error is not None:
+                socket.close_refused(error)
 
     async def _sweep_turns(self) -> float:
         """End overdue turns, and claim waiting ones."""

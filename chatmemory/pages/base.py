@@ -22,6 +22,7 @@ from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.http import require_POST, require_safe
 
 from chatmemory.access import logins, rates
+from chatmemory.access.visits import check_gate, person_of, visit_of_request
 from chatmemory.csp import with_policy
 from chatmemory.errors import (
     BadInput,
@@ -33,6 +34,7 @@ from chatmemory.errors import (
     MemoryUnavailable,
     NotFound,
     RateLimited,
+    Refused,
     Unauthenticated,
 )
 from chatmemory.services import Actor
@@ -41,6 +43,7 @@ PROBLEMS = {
     BadInput: (400, gettext_lazy("The address of this page is not valid.")),
     Unauthenticated: (401, gettext_lazy("You are signed out.")),
     Forbidden: (403, gettext_lazy("You do not have permission to chat here.")),
+    Refused: (403, gettext_lazy("You do not have permission to do this.")),
     NotFound: (404, gettext_lazy("This chat or message does not exist.")),
     Conflict: (409, gettext_lazy("This has changed meanwhile. Go back, and try again.")),
     Held: (409, gettext_lazy("This chat is on hold, so it can't be renamed or deleted.")),
@@ -140,7 +143,10 @@ def number(request: HttpRequest, name: str, default: int | None) -> int | None:
 def _actor(request: HttpRequest) -> Actor:
     if not isinstance(request.user, get_user_model()):
         raise Unauthenticated
-    actor = Actor.user(request.user)
+    by = Actor.user(request.user)
+    visit = visit_of_request(request, kind="page", by=by, user=request.user)
+    check_gate(visit)
+    actor = person_of(visit)
     logins.check_reach(actor)
     return actor
 
@@ -168,7 +174,7 @@ def _problem_page(request: HttpRequest, error: ChatMemoryError, text: str) -> Ht
 
 def _problem_of(error: ChatMemoryError) -> tuple[int, str]:
     status, text = next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
-    return status, str(text)
+    return status, str(error if isinstance(error, Refused) else text)
 
 
 def _text_of_action(error: ChatMemoryError) -> str:

@@ -21,10 +21,12 @@ from chatmemory.errors import NotFound
 from chatmemory.models import StoredMessage
 from chatmemory.pages.base import number, page, reader
 from chatmemory.pages.chats import undo_of
+from chatmemory.pages.console import console_links
 from chatmemory.pages.listing import chats_of, list_chats
 from chatmemory.pages.steps import MAX_TEXT_CHARS, RowSteps, steps_of_rows, whole_text
 from chatmemory.rendering.rows import RowRenderer, is_markdown
 from chatmemory.rendering.text import visible
+from chatmemory.services.audit.readings import record_view
 from chatmemory.services.sessions import read_superseded
 
 PAGE_ROWS = 50
@@ -87,7 +89,8 @@ def new_session(request: HttpRequest) -> HttpResponse:
 def session(request: HttpRequest, key: str) -> HttpResponse:
     """Show the newest messages of a session, without superseded ones.
 
-    A new key shows an empty session, which the first message creates.
+    A new key shows an empty session, which the first message creates; staff who may view the
+    conversation of another person under the key get a link to it.
     """
     actor = reader(request)
     rows: list[MessageEntry] = []
@@ -95,6 +98,8 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
     try:
         found = services.read_page(session_key=codec.key_of_address(key), by=actor, limit=PAGE_ROWS)
     except NotFound:
+        if links := console_links(request, key):
+            return render(request, "chatmemory/foreign.html", {"links": links})
         if not codec.is_new_key(key):
             raise
         is_new = True
@@ -105,6 +110,8 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
             row for row in found.rows if not any(a <= row.seq <= b for a, b in replaced)
         ]
         rows = message_entries(current_rows, RowRenderer(found.head), running=found.head.running)
+        if actor.real is not None:
+            record_view(found, actor.real)
     listed = list_chats(actor)
     current = next(
         (chat for group in listed.groups for chat in group.chats if chat.key == key), None
@@ -126,6 +133,7 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
         "undo": undo_of(request, actor),
         "suggestions": chat_settings.SUGGESTIONS,
         "socket": f"{socket_path()}{key}/",
+        "person": actor,
         "details": settings.DEBUG or getattr(request.user, "is_staff", False),
     }
     return render(request, "chatmemory/session.html", context)

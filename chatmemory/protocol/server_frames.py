@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from chatmemory import codec
-from chatmemory.errors import BadInput, Busy, ChatMemoryError, RateLimited
+from chatmemory.errors import BadInput, Busy, ChatMemoryError, RateLimited, Refused
 from chatmemory.protocol.client_frames import (
     CLIENT_ID,
     FEEDBACK,
@@ -53,7 +53,10 @@ ErrorCode = Literal[
     "too_many",
     "too_large",
     "unauthenticated",
+    "other_person",
     "forbidden",
+    "impersonated",
+    "refused",
     "role_forbidden",
     "not_found",
     "unknown_turn",
@@ -343,6 +346,8 @@ class Error(TypedDict):
     """the limit that was exceeded"""
     turn: NotRequired[TurnName]
     """of `busy` and `queue_full`: the turn that runs or waits"""
+    reason: NotRequired[str]
+    """of `refused`: the host's own code"""
     ref: NotRequired[str]
     """of `internal`: the reference in the server's log"""
 
@@ -365,6 +370,8 @@ class Bye(TypedDict):
     """whether the client may connect again"""
     after_ms: int | None
     """the minimum delay before reconnecting; null for the client's own backoff"""
+    message: NotRequired[str]
+    """of `refused`: the host's sentence for the person, as plain text"""
 
 
 FRAMES = (Welcome, Session, Message, Reset, Synced, Snapshot, Delta, Block, Ok, Error, Ping, Bye)
@@ -398,6 +405,8 @@ def dump_error(error: ChatMemoryError, *, id: FrameId | None = None, ref: str = 
             fields |= {} if error.limit is None else {"limit": error.limit}
         case Busy():
             fields |= {} if error.turn is None else {"turn": error.turn}
+        case Refused():
+            fields |= {"reason": error.reason} if error.reason else {}
         case RateLimited():
             # Rounded up: a client that repeats the frame a moment too early is refused again.
             fields["retry_after_ms"] = math.ceil(error.retry_after * 1000)

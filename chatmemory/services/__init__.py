@@ -11,6 +11,7 @@ from chatmemory.access.visitors import (
     authenticate_visitor,
     create_visitor,
 )
+from chatmemory.access.visits import Visit
 from chatmemory.services.adoption import adopt_visitor, offer_adoption
 from chatmemory.services.erasure.erasure import Erased, erase_person, preview_erasure
 from chatmemory.services.erasure.past_erasures import replay_erasures
@@ -60,6 +61,7 @@ from chatmemory.services.sessions import (
 from chatmemory.services.tags import tag_session, untag_session
 from chatmemory.services.transfers.exports import Export, abegin_export, begin_export
 from chatmemory.services.turns.admission import Admitted, aadmit_turn, admit_turn
+from chatmemory.services.turns.before_send import Sending
 from chatmemory.services.turns.feedback import aset_feedback, set_feedback
 from chatmemory.services.turns.states import (
     LiveTurn,
@@ -84,7 +86,9 @@ __all__ = [
     "Preview",
     "Removed",
     "Restoration",
+    "Sending",
     "TurnState",
+    "Visit",
     "aadmit_turn",
     "aappend_messages",
     "aauthenticate_visitor",

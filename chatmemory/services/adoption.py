@@ -11,7 +11,7 @@ from functools import partial
 from django.db import DatabaseError
 from django.db.models.functions import Coalesce
 
-from chatmemory.access.actors import Actor, owner_of
+from chatmemory.access.actors import Actor, check_own_name, owner_of
 from chatmemory.access.rates import MAX_VISITOR_SESSIONS, can_pin
 from chatmemory.access.visitors import authenticate_visitor, digest_of
 from chatmemory.database.after_commit import announce_change, announce_visitor_ended
@@ -115,6 +115,7 @@ def adopt_visitor(*, by: Actor, visitor: Actor, only_recent: bool = False) -> di
     """
     if (by.kind, visitor.kind) != ("user", "visitor"):
         raise TypeError("adopt_visitor needs a user and a visitor")
+    check_own_name(by)
     for _ in range(MAX_ATTEMPTS):
         try:
             return durably(partial(_adopt, by, visitor, only_recent), is_repeatable=True)

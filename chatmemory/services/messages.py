@@ -9,7 +9,7 @@ from functools import partial
 from django.db.models import F
 
 from chatmemory import codec
-from chatmemory.access.actors import Actor, scope_for
+from chatmemory.access.actors import Actor, check_own_name, scope_for
 from chatmemory.access.addresses import address_lane, check_length, check_session_key
 from chatmemory.codec import Row
 from chatmemory.database.after_commit import announce_change
@@ -99,6 +99,7 @@ def append_messages(
 
     Raises BadInput, NotFound, Conflict, HistoryCleared, Archived, Busy, MemoryUnavailable.
     """
+    check_own_name(by)
     scope = scope_for(by, scope)
     check_session_key(session_key)
     if if_busy not in BUSY_POLICIES:

@@ -11,7 +11,14 @@ from typing import TypeVar
 from django.db.models import F
 
 from chatmemory.access import rates
-from chatmemory.access.actors import INTERNAL_PREFIXES, Actor, owner_of, scope_for, visitor_of
+from chatmemory.access.actors import (
+    INTERNAL_PREFIXES,
+    Actor,
+    check_own_name,
+    owner_of,
+    scope_for,
+    visitor_of,
+)
 from chatmemory.access.addresses import (
     MAX_SEQ,
     Address,
@@ -153,6 +160,7 @@ def open_session(
     Raises BadInput, also if the user has MAX_SESSIONS_PER_USER sessions, Unauthenticated for a
     visitor who has ended or was adopted, and MemoryUnavailable.
     """
+    check_own_name(by)
     scope = scope_for(by, scope)
     check_session_key(session_key)
     if session_key.startswith(CLIENT_PREFIX):
@@ -265,7 +273,7 @@ def update_session(
         session.revision += 1
         session.save(update_fields=[*changed, "pinned_at", "revision"])
         announce_change(session.pk)
-        if "title" in changed and by.kind in ("operator", "command"):
+        if "title" in changed and by.responsible.kind in ("operator", "command"):
             record(session, AuditAction.RENAME, by, reason)
         if counts := {name: _size_of(new) for name, new in changed.items() if name != "title"}:
             record(session, AuditAction.UPDATE, by, reason, **counts)

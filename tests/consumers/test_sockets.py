@@ -468,7 +468,7 @@ async def test_a_page_of_another_person_gets_and_creates_nothing(ann, bob, talk)
                 await tab.send_frame("hello", v=1, create=True, person=person)
                 await tab.send_frame("send", id=1, client_id="c1", text="a secret of Bob")
                 bye, code = await tab.closed()
-            assert (bye["reason"], bye["reconnect"], code) == ("unauthenticated", False, 4401)
+            assert (bye["reason"], bye["reconnect"], code) == ("other_person", False, 4401)
             assert len(tab.frames) == 1
     assert await db(Session.objects.count)() == 1
     async with Tab(ann) as tab:

@@ -80,7 +80,7 @@ test("a reconnect sends the cursor, and does not create a session", () => {
   assert.equal(socket().last("hello").create, true);
   socket().drop(1011);
   assert.equal(client.state, "waiting");
-  assert.deepEqual(client.ending, {code: 1011, reason: ""});
+  assert.deepEqual(client.ending, {code: 1011, reason: "", message: undefined});
   mock.timers.tick(500);
   socket().accept();
   const none = {create: false, html: null, person: null};
@@ -245,8 +245,30 @@ test("a server that answers HTTP but refuses five websockets is final", async ()
   assert.equal(client.ending?.code, "refused");
   assert.match(
     client.ending.reason,
-    /refuses websockets: .* \(wss:\/\/chat.test\/ws\/chat\/k\/\)$/,
+    /refuses this websocket, .* \(wss:\/\/chat.test\/ws\/chat\/k\/\)$/,
   );
+  assert.equal(client.ending.message, undefined);
+});
+
+test("a gate that answers HTTP with 403 is not called a missing ASGI server", async () => {
+  const logged = mock.method(console, "error", () => {});
+  const client = await refuseFive(async () => ({status: 403}));
+  assert.equal(client.state, "ended");
+  assert.equal(client.ending?.message, "You do not have permission to chat here.");
+  assert.match(client.ending.reason, /^A gate .* status 403\. \(wss:/);
+  assert.doesNotMatch(logged.mock.calls[0]?.arguments[0], /WSGI|daphne/);
+});
+
+test("a close by policy, and a bye with a sentence of the host, are final", () => {
+  const closed = liveClient();
+  socket().drop(1008);
+  assert.equal(closed.state, "ended");
+  const client = liveClient();
+  const message = "Confirm your second factor first.";
+  const refusal = {code: 4403, reason: "refused", reconnect: false, after_ms: null, message};
+  socket().emit("bye", refusal);
+  assert.deepEqual(client.ending, {code: 4403, reason: "refused", message});
+  assert.equal(client.state, "ended");
 });
 
 test("a proxy whose server is down is retried, and the console names the status", async () => {

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.db import connection
 from langchain_core.runnables import RunnableLambda
@@ -170,6 +171,22 @@ async def ainstructions(session):
     return "Prompt"
 
 
+def before_send(by, sending):
+    query()
+
+
+async def abefore_send(by, sending):
+    await aquery()
+
+
+def gate(visit):
+    query()
+
+
+async def agate(visit):
+    await aquery()
+
+
 def limit(by):
     return 100 * query()
 
@@ -214,6 +231,11 @@ def open_socket(ann):
     in_loop(login_of({"type": "websocket", "headers": []}))
 
 
+def open_socket_of_session(ann):
+    cookie = f"{settings.SESSION_COOKIE_NAME}={ann.cookie}".encode()
+    in_loop(login_of({"type": "websocket", "headers": [(b"cookie", cookie)]}))
+
+
 def check_login(ann):
     in_loop(in_pool(logins.check_login)(Login.of(ann.user)))
 
@@ -233,6 +255,11 @@ def write(ann):
 def open_new_session(ann):
     key = f"new{Session.objects.count()}"
     in_loop(in_pool(services.open_session)(session_key=key, by=services.Actor.user(ann.user)))
+
+
+def admit(ann):
+    client_id = f"a{Turn.objects.count()}"
+    in_loop(services.aadmit_turn(**ann.talk, client_id=client_id, content="hi"))
 
 
 def open_from_embed(ann):
@@ -256,7 +283,13 @@ CASES = [
     ("INSTRUCTIONS_FOR", "instructions", run_turn),
     ("INSTRUCTIONS_FOR", "ainstructions", run_turn),
     ("NEW_SESSION", "new_session", open_new_session),
+    ("BEFORE_SEND", "before_send", admit),
+    ("BEFORE_SEND", "abefore_send", admit),
     ("TOKEN_COUNTER", "query", run_turn),
+    ("GATE", "gate", open_socket_of_session),
+    ("GATE", "agate", open_socket_of_session),
+    ("IMPERSONATOR", "gate", open_socket_of_session),
+    ("IMPERSONATOR", "agate", open_socket_of_session),
     ("REACH", "query", check_login),
     ("SENDS_PER_MINUTE", "limit", send),
     ("TOKENS_PER_DAY", "limit", send),

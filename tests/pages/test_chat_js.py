@@ -499,6 +499,56 @@ def test_the_first_message_of_a_new_chat_is_being_sent_while_it_connects(new_cha
     expect(note).to_contain_text("It will be sent when the connection is back.")
 
 
+SENTENCE = "Your plan has <b>no</b> chat."
+
+
+@pytest.mark.parametrize(("code", "is_closed"), [("forbidden", True), ("refused", False)])
+def test_a_refused_new_chat_shows_the_sentence_keeps_the_text_and_does_not_reconnect(
+    new_chat, code, is_closed
+):
+    script, chat = new_chat
+    chat.send("one")
+    script.wait_for("hello")
+    script.emit("error", code=code, message=SENTENCE, retry=False)
+    if is_closed:
+        script.emit("bye", code=4403, reason=code, reconnect=False, after_ms=None)
+    unsent = chat.page.locator(".cm-tail .cm-failed")
+    expect(unsent.locator(".cm-note")).to_contain_text(SENTENCE)
+    chat.page.wait_for_timeout(700)  # the first attempt would come within 500 ms
+    assert len(script.sockets) == 1
+    unsent.get_by_role("button", name="Edit", exact=True).click()
+    expect(chat.page.locator("textarea")).to_have_value("one")
+    chat.page.locator("textarea").press("Enter")
+    script.wait_for("hello")
+    assert len(script.sockets) == 2
+
+
+def test_a_message_that_the_host_refuses_shows_the_sentence_as_text(scripted):
+    script, chat = scripted
+    script.welcome()
+    chat.send("one")
+    script.refuse(script.wait_for("send"), "refused", message=SENTENCE, reason="plan")
+    expect(chat.page.locator(".cm-failed .cm-note")).to_contain_text(SENTENCE)
+    assert len(script.sockets) == 1
+
+
+@pytest.mark.parametrize(
+    ("bye", "sentence"),
+    [
+        ({"code": 4403, "reason": "refused", "message": SENTENCE}, SENTENCE),
+        ({"code": 4401, "reason": "other_person"}, "You are signed in as someone else."),
+    ],
+)
+def test_a_login_that_has_no_access_is_told_so_and_nothing_is_promised(scripted, bye, sentence):
+    script, chat = scripted
+    script.welcome()
+    script.emit("bye", **bye, reconnect=False, after_ms=None)
+    expect(chat.banner).to_contain_text(sentence)
+    chat.send("one")
+    expect(chat.page.locator(".cm-tail .cm-note")).to_have_text("Not sent yet.")
+    assert len(script.sockets) == 1
+
+
 @pytest.mark.parametrize(
     ("code", "sentence", "action"),
     [

@@ -80,6 +80,7 @@ def _insert_entry(
     action: TextChoices, by: Actor, reason: str, counts: dict[str, Count], **columns: Any
 ) -> AuditEntry:
     check_registered(action)
+    by = by.responsible
     entry = AuditEntry(
         actor_kind=by.kind,
         actor_id=by.id[:MAX_ACTOR_CHARS],
@@ -110,6 +111,7 @@ def actor_of(entry: AuditEntry) -> Actor:
 
 def is_by(entry: AuditEntry, by: Actor) -> bool:
     """Return whether this is the actor of an entry."""
+    by = by.responsible
     return (entry.actor_kind, entry.actor_id) == (by.kind, by.id[:MAX_ACTOR_CHARS])
 
 

@@ -11,7 +11,7 @@ from chatmemory.access.actors import Actor
 from chatmemory.database.faults import ignored_duplicate
 from chatmemory.database.locks import locked_transaction
 from chatmemory.database.retries import durably, retried
-from chatmemory.models import AuditAction, AuditEntry, DatabaseNow, Reading, Session
+from chatmemory.models import AuditAction, AuditEntry, DatabaseNow, Page, Reading, Session
 from chatmemory.services.audit.entries import (
     DEDUPLICATED_FOR,
     MAX_ACTOR_CHARS,
@@ -38,6 +38,18 @@ def record_reading(
     _add_reading(
         session, by, page
     )  # a concurrent call for this operator inserted the reading first
+
+
+def record_view(page: Page, by: Actor) -> None:
+    """Record that an operator reads a page of messages in the name of its person.
+
+    Raises MemoryUnavailable.
+    """
+    session = Session(pk=page.head.pk, key=page.head.key)
+    seqs = [row.seq for row in page.rows]
+    record_reading(
+        session=session, by=by, from_seq=min(seqs, default=None), to_seq=max(seqs, default=None)
+    )
 
 
 @retried(is_repeatable=False)

@@ -131,7 +131,8 @@ def list_removed(
         pk__gt=OuterRef("pk"),
         action__in=(AuditAction.PURGE, AuditAction.RESTORE, AuditAction.ERASE),
     )
-    own = AuditEntry.objects.filter(actor_kind=by.kind, actor_id=by.id[:MAX_ACTOR_CHARS])
+    actor = by.responsible
+    own = AuditEntry.objects.filter(actor_kind=actor.kind, actor_id=actor.id[:MAX_ACTOR_CHARS])
     # By time, as the index `chatmemory_audit_actor`: by primary key, PostgreSQL reads the
     # entries of all actors.
     oldest = StatementNow() - timedelta(days=settings.UNDO_DAYS)

@@ -14,7 +14,7 @@ from functools import partial
 from django.db.models import F
 
 from chatmemory import codec
-from chatmemory.access.actors import Actor, scope_for
+from chatmemory.access.actors import Actor, check_own_name, scope_for
 from chatmemory.access.addresses import address_lane, check_session_key
 from chatmemory.codec import Row
 from chatmemory.conf import settings
@@ -28,6 +28,7 @@ from chatmemory.database.turn_writes import TurnInsert
 from chatmemory.errors import BadInput, Busy, Conflict, HistoryCleared, QueueFull
 from chatmemory.models import Message, Session, Turn
 from chatmemory.services.sessions import MAX_ATTEMPTS, unexplained_refusal, write_or_open
+from chatmemory.services.turns.before_send import Sending, check_message
 from chatmemory.services.turns.claims import (
     Claim,
     claim_of,
@@ -111,11 +112,15 @@ def admit_turn(
     rows from there on, at most 200. It requires `expect_seq`, and raises Busy while any turn runs
     or waits, with every `if_busy`.
 
-    Raises BadInput, NotFound, Conflict, HistoryCleared, Archived, Busy, QueueFull,
+    Before a user's or visitor's message is stored, the function of BEFORE_SEND may refuse it.
+
+    Raises BadInput, Refused, NotFound, Conflict, HistoryCleared, Archived, Busy, QueueFull,
     MemoryUnavailable.
     """
+    check_own_name(by)
     scope = scope_for(by, scope)
     check_session_key(session_key)
+    checked = check_content(content)
     send = _Send(
         scope=scope,
         key=session_key,
@@ -123,10 +128,19 @@ def admit_turn(
         replaces=_check_replaces(replaces, expect_seq),
         expect_seq=expect_seq,
         client_id=codec.check_client_id(client_id),
-        row=codec.encode({"role": "user", "content": check_content(content)}),
+        row=codec.encode({"role": "user", "content": checked}),
         epoch=epoch,
         owner=owner,
     )
+    sending = Sending(
+        session_key=session_key,
+        session=None,
+        text=send.row.text,
+        content=checked,
+        client_id=client_id,
+        replaces=replaces,
+    )
+    check_message(by, scope, sending)
     return write_or_open(
         partial(_admit, send),
         session_key=session_key,

@@ -6,7 +6,7 @@ from django.db.models import Subquery
 from django.db.models.functions import Coalesce
 
 from chatmemory import codec
-from chatmemory.access.actors import Actor
+from chatmemory.access.actors import Actor, check_own_name
 from chatmemory.access.addresses import Address, address_lane
 from chatmemory.database.after_commit import announce_change
 from chatmemory.database.locks import locked_transaction
@@ -58,6 +58,7 @@ def set_feedback(
 def _check_call(turn: str, value: int | None, by: Actor, reason: str) -> None:
     if by.kind in ("operator", "command"):
         raise TypeError(f"A {by.kind} cannot give feedback for a person.")
+    check_own_name(by)
     codec.check_client_id(turn, field="turn")
     if value is not None and (type(value) is not int or value not in Feedback.Value.values):
         raise BadInput("value must be 1, -1 or null.", field="value")

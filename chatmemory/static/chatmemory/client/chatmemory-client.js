@@ -347,7 +347,7 @@ export class ChatMemoryClient extends EventTarget {
         if (this.#transcript.putSession(frame)) this.#onSession();
         break;
       case "message":
-        // A change of a row that is not loaded would leave a gap; `fetchOlder` loads it later.
+        // A row that is not loaded would leave a gap; `fetchOlder` loads it later.
         if (this.rows.size && frame.seq < this.oldest) return;
         this.#transcript.putRow(frame);
         break;

@@ -113,7 +113,7 @@ export class Connection {
     this.#opening = opening;
     this.#restartSilenceTimer();
     try {
-      // In a microtask, so that a function that throws synchronously fails the same way.
+      // In a microtask, so that a synchronous error is treated alike.
       const value = await Promise.resolve().then(ticket);
       if (this.#opening !== opening) return; // closed meanwhile, or too late
       this.#open(["chatmemory.v1", `ticket.${value}`]); // throws if no subprotocol can contain it
@@ -137,15 +137,14 @@ export class Connection {
     }
   }
 
-  // A browser reports a broken connection only after minutes; the server sends a frame every few
-  // seconds.
+  // A browser reports a broken connection after minutes; the server sends frames every few seconds.
   #restartSilenceTimer() {
     clearTimeout(this.#silenceTimer);
     const lose = () => this.#lose(ABNORMAL_CLOSE, "silence");
     this.#silenceTimer = setTimeout(lose, SILENCE_SECONDS * 1000);
   }
 
-  // Drop the socket without waiting for its close event, which takes a minute if the line is broken.
+  // Not after its close event, which takes a minute if the line is broken.
   /** @param {number | "refused" | null} code */
   #abandon(code) {
     clearTimeout(this.#silenceTimer);
@@ -164,7 +163,7 @@ export class Connection {
     const bye = this.#bye;
     const code = bye?.code ?? closeCode;
     this.#abandon(code);
-    this.ending = {code, reason: bye?.reason ?? closeReason};
+    this.ending = {code, reason: bye?.reason ?? closeReason, message: bye?.message};
     if (bye?.reconnect === false || FATAL_CLOSES.includes(code)) {
       this.#setState("ended");
       return;
@@ -177,7 +176,7 @@ export class Connection {
         this.#notBefore = 0; // the timer is monotonic; the clock may have been set back
         this.connect();
       },
-      // Random, so that the clients of a restarted server do not reconnect in the same moment.
+      // Random: the clients of a restarted server must not reconnect together.
       minimum + Math.random() * backoff,
     );
     this.#setState("waiting");
@@ -185,11 +184,12 @@ export class Connection {
 
   async #checkServer() {
     const refusal = await import("./refusal.js").catch(() => null); // null without a network
-    if (!refusal || !(await refusal.isHttpServed(this.#url))) return;
+    const status = await refusal?.httpStatus(this.#url);
+    if (!refusal || !status) return;
     if (this.#hasOpened || this.state === "idle" || this.state === "ended") return;
     clearTimeout(this.#retryTimer);
     this.#abandon("refused");
-    this.ending = {code: "refused", reason: refusal.reportRefusal(this.#url, this.#refusals)};
+    this.ending = {code: "refused", ...refusal.reportRefusal(this.#url, this.#refusals, status)};
     this.#setState("ended");
   }
 

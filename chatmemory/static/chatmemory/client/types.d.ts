@@ -155,6 +155,7 @@ export interface ErrorFrame {
   field?: string;
   limit?: number;
   turn?: string;
+  reason?: string;
   ref?: string;
 }
 
@@ -169,6 +170,7 @@ export interface ByeFrame {
   reason: string;
   reconnect: boolean;
   after_ms: number | null;
+  message?: string;
 }
 
 export type ServerFrame =
@@ -266,6 +268,8 @@ export type ConnectionState = "idle" | "connecting" | "live" | "waiting" | "ende
 export interface Ending {
   code: number | "refused";
   reason: string;
+  /** the sentence of the host that refuses */
+  message?: string;
 }
 
 /** The text of a step that is streamed and not stored yet. */

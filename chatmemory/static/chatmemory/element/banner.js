@@ -37,7 +37,7 @@ export function bannerOf({state, ending, session, lost}, {isOnline, hasDetails})
  * @param {boolean} hasDetails
  */
 function endedBanner(ending, hasDetails) {
-  const text = wordsFor(words.ended, ending) ?? words.ended.other;
+  const text = ending?.message ?? wordsFor(words.ended, ending) ?? words.ended.other;
   const details = ending?.code === "refused" && hasDetails ? ` ${ending.reason}` : "";
   /** @type {Record<string, string>} */
   const actions = {
@@ -53,5 +53,5 @@ function endedBanner(ending, hasDetails) {
  * @returns {string | undefined}
  */
 function wordsFor(texts, ending) {
-  return ending ? texts[ending.code] : undefined;
+  return ending ? (texts[ending.reason] ?? texts[ending.code]) : undefined;
 }

@@ -83,6 +83,7 @@ export const words = {
     archived: _("This chat is archived and accepts no more messages."),
     bad_text: _("This message has characters that can't be stored."),
     empty: _("This message is empty."),
+    impersonated: _("You view this as another person, so you can't do this."),
   },
   sendAgain: _("Send again"),
   edit: _("Edit"),
@@ -98,8 +99,9 @@ export const words = {
   },
   delayed: _("Live updates are delayed. Nothing is lost."),
   archived: _("This chat is archived. You can read it, but it accepts no more messages."),
-  /** @type {Texts} by close code */
+  /** @type {Texts} by close code, or reason */
   ended: {
+    other_person: _("You are signed in as someone else."),
     4401: _("You are signed out."),
     4403: _("You do not have permission to chat here."),
     4404: _("This chat was removed."),

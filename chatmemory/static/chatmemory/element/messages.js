@@ -247,7 +247,6 @@ export class MessageNodes {
     };
   }
 
-  // Loaded with the first message that has versions.
   /** @param {VersionPlace} place */
   #versionTools(place) {
     if (this.#versions) return this.#versions.versionTools(place, this.#actions.showVersion);
@@ -351,7 +350,8 @@ export class MessageNodes {
       setNote(node, refusalOf(entry), [retry, edit, discard]);
     } else if (this.#client.state !== "live" && state !== "stored") {
       const isFirst = this.#client.create && this.#client.state === "connecting";
-      setNote(node, isFirst ? texts.sent : texts.offline);
+      const note = this.#client.state === "ended" ? texts.new : texts.offline;
+      setNote(node, isFirst ? texts.sent : note);
     } else if (state === "held") {
       setNote(node, texts[code ?? ""] ?? texts.held, [discard]);
     } else {

@@ -205,7 +205,7 @@ export class ChatView {
     this.#draw(); // and load all that is wanted
   }
 
-  // Without a network a socket stays open, but silent, for up to a minute.
+  // Without a network a socket stays open for up to a minute.
   #renewSocket() {
     if (!this.#isLive()) return this.#draw();
     this.client.close();
@@ -216,7 +216,7 @@ export class ChatView {
     return this.client.state === "live";
   }
 
-  // Draw soon. Several changes between two frames of the screen are drawn together.
+  // Several changes between two frames of the screen are drawn together.
   #draw() {
     if (!this.#isDrawn) return;
     this.#isDrawn = false;
@@ -230,7 +230,7 @@ export class ChatView {
     setTimeout(draw, MAX_DRAW_DELAY_MS);
   }
 
-  // At most once in TEXT_MS: each time, the browser lays out and paints the page.
+  // Each time, the browser lays out and paints the page.
   #drawStreams() {
     if (this.#textTimer) return;
     const wait = this.#textDrawnAt + TEXT_MS - performance.now();
@@ -245,7 +245,7 @@ export class ChatView {
     const {client} = this;
     const {rows, tail, older, empty} = this.#parts;
     const isRemoved = client.state === "ended" && client.ending?.code === CLOSE_NOT_FOUND;
-    // While the client catches up it may have gaps; until then the old rows remain.
+    // While the client catches up it may have gaps.
     const isKnown = isRemoved || (client.session !== null && client.state !== "connecting");
     if (isKnown) {
       this.#drawRows();
@@ -262,7 +262,7 @@ export class ChatView {
     this.#composer.update();
     this.#announceTitle();
     this.#markdown?.load();
-    // Superseded messages are not shown: a loaded page may leave the log half empty.
+    // Superseded messages are hidden: a loaded page may leave the log half empty.
     if (this.#scroll.hasRoom && this.#isLive()) this.#loadOlder();
   }
 
@@ -286,7 +286,6 @@ export class ChatView {
     else this.#composer.setPlaceholder(isQuestion(last?.row) ? words.answer : words.placeholder);
   }
 
-  // The result of a tool is drawn with its call.
   /** @param {PathItem[]} path */
   #fold(path) {
     const hasSteps = path.some(({row}) => row.calls || row.reasoning || row.role === "tool");
@@ -349,7 +348,6 @@ export class ChatView {
     this.#announce("title", {title: shown});
   }
 
-  // The messages that were stored since the first sync.
   #announceMessages() {
     const last = this.client.session?.last_seq;
     if (last === undefined) return; // a reset

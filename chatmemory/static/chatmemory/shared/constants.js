@@ -9,7 +9,7 @@ export const MAX_SHOWN_CHARS = 30_000; // a longer message is cut, with a link t
 export const MAX_RENDERED = 100; // messages in one request for rendered Markdown
 
 // Close codes after which a new connection would be closed too.
-export const FATAL_CLOSES = [4401, 4403, 4404, 4409, 4426];
+export const FATAL_CLOSES = [1008, 4401, 4403, 4404, 4409, 4426];
 export const CLOSE_UNAUTHENTICATED = 4401;
 export const CLOSE_NOT_FOUND = 4404;
 export const CLOSE_TOO_MANY_CONNECTIONS = 4409;

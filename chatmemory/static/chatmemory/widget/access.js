@@ -187,7 +187,8 @@ export class Access {
       console.error("chatmemory: the new visitor is refused. The browser may block its cookie.");
       this.#report(client, {text: words.ended.refused, act: () => {}});
     } else if (this.#login && !isVisitor && code === CLOSE_UNAUTHENTICATED) {
-      this.#report(client, this.#signIn(words.ended[code]));
+      const {reason = ""} = client.ending ?? {};
+      this.#report(client, this.#signIn(words.ended[reason] ?? words.ended[code]));
     } else if (code === CLOSE_NOT_FOUND && this.#isUnknown(client)) {
       console.error(
         `chatmemory: ${this.url} is no chat of this person. The key must be that of one, or a new UUID.`,
