@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from argparse import ArgumentParser
 from contextlib import suppress
@@ -18,6 +19,7 @@ from chatmemory.errors import Archived, Conflict, HistoryCleared
 from project.asgi import application
 from project.demo_data.example_data import is_made, make_example_data
 from project.demo_dialogues import DIALOGUES
+from project.demo_models import model_hint
 
 HOST = "127.0.0.1"
 PORTS = 100
@@ -63,6 +65,9 @@ class Command(BaseCommand):
                 f"         user {operator}, password {operator_password}\n\n"
                 "Ctrl-C ends the demo.\n"
             )
+            hint = model_hint(os.environ)
+            if hint and settings.RESPONDER == settings.DEMO_BOT:
+                self.stdout.write(f"{hint}\n")
             self.stdout.flush()  # a pipe would buffer it
             Server(application, endpoints=[f"fd:fileno={listener.fileno()}"]).run()
 
