@@ -55,7 +55,9 @@ class Command(BaseCommand):
                 self.stdout.write(f"Port {port} is in use; using {bound}.")
             address = f"http://{HOST}:{bound}"
             self.stdout.write(
-                f"\n  Chat   {address}{reverse('chatmemory:chat')}\n"
+                f"\n  Start  {address}{reverse('home')}\n"
+                "         try the chat, without an account\n\n"
+                f"  Chat   {address}{reverse('chatmemory:chat')}\n"
                 f"         user {user}, password {password}\n"
                 "         or in a terminal: .venv/bin/python manage.py chatmemory_chat "
                 f"{address}/ws/chat/ --user {user}\n\n"
