@@ -231,6 +231,19 @@ def test_the_first_visit_of_a_visitor_loads_few_small_files(host):
     assert sum(len(gzip.compress(one)) for one in content) <= MAX_GZIPPED_BYTES
 
 
+@pytest.mark.regression
+def test_the_menu_of_an_inline_widget_covers_no_message(host):
+    script = serve(host, HOST_PAGE, HOST_CSS)
+    script.welcome(*replied("one", "1"))
+    Chat(host).expect_rows("one", "1")
+    menu = host.locator(".cm-menu")
+    menu.evaluate("node => { node.hidden = false }")  # this host has given the session
+    first, above = host.locator(".cm-row").first.bounding_box(), menu.bounding_box()
+    assert first
+    assert above
+    assert first["y"] >= above["y"] + above["height"]
+
+
 def test_a_draft_in_a_widget_survives_a_reload(host):
     script = serve(host, HOST_PAGE, HOST_CSS)
     script.welcome()
