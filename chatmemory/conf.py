@@ -101,6 +101,7 @@ class Settings:
     `list_sessions`, REST, where people thus learn the texts of their own sessions, and the admin,
     unless TRANSCRIPTS hides metadata. A key has letters, digits and underscores. Nothing is stored
     for them; docs/hooks.md has the index that the admin of many sessions needs."""
+
     BEFORE_SEND = Setting[str | None](None)
     """Decides about each message of a person before it is stored, such as by plan or quota: the
     dotted path of a function, sync or async, from a `chatmemory.services.Actor` and a

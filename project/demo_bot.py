@@ -1,4 +1,4 @@
-"""The bot of the demo: it shows what a chat can do, and otherwise answers as `demo` does."""
+"""The bot of the demo: it shows what a chat can do, and answers for a small shop by rules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from chatmemory.codec import text_of
 from chatmemory.errors import ModelUnavailable
 from chatmemory.models import Session
 from chatmemory.responders import Progress, demo
+from project import demo_languages as languages
 from project import demo_suggestions as suggestions
+from project import demo_topics as topics
 
 REPLIES = Path(__file__).parent / "demo_replies"
 STORY, RICH = ((REPLIES / f"{name}.md").read_text().strip() for name in ("story", "rich"))
@@ -25,19 +27,22 @@ STEP_SECONDS = 1.0
 THINKING_SECONDS = 8.0
 
 THOUGHTS = "The user asks me to think first. So I wait, and then answer in one sentence."
+BOOK_A_TABLE = r"\b(?:book|reserve)\b.{0,20}\btable\b"
 WHEN = "Gladly. For what time?"
 TIMES = ["18:30", "19:30", "21:00"]
 FORECAST = [
     {"day": "today", "sky": "sunny", "rain_mm": 0},
     {"day": "tomorrow", "sky": "showers", "rain_mm": 6},
 ]
+TICKET = "T-1001"
+DAY_OF_ARRIVAL = "Thursday"
 
 Piece = str | Progress | Mapping[str, object]
 Messages = list[dict[str, object]]
 
 
 async def answer(messages: Messages, session: Session) -> AsyncGenerator[Piece, None]:
-    """Reply to a suggestion, to the answer of a question, or as the demo model."""
+    """Reply to a suggestion, to the answer of a question, or as the bot of the shop."""
     asked = text_of(messages[-1]["content"]).strip()
     match asked:
         case suggestions.STORY:
@@ -52,10 +57,12 @@ async def answer(messages: Messages, session: Session) -> AsyncGenerator[Piece, 
             pieces = slow_start()
         case suggestions.ERROR:
             pieces = failure()
-        case _ if is_question(messages[-2:-1]):
+        case _ if is_reply_to(WHEN, messages):
             pieces = booking(asked)
+        case _ if re.search(BOOK_A_TABLE, asked.lower()):
+            pieces = question()
         case _:
-            pieces = demo.answer(messages, session)
+            pieces = shop(messages)
     async for piece in pieces:
         yield piece
 
@@ -95,9 +102,11 @@ async def question() -> AsyncGenerator[Piece, None]:
     yield {"role": "assistant", "content": WHEN, "asks": asks}
 
 
-def is_question(messages: Sequence[Mapping[str, object]]) -> bool:
-    """Whether these messages end with the bot's question."""
-    return any(m["role"] == "assistant" and text_of(m["content"]) == WHEN for m in messages)
+def is_reply_to(question: str, messages: Messages) -> bool:
+    """Whether the last message follows this question of the bot."""
+    return any(
+        m["role"] == "assistant" and text_of(m["content"]) == question for m in messages[-2:-1]
+    )
 
 
 async def booking(time: str) -> AsyncGenerator[Piece, None]:
@@ -123,3 +132,64 @@ async def failure() -> AsyncGenerator[Piece, None]:
     async for piece in typed("This reply begins well, but", WORD_SECONDS):
         yield piece
     raise ModelUnavailable
+
+
+async def shop(messages: Messages) -> AsyncGenerator[Piece, None]:
+    """Answer as the bot of a small shop that remembers what people say."""
+    texts = demo.users_texts(messages)
+    facts = demo.facts(texts[-1:])
+    found = topics.find_topics(texts[-1])
+    if is_reply_to(topics.WHICH_ORDER, messages) and order_in(texts[-1:]):
+        found = [topics.STATUS]
+    if recalled := demo.recall(messages):
+        pieces = typed(recalled, FAST_SECONDS)
+    elif language := languages.find_language(texts[-1]):
+        pieces = typed(languages.REPLIES[language], FAST_SECONDS)
+    elif found:
+        pieces = about(found, texts)
+        if "name" in facts:
+            yield f"Nice to meet you, **{facts['name']}**. "
+    else:
+        pieces = typed(demo.reply(messages) if facts else topics.UNKNOWN, FAST_SECONDS)
+    async for piece in pieces:
+        yield piece
+
+
+def about(found: list[topics.Topic], texts: Sequence[str]) -> AsyncGenerator[Piece, None]:
+    """Answer these topics."""
+    match found:
+        case [topics.STATUS]:
+            return order_status(order_in(texts))
+        case [topics.PERSON]:
+            return ticket()
+        case _:
+            return typed("\n\n".join(topic.reply for topic in found), FAST_SECONDS)
+
+
+def order_in(texts: Sequence[str]) -> str | None:
+    """Return the newest number of an order, or of at least four digits."""
+    numbers = [
+        found for text in texts for found in re.findall(r"(?<![\w.+€$-])#?(\d{4,12})\b", text)
+    ]
+    return numbers[-1] if numbers else None
+
+
+async def order_status(order: str | None) -> AsyncGenerator[Piece, None]:
+    """Look an order up, or ask for its number."""
+    if order is None:
+        yield topics.WHICH_ORDER
+        return
+    result = {"order": order, "state": "in_transit", "arrives": DAY_OF_ARRIVAL}
+    async for piece in step("find_order", {"order": order}, result):
+        yield piece
+    reply = topics.STATUS.reply.format(order=order, day=DAY_OF_ARRIVAL)
+    async for piece in typed(reply, FAST_SECONDS):
+        yield piece
+
+
+async def ticket() -> AsyncGenerator[Piece, None]:
+    """Open a ticket for a person."""
+    async for piece in step("create_ticket", {"subject": "a question"}, {"ticket": TICKET}):
+        yield piece
+    async for piece in typed(topics.PERSON.reply.format(ticket=TICKET), FAST_SECONDS):
+        yield piece

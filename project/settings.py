@@ -21,7 +21,8 @@ SECRET_KEY = os.environ.get("SECRET_KEY") or environment.secret_key(VAR_DIR)
 ALLOWED_HOSTS = os.environ.get("ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]").split(",")
 
 INSTALLED_APPS = [
-    "daphne",  # before staticfiles, whose runserver serves no websockets
+    # Before staticfiles, whose runserver serves no websockets; if the extra `daphne` is installed
+    *filter(find_spec, ("daphne",)),
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",

@@ -518,6 +518,16 @@ def test_settings_for_development_are_reported_at_deployment(given, expected):
 
 
 @pytest.mark.regression
+@pytest.mark.regression
+def test_visitors_without_https_are_reported_at_deployment():
+    visitors = {"CHATMEMORY": {"ALLOW_ANONYMOUS": True}}
+    proxied = {"SECURE_PROXY_SSL_HEADER": ("HTTP_X_FORWARDED_PROTO", "https")}
+    assert "SECURE_PROXY_SSL_HEADER" in found(deploy=True, **visitors)["chatmemory.W023"]
+    for given in (proxied, {"SECURE_SSL_REDIRECT": True}, {"CHATMEMORY": {}}):
+        assert "chatmemory.W023" not in found(deploy=True, **{**visitors, **given})
+    assert "chatmemory.W023" not in found(**visitors)
+
+
 @pytest.mark.parametrize(("missing", "warning"), [("AUDIT_KEY", "W015"), ("ERASURE_LIST", "W020")])
 def test_a_missing_setting_of_the_audit_is_reported_at_deployment(missing, warning):
     name = f"chatmemory.{warning}"

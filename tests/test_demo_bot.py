@@ -12,10 +12,11 @@ from playwright.sync_api import Browser, Page, expect
 from chatmemory.errors import ModelUnavailable
 from chatmemory.models import Session
 from chatmemory.responders import Progress
-from project import demo_bot, demo_suggestions
+from project import demo_bot, demo_languages, demo_suggestions, demo_topics
 from tests.browsers import TIMEOUT_MS, Chat
 from tests.conftest import database_environment
 from tests.factories import make_user
+from tests.first_messages import FIRST_MESSAGES
 from tests.servers import Server, sign_in
 
 TOLD = {"role": "user", "content": "hello"}
@@ -72,10 +73,144 @@ async def test_the_slow_reply_thinks_first_and_the_failing_one_keeps_its_text():
         await said(demo_suggestions.ERROR)
 
 
-async def test_other_messages_are_answered_as_by_the_demo_model():
+async def test_the_bot_remembers_what_people_say():
     pieces = await said(demo_suggestions.MEMORY)
     assert "**Anna Weber**" in text_of(pieces)
     assert "**Rex**" in text_of(await said(demo_suggestions.MEMORY, "what's my dog called?"))
+    told = "Where is my order 48213?"
+    assert "**48213**" in text_of(await said(told, "What is my order number?"))
+
+
+@pytest.mark.parametrize(("asked", "subject"), FIRST_MESSAGES)
+async def test_the_bot_names_what_it_cannot_do(asked, subject):
+    assert [topic.name for topic in demo_topics.find_topics(asked)] == [subject]
+    reply = text_of(await said(asked))
+    assert reply.startswith(f"Sorry, I can't help with {subject}: ")
+    assert demo_topics.ABILITIES in reply
+
+
+TOPICS = {
+    "identity": ["Who are you?", "are you a bot", "Are you a real person?", "What's your name?"],
+    "person": [
+        "I want to talk to a person",
+        "Can I speak with someone from support?",
+        "I don't want to talk to a bot!",
+        "Is anybody there?",
+    ],
+    "complaint": [
+        "My lamp arrived broken.",
+        "I want to complain",
+        "You sent me the wrong item, I want a refund",
+        "The lamp doesn\u2019t work",
+        "I'm very unhappy with this.",
+    ],
+    "change of an order": ["cancel my order please", "Can I change the delivery address?"],
+    "order": [
+        "Where is my order 48213?",
+        "order status",
+        "I want to track my package",
+        "When will my parcel arrive?",
+        "my order is late",
+        "My order has not arrived yet",
+    ],
+    "delivery": ["How much is shipping?", "Do you deliver to Norway?", "delivery"],
+    "returns": ["Can I send it back?", "How do I return something?", "I want my money back"],
+    "opening hours": ["When are you open?", "opening hours?", "Are you open on Sunday?"],
+    "products": ["What do you sell?", "How much is the desk lamp?", "Do you have notebooks?"],
+    "payment": ["Can I pay by card?", "Do you accept PayPal"],
+    "discounts": ["Do you have a promo code?"],
+    "abilities": ["What can you do?", "help", "Can you help me?"],
+    "thanks": ["thanks!", "Thank you very much", "ok"],
+    "goodbye": ["bye", "Good night"],
+    "greeting": ["hi", "Hello there", "Good morning!", "How are you?"],
+}
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_the_bot_finds_the_topic_of_a_message(topic):
+    for asked in TOPICS[topic]:
+        assert [found.name for found in demo_topics.find_topics(asked)] == [topic], asked
+        assert demo_languages.find_language(asked) is None
+
+
+def test_each_topic_has_an_example():
+    groups = (demo_topics.FIRST, demo_topics.FACTS, demo_topics.SMALL_TALK)
+    assert [topic.name for group in groups for topic in group] == [*TOPICS]
+
+
+async def test_several_questions_are_answered_in_one_reply():
+    reply = text_of(await said("When are you open, and what does delivery cost?"))
+    assert "**Opening hours**" in reply
+    assert "**Delivery**" in reply
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("Hi, my name is Anna Weber. When are you open?", "**Opening hours**"),
+        ("I am Anna Weber and I need a bus.", "help with buses"),
+        ("My name is Anna Weber, where is my order 48213?", "Order **48213**"),
+    ],
+)
+async def test_a_name_and_a_question_in_one_message_are_both_answered(asked, expected):
+    reply = text_of(await said(asked))
+    assert reply.startswith("Nice to meet you, **Anna Weber**. ")
+    assert expected in reply
+
+
+async def test_the_status_of_an_order_is_looked_up_by_a_tool():
+    call, *_, result = [p for p in await said("Where is order 48213?") if not isinstance(p, str)]
+    assert call["tool_calls"][0]["args"] == {"order": "48213"}
+    assert json.loads(result["content"])["order"] == "48213"
+
+
+async def test_without_a_number_the_bot_asks_for_the_order():
+    [question] = await said("Where is my order?")
+    asked = {"role": "assistant", "content": question}
+    assert "Order **48213**" in text_of(await said("Where is my order?", asked, "it's 48213"))
+    assert "Order **48213**" in text_of(await said("I ordered #48213.", TOLD, "order status?"))
+    assert text_of(await said("Where is my order?", asked, "no idea")) == demo_topics.UNKNOWN
+
+
+async def test_a_wish_for_a_person_opens_a_ticket():
+    call, *_ = await said("Can I talk to a person?")
+    assert call["tool_calls"][0]["name"] == "create_ticket"
+    assert demo_bot.TICKET in text_of(await said("Can I talk to a person?"))
+
+
+async def test_a_table_can_be_booked_in_other_words():
+    [question] = await said("Can you book a table for me?")
+    assert question["content"] == demo_bot.WHEN
+
+
+@pytest.mark.parametrize(
+    ("language", "asked"),
+    [
+        ("de", "Hallo"),
+        ("de", "Wo ist meine Bestellung 48213?"),
+        ("fr", "Bonjour, quand êtes-vous ouverts ?"),
+        ("es", "Hola, ¿cuánto cuesta el envío?"),
+        ("it", "Buongiorno, dove è il mio pacco?"),
+        ("pt", "Olá, onde está a minha encomenda?"),
+        ("nl", "Waar is mijn bestelling?"),
+        ("pl", "Dzień dobry, gdzie jest moja paczka?"),
+        ("ja", "配送料はいくらですか"),
+        ("zh", "你好,我的包裹在哪里?"),
+        ("ru", "Здравствуйте, где мой заказ?"),
+    ],
+)
+async def test_other_languages_get_a_greeting_with_the_topics(language, asked):
+    assert text_of(await said(asked)) == demo_languages.REPLIES[language]
+
+
+def test_each_language_has_an_example_and_names_the_same_facts():
+    for reply in demo_languages.REPLIES.values():
+        assert {"50", "30", "18", "16"} <= set(re.findall(r"\d+", reply))
+
+
+async def test_what_the_bot_does_not_know_it_says():
+    assert text_of(await said("The moon is quite large.")) == demo_topics.UNKNOWN
+    assert demo_topics.ABILITIES in demo_topics.UNKNOWN
 
 
 @pytest.mark.django_db

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from random import Random
 
 import pytest
+from django.contrib import admin
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import connection
@@ -18,6 +20,7 @@ from django.utils import timezone
 
 from chatmemory import services
 from chatmemory.admin.health.facts import facts
+from chatmemory.admin.sections import sections
 from chatmemory.admin.sessions.presets import PRESETS
 from chatmemory.models import (
     AuditAction,
@@ -46,6 +49,9 @@ from project.management.commands import demo
 
 MAX_STATEMENTS = 3_400
 """About 2,800 are needed: SQLite inserts up to 999 values in one."""
+
+EMPTY = re.compile("There are no figures|There is no conversation|Nothing in this period")
+"""What a page of the console has instead of its content."""
 
 CONSOLE = "admin:chatmemory_session_changelist"
 
@@ -174,6 +180,19 @@ class TestExampleData(TestCase):
         assert set(Job.objects.values_list("status", flat=True)) == {
             *("complete", "cancelled", "running")
         }
+
+    def test_each_section_and_each_list_of_the_console_shows_something(self):
+        lists = {
+            f"{model._meta.app_label}_{model._meta.model_name}_changelist"
+            for model in admin.site._registry
+            if model._meta.app_label.startswith("chatmemory")
+        }
+        for page in sorted({section.page for section in sections()} | lists):
+            answer = self.client.get(reverse(f"admin:{page}"), follow=True)
+            assert answer.status_code == 200, page
+            shown = answer.context.get("cl")
+            assert shown is None or shown.result_count > 0, page
+            assert not EMPTY.search(answer.content.decode()), page
 
     def test_the_audit_opens_on_changes(self):
         assert "Asked for by the customer" in self.page("admin:chatmemory_auditentry_changelist")

@@ -140,6 +140,14 @@ def test_a_restart_ends_no_login(client):
 
 
 @pytest.mark.django_db
+def test_the_first_page_begins_with_the_chat_and_leads_to_the_description_of_the_api(client):
+    page = client.get(reverse("home")).content.decode()
+    assert page.index("<chat-memory") < page.index("demo-facts") < page.index("cm-cards")
+    assert f'href="{reverse("api-docs")}"' in page
+    assert "swagger" in client.get(reverse("api-docs")).content.decode()
+
+
+@pytest.mark.django_db
 def test_the_passwords_differ_between_users_and_projects(settings):
     (_, user), (_, operator) = demo.set_up_user(), demo.set_up_operator()
     settings.SECRET_KEY = "another"

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 from zipfile import ZipFile
 
+import httpx
 import pytest
 
 import chatmemory
@@ -111,7 +112,10 @@ def served(project, program="daphne", application="mysite.asgi:application"):
     """Serve the project; yield its address."""
     folder, environment = project
     port, log = free_port(), folder / "server.log"
-    command = [sys.executable, "-m", *program.split(), f"--port={port}", application]
+    arguments = [*program.split(), f"--port={port}", application]
+    if program == "runserver":
+        arguments = ["django", "runserver", "--noreload", str(port)]
+    command = [sys.executable, "-m", *arguments]
     with (
         log.open("wb") as out,
         subprocess.Popen(  # noqa: S603  # our own command line
@@ -130,6 +134,26 @@ def served(project, program="daphne", application="mysite.asgi:application"):
 def test_a_server_that_requires_the_lifespan_starts_the_readmes_application(empty_project):
     with served(empty_project, "uvicorn --lifespan on"):
         pass  # otherwise it exits before it listens
+
+
+@pytest.mark.regression
+@pytest.mark.slow
+def test_without_daphne_runserver_serves_pages_and_rest_and_states_what_is_missing(empty_project):
+    folder, _ = empty_project
+    for name in ("daphne", "autobahn", "twisted"):  # as if they were not installed
+        (folder / f"{name}.py").write_text(f"raise ModuleNotFoundError('No module {name}')")
+    settings = folder / "mysite" / "settings.py"
+    settings.write_text(re.sub('(?m)^    "daphne",.*\n', "", settings.read_text()))
+    manage(empty_project, "migrate", "-v0")
+    with served(empty_project, "runserver") as server:
+        page = httpx.get(f"{server.address}/chat/", follow_redirects=True)
+        answer = httpx.get(f"{server.address}/chat/api/sessions/")
+    assert page.status_code == 200
+    assert "chatmemory/shared/pages.css" in page.text
+    assert answer.json()["code"] == "unauthenticated"
+    found = re.findall(r"\w+\.[CEW]\d+", (folder / "server.log").read_text())
+    assert found == ["chatmemory.W018"]
+    assert "django-chatmemory[daphne]" in (folder / "server.log").read_text()
 
 
 POSTGRESQL = {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {"pool": True}}

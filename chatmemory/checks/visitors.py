@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from django.apps import AppConfig
+from django.conf import settings as django_settings
 from django.core import checks
 
 from chatmemory.access.networks import networks_of
@@ -24,6 +25,22 @@ def check_visitors(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[ch
         message = "CHATMEMORY['VISITOR_ADOPT'] must be ask or auto."
         found.append(checks.Error(message, id="chatmemory.E020"))
     return [*found, *_check_embeds(), *_check_proxies()]
+
+
+@checks.register(deploy=True)
+def check_https(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
+    """Warn if visitors are allowed, and no setting of Django mentions HTTPS."""
+    is_https = django_settings.SECURE_SSL_REDIRECT or django_settings.SECURE_PROXY_SSL_HEADER
+    if not is_dictionary() or not settings.ALLOW_ANONYMOUS or is_https:
+        return []
+    return [
+        checks.Warning(
+            "Visitors need HTTPS, and SECURE_PROXY_SSL_HEADER and SECURE_SSL_REDIRECT are not set.",
+            hint="If a proxy provides HTTPS, set SECURE_PROXY_SSL_HEADER: without it, each new "
+            "visitor is refused as forbidden. Silence this if the server itself detects HTTPS.",
+            id="chatmemory.W023",
+        )
+    ]
 
 
 def _check_embeds() -> list[checks.CheckMessage]:

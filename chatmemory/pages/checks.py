@@ -53,7 +53,10 @@ def check_websockets(
     if problem and problem.kind != "unknown":
         found.append(checks.Warning(problem.sentence, hint=SOCKET_HINT, id="chatmemory.W018"))
     if settings.DEBUG and get_commands().get("runserver") in DJANGO_COMMANDS:
-        hint = "Put 'daphne' first in INSTALLED_APPS. Silence this check if you use another server."
+        hint = (
+            "pip install 'django-chatmemory[daphne]', and put 'daphne' first in INSTALLED_APPS. "
+            "Silence this check if you use another server."
+        )
         message = "The chat page needs websockets, which Django's runserver does not serve."
         if apps.is_installed("daphne"):
             message = (

@@ -85,13 +85,10 @@ async def answer(messages: list[dict[str, object]], session: Session) -> AsyncGe
 
 def reply(messages: Sequence[Mapping[str, object]]) -> str:
     """Compute the reply; the same messages always give the same reply."""
-    *texts, last = [text_of(m["content"]) for m in messages if m["role"] == "user"]
+    if recalled := recall(messages):
+        return recalled
+    last = users_texts(messages)[-1]
     question = _lowered(last)
-    if found := _QUOTED.search(question):
-        return _quote(found[1], texts)
-    if asked := list(_asked(question)):
-        known = facts([*texts, last])
-        return " ".join(_recalled(name, known) for name in dict.fromkeys(asked))
     if stated := facts([last]):
         return _confirmed(stated)
     if re.match(r"(?:hi|hello|hey|good (?:morning|day|evening))\b", question):
@@ -102,6 +99,23 @@ def reply(messages: Sequence[Mapping[str, object]]) -> str:
             "tell me here. Try *What did I say about …?*"
         )
     return "I see. I keep that in mind; ask me about it whenever you like."
+
+
+def recall(messages: Sequence[Mapping[str, object]]) -> str | None:
+    """Answer a question about earlier messages; return None if the last one is none."""
+    *texts, last = users_texts(messages)
+    question = _lowered(last)
+    if found := _QUOTED.search(question):
+        return _quote(found[1], texts)
+    if asked := list(_asked(question)):
+        known = facts([*texts, last])
+        return " ".join(_recalled(name, known) for name in dict.fromkeys(asked))
+    return None
+
+
+def users_texts(messages: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return the texts of the user's messages."""
+    return [text_of(m["content"]) for m in messages if m["role"] == "user"]
 
 
 def facts(texts: Sequence[str]) -> dict[str, str]:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from channels.testing.websocket import WebsocketCommunicator
 from django.test import AsyncClient, Client
 
 from chatmemory.conf import settings
 from chatmemory.protocol import VERSION
+
+try:
+    from channels.testing.websocket import WebsocketCommunicator
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"channels.testing needs Daphne: pip install 'django-chatmemory[daphne]' ({error})"
+    ) from error
 
 HOST = "testserver"
 """The host of Django's test client, which ALLOWED_HOSTS contains during tests."""

@@ -637,7 +637,7 @@ def test_a_page_whose_server_accepts_no_websockets_stops_and_names_the_fix(
     expect(page.locator(".cm-unsent .cm-text")).to_have_text("not lost")
     assert 5 <= len(opened) <= 6
     [details] = [text for text in logged if text.startswith("chatmemory: ")]
-    assert 'put "daphne" first in INSTALLED_APPS' in details
+    assert 'install the extra "daphne" and put "daphne" first in INSTALLED_APPS' in details
     assert "chatmemory.routing.websocket_urlpatterns" in details
     assert server.address in details
 

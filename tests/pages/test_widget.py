@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import time
 
@@ -204,6 +205,43 @@ def test_messages_that_follow_a_reset_are_not_announced(host):
     script.session(last_seq=3, revision=1, epoch=8)
     Chat(host).expect_rows("two", "2", "three")
     assert host.evaluate("seen") == [3]
+
+
+BUTTON_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>A host</title>
+<script type="module" src="/element/chat.js"></script>
+<chat-memory sockets="/ws/chat/" api="/api/" mode="button" label="Ask us"></chat-memory>"""
+MAX_FILES = 38
+MAX_BYTES = 180 * 1024
+MAX_GZIPPED_BYTES = 63 * 1024
+"""Of the files, each compressed."""
+
+
+def test_the_first_visit_of_a_visitor_loads_few_small_files(host):
+    loaded: list[str] = []
+    host.on("request", lambda request: loaded.append(request.url.removeprefix(f"{SITE}/")))
+    serve(host, BUTTON_PAGE, "")
+    host.get_by_role("button", name="Ask us").click()
+    expect(Chat(host).box).to_be_focused()
+    host.wait_for_load_state("networkidle")
+    files = [FILES / name for name in loaded if name]
+    assert {"chat.js", "chat.css", "widget.js", "widget.css"} <= {file.name for file in files}
+    content = [file.read_bytes() for file in files]  # no calls of the API, which are no files
+    assert len(files) <= MAX_FILES
+    assert sum(map(len, content)) <= MAX_BYTES
+    assert sum(len(gzip.compress(one)) for one in content) <= MAX_GZIPPED_BYTES
+
+
+@pytest.mark.regression
+def test_the_menu_of_an_inline_widget_covers_no_message(host):
+    script = serve(host, HOST_PAGE, HOST_CSS)
+    script.welcome(*replied("one", "1"))
+    Chat(host).expect_rows("one", "1")
+    menu = host.locator(".cm-menu")
+    menu.evaluate("node => { node.hidden = false }")  # this host has given the session
+    first, above = host.locator(".cm-row").first.bounding_box(), menu.bounding_box()
+    assert first
+    assert above
+    assert first["y"] >= above["y"] + above["height"]
 
 
 def test_a_draft_in_a_widget_survives_a_reload(host):

@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 import chatmemory
 from chatmemory import services
 from chatmemory.access.visitors import LOCAL_COOKIE
+from chatmemory.api.visitors import NEEDS_HTTPS
 from chatmemory.models import DatabaseNow, Session, Visitor
 from chatmemory.services import Actor
 from tests.browsers import TIMEOUT_MS, Chat
@@ -526,8 +527,8 @@ def test_a_visitor_chats_on_another_site_without_a_cookie(page, shop_server):
     page.goto(SITE)
     chat = open_panel(page)
     chat.send("no")
-    advice = f'CHATMEMORY["EMBEDS"] must list {SITE} for "shopp".'
-    expect(chat.banner).to_contain_text(f"Your message is kept. {advice}")
+    reason = f"EMBEDS has no 'shopp' with the origin '{SITE}'."
+    expect(chat.banner).to_contain_text(f"Your message is kept. {reason}")
 
     page.goto(OTHER_SITE)  # it uses the same public key
     chat = open_panel(page)
@@ -535,6 +536,26 @@ def test_a_visitor_chats_on_another_site_without_a_cookie(page, shop_server):
     expect(chat.banner).to_contain_text("The chat can't be started now. Your message is kept.")
     assert any(f'EMBEDS"] must list {OTHER_SITE} for "shop"' in line for line in lines)
     assert visitors() == 1
+
+
+@pytest.mark.regression
+def test_without_https_the_widget_on_another_site_shows_the_servers_reason(page, tmp_path):
+    environment = {**database_environment(), "DEBUG": "0"}
+    server = Server(
+        environment, tmp_path / "log", ALLOW_ANONYMOUS=True, EMBEDS={"shop": [SITE]}
+    ).start()
+    lines: list[str] = []
+    page.on("console", lambda line: lines.append(line.text))
+    serve_embed(page, server)
+    body = EMBED_PAGE.format(server.address).replace('"shop"', '"shop" details')
+    page.route(SITE, lambda route: route.fulfill(body=body, content_type="text/html"))
+    page.goto(SITE)
+    chat = open_panel(page)
+    chat.send("not lost")
+    expect(chat.banner).to_contain_text(f"Your message is kept. {NEEDS_HTTPS}")
+    assert any(NEEDS_HTTPS in line for line in lines)
+    assert not any("EMBEDS" in line for line in lines)
+    server.kill()
 
 
 def test_another_embed_of_the_site_does_not_get_the_draft(page, shop_server):

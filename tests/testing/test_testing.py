@@ -146,6 +146,24 @@ def test_without_the_mixin_each_kind_of_test_fails_with_an_error_that_names_it(m
     assert ended.stderr.count(MISSING) >= 3
 
 
+@pytest.mark.slow
+def test_without_daphne_the_sockets_name_the_extra(tmp_path):
+    (tmp_path / "daphne.py").write_text("raise ModuleNotFoundError('No module named daphne')")
+    code = "import django; django.setup(); import chatmemory.testing.sockets"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
+        "DJANGO_SETTINGS_MODULE": "tests.server_settings",
+        "WITHOUT_DAPHNE": "1",
+        "CHATMEMORY": "{}",
+        "REDIS_URL": "",
+    }
+    done = subprocess.run(  # noqa: S603  # our own command line
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "pip install 'django-chatmemory[daphne]'" in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.regression
 @pytest.mark.django_db
 @own_threads

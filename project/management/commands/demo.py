@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from argparse import ArgumentParser
 from contextlib import suppress
@@ -18,6 +19,7 @@ from chatmemory.errors import Archived, Conflict, HistoryCleared
 from project.asgi import application
 from project.demo_data.example_data import is_made, make_example_data
 from project.demo_dialogues import DIALOGUES
+from project.demo_models import model_hint
 
 HOST = "127.0.0.1"
 PORTS = 100
@@ -53,7 +55,9 @@ class Command(BaseCommand):
                 self.stdout.write(f"Port {port} is in use; using {bound}.")
             address = f"http://{HOST}:{bound}"
             self.stdout.write(
-                f"\n  Chat   {address}{reverse('chatmemory:chat')}\n"
+                f"\n  Start  {address}{reverse('home')}\n"
+                "         try the chat, without an account\n\n"
+                f"  Chat   {address}{reverse('chatmemory:chat')}\n"
                 f"         user {user}, password {password}\n"
                 "         or in a terminal: .venv/bin/python manage.py chatmemory_chat "
                 f"{address}/ws/chat/ --user {user}\n\n"
@@ -63,6 +67,9 @@ class Command(BaseCommand):
                 f"         user {operator}, password {operator_password}\n\n"
                 "Ctrl-C ends the demo.\n"
             )
+            hint = model_hint(os.environ)
+            if hint and settings.RESPONDER == settings.DEMO_BOT:
+                self.stdout.write(f"{hint}\n")
             self.stdout.flush()  # a pipe would buffer it
             Server(application, endpoints=[f"fd:fileno={listener.fileno()}"]).run()
 

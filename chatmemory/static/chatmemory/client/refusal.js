@@ -60,7 +60,7 @@ More: ${DOCS}.`);
   console.error(`chatmemory: ${url} was refused ${count} times, while the server answers HTTP. Causes:
 - A gate of the project's own in asgi.py, or a proxy, refuses websockets of this person.
 - A server for WSGI, such as Django's own runserver or gunicorn without a worker class, serves no
-  websockets: put "daphne" first in INSTALLED_APPS, or use uvicorn or daphne.
+  websockets: install the extra "daphne" and put "daphne" first in INSTALLED_APPS, or use uvicorn.
 - asgi.py must route "websocket" to chatmemory.routing.websocket_urlpatterns.
 - A proxy must forward the headers Upgrade and Connection.
 - If the site is below a URL prefix, the address above must begin with it: see FORCE_SCRIPT_NAME.

@@ -135,14 +135,17 @@ export class Access {
       write(this.#nameOf(this.#person), this.#kept);
       if (!this.#listening?.signal.aborted) client.connect();
     } catch (error) {
-      console.error(`chatmemory: the chat can't be started.${this.#advice}`, error);
+      console.error(`chatmemory: the chat can't be started.${this.#adviceOn(error)}`, error);
       this.#report(client, this.#problemOf(client, error));
     }
     this.#isBeginning = false;
   }
 
-  // A browser hides from a page why another site refuses it.
-  get #advice() {
+  /** @param {unknown} error */
+  #adviceOn(error) {
+    const {status = 0, message} = /** @type {{status?: number, message: string}} */ (error);
+    if (status) return ` ${message}`;
+    // A browser hides from a page why another site refuses it.
     if (!this.#embed) return "";
     return ` CHATMEMORY["EMBEDS"] must list ${location.origin} for "${this.#embed}".`;
   }
@@ -172,7 +175,7 @@ export class Access {
       this.problem = null;
       this.#begin(client);
     };
-    const advice = this.#hasDetails ? this.#advice : "";
+    const advice = this.#hasDetails ? this.#adviceOn(error) : "";
     return {text: widgetWords.notStarted + advice, action: widgetWords.tryAgain, act};
   }
 
