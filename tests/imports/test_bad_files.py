@@ -125,6 +125,7 @@ def test_the_conversations_before_the_cut_are_stored(form, run, capsys):
         (gpt(gpt_message("user", "a\ud800b")), "contains U+0000 at position 1"),
         (gpt(gpt_message("user", "a\udc00")), "contains U+0000 at position 1"),
         (gpt(gpt_message("user", "x" * 1_000_001)), "(too_large)"),
+        (gpt(gpt_message("user", "a"), id_="x\0"), "conversation_id contains U+0000"),
         (gpt(gpt_message("user", "a"), id_="x" * 300), "must have at most 200 characters."),
         (claude(claude_message(0, "dog", "a")), "chat_messages[0].sender must be human or"),
         ({"uuid": "x", "chat_messages": 5}, "chat_messages must be a list of objects."),
@@ -249,6 +250,13 @@ def test_ten_errors_without_a_valid_conversation_stop_the_import(run, capsys):
     err = capsys.readouterr().err.splitlines()
     assert len(err) == 11
     assert err[-1] == "Further errors of this kind (bad_shape) are not printed."
+
+
+def test_the_person_must_exist(db, tmp_path):
+    file = tmp_path / "export.json"
+    file.write_bytes(dumped(GOOD))
+    with pytest.raises(CommandError, match="The user of this scope does not exist"):
+        call_command("chatmemory_import", str(file), scope="user:999999", by="o", reason="r")
 
 
 def test_own_scopes_are_only_of_the_format_jsonl(db, tmp_path):
