@@ -45,6 +45,9 @@ DONE = {
 }
 """Names of counts in the report."""
 
+PAGE = 500
+"""Rows that are compared at a time."""
+
 MAX_CHUNK_CHARS = 4_000_000
 MAX_CHUNK_ROWS = 1_000
 """Limits of one INSERT."""
@@ -156,14 +159,16 @@ def _are_equal(session: Session, lines: Sequence[_Line]) -> bool:
     if len(lines) > session.last_seq:
         return False
     columns = ("seq", "client_id", "role", "text", "redacted")
-    rows = Message.stored.filter(session=session, seq__lte=len(lines)).order_by("seq")
+    rows = Message.stored.filter(session=session).order_by("seq").values_list(*columns)
     seen = 0
-    for seq, name, role, text, redacted in rows.values_list(*columns).iterator():
-        line = lines[seq - 1]
-        is_same = (name, role) == (line.id, line.row.role)
-        if not is_same or (not redacted and text != line.row.text):
-            return False
-        seen += 1
+    for low in range(1, len(lines) + 1, PAGE):
+        page = rows.filter(seq__gte=low, seq__lt=min(low + PAGE, len(lines) + 1))
+        for seq, name, role, text, redacted in page:
+            line = lines[seq - 1]
+            is_same = (name, role) == (line.id, line.row.role)
+            if not is_same or (not redacted and text != line.row.text):
+                return False
+            seen += 1
     return seen >= len(lines) - session.stored_from + 1
 
 

@@ -77,7 +77,7 @@ def gpt(*messages: dict[str, Any] | None, id_: str = "g1", **more: Any) -> dict[
     return {**found, "mapping": mapping, **more}
 
 
-def claude_message(number: int, sender: str, text: str = "", **more: Any) -> dict[str, Any]:
+def claude_message(number: int, sender: str, text: Any = "", **more: Any) -> dict[str, Any]:
     """Return a message of Claude, with the one before it as its parent."""
     return {
         "uuid": f"u{number}",
@@ -120,7 +120,7 @@ def webui(*messages: dict[str, Any], id_: str = "o1", **more: Any) -> dict[str, 
     return {**found, "chat": {**chat, **more}}
 
 
-def libre_message(number: int, text: str = "", **more: Any) -> dict[str, Any]:
+def libre_message(number: int, text: Any = "", **more: Any) -> dict[str, Any]:
     """Return a message of LibreChat: of the user if the number is even."""
     is_user = number % 2 == 0
     return {
@@ -134,7 +134,7 @@ def libre_message(number: int, text: str = "", **more: Any) -> dict[str, Any]:
     }
 
 
-def libre(messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+def libre(messages: list[Any], **more: Any) -> dict[str, Any]:
     """Return a conversation of LibreChat."""
     found = {"conversationId": "b1", "endpoint": "openAI", "title": "Weather"}
     return {**found, "branches": False, "recursive": False, "messages": messages, **more}
@@ -142,10 +142,10 @@ def libre(messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
 
 TWO = [("user", "Sun?"), ("assistant", "Rain.")]
 SUN, RAIN = gpt_message("user", "Sun?", at=1), gpt_message("assistant", "Rain.", at=2.5)
-GPT = {"key": "chatgpt:g1", "title": "Weather"}
-CLAUDE = {"key": "claude:k1", "title": "Weather"}
-WEBUI = {"key": "open-webui:o1", "title": "Weather"}
-LIBRE = {"key": "librechat:b1", "title": "Weather"}
+GPT: dict[str, Any] = {"key": "chatgpt:g1", "title": "Weather"}
+CLAUDE: dict[str, Any] = {"key": "claude:k1", "title": "Weather"}
+WEBUI: dict[str, Any] = {"key": "open-webui:o1", "title": "Weather"}
+LIBRE: dict[str, Any] = {"key": "librechat:b1", "title": "Weather"}
 
 HIDDEN = {"is_visually_hidden_from_conversation": True}
 CONTEXT = {"content_type": "user_editable_context", "user_profile": "A", "user_instructions": "B"}

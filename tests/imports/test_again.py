@@ -39,12 +39,11 @@ LONG = [gpt(SUN, RAIN, THANKS)]
 
 
 def texts(owner: Any, key: str = KEY) -> list[str]:
-    at = {"session_key": key, "by": BY, "scope": user_scope(owner)}
-    return [row.text for row in services.read_history(**at).rows]
+    return [row.text for row in services.read_history(**at(owner, key)).rows]
 
 
-def at(owner: Any) -> dict[str, Any]:
-    return {"session_key": KEY, "by": BY, "scope": user_scope(owner)}
+def at(owner: Any, key: str = KEY) -> dict[str, Any]:
+    return {"session_key": key, "by": BY, "scope": user_scope(owner)}
 
 
 def extended(report: dict[str, Any]) -> int:

@@ -52,6 +52,7 @@ def one_error(run, content, capsys, **options) -> str:
     report = json.loads(out)
     assert report["bad"] == 1
     assert report["new"] == Session.objects.count()
+    line: str
     [line] = err.splitlines()
     assert f"({next(iter(report['errors']))})" in line
     return line
@@ -266,7 +267,7 @@ def test_own_scopes_are_only_of_the_format_jsonl(db, tmp_path):
         call_command("chatmemory_import", str(file), own_scopes=True, by="olga", reason="a move")
 
 
-WRONG = (None, True, 7, 1.5, "x", [], [7], {}, {"x": 7})
+WRONG: tuple[object, ...] = (None, True, 7, 1.5, "x", [], [7], {}, {"x": 7})
 
 
 def _paths(value, path=()):

@@ -63,7 +63,8 @@ def importing(file: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[str]
 def imported(file: Path, env: dict[str, str]) -> tuple[dict[str, Any], int]:
     """Run the command to its end; return its report, and its highest memory in bytes."""
     with importing(file, env) as process:
-        out, memory = process.stdout.read().splitlines()
+        printed, _ = process.communicate()
+    out, memory = printed.splitlines()
     report: dict[str, Any] = json.loads(out)
     return report, int(memory) * 1024
 

@@ -171,7 +171,7 @@ def test_a_file_of_another_type_is_named(run, capsys, content, why):
 
 
 def test_an_archive_is_named_where_no_app_reads_it(run):
-    with pytest.raises(CommandError, match="^The file is a ZIP archive; unpack it"):
+    with pytest.raises(CommandError, match=r"^The file is a ZIP archive; unpack it"):
         run(b"PK\3\4\x14\0rest", format="lines")
 
 
