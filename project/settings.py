@@ -33,6 +33,7 @@ INSTALLED_APPS = [
     "rest_framework",
     "chatmemory",
     "chatmemory.statistics",
+    *(["chatmemory.imports"] if find_spec("ijson") else []),  # the extra `imports`
     "project",
     # The description of the REST API, if the extra `openapi` is installed
     *filter(find_spec, ("drf_spectacular", "drf_spectacular_sidecar")),

@@ -206,6 +206,7 @@ def test_the_wheel_contains_templates_static_files_translations_and_the_schema(i
         "templates/chatmemory/session.html",
         "locale/de/LC_MESSAGES/django.mo",
         "locale/de/LC_MESSAGES/djangojs.mo",
+        "imports/files.py",
         "statistics/migrations/0001_initial.py",
         "statistics/static/chatmemory_statistics/statistics.css",
         "statistics/templates/admin/chatmemory_statistics/page.html",

@@ -10,10 +10,12 @@ from chatmemory.formats.exporting import (
     export_sessions,
     write_export,
 )
-from chatmemory.formats.importing import Lines, Outcome, Target, import_lines
+from chatmemory.formats.importing import READERS, FileReader, Lines, Outcome, Target, import_lines
 
 __all__ = [
     "FORMATS",
+    "READERS",
+    "FileReader",
     "Format",
     "Lines",
     "Outcome",

@@ -19,13 +19,8 @@ OPENAI_ROLES = {role: role for role in codec.ROLES} | {"developer": "system", "f
 _IGNORED = {"tools", "functions", "parallel_tool_calls"}
 """Fields of a line in OpenAI's format that are not part of the conversation."""
 
-_PRODUCTS = {
-    "mapping": "ChatGPT",
-    "chat_messages": "Claude",
-    "chat": "Open WebUI",
-    "conversationId": "LibreChat",
-}
-"""Products by a field of the conversations that they export."""
+_FOREIGN = {"mapping", "chat_messages", "chat", "conversationId"}
+"""Fields of the conversations of ChatGPT, Claude, Open WebUI and LibreChat."""
 
 Message = dict[str, object]
 
@@ -54,8 +49,8 @@ def read_dialogue(value: object) -> Dialogue:
     Raises BadInput.
     """
     match value:
-        case dict() if product := next(filter(None, map(_PRODUCTS.get, value)), None):
-            message = f"This is a conversation of {product}; convert it to an id and turns first."
+        case dict() if not _FOREIGN.isdisjoint(value):
+            message = "This is a conversation of another product; see docs/bring-your-chats.md."
             raise BadInput(message, code="bad_shape")
         case {"id": str(id_), "turns": [_, *_] as turns}:
             messages = [_parse_message(turn, f"turns[{index}]") for index, turn in enumerate(turns)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import chain, count
 from typing import Any, BinaryIO
@@ -69,6 +69,10 @@ class Outcome:
     derived: int = 0
     """Rows of other apps in the file; they are not imported, since their apps make them again."""
     error: ChatMemoryError | None = None
+    place: str = ""
+    """Where in the file the session is, for error texts; by default its line."""
+    more: Mapping[str, int] = field(default_factory=dict)
+    """Further counts for the report, such as of what was not kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,19 @@ class Target:
     dry_run: bool = False
     """Check all lines and store nothing."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReader:
+    """How an app imports files of other formats."""
+
+    recognizes: Callable[[BinaryIO], bool]
+    """Whether a file is of one of its formats. It leaves the stream at the beginning."""
+    read: Callable[[BinaryIO, str | None, Target], Iterator[Outcome]]
+    """Import a file in the named format, or in the one that is recognized. Raises BadInput."""
+
+
+READERS: dict[str, FileReader] = {}
+"""By the names of their formats, for `--format`. An app adds its own in its `ready()`."""
 
 TYPES = ("session", "turn", "message", "feedback", "withdrawn", "derived", "end")
 """The types of the lines that an export in the format `jsonl` writes."""

@@ -59,7 +59,7 @@ def store_title(*, session: Session, title: str) -> bool:
     Does nothing if the session got a title, a hold or a new epoch since then, or if messages that
     the title may name were redacted, trimmed or superseded. Raises MemoryUnavailable.
     """
-    line = _one_line(title)
+    line = one_line(title)
     if not line:
         return False
     with locked_transaction():
@@ -88,7 +88,8 @@ def _may_get_title(session: Session) -> bool:
     return not Message.objects.filter(session=session, redacted=True).exists()
 
 
-def _one_line(title: str) -> str:
+def one_line(title: str) -> str:
+    """Return a title as one line of visible characters; empty if it has none."""
     line = codec.label(" ".join(title[:MAX_READ_CHARS].split()), MAX_TITLE_CHARS).strip()
     return "" if codec.is_blank(line) else line
 

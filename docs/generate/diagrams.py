@@ -10,7 +10,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent.parent
 
 RESPONSIBILITIES = {
-    "statistics": "an optional app: figures of each day",
+    "statistics | imports": "optional apps: figures of each day; chats of other products",
     "testing": "the memory contract, fakes and fixtures for hosts",
     "apps": "ready()",
     "receivers": "connects signals to hub and runner",

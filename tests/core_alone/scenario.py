@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from io import StringIO
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import django
 import pytest
@@ -13,7 +15,7 @@ django.setup()
 
 from django.contrib.auth.models import User  # noqa: E402
 from django.core.exceptions import ImproperlyConfigured  # noqa: E402
-from django.core.management import call_command, get_commands  # noqa: E402
+from django.core.management import CommandError, call_command, get_commands  # noqa: E402
 from django.db import connection  # noqa: E402
 from django.test import Client, override_settings  # noqa: E402
 
@@ -22,9 +24,9 @@ from chatmemory.models import Maintenance, Message, Session, installed_models  #
 from tests.admin.visits import talk_of  # noqa: E402
 
 
-def run(name: str, **options: object) -> str:
+def run(name: str, *arguments: str, **options: object) -> str:
     output = StringIO()
-    call_command(name, stdout=output, stderr=output, **options)
+    call_command(name, *arguments, stdout=output, stderr=output, **options)
     return output.getvalue()
 
 
@@ -64,10 +66,17 @@ with override_settings(CHATMEMORY={"UNDO_DAYS": 0}):
 run("chatmemory_erase", owner="ann", by="root", reason="asked")
 assert not Session.objects.exists()
 assert not Message.stored.exists()
+with NamedTemporaryFile(suffix=".json") as file:
+    Path(file.name).write_text('{"id": "a", "mapping": {}}')
+    with pytest.raises(CommandError, match="1 invalid line skipped"):
+        run("chatmemory_import", file.name, owner="root", by="root", reason="asked")
+assert not Session.objects.exists()
+
 for name in ("expire", "check", "audit_verify", "recover", "roles"):
     run(f"chatmemory_{name}")
 assert {*Maintenance.objects.values_list("name", flat=True)} == {*Maintenance.Task.values}
-assert not [name for name in sys.modules if name.startswith("chatmemory.statistics")]
+apps = ("chatmemory.imports", "chatmemory.statistics", "ijson")
+assert not [name for name in sys.modules if name.startswith(apps)]
 
 # Otherwise Django adds the models to the app chatmemory, which contains the package.
 with pytest.raises(ImproperlyConfigured, match=r"Add chatmemory\.statistics to"):

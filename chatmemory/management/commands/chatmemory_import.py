@@ -1,4 +1,4 @@
-"""The command that imports sessions from JSON lines."""
+"""The command that imports sessions from JSON lines, or from files that other apps read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,6 +36,7 @@ class Counts:
     skipped: int = 0
     derived: int = 0
     bad: int = 0
+    more: dict[str, int] = field(default_factory=dict)
 
     @property
     def read(self) -> int:
@@ -48,17 +49,20 @@ class Counts:
         self.bad += outcome.error is not None
         self.skipped += outcome.is_skipped
         self.derived += outcome.derived
+        for name, number in outcome.more.items():
+            self.more[name] = self.more.get(name, 0) + number
         if outcome.error is None and not outcome.is_skipped:
             self.new += outcome.is_new
             self.existing += not outcome.is_new
 
     def __str__(self) -> str:
-        skipped = f"; {self.skipped:,} skipped (purged)" if self.skipped else ""
+        skipped = f"; {self.skipped:,} skipped" if self.skipped else ""
         derived = f"; {self.derived:,} rows of other apps ignored" if self.derived else ""
+        more = "".join(f"; {name}: {number:,}" for name, number in self.more.items())
         return (
             f"{counted(self.new + self.existing, 'conversation')}, "
             f"{counted(self.messages, 'message')}; "
-            f"{self.new:,} new, {self.existing:,} already stored{skipped}{derived}"
+            f"{self.new:,} new, {self.existing:,} already stored{skipped}{derived}{more}"
         )
 
 
@@ -69,7 +73,7 @@ class Command(ReportingCommand):
         "Import conversations from JSON lines: the output of chatmemory_export (jsonl, openai, "
         'langchain), or {"id": "7", "turns": [{"role": "user", "text": "Hi"}]} with the roles user '
         "(or human), assistant (or ai) and system. After a failure, run it again: conversations "
-        "that are already stored are not stored again."
+        "that are already stored are not stored again. docs/transfer.md lists more formats."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -88,7 +92,12 @@ class Command(ReportingCommand):
         parser.add_argument(
             "--prefix",
             help="store under PREFIX:key; by default the format jsonl has no prefix, and other "
-            "formats use the file name without its suffix",
+            "formats use the file name without its suffix, or the name of the product",
+        )
+        parser.add_argument(
+            "--format",
+            choices=["lines", *sorted(formats.READERS)],
+            help="the format of the file; by default it is recognized",
         )
         add_actor_arguments(parser)
         parser.add_argument(
@@ -102,6 +111,7 @@ class Command(ReportingCommand):
         owner: str | None = None,
         scope: str | None = None,
         prefix: str | None,
+        format: str | None = None,
         by: str,
         reason: str,
         dry_run: bool,
@@ -125,40 +135,48 @@ class Command(ReportingCommand):
         with _open_file(file) as stream:
             size = _stream_size(stream)
             lines = Lines(stream)
+            reader = formats.READERS.get(format or "") or next(
+                (one for one in formats.READERS.values() if not format and one.recognizes(stream)),
+                None,
+            )
+            if reader is None:
+                outcomes = formats.import_lines(_without_query_log(lines), target=target)
+            else:
+                outcomes = reader.read(stream, format, target)
             try:
-                for outcome in formats.import_lines(_without_query_log(lines), target=target):
+                for outcome in outcomes:
+                    reset_queries()  # with DEBUG, Django keeps the last 9,000 statements
                     counts.add(outcome)
                     if outcome.error is not None:
                         self.bar.clear()
-                        self._report_error(outcome.line, outcome.error, errors)
+                        self._report_error(outcome, outcome.error, errors)
                         if errors[outcome.error.code] == MAX_ERRORS and not counts.read:
                             break
-                    self.bar.show(
-                        lines.number if size is None else stream.tell(), size, str(counts)
-                    )
+                    self.bar.show(stream.tell() if size else outcome.line, size, str(counts))
             except BadInput as error:
                 raise CommandError(str(error)) from error
             except ChatMemoryError as error:
-                raise CommandError(
-                    f"Line {lines.number}: {error} Run this again to continue."
-                ) from error
+                place = f"Line {lines.number}: " if reader is None else ""
+                raise CommandError(f"{place}{error} Run this again to continue.") from error
         self.report(
             f"{counts} (nothing was stored)" if dry_run else str(counts),
             **asdict(counts),
+            errors=errors,
             dry_run=dry_run,
         )
+        noun = "line" if reader is None else "conversation"
         if counts.bad >= MAX_ERRORS and not counts.read:
             raise CommandError(
-                "Stopped: no line was valid. docs/transfer.md describes the formats."
+                f"Stopped: no {noun} was valid. docs/transfer.md describes the formats."
             )
         if counts.bad:
-            raise CommandError(f"{counted(counts.bad, 'invalid line')} skipped.")
+            raise CommandError(f"{counted(counts.bad, f'invalid {noun}')} skipped.")
 
-    def _report_error(self, line: int, error: ChatMemoryError, errors: Counter[str]) -> None:
+    def _report_error(self, outcome: Outcome, error: ChatMemoryError, errors: Counter[str]) -> None:
         """Print an error, unless MAX_ERRORS of its code were printed."""
         errors[error.code] += 1
         if errors[error.code] <= MAX_ERRORS:
-            self.stderr.write(f"Line {line}: {error}")
+            self.stderr.write(f"{outcome.place or f'Line {outcome.line}'}: {error}")
         if errors[error.code] == MAX_ERRORS:
             self.stderr.write(f"Further errors of this kind ({error.code}) are not printed.")
 

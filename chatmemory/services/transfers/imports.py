@@ -80,7 +80,7 @@ def is_imported(*, session_key: str, created_at: datetime, by: Actor, scope: str
     """
     scope = scope_for(by, scope)
     check_session_key(session_key)
-    _check_scope(scope)
+    check_destination(scope)
     found = Session.objects.filter(scope=scope, key=session_key)
     stored = durably(found.values_list("created_at", flat=True).first, is_repeatable=True)
     if stored not in (None, created_at):
@@ -134,7 +134,8 @@ def begin_import(
     )
 
 
-def _check_scope(scope: str) -> None:
+def check_destination(scope: str) -> None:
+    """Check that sessions can be imported into this scope. Raises BadInput."""
     if len(importing_scope(scope)) > MAX_SCOPE_CHARS or scope.startswith(INTERNAL_PREFIXES):
         raise BadInput("Nothing can be imported into this scope.", field="scope")
     owner, users = owner_of(scope), on_primary(get_user_model())

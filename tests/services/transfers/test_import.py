@@ -123,10 +123,10 @@ def test_a_dry_run_stores_nothing_and_prints_what_would_be_imported(run):
         ("[]", "must be an object"),
         ('{"messages": [{"role": "user", "content": "x"}], "model": "m"}', "Unknown field model"),
         ('{"messages": [{"role": "user", "content": "x"}], "id": 7}', "id must be"),
-        ('{"title": "a", "mapping": {}}', "conversation of ChatGPT; convert it"),
-        ('{"uuid": "a", "chat_messages": []}', "conversation of Claude; convert it"),
-        ('{"id": "a", "chat": {}}', "conversation of Open WebUI; convert it"),
-        ('{"conversationId": "a", "messages": [1]}', "conversation of LibreChat; convert it"),
+        ('{"title": "a", "mapping": {}}', "conversation of another product; see docs"),
+        ('{"uuid": "a", "chat_messages": []}', "conversation of another product; see docs"),
+        ('{"id": "a", "chat": {}}', "conversation of another product; see docs"),
+        ('{"conversationId": "a", "messages": [1]}', "conversation of another product; see docs"),
         ('{"turns": [{"role": "ai", "text": "x"}]}', "must be an object"),
         ('{"id": 7, "turns": [{"role": "ai", "text": "x"}]}', "must be an object"),
         ('{"id": "7", "turns": []}', "must be an object"),
@@ -155,7 +155,6 @@ def test_a_bad_line_is_reported_and_the_others_are_imported(run, capsys, bad, wh
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"PK\3\4\x14\0rest", "a ZIP archive; unpack it"),
         (b"\x1f\x8b\x08\0rest", "compressed by gzip"),
         (line("7", "a").encode("utf-16"), "in UTF-16; convert it to UTF-8"),
         (line("7", "a").encode("utf-16-be"), "in UTF-16; convert it to UTF-8"),
@@ -163,7 +162,7 @@ def test_a_bad_line_is_reported_and_the_others_are_imported(run, capsys, bad, wh
         (b"SQLite format 3\0", "a database of SQLite"),
         (b"%PDF-1.7", "a PDF document"),
     ],
-    ids=["zip", "gzip", "utf-16", "utf-16-be", "html", "sqlite", "pdf"],
+    ids=["gzip", "utf-16", "utf-16-be", "html", "sqlite", "pdf"],
 )
 def test_a_file_of_another_type_is_named(run, capsys, content, why):
     with pytest.raises(CommandError, match=f"^The file is {why}"):
@@ -177,6 +176,11 @@ def test_a_file_without_a_conversation_is_an_error(run, capsys, content):
         run(content)
     assert caught.value.__cause__.code == "empty"
     assert capsys.readouterr().out == ""
+
+
+def test_an_archive_is_named_where_no_app_reads_it(run):
+    with pytest.raises(CommandError, match=r"^The file is a ZIP archive; unpack it"):
+        run(b"PK\3\4\x14\0rest", format="lines")
 
 
 @pytest.mark.regression
@@ -780,7 +784,7 @@ def test_purged_and_partially_imported_sessions_are_skipped(run, owner):
     lines = [head(**purged), message(1), message(2), end()]
     half = [head(scope="importing:user:0"), message(1), end(1)]
     out = run(*map(json.dumps, [*lines, *half]), *session_lines("good"))
-    assert out == "1 conversation, 2 messages; 1 new, 0 already stored; 2 skipped (purged)"
+    assert out == "1 conversation, 2 messages; 1 new, 0 already stored; 2 skipped"
     assert list(Session.objects.values_list("key", flat=True)) == ["good"]
 
 

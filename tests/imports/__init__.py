@@ -1,0 +1,1 @@
+"""Tests of the optional app that imports chats of other products."""
