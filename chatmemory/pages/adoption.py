@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from chatmemory import services
@@ -57,6 +57,13 @@ def answer_adoption(request: HttpRequest, by: Actor) -> None:
         request.session[DECLINED] = digest
     elif (offer := _offer_of(request, by)) is not None:
         services.adopt_visitor(by=by, visitor=offer.visitor)
+
+
+def forget_adopted(response: HttpResponse, offer: Adoption | None) -> HttpResponse:
+    """Remove the cookie of a visitor whose chats were moved, so that the note is shown once."""
+    if offer is not None and offer.is_done:
+        visitors.forget_cookie(response)
+    return response
 
 
 def has_declined(request: HttpRequest) -> bool:

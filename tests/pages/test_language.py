@@ -456,15 +456,21 @@ def test_each_paragraph_has_its_own_direction_and_code_is_from_left_to_right(pag
 @pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.slow
-def test_a_narrow_page_from_right_to_left_fits_and_its_arrow_points_back(page):
+def test_a_narrow_page_from_right_to_left_fits_and_its_list_is_at_the_right(page):
     page.set_viewport_size({"width": 390, "height": 800})
     open_chat(page, ["مرحبا", "| " + "long " * 30 + "|\n| --- |\n| b |"], language="ar")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
-    back = page.locator(".cm-back").first
-    assert back.evaluate("node => getComputedStyle(node).transform").startswith("matrix(-1,")
-    box = back.bounding_box()
+    opener = page.get_by_role("button", name="Chats")
+    box = opener.bounding_box()
     assert box
     assert box["x"] > 300
+    opener.click()
+    drawer = page.locator(".cm-aside")
+    expect(drawer).to_have_css("translate", "0px")
+    box = drawer.bounding_box()
+    assert box
+    assert box["x"] + box["width"] == 390
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 @pytest.mark.browser

@@ -13,6 +13,8 @@ IMPORT = re.compile(r'^(?:import|export|\}) .*?"(\.[^"]+)";$', re.MULTILINE)
 MAX_BYTES = 130 * 1024
 MAX_GZIPPED_BYTES = 40 * 1024
 """Of all files in one archive."""
+MAX_WIDGET_FILES = 37
+MAX_WIDGET_BYTES = 175 * 1024
 
 
 def imported_by(path: Path, known: set[Path]) -> set[Path]:
@@ -28,11 +30,21 @@ def test_script_and_style_of_the_chat_page_are_small():
     scripts: set[Path] = set()
     for name in ("element/chat.js", "list/chats.js"):
         imported_by((FILES / name).resolve(), scripts)
-    files = [*sorted(scripts), FILES / "element/chat.css", FILES / "list/chats.css"]
+    styles = ("element/chat.css", "list/chats.css", "shared/frame.css")
+    files = [*sorted(scripts), *(FILES / name for name in styles)]
     names = {file.name for file in files}
     assert {"chat.js", "chat-words.js", "view.js", "reply.js", "outbox.js", "ids.js"} <= names
     assert {"chats.js", "marks.js"} <= names
-    assert {"chatmemory-rest.js", "list.js"}.isdisjoint(names)
+    assert {"chatmemory-rest.js", "list.js", "menu.css", "drawer.js"}.isdisjoint(names)
     content = b"".join(file.read_bytes() for file in files)
     assert len(content) <= MAX_BYTES
     assert len(gzip.compress(content)) <= MAX_GZIPPED_BYTES
+
+
+def test_script_and_style_of_the_widget_are_small():
+    scripts: set[Path] = set()
+    for name in ("element/chat.js", "widget/widget.js"):
+        imported_by((FILES / name).resolve(), scripts)
+    files = [*sorted(scripts), FILES / "element/chat.css", FILES / "widget/widget.css"]
+    assert len(files) <= MAX_WIDGET_FILES
+    assert sum(file.stat().st_size for file in files) <= MAX_WIDGET_BYTES
