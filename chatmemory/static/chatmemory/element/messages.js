@@ -235,11 +235,16 @@ export class MessageNodes {
     this.#hooks.onLoad();
   }
 
-  /** The streamed texts, and a line for what else the run does. */
-  drawRun() {
-    const {session, streams, activity} = this.#client;
+  /**
+   * The streamed texts, and a line for what else the run does.
+   *
+   * @param {boolean | undefined} isShown whether a step shows the running tool
+   */
+  drawRun(isShown) {
+    const {session, streams} = this.#client;
+    const activity = this.#client.activity.filter(({kind}) => !isShown || kind !== "tool");
     const texts = [...streams.values()].map((stream) => this.#streamNode(stream));
-    if (!session?.running || (texts.length && !activity.length)) return texts;
+    if (!session?.running || ((isShown || texts.length) && !activity.length)) return texts;
     const node = this.#node("activity", () => {
       const made = article("assistant");
       made.classList.add("cm-activity");
