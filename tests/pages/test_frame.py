@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import pytest
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
@@ -26,7 +28,11 @@ IN_BROWSER = [pytest.mark.browser, pytest.mark.slow]
 kept, server, login = test_browser.kept, test_browser.server, test_browser.login
 browser, desk = test_browser.browser, test_browser.desk
 
-PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+PHONE: dict[str, Any] = {
+    "viewport": {"width": 390, "height": 844},
+    "is_mobile": True,
+    "has_touch": True,
+}
 PASSWORD = "a long password"
 CHAT = path("chat/", include("chatmemory.urls"))
 HOME = path("", RedirectView.as_view(url="chat/"), name="home")  # in a template of the demo
@@ -110,7 +116,7 @@ class TestTheMenu:
 def urls(*patterns) -> ModuleType:
     """Return the URLs of a project with the chat pages."""
     module = ModuleType("urls_of_a_project")
-    module.urlpatterns = [CHAT, HOME, *patterns]
+    vars(module)["urlpatterns"] = [CHAT, HOME, *patterns]
     return module
 
 
@@ -169,13 +175,13 @@ def test_sign_out_posts_the_csrf_token(tab, settings, pattern, setting, address)
 
 
 @pytest.fixture
-def phone(launch, chromium, tab) -> Page:
+def phone(tab: Page) -> Iterator[Page]:
     """A phone with a chat."""
-    context = tab.context.browser.new_context(**PHONE)
-    page: Page = context.new_page()
-    open_chat(page, TALK)
-    yield page
-    context.close()
+    assert tab.context.browser
+    with tab.context.browser.new_context(**PHONE) as context:
+        page = context.new_page()
+        open_chat(page, TALK)
+        yield page
 
 
 def swipe(page: Page, start: tuple[int, int], end: tuple[int, int]) -> None:

@@ -306,7 +306,8 @@ def step(name: str = "suche", *, is_running: bool = False, **result: Any) -> Ste
     columns = {"seq": 1, "revision": 0, "text": "ja", "is_cut": True, "failed": False}
     marks = {"redacted": True, "quarantined": True}
     found = ResultEntry(**{**columns, **marks, **result}) if result else None
-    return StepEntry(name=name, args="{}", args_cut=True, result=found, is_running=is_running)
+    place: dict[str, Any] = {"seq": 1, "key": "1.0.0", "args": "{}", "args_cut": True}
+    return StepEntry(name=name, result=found, is_running=is_running, **place)
 
 
 def words_of(html: str) -> set[str]:
@@ -324,6 +325,7 @@ def test_no_word_of_a_message_is_english_in_german(vocabulary):
             stored(status="interrupted"),
             stored(redacted=True, quarantined=True, is_cut=True),
             stored(steps=steps(step(), step(is_running=True), step("", text="ja"), reasoning="ja")),
+            stored(steps=steps(step(failed=True), step("", text="ja"))),
             stored(role="tool", steps=steps(step(failed=True))),
             stored(html=markdown("| ja |\n| --- |\n\n```\nja\n```\n\n![ja](x) ![](x)")),
         ]
