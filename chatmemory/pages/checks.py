@@ -173,8 +173,10 @@ def check_logout_url(
     app_configs: Sequence[AppConfig] | None, **_: Any
 ) -> list[checks.CheckMessage]:
     """Warn if LOGOUT_URL does not resolve to a path of this site."""
+    if not (_are_pages_mounted() and isinstance(getattr(settings, "CHATMEMORY", {}), dict)):
+        return []
     url = chat_settings.LOGOUT_URL
-    if not _are_pages_mounted() or url is None or ("//" not in str(url) and _is_found(str(url))):
+    if url is None or ("//" not in str(url) and _is_found(str(url))):
         return []
     return [
         checks.Warning(
