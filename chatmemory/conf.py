@@ -399,6 +399,12 @@ class Settings:
     `scheme://host[:port]`, such as for templates of your own. The origin of the static files is
     always allowed. The pages add the origins to their Content-Security-Policy."""
 
+    LOGOUT_URL = Setting[str | None](None)
+    """Where *Sign out* on the chat pages leads: the name of a view, such as `members:sign_out`, or
+    a path of this site. None tries the usual names: `logout`, `account_logout` of allauth, and
+    `logout` in the namespaces `accounts`, `auth` and `users`. It gets a POST with the CSRF token.
+    """
+
     SENDS_PER_MINUTE = Setting[int | str | None](30)
     """Maximum messages of one person per minute, over websockets and REST; None for no limit, or
     the dotted path of a function from the Actor to one of these. Counted in Django's cache."""

@@ -11,7 +11,8 @@ app_name = "chatmemory"
 
 urlpatterns = [
     # Keys cannot contain a tilde.
-    path("", chats.chat_list, name="chat"),
+    path("", views.new_session, name="chat"),
+    path("~all/", chats.chat_list, name="all"),
     path("~archived/", chats.chat_list, {"archived": True}, name="archived"),
     path("~deleted/", chats.removed_list, name="removed"),
     path("~deleted/<int:undo>/restore/", chats.restore, name="restore"),

@@ -112,3 +112,11 @@ class Chat:
 
     def expect_rows(self, *texts: str) -> None:
         expect(self.rows.locator(".cm-text")).to_have_text(list(texts))
+
+
+def open_account(page: Page) -> Locator:
+    """Open the menu of the account."""
+    page.get_by_role("button", name="Account").click()
+    menu = page.get_by_role("navigation", name="Account")
+    expect(menu).to_be_visible()
+    return menu

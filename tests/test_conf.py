@@ -75,6 +75,7 @@ DEFAULTS: dict[str, object] = {
     "LOCK_TIMEOUT": 2,
     "IMAGE_ORIGINS": (),
     "ASSET_ORIGINS": (),
+    "LOGOUT_URL": None,
     "SENDS_PER_MINUTE": 30,
 }
 DURATIONS = [name for name, setting in vars(Settings).items() if isinstance(setting, Duration)]

@@ -8,7 +8,7 @@ CORE = Path(__file__).resolve().parent.parent / "chatmemory"
 APART = ("imports", "statistics", "testing")
 """Optional apps, and tools for the tests of hosts."""
 
-MAX_LINES = 51_350
+MAX_LINES = 52_900
 """Physical lines of Python; the goal is 45,000. Say why in the commit that raises it."""
 
 

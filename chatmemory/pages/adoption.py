@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from chatmemory import services
@@ -33,7 +33,9 @@ class Adoption:
 
 def adoption_of(request: HttpRequest, by: Actor) -> Adoption | None:
     """Return what the page shows; None if there is nothing to ask, or the user has declined."""
-    offer = None if has_declined(request) else _offer_of(request, by)
+    if by.real is not None or has_declined(request):
+        return None
+    offer = _offer_of(request, by)
     if offer is None or not (offer.sessions or offer.is_done):
         return None
     titles = [title_of(each.title, each.text) for each in offer.sessions]
@@ -57,6 +59,13 @@ def answer_adoption(request: HttpRequest, by: Actor) -> None:
         request.session[DECLINED] = digest
     elif (offer := _offer_of(request, by)) is not None:
         services.adopt_visitor(by=by, visitor=offer.visitor)
+
+
+def forget_adopted(response: HttpResponse, offer: Adoption | None) -> HttpResponse:
+    """Remove the cookie of a visitor whose chats were moved, so that the note is shown once."""
+    if offer is not None and offer.is_done:
+        visitors.forget_cookie(response)
+    return response
 
 
 def has_declined(request: HttpRequest) -> bool:

@@ -13,9 +13,8 @@ from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.http import conditional_page
 
 from chatmemory import codec, services
-from chatmemory.access import visitors
 from chatmemory.errors import NotFound
-from chatmemory.pages.adoption import adoption_of, answer_adoption
+from chatmemory.pages.adoption import adoption_of, answer_adoption, forget_adopted
 from chatmemory.pages.base import Done, action, guarded, number, page, reader, writer
 from chatmemory.pages.listing import (
     CHATS_PER_PAGE,
@@ -66,11 +65,8 @@ def chat_list(request: HttpRequest, *, archived: bool = False) -> HttpResponse:
     if "part" in request.GET:
         return render(request, "chatmemory/_chats.html", context)
     offer = adoption_of(request, actor)
-    context |= {"undo": undo_of(request, actor), "adoption": offer}
-    response = render(request, "chatmemory/sessions.html", context)
-    if offer is not None and offer.is_done:
-        visitors.forget_cookie(response)  # so that the note is shown once
-    return response
+    context |= {"undo": undo_of(request, actor), "adoption": offer, "person": actor}
+    return forget_adopted(render(request, "chatmemory/sessions.html", context), offer)
 
 
 @csrf_protect
@@ -114,7 +110,7 @@ def pin(request: HttpRequest, key: str, *, pinned: bool) -> Done:
     """Pin or unpin a chat."""
     actor = writer(request)
     services.update_session(session_key=codec.key_of_address(key), by=actor, pinned=pinned)
-    return Done(to=reverse("chatmemory:chat"))
+    return Done(to=reverse("chatmemory:all"))
 
 
 @action
@@ -122,7 +118,7 @@ def archive(request: HttpRequest, key: str) -> Done:
     """Close a chat for new messages."""
     actor = writer(request)
     services.archive_session(session_key=codec.key_of_address(key), by=actor, reason=BY_OWNER)
-    return Done(to=reverse("chatmemory:chat"))
+    return Done(to=reverse("chatmemory:all"))
 
 
 @action
@@ -142,7 +138,7 @@ def delete(request: HttpRequest, key: str) -> Done:
         "undo": reverse("chatmemory:restore", args=[entry.pk]),
         "next": f"{reverse('chatmemory:new')}?undo={entry.pk}",
     }
-    return Done(to=f"{reverse('chatmemory:chat')}?undo={entry.pk}", fields=fields)
+    return Done(to=f"{reverse('chatmemory:all')}?undo={entry.pk}", fields=fields)
 
 
 @action
@@ -176,7 +172,7 @@ def _chat(key: str, actor: Actor) -> Chat:
 
 
 def _list_of(chat: Chat) -> str:
-    return reverse("chatmemory:archived" if chat.is_archived else "chatmemory:chat")
+    return reverse("chatmemory:archived" if chat.is_archived else "chatmemory:all")
 
 
 def _removed_chat(removed: Removed) -> RemovedChat:

@@ -30,6 +30,7 @@ from django.utils import translation
 from django.utils.module_loading import import_string
 
 from chatmemory import startup
+from chatmemory.conf import settings as chat_settings
 from chatmemory.csp import static_origins
 
 SOCKET_HINT = (
@@ -182,6 +183,25 @@ def _is_found_now(url: str, language: str | None) -> bool:
     # LocaleMiddleware redirects an unknown address to that with the prefix of the language.
     paths = (path, f"/{language}{path}")
     return address.startswith(prefix) and any(map(is_valid_path, paths))
+
+
+@checks.register
+def check_logout_url(
+    app_configs: Sequence[AppConfig] | None, **_: Any
+) -> list[checks.CheckMessage]:
+    """Warn if LOGOUT_URL does not resolve to a path of this site."""
+    if not (_are_pages_mounted() and isinstance(getattr(settings, "CHATMEMORY", {}), dict)):
+        return []
+    url = chat_settings.LOGOUT_URL
+    if url is None or ("//" not in str(url) and is_known_url(str(url))):
+        return []
+    return [
+        checks.Warning(
+            f"CHATMEMORY['LOGOUT_URL'] {str(url)!r} is neither a view name nor a path of the site.",
+            hint="Without it the chat pages have no Sign out. None tries the usual names of views.",
+            id="chatmemory.W049",
+        )
+    ]
 
 
 @checks.register

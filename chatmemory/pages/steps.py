@@ -7,6 +7,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from django.utils.formats import number_format
+from django.utils.translation import gettext as _
+
 from chatmemory.codec import Steps
 from chatmemory.models import StoredMessage
 from chatmemory.rendering.budget import Share
@@ -15,6 +18,7 @@ from chatmemory.rendering.text import visible
 
 MAX_TEXT_CHARS = 30_000
 """The page truncates longer messages, with a link to the whole message."""
+MIN_SECONDS = 0.1
 MAX_PAGE_CHARS = 300_000
 """Maximum characters of all steps of a page; those of the oldest messages are truncated first."""
 
@@ -34,14 +38,20 @@ class ResultEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEntry:
-    """A tool call with its result, as the page shows it."""
+    """A tool call with its result, or what a model thought before it, as the page shows it."""
 
+    seq: int
+    """Of the message with the call."""
+    key: str
     name: str
     """Empty for a result without a name whose call is not on the page."""
     args: str
+    """Of reasoning, the text."""
     args_cut: bool
-    result: ResultEntry | None
-    is_running: bool
+    result: ResultEntry | None = None
+    is_running: bool = False
+    is_thought: bool = False
+    duration: str = ""
 
     @property
     def state(self) -> str:
@@ -58,7 +68,22 @@ class RowSteps:
     reasoning: str
     reasoning_cut: bool
     entries: list[StepEntry]
-    """Its tool calls; of a tool's message, its result."""
+    """Its tool calls, and those of the messages without text that follow; a tool's own result."""
+
+    @property
+    def tools(self) -> list[StepEntry]:
+        """The calls, without reasoning."""
+        return [entry for entry in self.entries if not entry.is_thought]
+
+    @property
+    def running(self) -> str:
+        """The name of a running tool."""
+        return next((entry.name for entry in self.tools if entry.state == "running"), "")
+
+    @property
+    def failed(self) -> int:
+        """How many tools have failed."""
+        return sum(entry.state == "failed" for entry in self.tools)
 
     def __bool__(self) -> bool:
         return bool(self.reasoning or self.entries)
@@ -81,7 +106,7 @@ def steps_of_rows(
         for row in reversed(rows)
         if row.seq not in folded
     }
-    return dict(reversed(steps.items()))
+    return _grouped(rows, dict(reversed(steps.items())))
 
 
 def whole_text(row: StoredMessage) -> str:
@@ -107,6 +132,32 @@ class _Room:
             shown = visible(shown if self._share.is_spent() else indented(shown))
         self._chars = max(0, self._chars - len(shown))
         return shown, len(text) > max_chars
+
+
+def _grouped(rows: Sequence[StoredMessage], steps: dict[int, RowSteps]) -> dict[int, RowSteps]:
+    """Move the steps of a message without text to the one that it continues."""
+    head: StoredMessage | None = None
+    for row in rows:
+        if (found := steps.get(row.seq)) is None:
+            continue  # a result
+        if head is not None and found.entries and _continues(row, head):
+            steps[head.seq].entries.extend([*_thought(row, found), *found.entries])
+            del steps[row.seq]
+        else:
+            head = row if found.entries else None
+    return steps
+
+
+def _continues(row: StoredMessage, head: StoredMessage) -> bool:
+    is_bare = row.role == "tool" or not (row.text or row.redacted or row.status != "complete")
+    return is_bare and row.turn_client_id == head.turn_client_id
+
+
+def _thought(row: StoredMessage, steps: RowSteps) -> list[StepEntry]:
+    text, is_cut = steps.reasoning, steps.reasoning_cut
+    key = f"{row.seq}.{row.revision}.thought"
+    entry = StepEntry(seq=row.seq, key=key, name="", args=text, args_cut=is_cut, is_thought=True)
+    return [entry] if text else []
 
 
 _Place = tuple[int, int]
@@ -140,11 +191,14 @@ def _row_steps(
         result = results.get((row.seq, index))
         args, is_cut = room.show(call.args, partial(formatted_args, is_cut=call.cut))
         entry = StepEntry(
+            seq=row.seq,
+            key=f"{row.seq}.{row.revision}.{index}",
             name=visible(call.name),
             args=args,
             args_cut=call.cut or is_cut,
             result=_result_entry(result, found[result.seq], room) if result else None,
             is_running=running is not None and row.turn_client_id == running,
+            duration=_duration(row, result) if result else "",
         )
         entries.append(entry)
     reasoning, is_cut = room.show(steps.reasoning.text) if steps.reasoning else ("", False)
@@ -159,7 +213,16 @@ def _step_of_result(row: StoredMessage, steps: Steps, room: _Room) -> StepEntry:
     """Return the step for a result whose call is not on the page."""
     name = visible(steps.result.name) if steps.result else ""
     result = _result_entry(row, steps, room)
-    return StepEntry(name=name, args="", args_cut=False, result=result, is_running=False)
+    key = f"{row.seq}.{row.revision}.0"
+    return StepEntry(seq=row.seq, key=key, name=name, args="", args_cut=False, result=result)
+
+
+def _duration(call: StoredMessage, result: StoredMessage) -> str:
+    """Return how long a tool ran; empty below 0.1 s, as for messages that were stored together."""
+    seconds = round((result.created_at - call.created_at).total_seconds(), 1)
+    if seconds < MIN_SECONDS:
+        return ""
+    return _("%(seconds)s s") % {"seconds": number_format(seconds if seconds % 1 else int(seconds))}
 
 
 def _result_entry(row: StoredMessage, steps: Steps, room: _Room) -> ResultEntry:

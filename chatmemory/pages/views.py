@@ -19,6 +19,7 @@ from chatmemory import codec, services
 from chatmemory.conf import settings as chat_settings
 from chatmemory.errors import NotFound
 from chatmemory.models import StoredMessage
+from chatmemory.pages.adoption import adoption_of, forget_adopted
 from chatmemory.pages.base import number, page, reader
 from chatmemory.pages.chats import undo_of
 from chatmemory.pages.console import console_links
@@ -79,7 +80,12 @@ class MessageEntry:
 
 @page
 def new_session(request: HttpRequest) -> HttpResponse:
-    """Redirect to the page of a new key; the first message creates the session."""
+    """Redirect to the page of a new key; the first message creates the session.
+
+    An address with a search or a page of the list, which was here, leads to the list.
+    """
+    if not {"title", "cursor"}.isdisjoint(request.GET):
+        return redirect(f"{reverse('chatmemory:all')}?{request.GET.urlencode()}")
     address = reverse("chatmemory:session", args=[uuid.uuid4()])
     undo = number(request, "undo", None)  # of the chat that was deleted before
     return redirect(address if undo is None else f"{address}?undo={undo}")
@@ -120,6 +126,7 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
     if not is_listed and not is_new:
         own = services.sessions_of(actor).filter(key=key)
         current = next(iter(chats_of(list(own))), None)
+    offer = adoption_of(request, actor) if is_new else None
     context = {
         "key": key,
         "title": current.title if current else "",
@@ -131,12 +138,13 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
         "has_steps": any(row.steps for row in rows),
         "list": listed,
         "undo": undo_of(request, actor),
+        "adoption": offer,
         "suggestions": chat_settings.SUGGESTIONS,
         "socket": f"{socket_path()}{key}/",
         "person": actor,
         "details": settings.DEBUG or getattr(request.user, "is_staff", False),
     }
-    return render(request, "chatmemory/session.html", context)
+    return forget_adopted(render(request, "chatmemory/session.html", context), offer)
 
 
 @page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from django import template
@@ -13,11 +14,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.forms.utils import flatatt
 from django.http import HttpRequest
 from django.middleware.csrf import get_token
+from django.shortcuts import resolve_url
 from django.template import Context
 from django.template.loader import render_to_string
 from django.templatetags.static import static
 from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.safestring import SafeString
 
 from chatmemory import codec
@@ -33,6 +36,23 @@ NO_REQUEST = (
     "The tags of chatmemory need the request in the context: render the template with it, "
     "and add django.template.context_processors.request."
 )
+
+
+LOGOUT_NAMES = ("logout", "account_logout", "accounts:logout", "auth:logout", "users:logout")
+"""The usual names of the view that signs out; the second is that of django-allauth."""
+
+
+@register.simple_tag
+def chatmemory_logout_url() -> str | None:
+    """Return the path that signs out; None if there is none.
+
+    The form that posts there has the CSRF token, so another site is no answer.
+    """
+    for name in LOGOUT_NAMES if settings.LOGOUT_URL is None else (settings.LOGOUT_URL,):
+        with suppress(NoReverseMatch):
+            address = resolve_url(name)
+            return address if url_has_allowed_host_and_scheme(address, None) else None
+    return None
 
 
 @register.simple_tag(takes_context=True)

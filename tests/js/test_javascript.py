@@ -231,7 +231,7 @@ ENTRIES = [
         "list/chats",
         "list/times",
     ),
-    *("shared/scheme", "shared/scheme-switch", "shared/sign-out"),
+    *("shared/scheme", "shared/account", "shared/sign-out"),
 ]
 """The modules that no other one imports."""
 OTHERS = ["css", "img", "js", "rest_framework", "drf_spectacular_sidecar"]

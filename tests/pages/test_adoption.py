@@ -1,4 +1,4 @@
-"""The question on the list of chats to a user who was a visitor: a form, without JavaScript."""
+"""The question above a new chat to a user who was a visitor: a form, without JavaScript."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _allowed(settings):
 
 def shown(browser):
     """Return the fields of the question's form, or the note, or None."""
-    page = unescape(browser.get(CHATS).content.decode())
+    page = unescape(browser.get(CHATS, follow=True).content.decode())
     if DONE in page:
         return DONE
     if QUESTION not in page:
@@ -86,7 +86,7 @@ def test_many_chats_are_counted():
     guest = with_sessions(*map(str, range(7)))
     browser, _ = signed_in(guest)
     assert shown(browser) == ["hi"] * 5
-    assert "and 2 more" in browser.get(CHATS).content.decode()
+    assert "and 2 more" in browser.get(CHATS, follow=True).content.decode()
 
 
 def test_another_page_cannot_answer():
@@ -159,4 +159,4 @@ def test_a_title_of_a_visitor_is_no_markup():
     guest = make_visitor()
     here = {"session_key": "a", "by": guest.actor}
     services.append_messages(**here, messages=make_messages("<b>bold</b>"), create=True)
-    assert "&lt;b&gt;bold" in signed_in(guest)[0].get(CHATS).content.decode()
+    assert "&lt;b&gt;bold" in signed_in(guest)[0].get(CHATS, follow=True).content.decode()

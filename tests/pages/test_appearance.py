@@ -11,7 +11,7 @@ import pytest
 from django.template.loader import render_to_string
 from playwright.sync_api import BrowserContext, ConsoleMessage, Page, expect
 
-from tests.browsers import TIMEOUT_MS
+from tests.browsers import TIMEOUT_MS, open_account
 from tests.pages.scenes import TALK, catalog_of, open_chat, session_page
 from tests.pages.test_chat_js import FILES, row, running
 from tests.pages.test_widget import check_access
@@ -108,7 +108,9 @@ def luminance(color: str) -> float:
 )
 def test_no_rule_of_axe_is_broken(tab, scheme, language):
     server = open_chat(tab, TALK, language=language)
-    tab.locator("#cm-scheme").select_option(scheme)
+    open_account(tab).get_by_label("Appearance").select_option(scheme)
+    check_access(tab)
+    tab.keyboard.press("Escape")
     check_access(tab)
     server.emit("message", **row(5, "Next", turn="t3", client_id="t3"))
     failed = {"role": "assistant", "status": "failed", "error": "model_timeout"}
@@ -170,7 +172,7 @@ def test_the_chosen_scheme_is_kept_and_applied_before_the_page_is_drawn(tab):
     tab.add_init_script(RECORD)
     open_chat(tab)
     assert tab.evaluate(SCHEME) == "light dark"
-    switch = tab.get_by_label("Color scheme")
+    switch = open_account(tab).get_by_label("Appearance")
     expect(switch).to_have_value("")
     switch.focus()
     switch.press("ArrowDown")
@@ -178,9 +180,9 @@ def test_the_chosen_scheme_is_kept_and_applied_before_the_page_is_drawn(tab):
     expect(switch).to_have_value("dark")
     assert tab.evaluate(SCHEME) == "dark"
     tab.reload()
-    expect(switch).to_have_value("dark")
+    expect(tab.locator("#cm-scheme")).to_have_value("dark")
     assert set(tab.evaluate("schemes")) == {"dark"}
-    switch.select_option("")
+    open_account(tab).get_by_label("Appearance").select_option("")
     assert tab.evaluate(SCHEME) == "light dark"
 
 
@@ -190,8 +192,8 @@ def test_all_tabs_follow_the_switch(context, tab):
     open_chat(tab)
     other = context.new_page()
     open_chat(other)
-    other.get_by_label("Color scheme").select_option("dark")
-    expect(tab.get_by_label("Color scheme")).to_have_value("dark")
+    open_account(other).get_by_label("Appearance").select_option("dark")
+    expect(tab.locator("#cm-scheme")).to_have_value("dark")
     assert tab.evaluate(SCHEME) == "dark"
 
 
@@ -204,7 +206,7 @@ def test_without_storage_the_choice_lasts_as_long_as_the_page(tab):
     )
     open_chat(tab)
     assert tab.evaluate(SCHEME) == "light dark"
-    tab.get_by_label("Color scheme").select_option("dark")
+    open_account(tab).get_by_label("Appearance").select_option("dark")
     assert tab.evaluate(SCHEME) == "dark"
 
 
@@ -213,7 +215,7 @@ def test_without_storage_the_choice_lasts_as_long_as_the_page(tab):
 def test_a_stylesheet_of_the_project_decides(tab):
     css = ":root { color-scheme: dark; --cm-text: rgb(1, 2, 3); }"
     open_chat(tab, css=css)
-    tab.get_by_label("Color scheme").select_option("light")
+    open_account(tab).get_by_label("Appearance").select_option("light")
     assert tab.evaluate(SCHEME) == "dark"
     assert tab.evaluate("getComputedStyle(document.body).color") == "rgb(1, 2, 3)"
 

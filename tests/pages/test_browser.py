@@ -35,7 +35,7 @@ from chatmemory import services
 from chatmemory.models import Session
 from chatmemory.services import Actor
 from tests import frames
-from tests.browsers import TIMEOUT_MS, Chat
+from tests.browsers import TIMEOUT_MS, Chat, open_account
 from tests.conftest import database_environment
 from tests.factories import make_messages, make_user
 from tests.payloads import PAYLOADS
@@ -431,7 +431,7 @@ def test_a_sign_out_elsewhere_ends_the_page_and_keeps_unsent_messages(desk):
     chat = desk.open()
     other = desk.page()
     other.goto(f"{desk.server.address}/chat/")
-    other.get_by_role("button", name="Sign out").click()
+    open_account(other).get_by_role("button", name="Sign out").click()
     expect(chat.banner).to_contain_text("You are signed out.")
     chat.send("not lost")
     expect(chat.page.locator(".cm-unsent .cm-text")).to_have_text("not lost")

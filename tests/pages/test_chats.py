@@ -106,14 +106,14 @@ def test_the_list_has_own_chats_last_active_first_by_title_or_first_words(web, a
     talk(ann, "hi", key="b", title="A title")
     talk(make_user("bob"), "a secret", key="c")
     make_session("empty", owner=ann)
-    assert titles(web.get("/chat/")) == ["A title", "What is <this>?"]
+    assert titles(web.get("/chat/~all/")) == ["A title", "What is <this>?"]
 
 
 def test_a_chat_whose_key_is_invalid_in_urls_is_not_listed(web, ann):
     for key in ("ticket/1", "a key", "a\n"):
         talk(ann, key=key)
     talk(ann, key="a", title="Shown")
-    assert titles(web.get("/chat/")) == ["Shown"]
+    assert titles(web.get("/chat/~all/")) == ["Shown"]
 
 
 def test_chats_are_grouped_by_date(web, ann, at_noon):
@@ -133,7 +133,7 @@ def test_chats_are_grouped_by_date(web, ann, at_noon):
         talk(ann, key=title.replace(" ", "."), title=title, ago=ago)
     talk(ann, key="pinned", title="pinned", ago=400 * day, pinned_at=NOW)
     make_session("none", owner=ann, title="none")
-    assert groups(web.get("/chat/")) == {
+    assert groups(web.get("/chat/~all/")) == {
         "Pinned": ["pinned"],
         "Today": ["future", "morning"],
         "Yesterday": ["evening"],
@@ -147,11 +147,11 @@ def test_chats_are_grouped_by_date(web, ann, at_noon):
 
 def test_the_days_are_those_of_the_current_time_zone(web, ann, at_noon, settings):
     talk(ann, title="late", ago=timedelta(hours=11))  # 1:00 UTC
-    assert groups(web.get("/chat/")) == {"Today": ["late"]}
+    assert groups(web.get("/chat/~all/")) == {"Today": ["late"]}
     settings.TIME_ZONE = "America/New_York"
     timezone.get_default_timezone.cache_clear()
     try:
-        assert groups(web.get("/chat/")) == {"Yesterday": ["late"]}
+        assert groups(web.get("/chat/~all/")) == {"Yesterday": ["late"]}
     finally:
         timezone.get_default_timezone.cache_clear()
 
@@ -164,18 +164,18 @@ def test_an_imported_time_at_the_end_of_the_calendar_hides_no_chat(web, ann, yea
     at = datetime(9999, 12, 31, 23, 59, tzinfo=UTC) if year > 1 else datetime(1, 1, 1, tzinfo=UTC)
     Session.objects.filter(key="old").update(last_message_at=at)
     with timezone.override(zone):
-        assert set(titles(web.get("/chat/"))) == {"new", "old"}
+        assert set(titles(web.get("/chat/~all/"))) == {"new", "old"}
 
 
 def test_states_are_marked(web, ann):
     talk(ann)
-    page = web.get("/chat/").content.decode()
+    page = web.get("/chat/~all/").content.decode()
     assert "Reply in progress" not in page
     assert ">Pinned<" not in page
     where = {"session_key": "talk", "by": Actor.user(ann)}
     services.update_session(**where, pinned=True)
     services.admit_turn(**where, client_id="t1", content="and?", owner="me")
-    page = web.get("/chat/").content.decode()
+    page = web.get("/chat/~all/").content.decode()
     assert "Reply in progress" in page
     assert page.count(">Pinned<") == 2  # the heading and the mark
     assert 'data-last="3"' in page
@@ -184,10 +184,10 @@ def test_states_are_marked(web, ann):
 def test_archived_chats_have_a_list_of_their_own(web, ann):
     talk(ann, title="open", key="open")
     talk(ann, title="closed", key="closed", archived_at=NOW, pinned_at=NOW)
-    assert titles(web.get("/chat/")) == ["open"]
+    assert titles(web.get("/chat/~all/")) == ["open"]
     assert titles(web.get("/chat/~archived/")) == ["closed"]
     web.post("/chat/closed/unarchive/")
-    assert titles(web.get("/chat/")) == ["closed", "open"]
+    assert titles(web.get("/chat/~all/")) == ["closed", "open"]
     assert "There are no archived chats." in web.get("/chat/~archived/").content.decode()
 
 
@@ -195,13 +195,13 @@ def test_the_list_has_pages_in_which_no_chat_repeats(web, ann):
     for number in range(CHATS_PER_PAGE + 2):
         talk(ann, key=f"s{number}", title=f"{number}")
     talk(ann, key="pinned", title="pinned", pinned_at=NOW)
-    first = web.get("/chat/")
+    first = web.get("/chat/~all/")
     assert titles(first) == ["pinned", *map(str, range(CHATS_PER_PAGE + 1, 1, -1))]
     talk(ann, key="later", title="later")
     second = web.get(older(first))
     assert titles(second) == ["1", "0"]
     assert older(second) is None
-    assert web.get("/chat/?cursor=x").status_code == 400
+    assert web.get("/chat/~all/?cursor=x").status_code == 400
 
 
 def test_a_part_has_as_many_chats_as_are_shown_up_to_a_limit(web, ann):
@@ -210,19 +210,19 @@ def test_a_part_has_as_many_chats_as_are_shown_up_to_a_limit(web, ann):
         for number in range(MAX_CHATS + 1)
     )
     for shown, count in ((1, CHATS_PER_PAGE), (50, 50), (10**9, MAX_CHATS)):
-        part = web.get(f"/chat/?part&shown={shown}")
+        part = web.get(f"/chat/~all/?part&shown={shown}")
         assert len(titles(part)) == count
         assert "<html" not in part.content.decode()
 
 
 def test_an_unchanged_part_is_not_sent_again(web, ann):
     talk(ann)
-    tag = web.get("/chat/?part")["ETag"]
-    again = web.get("/chat/?part", headers={"if-none-match": tag})
+    tag = web.get("/chat/~all/?part")["ETag"]
+    again = web.get("/chat/~all/?part", headers={"if-none-match": tag})
     assert (again.status_code, again.content) == (304, b"")
     assert "no-store" in again["Cache-Control"]
     services.update_session(session_key="talk", by=Actor.user(ann), title="new")
-    assert web.get("/chat/?part", headers={"if-none-match": tag}).status_code == 200
+    assert web.get("/chat/~all/?part", headers={"if-none-match": tag}).status_code == 200
 
 
 def test_numbers_for_scripts_and_addresses_have_no_separators(web, settings):
@@ -236,7 +236,7 @@ def test_numbers_for_scripts_and_addresses_have_no_separators(web, settings):
     moved = 45_678
     Session.objects.update(last_seq=F("last_seq") + moved, first_seq=F("first_seq") + moved)
     Message.stored.update(seq=F("seq") + moved, revision=34_567)
-    pages = web.get("/chat/").text + web.get("/chat/talk/").text
+    pages = web.get("/chat/~all/").text + web.get("/chat/talk/").text
     pages += render_to_string("chatmemory/removed.html", {"older": 23_456})
     for attribute in (
         ' data-person="12345"',
@@ -262,7 +262,7 @@ def test_titles_and_first_words_are_searched(web, ann, at_noon):
     talk(ann, "hi", key="d", title="The invoice", pinned_at=NOW)
     talk(ann, "hi", key="e", title="Old invoice", archived_at=NOW)
     talk(make_user("bob"), "invoice", key="f")
-    found = web.get("/chat/?title=%20invoice%20")
+    found = web.get("/chat/~all/?title=%20invoice%20")
     assert groups(found) == {"Pinned": ["The invoice"], "Today": ["Where is my INVOICE?"]}
     assert titles(web.get("/chat/~archived/?title=invoice")) == ["Old invoice"]
     assert 'value="invoice"' in found.content.decode()
@@ -273,27 +273,34 @@ def test_only_the_first_words_of_the_newest_chats_are_searched(web, ann, monkeyp
     talk(ann, "invoice one", key="a")
     talk(ann, "invoice two", key="b")
     talk(ann, "hi", key="c", title="An invoice")
-    assert titles(web.get("/chat/?title=invoice")) == ["An invoice", "invoice two"]
+    assert titles(web.get("/chat/~all/?title=invoice")) == ["An invoice", "invoice two"]
 
 
 @pytest.mark.slow
 def test_the_pages_of_a_search_are_of_the_same_search(web, ann):
     for number in range(CHATS_PER_PAGE + 1):
         talk(ann, key=f"s{number}", title=f"a & b {number}")
-    found = web.get("/chat/?title=a+%26")
+    found = web.get("/chat/~all/?title=a+%26")
     assert titles(web.get(older(found))) == ["a & b 0"]
+
+
+def test_an_address_with_a_search_or_a_page_of_the_list_leads_to_the_list(web):
+    for query in ("title=a%26b", "cursor=x&title="):
+        answer = web.get(f"/chat/?{query}")
+        assert (answer.status_code, answer["Location"]) == (302, f"/chat/~all/?{query}")
+    assert web.get("/chat/?undo=5")["Location"].endswith("/?undo=5")
 
 
 @pytest.mark.parametrize("text", ["%", "_", "\\", "<b>", "x" * 300, "'"])
 def test_a_search_without_a_result_states_it(web, ann, text):
     talk(ann, "hi")
-    page = web.get("/chat/", {"title": text}).content.decode()
+    page = web.get("/chat/~all/", {"title": text}).content.decode()
     assert "in its title." in page
     assert "<b>" not in page
-    assert web.get("/chat/", {"title": "\0hi"}).status_code == 200
+    assert web.get("/chat/~all/", {"title": "\0hi"}).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/chat/", "/chat/~archived/"])
+@pytest.mark.parametrize("path", ["/chat/~all/", "/chat/~archived/"])
 def test_a_search_for_what_no_database_stores_finds_nothing(web, ann, path):
     talk(ann, "hi")
     # The charset of a GET request is that of its query string.
@@ -308,9 +315,9 @@ def test_a_search_for_what_no_database_stores_finds_nothing(web, ann, path):
 def test_a_chat_is_renamed_and_an_empty_title_shows_the_first_words(web, ann):
     talk(ann, "First words of it")
     assert rename(web, " A new title ").json() == {"title": "A new title"}
-    assert titles(web.get("/chat/")) == ["A new title"]
+    assert titles(web.get("/chat/~all/")) == ["A new title"]
     assert rename(web, "").json() == {"title": "First words of it"}
-    assert titles(web.get("/chat/")) == ["First words of it"]
+    assert titles(web.get("/chat/~all/")) == ["First words of it"]
     assert rename(web, "\u200b \u200b").json() == {"title": "First words of it"}  # invisible
     assert rename(web, "x" * 200).status_code == 200
 
@@ -321,15 +328,15 @@ def test_an_invalid_title_is_refused_in_words(web, ann, title):
     answer = rename(web, title)
     assert answer.status_code == 400
     assert answer.json()["message"] == "A title has up to 200 characters."
-    assert titles(web.get("/chat/")) == ["kept"]
+    assert titles(web.get("/chat/~all/")) == ["kept"]
 
 
 def test_chats_are_pinned_and_unpinned(web, ann, at_noon):
     talk(ann)
     assert web.post("/chat/talk/pin/", headers=SCRIPT).json() == {}
-    assert list(groups(web.get("/chat/"))) == ["Pinned"]
-    assert web.post("/chat/talk/unpin/").headers["Location"] == "/chat/"
-    assert list(groups(web.get("/chat/"))) == ["Today"]
+    assert list(groups(web.get("/chat/~all/"))) == ["Pinned"]
+    assert web.post("/chat/talk/unpin/").headers["Location"] == "/chat/~all/"
+    assert list(groups(web.get("/chat/~all/"))) == ["Today"]
 
 
 def test_too_many_pins_are_refused_in_words(web, ann):
@@ -367,7 +374,7 @@ def test_a_deleted_chat_is_restored(web, ann):
     }
     assert web.get("/chat/talk/").status_code == 404
     assert web.post(answer["undo"], headers=SCRIPT).json() == {"page": "/chat/talk/"}
-    assert titles(web.get("/chat/")) == ["kept"]
+    assert titles(web.get("/chat/~all/")) == ["kept"]
     again = web.post(answer["undo"], headers=SCRIPT)
     assert again.status_code == 409
     assert "was restored before" in again.json()["message"]
@@ -399,9 +406,9 @@ def test_the_next_page_offers_to_undo_a_deletion_once(web, ann):
         assert f'formaction="/chat/~deleted/{undo}/restore/"' in html
         assert 'class="cm-banner cm-notice" data' in html
     assert web.post(f"/chat/~deleted/{undo}/restore/")["Location"] == "/chat/talk/"
-    for page in (address, new, "/chat/?undo=99999999", "/chat/"):
+    for page in (address, new, "/chat/~all/?undo=99999999", "/chat/~all/"):
         assert 'class="cm-banner cm-notice" hidden' in web.get(page).content.decode()
-    assert web.get("/chat/?undo=x").status_code == 400
+    assert web.get("/chat/~all/?undo=x").status_code == 400
 
 
 def test_deleted_chats_are_listed_until_they_are_restored(web, ann):
@@ -444,7 +451,7 @@ def test_a_chat_on_hold_is_refused_in_words(web, ann, action):
     page = web.post(f"/chat/talk/{action}/", {"title": "x"})
     assert page.status_code == 409
     assert "This chat is on hold" in page.content.decode()
-    assert titles(web.get("/chat/")) == ["kept"]
+    assert titles(web.get("/chat/~all/")) == ["kept"]
 
 
 def test_changes_are_limited_in_words(web, ann, settings):
@@ -463,7 +470,7 @@ def test_without_javascript_a_chat_is_changed_on_its_own_page(web, ann):
     assert 'value="A title"' in page
     actions = re.findall(r'(?:form)?action="/chat/talk/(\w+)/"', page)
     assert actions == ["rename", "pin", "archive", "delete"]
-    assert web.post("/chat/talk/archive/")["Location"] == "/chat/"
+    assert web.post("/chat/talk/archive/")["Location"] == "/chat/~all/"
     page = web.get("/chat/talk/options/").content.decode()
     assert "/chat/talk/unarchive/" in page
     assert rename(web, "").status_code == 200
@@ -496,7 +503,8 @@ def test_another_users_deletion_cannot_be_undone(web, ann):
     assert web.post(f"/chat/~deleted/{entry.pk}/restore/").status_code == 404
     assert web.post(f"/chat/~deleted/{10**30}/restore/").status_code == 404
     assert (
-        'class="cm-banner cm-notice" hidden' in web.get(f"/chat/?undo={entry.pk}").content.decode()
+        'class="cm-banner cm-notice" hidden'
+        in web.get(f"/chat/~all/?undo={entry.pk}").content.decode()
     )
     assert titles(web.get("/chat/~deleted/")) == []
     assert not Session.objects.active().exists()
@@ -508,7 +516,7 @@ POSTS = [
     "~data/export/",
     "~data/erase/",
 ]
-PAGES = ["", "~archived/", "~deleted/", "~data/", "talk/options/", "?part"]
+PAGES = ["~all/", "~archived/", "~deleted/", "~data/", "talk/options/", "~all/?part"]
 
 
 @pytest.mark.parametrize("address", POSTS)
@@ -519,7 +527,7 @@ def test_a_change_needs_the_csrf_token_and_a_post(ann, address):
     assert client.post(f"/chat/{address}", {"title": "x"}).status_code == 403
     assert client.get(f"/chat/{address}").status_code == 405
     assert not AuditEntry.objects.exists()
-    token = re.search('name="csrfmiddlewaretoken" value="(.*?)"', client.get("/chat/").text)[1]
+    token = re.search('name="csrfmiddlewaretoken" value="(.*?)"', client.get("/chat/~all/").text)[1]
     answer = client.post(f"/chat/{address}", {"title": "x", "csrfmiddlewaretoken": token})
     assert answer.status_code != 403 or "CSRF" not in answer.text
 
@@ -550,7 +558,7 @@ def test_a_person_who_may_not_chat_may_not_change_a_chat(web, ann, settings):
     talk(ann)
     settings.CHATMEMORY = {**settings.CHATMEMORY, "REACH": "tests.pages.test_chats.refuse"}
     assert web.post("/chat/talk/delete/", headers=SCRIPT).status_code == 403
-    assert web.get("/chat/").status_code == 403
+    assert web.get("/chat/~all/").status_code == 403
 
 
 def refuse(by: Actor) -> bool:
@@ -616,9 +624,9 @@ def test_self_service_that_is_off_is_not_offered(web, ann, settings):
 @pytest.mark.parametrize(
     ("address", "count"),
     [
-        ("", 3),
-        ("?part", 3),
-        ("?title=hi", 5),
+        ("~all/", 3),
+        ("~all/?part", 3),
+        ("~all/?title=hi", 5),
         ("~archived/", 2),
         ("~deleted/", 1),
         ("pinned/", 4),
@@ -656,7 +664,7 @@ def test_the_list_of_ten_thousand_chats_is_read_by_an_index(web, ann, postgresql
     with connection.cursor() as cursor:
         cursor.execute(MANY_CHATS, [services.user_scope(ann)])
         cursor.execute("ANALYZE chatmemory_session")
-    for address in ("", "?title=h", "~archived/"):
+    for address in ("~all/", "~all/?title=h", "~archived/"):
         with CaptureQueriesContext(connection) as queries:
             assert web.get(f"/chat/{address}").status_code == 200
         of_scope = [query["sql"] for query in queries if '"scope" = ' in query["sql"]]

@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, Route, expect
 from chatmemory import services
 from chatmemory.models import Session
 from chatmemory.services import Actor
-from tests.browsers import Chat
+from tests.browsers import Chat, open_account
 from tests.factories import make_messages
 from tests.pages import test_browser
 from tests.pages.test_browser import Desk
@@ -238,8 +238,8 @@ def test_a_rename_without_a_connection_can_be_repeated(desk, side):
 @pytest.mark.long
 def test_a_sign_out_elsewhere_is_stated(desk, side):
     other = desk.page()
-    other.goto(f"{desk.server.address}/chat/")
-    other.get_by_role("button", name="Sign out").click()
+    other.goto(f"{desk.server.address}/chat/~all/")
+    open_account(other).get_by_role("button", name="Sign out").click()
     expect(other).to_have_url(f"{desk.server.address}/")
     side.choose("c1", "Pin")
     expect(side.notice).to_contain_text("You are signed out.")
@@ -286,7 +286,7 @@ def test_a_new_chat_is_stored_and_listed_with_its_first_message(desk, side):
 
 def test_other_tabs_follow_each_change(desk, side):
     page = desk.page()
-    page.goto(f"{desk.server.address}/chat/")
+    page.goto(f"{desk.server.address}/chat/~all/")
     other = Side(page)
     other.expect_titles(*ALL)
     side.choose("c1", "Rename")
@@ -316,10 +316,10 @@ def test_an_update_that_fails_does_not_end_the_updates(desk, side):
     def answer(route: Route) -> None:
         route.fulfill(body="<li data-key='c1'></li>", content_type="text/html")
 
-    page.route("**/chat/?*part=*", answer)  # as a template of the host without groups
+    page.route("**/chat/~all/?*part=*", answer)  # as a template of the host without groups
     with page.expect_event("pageerror"):
         page.evaluate("dispatchEvent(new Event('focus'))")
-    page.unroute("**/chat/?*part=*")
+    page.unroute("**/chat/~all/?*part=*")
     desk.problems.clear()
     page.evaluate("dispatchEvent(new Event('focus'))")
     side.choose("c1", "Pin")
@@ -464,12 +464,12 @@ def test_an_update_waits_for_an_open_menu_and_a_rename(desk, side):
 def rename(desk: Desk, key: str, title: str) -> None:
     """Rename a chat in another tab."""
     page = desk.page()
-    page.goto(f"{desk.server.address}/chat/?title=none")
+    page.goto(f"{desk.server.address}/chat/~all/?title=none")
     page.evaluate(
         """async ([key, title]) => {
             const body = new FormData(document.getElementById("cm-action"));
             body.set("title", title);
-            await fetch(`${key}/rename/`, {method: "POST", body});
+            await fetch(`../${key}/rename/`, {method: "POST", body});
             document.dispatchEvent(new Event("chatmemory:changed"));
         }""",
         [key, title],
@@ -501,8 +501,8 @@ def test_the_pages_are_accessible_and_fit_on_a_phone(chats, desk, scheme):
     page = desk.page()
     side = Side(page)
 
-    def check() -> None:
-        check_access(page)
+    def check(within: str = "html") -> None:
+        check_access(page, within)
         assert page.evaluate("document.documentElement.scrollWidth") == 390
 
     page.goto(desk.url("c1"))
@@ -515,8 +515,10 @@ def test_the_pages_are_accessible_and_fit_on_a_phone(chats, desk, scheme):
     expect(page.locator("chat-memory[data-state=idle]")).to_be_attached()
     check()
     page.keyboard.press("Control+k")
-    expect(page).to_have_url(re.compile("/chat/#cm-search$"))
     expect(side.search).to_be_focused()
+    side.expect_titles("Apples", *ALL[2:])
+    check(".cm-aside")  # what is behind it is inert
+    page.goto(f"{desk.server.address}/chat/~all/")
     side.expect_titles("Apples", *ALL[2:])
     side.choose("c3", "Rename")
     expect(side.rename_box("c3")).to_be_focused()
@@ -536,7 +538,7 @@ def test_without_javascript_forms_do_the_same(chats, desk):
     desk.context = desk.new_context(java_script_enabled=False)
     page = desk.page()
     side = Side(page)
-    page.goto(f"{desk.server.address}/chat/")
+    page.goto(f"{desk.server.address}/chat/~all/")
     side.row("c1").get_by_role("button").click()
     page.get_by_label("Title").fill("Butter")
     page.get_by_role("button", name="Rename").click()
@@ -546,7 +548,7 @@ def test_without_javascript_forms_do_the_same(chats, desk):
     side.expect_titles("Apples", "Butter", "Question 2", "Eggs")
     page.get_by_role("button", name="Undo").click()
     assert path_of(page) == "/chat/c3/"
-    page.goto(f"{desk.server.address}/chat/")
+    page.goto(f"{desk.server.address}/chat/~all/")
     side.search.fill("egg")
     side.search.press("Enter")
     side.expect_titles("Eggs")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
+from tests.browsers import open_account
 from tests.pages.scenes import open_chat
 from tests.pages.test_chat_js import SITE, page, row, running, scripted
 from tests.pages.test_widget import check_access
@@ -122,7 +123,7 @@ def test_a_question_mark_outside_of_a_text_box_lists_the_keys(scripted, scheme):
     script.welcome()
     chat.box.press("?")
     expect(chat.box).to_have_value("?")
-    dialog = chat.page.get_by_role("dialog", name="Keys")
+    dialog = chat.page.get_by_role("dialog", name="Keyboard shortcuts")
     expect(dialog).to_have_count(0)
     chat.page.locator(".cm-log").press("?")
     expect(dialog).to_be_visible()
@@ -150,5 +151,5 @@ def test_drafts_and_read_positions_are_removed_when_the_person_signs_out(page):
         }"""
     )
     with page.expect_navigation():
-        page.get_by_role("button", name="Sign out").click()
+        open_account(page).get_by_role("button", name="Sign out").click()
     assert sorted(page.evaluate(KEPT)) == ["chatmemory:scheme", "host:of-ann"]

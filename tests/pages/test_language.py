@@ -306,7 +306,8 @@ def step(name: str = "suche", *, is_running: bool = False, **result: Any) -> Ste
     columns = {"seq": 1, "revision": 0, "text": "ja", "is_cut": True, "failed": False}
     marks = {"redacted": True, "quarantined": True}
     found = ResultEntry(**{**columns, **marks, **result}) if result else None
-    return StepEntry(name=name, args="{}", args_cut=True, result=found, is_running=is_running)
+    place: dict[str, Any] = {"seq": 1, "key": "1.0.0", "args": "{}", "args_cut": True}
+    return StepEntry(name=name, result=found, is_running=is_running, **place)
 
 
 def words_of(html: str) -> set[str]:
@@ -324,6 +325,7 @@ def test_no_word_of_a_message_is_english_in_german(vocabulary):
             stored(status="interrupted"),
             stored(redacted=True, quarantined=True, is_cut=True),
             stored(steps=steps(step(), step(is_running=True), step("", text="ja"), reasoning="ja")),
+            stored(steps=steps(step(failed=True), step("", text="ja"))),
             stored(role="tool", steps=steps(step(failed=True))),
             stored(html=markdown("| ja |\n| --- |\n\n```\nja\n```\n\n![ja](x) ![](x)")),
         ]
@@ -456,15 +458,21 @@ def test_each_paragraph_has_its_own_direction_and_code_is_from_left_to_right(pag
 @pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.slow
-def test_a_narrow_page_from_right_to_left_fits_and_its_arrow_points_back(page):
+def test_a_narrow_page_from_right_to_left_fits_and_its_list_is_at_the_right(page):
     page.set_viewport_size({"width": 390, "height": 800})
     open_chat(page, ["مرحبا", "| " + "long " * 30 + "|\n| --- |\n| b |"], language="ar")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
-    back = page.locator(".cm-back").first
-    assert back.evaluate("node => getComputedStyle(node).transform").startswith("matrix(-1,")
-    box = back.bounding_box()
+    opener = page.get_by_role("button", name="Chats")
+    box = opener.bounding_box()
     assert box
     assert box["x"] > 300
+    opener.click()
+    drawer = page.locator(".cm-aside")
+    expect(drawer).to_have_css("translate", "0px")
+    box = drawer.bounding_box()
+    assert box
+    assert box["x"] + box["width"] == 390
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 @pytest.mark.browser

@@ -120,6 +120,49 @@ def test_a_running_reply_and_messages_without_a_turn_are_not_rated(scripted):
     expect(chat.page.get_by_role("button", name="Good reply")).to_have_count(0)
 
 
+def test_each_tool_is_an_icon_with_a_name_and_a_tooltip(scripted):
+    script, chat = scripted
+    failed = {"turn": "t2", "status": "failed", "error": "model_timeout"}
+    rows = [row(1, "hi", **QUESTION), row(2, "hello", **REPLY)]
+    script.welcome(*rows, row(3, "again"), row(4, "part", role="assistant", **failed))
+    names = {1: ["Copy", "Edit"], 2: ["Copy", "Good reply", "Bad reply"], 4: ["Copy", "Try again"]}
+    for seq, expected in names.items():
+        tools = chat.page.locator(f"[data-seq='{seq}'] .cm-tools button")
+        expect(tools).to_have_count(len(expected))
+        for tool, name in zip(tools.all(), expected, strict=True):
+            expect(tool).to_have_accessible_name(name)
+            expect(tool).to_have_attribute("title", name)
+            expect(tool).to_have_text("")
+            expect(tool.locator("svg")).to_have_count(1)
+
+
+def test_the_tools_of_older_messages_appear_under_the_pointer_and_with_the_focus(scripted):
+    script, chat = scripted
+    script.welcome(row(1, "hi", **QUESTION), row(2, "hello", **REPLY))
+    times = [chat.page.locator(f"[data-seq='{seq}'] time") for seq in (1, 2)]
+    chat.page.mouse.move(0, 0)
+    opacities = [chat.tool(1, "Copy"), times[0], chat.tool(2, "Copy"), times[1]]
+    for node, opacity in zip(opacities, ("0", "0", "1", "0"), strict=True):
+        expect(node).to_have_css("opacity", opacity)
+    chat.tool(1, "Copy").focus()
+    chat.page.locator("[data-seq='2']").hover()
+    for node in opacities:
+        expect(node).to_have_css("opacity", "1")
+
+
+def test_on_a_touch_screen_the_tools_and_times_are_always_shown(launch, chromium):
+    touch = {"is_mobile": True, "has_touch": True, "viewport": {"width": 390, "height": 800}}
+    with launch(chromium).new_context(**touch) as context:
+        context.route(f"{SITE}/**", serve)
+        script = ScriptedServer(tab := context.new_page())
+        tab.goto(SITE)
+        script.welcome(row(1, "hi", **QUESTION), row(2, "hello", **REPLY))
+        for name in ("button", "time"):
+            expect(tab.locator(f"[data-seq='1'] .cm-tools {name}").first).to_have_css(
+                "opacity", "1"
+            )
+
+
 def test_the_source_of_a_message_is_copied(scripted):
     script, chat = scripted
     script.welcome(

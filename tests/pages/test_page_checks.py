@@ -158,6 +158,16 @@ def test_a_login_url_below_a_prefix_begins_with_it(url, is_found, url_prefix):
     assert ("chatmemory.W019" not in warnings(LOGIN_URL=url)) is is_found
 
 
+@pytest.mark.parametrize("url", ["logout", "/nowhere/", "https://sso.example.org/out", 5])
+def test_an_unknown_or_external_logout_url_is_a_warning(url):
+    assert repr(str(url)) in warnings(CHATMEMORY={"LOGOUT_URL": url})["chatmemory.W049"]
+
+
+@pytest.mark.parametrize("url", [None, "chatmemory:chat", "/chat/"])
+def test_a_known_logout_url_passes(url):
+    assert warnings(CHATMEMORY={"LOGOUT_URL": url}) == {}
+
+
 def test_projects_without_the_pages_have_no_warning():
     changed = {"ASGI_APPLICATION": None, "LOGIN_URL": "/nowhere/"}
     assert (

@@ -71,7 +71,7 @@ def html_of(response):
     return response.content.decode()
 
 
-@pytest.mark.parametrize("path", ["", "~new/", "talk/", "talk/html/", "talk/1/", "\x00/"])
+@pytest.mark.parametrize("path", ["", "~all/", "~new/", "talk/", "talk/html/", "talk/1/", "\x00/"])
 @pytest.mark.django_db
 def test_each_page_requires_a_login(path):
     response = Client().get(f"/chat/{path}")
@@ -112,7 +112,7 @@ def test_each_new_chat_has_its_own_address(web):
 
 def test_a_page_never_writes_to_the_database(web, ann):
     talk(ann, "hi", "hello")
-    for path in ("", "talk/", "talk/html/", "talk/1/", "~new/"):
+    for path in ("", "~all/", "talk/", "talk/html/", "talk/1/", "~new/"):
         assert web.post(f"/chat/{path}").status_code == 405
 
 
@@ -223,7 +223,7 @@ def test_rows_below_the_floor_are_not_shown(web, ann):
     talk(ann, "below", "too", "shown", "also")
     Session.objects.update(first_seq=3)
     assert "below" not in html_of(web.get("/chat/talk/"))
-    assert "below" not in html_of(web.get("/chat/"))
+    assert "below" not in html_of(web.get("/chat/~all/"))
     assert web.get("/chat/talk/1/").status_code == 404
 
 
@@ -308,7 +308,9 @@ def test_a_page_needs_six_queries(web, ann, django_assert_num_queries):
         web.get("/chat/talk/")
 
 
-@pytest.mark.parametrize("path", ["/", "/accounts/login/", "/chat/", "/chat/talk/", "/chat/none/"])
+@pytest.mark.parametrize(
+    "path", ["/", "/accounts/login/", "/chat/~all/", "/chat/talk/", "/chat/none/"]
+)
 def test_no_page_has_inline_code(web, ann, path):
     talk(ann, *(payload for payload in PAYLOADS for _ in ("question", "answer")))
     page = Tags(html_of(web.get(path)))
@@ -322,7 +324,7 @@ def test_no_page_has_inline_code(web, ann, path):
             assert ELSEWHERE not in (attributes.get(name) or "") or tag == "a"
 
 
-@pytest.mark.parametrize("path", ["", "talk/", "talk/html/", "talk/1/", "~new/", "none/"])
+@pytest.mark.parametrize("path", ["", "~all/", "talk/", "talk/html/", "talk/1/", "~new/", "none/"])
 def test_our_pages_send_their_policy_and_are_not_stored(web, ann, path):
     talk(ann, "hi", "hello")
     response = web.get(f"/chat/{path}")
@@ -333,7 +335,7 @@ def test_our_pages_send_their_policy_and_are_not_stored(web, ann, path):
 
 
 def test_a_sign_out_is_a_post(web):
-    page = html_of(web.get("/chat/"))
+    page = html_of(web.get("/chat/~all/"))
     assert '<form id="cm-sign-out" method="post" action="/accounts/logout/">' in page
     assert web.get("/accounts/logout/").status_code == 405
 
@@ -346,10 +348,10 @@ def test_the_project_has_its_own_error_pages():
 
 
 def test_operators_find_the_admin(web, ann):
-    assert "/admin/" not in html_of(web.get("/chat/"))
+    assert "/admin/" not in html_of(web.get("/chat/~all/"))
     ann.is_staff = True
     ann.save()
-    assert 'href="/admin/"' in html_of(web.get("/chat/"))
+    assert 'href="/admin/"' in html_of(web.get("/chat/~all/"))
 
 
 @pytest.mark.regression

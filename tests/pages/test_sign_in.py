@@ -41,7 +41,7 @@ def test_a_user_reaches_the_requested_page_by_the_default_login_url(ann):
     assert 'name="next" value="/chat/"' in html_of(Client().get(address))
     browser, answer = sign_in(next="/chat/~new/")
     assert (answer.status_code, answer["Location"]) == (302, "/chat/~new/")
-    assert browser.get("/chat/").status_code == 200
+    assert browser.get("/chat/~all/").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_wrong_password_is_stated_and_keeps_the_requested_page(ann):
     assert 'role="alert"' in page
     assert "correct username and password" in page
     assert 'name="next" value="/chat/talk/"' in page
-    assert browser.get("/chat/").status_code == 302
+    assert browser.get("/chat/~all/").status_code == 302
 
 
 def test_a_sign_in_needs_the_csrf_token(ann):
@@ -84,7 +84,7 @@ def test_signing_out_is_a_post_and_leads_back_to_the_sign_in(ann):
     page = html_of(browser.post("/accounts/logout/"))
     assert "You are signed out." in page
     assert 'href="/accounts/login/"' in page
-    assert browser.get("/chat/").status_code == 302
+    assert browser.get("/chat/~all/").status_code == 302
 
 
 @pytest.mark.parametrize("to", [None, "home"])
@@ -123,7 +123,7 @@ def test_the_pages_send_the_policy(ann, path):
 def test_the_pages_show_the_text_of_the_user_not_the_username(ann, settings, monkeypatch):
     monkeypatch.setattr(User, "__str__", lambda user: f"{user.username}@example.org")
     browser, _ = sign_in()
-    for address in ("/chat/", "/chat/~data/", "/accounts/login/"):
+    for address in ("/chat/~all/", "/chat/~data/", "/accounts/login/"):
         shown = re.findall(r"\bann\b[^<. ]*", html_of(browser.get(address)))
         assert set(shown) == {"ann@example"}
     settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": ["erase"]}

@@ -163,7 +163,7 @@ def test_on_a_phone_a_message_is_sent_and_stopped_by_touch(desk):
     chat.stop.tap()
     expect(chat.page.locator(".cm-interrupted")).to_be_visible()
     assert chat.page.evaluate("document.documentElement.scrollWidth") == 390
-    chat.page.get_by_role("link", name="All chats").tap()
+    chat.page.get_by_role("button", name="Chats").tap()
     expect(chat.page.get_by_role("link", name="count 300")).to_be_visible()
 
 

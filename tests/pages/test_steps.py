@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+from django.utils import translation
 from playwright.sync_api import Browser, Locator, Route, expect
 
 from chatmemory import services
@@ -94,16 +96,47 @@ def test_parallel_calls_are_in_their_order_with_the_results_in_any_order():
 def test_a_result_belongs_to_the_last_call_before_it_with_its_id():
     again = (calling(call("again")), answering("new"))
     steps = shown(answering("early"), ASKED, calling(call()), answering("old"), *again)
-    assert states(steps[3]) == [("weather", "done", "old")]
-    assert states(steps[5]) == [("again", "done", "new")]
+    assert states(steps[3]) == [("weather", "done", "old"), ("again", "done", "new")]
     assert states(steps[1]) == [("", "done", "early")]  # its call is on an earlier page
 
 
 @pytest.mark.django_db
 def test_a_second_result_of_a_call_is_a_step_of_its_own():
     steps = shown(ASKED, calling(call()), answering("one"), answering("two", name="weather"))
-    assert states(steps[2]) == [("weather", "done", "one")]
-    assert states(steps[4]) == [("weather", "done", "two")]
+    assert states(steps[2]) == [("weather", "done", "one"), ("weather", "done", "two")]
+
+
+@pytest.mark.django_db
+def test_steps_of_messages_without_text_are_one_group_until_a_text_or_another_turn():
+    thought = {"additional_kwargs": {"reasoning_content": "Hm."}}
+    first = (calling(call("one")), answering("1"), calling(call("two"), **thought), answering("2"))
+    texts = (calling(call("three"), content="And:"), answering("3"))
+    steps = shown(ASKED, *first, *texts, REPLY, ASKED, calling(call("four")), answering("4"))
+    assert [(entry.name, entry.seq, entry.is_thought) for entry in steps[2].entries] == [
+        ("one", 2, False),
+        ("", 4, True),
+        ("two", 4, False),
+    ]
+    assert steps[2].entries[1].args == "Hm."
+    assert [states(steps[seq]) for seq in (6, 10)] == [
+        [("three", "done", "3")],
+        [("four", "done", "4")],
+    ]
+    assert {4} & steps.keys() == set()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("language", "milliseconds", "text"),
+    [("en", 1_440, "1.4 s"), ("de", 1_440, "1,4 s"), ("en", 2_000, "2 s"), ("en", 40, "")],
+)
+def test_a_step_has_the_time_from_the_call_to_its_result(language, milliseconds, text):
+    shown(ASKED, calling(call()), answering("rain"))
+    at = Message.objects.get(seq=2).created_at + timedelta(milliseconds=milliseconds)
+    Message.objects.filter(seq=3).update(created_at=at)
+    with translation.override(language):
+        steps = steps_of_rows(services.read_history(**TALK).rows, running=None)
+    assert steps[2].entries[0].duration == text
 
 
 @pytest.mark.django_db
@@ -111,10 +144,10 @@ def test_invisible_characters_are_marked():
     steps = shown(
         calling(call(city="a\u202eb")), answering("a\u202eb"), answering("", name="a\u202eb")
     )
-    [entry] = steps[1].entries
+    entry, orphan = steps[1].entries
     assert entry.args == '{\n  "city": "a⟦U+202E⟧b"\n}'
     assert entry.result.text == "a⟦U+202E⟧b"
-    assert steps[3].entries[0].name == "ab"
+    assert orphan.name == "ab"
 
 
 @pytest.mark.django_db
@@ -173,6 +206,7 @@ def test_the_page_has_steps_without_a_script(web):
     assert '<link rel="stylesheet" href="/static/chatmemory/element/steps.css">' in page
     text = " ".join(unescape(re.sub("<[^>]+>", " ", page[page.index("<article") :])).split())
     steps = 'weather Done Arguments { "city": "Lisboa" } Result rain'
+    steps = f"Used 1 tool {steps}"  # hidden for one tool
     assert f"Assistant Reasoning Hm, ⟦U+202E⟧rain. {steps} Assistant No rain." in text
     assert page.count("data-seq=") == 3
     store([ASKED, REPLY], key="other")
@@ -188,7 +222,7 @@ def test_steps_are_text_and_never_html(web):
     store(messages)
     page = web.get("/chat/talk/").content.decode()
     rows = page[page.index("<article") : page.rindex("</article>")]
-    assert rows.count('class="cm-step ') == 2 * rows.count("<article")
+    assert rows.count('class="cm-step ') == 2 * rows.count("data-result=") > 20
     tags = {*re.findall(r"<(\w+)", rows)}
     assert tags == {"article", "h2", "details", "summary", "div", "span", "p"}
 
@@ -197,7 +231,7 @@ def test_steps_are_text_and_never_html(web):
 def test_all_steps_of_a_page_share_a_limit_and_the_newest_are_whole():
     deep = "[" * 20 + "1," * 5_000 + "1" + "]" * 20
     steps = shown(calling(call(city="Lisboa")), *[answering(deep, f"x{n}") for n in range(40)])
-    results = [found.entries[0].result for seq, found in steps.items() if seq > 1]
+    results = [entry.result for entry in steps[1].entries[1:]]
     assert sum(len(result.text) for result in results) == MAX_PAGE_CHARS
     assert (results[-1].text, results[-1].is_cut) == (deep, False)
     assert (results[0].text, results[0].is_cut) == ("", True)
@@ -268,7 +302,8 @@ class TestInTheBrowser:
         event = {"kind": "tool", "name": "weather", "state": "started"}
         script.emit("delta", turn="t1", step=1, event=event)
         expect(steps_in(chat)).to_have_text(["weather Running…"])
-        expect(chat.page.locator(".cm-activity")).to_have_text(re.compile("Using weather…"))
+        expect(chat.page.locator(".cm-activity")).to_have_count(0)  # one line names the tool
+        expect(chat.page.get_by_text("Used 1 tool")).to_be_hidden()
         steps_in(chat).click()
         arguments = chat.page.get_by_role("group", name="Arguments")
         expect(arguments).to_have_text('{\n  "city": "Lisboa"\n}', use_inner_text=True)
@@ -333,6 +368,43 @@ class TestInTheBrowser:
         steps_in(chat).click()
         boxes = chat.page.locator(".cm-step-box")
         expect(boxes).to_have_text([re.compile("Lisboa"), "sun"])
+
+    def test_tools_without_a_text_between_them_are_one_folded_group(self, scripted):
+        script, chat = scripted
+        script.welcome(asked(), calls(2, ("a", "first")), running=running("t1"))
+        first = {"created_at": "2026-01-01T00:00:01.500Z", "call": "a"}
+        script.emit("message", **result(3, "1", **first))
+        expect(steps_in(chat)).to_have_text(["first 1.5 s Done"])
+        script.emit("message", **calls(4, ("b", "second"), ("c", "third")))
+        group = chat.page.locator(".cm-steps > summary")
+        expect(group).to_have_text("Using second…")
+        expect(steps_in(chat).first).to_be_hidden()
+        script.emit("message", **result(5, "No.", "b", failed=True))
+        expect(group).to_have_text("Using third… 1 failed")
+        script.emit("message", **result(6, "3", "c"))
+        expect(group).to_have_text("Used 3 tools 1 failed")
+        script.emit("message", **reply(7))
+        script.session(last_seq=7, revision=1)
+        chat.expect_rows("Will it rain?", "No rain.")
+        expect(chat.page.get_by_role("article")).to_have_count(3)
+        for scheme in ("light", "dark"):
+            chat.page.emulate_media(color_scheme=scheme)
+            check_access(chat.page, "chat-memory")
+        group.press("Enter")
+        shown = ["first 1.5 s Done", "second Failed", "third Done"]
+        expect(steps_in(chat).filter(visible=True)).to_have_text(shown)
+
+    def test_a_step_that_is_read_stays_open_when_its_group_begins(self, scripted):
+        script, chat = scripted
+        script.welcome(asked(), calls(2, ("a", "first")), running=running("t1"))
+        steps_in(chat).click()
+        arguments = chat.page.get_by_role("group", name="Arguments")
+        arguments.focus()
+        script.emit("message", **result(3, "1", "a"))
+        script.emit("message", **calls(4, ("b", "second")))
+        expect(chat.page.locator(".cm-steps > summary")).to_have_text("Using second…")
+        expect(arguments.first).to_be_focused()
+        expect(chat.page.get_by_role("group", name="Result")).to_be_visible()
 
     def test_reasoning_is_folded_above_the_text(self, scripted):
         script, chat = scripted
@@ -441,16 +513,22 @@ class TestOnTheServer:
     def test_the_forecast_of_the_demo_has_two_steps_live_and_after_a_reload(self, desk):
         chat = desk.open()
         chat.send(demo_suggestions.TOOL)
-        expect(chat.page.locator(".cm-activity")).to_contain_text("Using find_place…")
         expect(steps_in(chat)).to_have_text(["find_place Running…"])
-        expect(chat.page.locator(".cm-activity")).to_contain_text("Using forecast…")
-        expect(steps_in(chat)).to_have_text(["find_place Done", "forecast Running…"])
+        expect(chat.page.get_by_text("Using forecast…")).to_be_visible()
         expect(chat.page.locator(".cm-assistant strong", has_text="sunny")).to_be_visible()
-        expect(steps_in(chat)).to_have_text(["find_place Done", "forecast Done"])
-        live = open_all(chat)
+        done = [re.compile(rf"^{name} [\d.]+ s Done$") for name in ("find_place", "forecast")]
+        expect(steps_in(chat)).to_have_text(done)
+        expect(steps_in(chat).first).to_be_hidden()
+        live, group = open_all(chat), chat.page.locator(".cm-steps")
+        lines = steps_in(chat).all_inner_texts()
+        nodes = group.evaluate(NODES)
         chat.page.reload()
+        expect(chat.page.get_by_text("Used 2 tools")).to_be_visible()
+        expect(steps_in(chat).first).to_be_hidden()
         chat.expect_live()
         assert open_all(chat) == live
+        assert steps_in(chat).all_inner_texts() == lines
+        assert group.evaluate(NODES) == nodes
         assert '"rain_mm": 6' in live[3]
 
     @pytest.mark.usefixtures("history")
@@ -472,8 +550,15 @@ class TestOnTheServer:
         expect(steps_in(chat)).to_have_text(["Reasoning", "weather Done", "forecast Failed"])
 
 
+NODES = """group => [group, ...group.querySelectorAll("*")].map(
+    (node) => `${node.localName} ${node.className} ${node.dataset.step} ${node.role}`)"""
+"""The nodes of a group, without texts."""
+
+
 def open_all(chat: Chat) -> list[str]:
     """Open all steps; return the texts in them."""
+    for group in chat.page.locator(".cm-steps:not([open]) > summary").all():
+        group.click()
     for step in chat.page.locator(".cm-step > summary").all():
         step.click()
     return chat.page.locator(".cm-step-box").all_inner_texts()

@@ -28,11 +28,12 @@ def test_script_and_style_of_the_chat_page_are_small():
     scripts: set[Path] = set()
     for name in ("element/chat.js", "list/chats.js"):
         imported_by((FILES / name).resolve(), scripts)
-    files = [*sorted(scripts), FILES / "element/chat.css", FILES / "list/chats.css"]
+    styles = ("element/chat.css", "list/chats.css", "shared/frame.css")
+    files = [*sorted(scripts), *(FILES / name for name in styles)]
     names = {file.name for file in files}
     assert {"chat.js", "chat-words.js", "view.js", "outbox.js", "ids.js"} <= names
     assert {"chats.js", "marks.js"} <= names
-    assert {"chatmemory-rest.js", "list.js", "reply.js"}.isdisjoint(names)
+    assert {"chatmemory-rest.js", "menu.css", "drawer.js", "reply.js"}.isdisjoint(names)
     content = b"".join(file.read_bytes() for file in files)
     assert len(content) <= MAX_BYTES
     assert len(gzip.compress(content)) <= MAX_GZIPPED_BYTES

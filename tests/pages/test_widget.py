@@ -261,7 +261,9 @@ def test_the_list_of_the_keys_closes_before_its_panel_and_with_it(host):
     button = host.get_by_role("button", name="Ask us", exact=True)
     button.click()
     script.welcome(*replied("one", "1"))
-    panel, keys = (host.get_by_role("dialog", name=name) for name in ("Ask us", "Keys"))
+    panel, keys = (
+        host.get_by_role("dialog", name=name) for name in ("Ask us", "Keyboard shortcuts")
+    )
     host.locator(".cm-log").press("?")
     expect(keys).to_be_visible()
     host.keyboard.press("Escape")

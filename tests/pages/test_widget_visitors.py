@@ -22,7 +22,7 @@ from chatmemory.access.visitors import LOCAL_COOKIE
 from chatmemory.api.visitors import NEEDS_HTTPS
 from chatmemory.models import DatabaseNow, Session, Visitor
 from chatmemory.services import Actor
-from tests.browsers import TIMEOUT_MS, Chat
+from tests.browsers import TIMEOUT_MS, Chat, open_account
 from tests.conftest import database_environment
 from tests.factories import make_user
 from tests.pages.test_widget import check_access
@@ -382,7 +382,7 @@ def test_a_login_in_another_tab_ends_the_visitor_here(page, shop_server):
     chat.box.press("Enter")
     chat.expect_rows("two", "two")
     assert len(owners()) == 2
-    second.get_by_role("button", name="Sign out").click()
+    open_account(second).get_by_role("button", name="Sign out").click()
     expect(chat.banner).to_contain_text("You are signed out.")
     page.goto(f"{shop_server.address}/shop/")
     chat = open_panel(page)

@@ -38,7 +38,7 @@ def is_refused(check):
     return False
 
 
-assert browser.get("/chat/").status_code == 200
+assert browser.get("/chat/~all/").status_code == 200
 assert browser.get("/api/sessions/").status_code == 200
 assert browser.session.session_key
 assert logins.login_of_session(browser.session.session_key).actor.label == "ann"

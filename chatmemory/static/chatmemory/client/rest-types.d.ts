@@ -266,6 +266,8 @@ export interface Problem {
   limit?: number;
   turn?: string;
   retry_after?: number;
+  /** Of `refused`: the code of the host. */
+  reason?: string;
   ref?: string;
 }
 

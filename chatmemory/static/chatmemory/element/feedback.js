@@ -17,13 +17,12 @@ const THUMB =
 export function ratingTools(client, row, node) {
   return /** @type {const} */ ([1, -1]).map((value) => {
     const label = value > 0 ? words.good : words.bad;
-    const button = iconButton(label, THUMB, value > 0 ? "cm-good" : "cm-poor");
-    button.setAttribute("aria-pressed", String(row.feedback === value));
-    button.disabled = client.state !== "live";
-    button.addEventListener("click", async () => {
+    const button = iconButton(label, THUMB, value > 0 ? "cm-good" : "cm-poor", async () => {
       const {rate} = await import("./rating.js");
       rate(client, row, node, value);
     });
+    button.setAttribute("aria-pressed", String(row.feedback === value));
+    button.disabled = client.state !== "live";
     return button;
   });
 }

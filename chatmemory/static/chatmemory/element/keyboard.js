@@ -69,7 +69,7 @@ async function showKeys(chat, hasSearch) {
   dialog.className = "cm-keys";
   const heading = document.createElement("h2");
   heading.id = "cm-keys";
-  heading.textContent = _("Keys");
+  heading.textContent = _("Keyboard shortcuts");
   dialog.setAttribute("aria-labelledby", heading.id);
   const list = document.createElement("dl");
   for (const [names, meaning] of keys) {

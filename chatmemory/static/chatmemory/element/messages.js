@@ -9,33 +9,17 @@ import {copyButton} from "./clipboard.js";
 import {addCodeHeads} from "./code.js";
 import {ratingTools} from "./feedback.js";
 import {foldIfLong} from "./fold.js";
-import {article, button, link, setNote, setText, setTools, textBox} from "./nodes.js";
+import {article, button, iconButton, link, setNote, setText, setTools, textBox} from "./nodes.js";
 import {activityText, hasMarkup, isQuestion} from "./text.js";
 
 /** @import {ChatMemoryClient} from "../client/chatmemory-client.js" */
 /** @import {MessageFrame, OutboxEntry, PathItem, Stream, VersionPlace, WaitingTurn} from "../client/types.d.ts" */
 /** @import {Rendered} from "./markdown.js" */
 /** @import {Reply} from "./reply.js" */
+/** @import {Actions, Hooks} from "./types.d.ts" */
 
-/**
- * What the buttons do.
- *
- * @typedef {object} Actions
- * @property {(row: MessageFrame, node: HTMLElement) => void} edit
- * @property {(seq: number) => void} answerAgain
- * @property {(choice: string) => void} answer
- * @property {(place: VersionPlace, number: number, buttonClass: string) => void} showVersion
- * @property {(turn: string, button: HTMLButtonElement) => void} cancel
- * @property {(entry: OutboxEntry) => void} editUnsent
- */
-
-/**
- * @typedef {object} Hooks
- * @property {(node: HTMLElement) => void} onReplace called before a row's content is replaced
- * @property {() => void} onLoad called when more can be drawn
- * @property {(seq: number) => void} onMarkdown gets replies whose Markdown is not loaded
- * @property {(change: () => void) => void} keep keeps the scroll position during a later change
- */
+const PENCIL = "M4 20h4L19 9l-4-4L4 16z";
+const CIRCLE = "M19.7 10a8 8 0 1 0 0 4M20 5v5h-5";
 
 /** @type {typeof import("./reply.js") | undefined} loaded after the first view */
 let replies;
@@ -117,12 +101,14 @@ export class MessageNodes {
     const {canEdit, canAnswerAgain} = this.#permissions(row, isLast);
     const {edit, answerAgain} = this.#actions;
     const again = row.status === "failed" ? words.tryAgain : words.answerAgain;
+    const onEdit = () => edit(row, node);
+    const onAgain = () => answerAgain(row.seq);
     setTools(node, [
       ...this.#textTools(row, node),
-      ...(isOpen && canEdit ? [button(words.edit, () => edit(row, node), "cm-change")] : []),
+      ...(isOpen && canEdit ? [iconButton(words.edit, PENCIL, "cm-change", onEdit)] : []),
       ...(endsTurn ? this.#ratingTools(row, node) : []),
+      ...(isOpen && canAnswerAgain ? [iconButton(again, CIRCLE, "cm-again", onAgain)] : []),
       ...(version ? this.#versionTools(version) : []),
-      ...(isOpen && canAnswerAgain ? [button(again, () => answerAgain(row.seq), "cm-again")] : []),
       showTime(document.createElement("time"), row.created_at, this.#client.html || undefined),
     ]);
     node.classList.toggle("cm-newest", isLast);
@@ -147,7 +133,7 @@ export class MessageNodes {
   #textTools({seq, text, cut, role}, node) {
     if (!text || cut || role === "tool") return [];
     const source = () => this.#client.rows.get(seq)?.text ?? "";
-    return [copyButton(source, () => textBox(node), "cm-copy")];
+    return [copyButton(source, () => textBox(node), true)];
   }
 
   /**
@@ -155,9 +141,9 @@ export class MessageNodes {
    * @param {HTMLElement} node
    */
   #ratingTools(row, node) {
-    const {turn, role, text} = row;
+    const {turn, role, text, status} = row;
     const isRunning = this.#client.session?.running?.turn === turn;
-    if (!turn || !text || role !== "assistant" || isRunning) return [];
+    if (!turn || !text || role !== "assistant" || status === "failed" || isRunning) return [];
     return ratingTools(this.#client, {...row, turn}, node);
   }
 
@@ -259,15 +245,20 @@ export class MessageNodes {
     this.#hooks.onLoad();
   }
 
-  /** The streamed texts, and a line for what else the run does. */
-  drawRun() {
-    const {session, streams, activity} = this.#client;
+  /**
+   * The streamed texts, and a line for what else the run does.
+   *
+   * @param {boolean | undefined} isShown whether a step shows the running tool
+   */
+  drawRun(isShown) {
+    const {session, streams} = this.#client;
+    const activity = this.#client.activity.filter(({kind}) => !isShown || kind !== "tool");
     const loaded = replies;
     if (streams.size && !loaded) this.loadReplies().catch(() => {});
     const texts = loaded
       ? [...streams.values()].map((stream) => this.#streamNode(stream, loaded.Reply))
       : [];
-    if (!session?.running || (texts.length && !activity.length)) return texts;
+    if (!session?.running || ((isShown || texts.length) && !activity.length)) return texts;
     const node = this.#node("activity", () => {
       const made = article("assistant");
       made.classList.add("cm-activity");

@@ -111,13 +111,23 @@ export function setLabel(button, text) {
  * @param {string} label
  * @param {string} path of the icon, in a square of 24
  * @param {string} className
+ * @param {(event: MouseEvent) => void} onClick
  */
-export function iconButton(label, path, className) {
-  const node = button("", () => {}, `cm-icon ${className}`);
-  setLabel(node, label);
-  const icon = `<svg viewBox="0 0 24 24" width="17" height="17" aria-hidden="true"><path d="${path}" fill="none" stroke="currentColor" stroke-width="1.8" stroke-linejoin="round"/></svg>`;
-  node.append(parse(icon));
+export function iconButton(label, path, className, onClick = () => {}) {
+  const node = button("", onClick, `cm-icon ${className}`);
+  setIcon(node, label, path);
   return node;
+}
+
+/**
+ * @param {HTMLElement} button
+ * @param {string} label
+ * @param {string} path
+ */
+export function setIcon(button, label, path) {
+  setLabel(button, label);
+  const icon = `<svg viewBox="0 0 24 24" width="17" height="17" aria-hidden="true"><path d="${path}" fill="none" stroke="currentColor" stroke-width="1.8" stroke-linejoin="round"/></svg>`;
+  button.replaceChildren(parse(icon));
 }
 
 /**

@@ -278,7 +278,9 @@ export class ChatView {
     const isOld = Boolean(last?.isOld);
     arrange(rows, [
       ...shown,
-      ...(isOld && this.#oldNotice ? [this.#oldNotice] : this.#nodes.drawRun()),
+      ...(isOld && this.#oldNotice
+        ? [this.#oldNotice]
+        : this.#nodes.drawRun(this.#steps?.isRunning)),
     ]);
     this.#steps?.draw(path, this.#nodes);
     tail.hidden = isOld;

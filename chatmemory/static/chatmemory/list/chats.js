@@ -1,6 +1,6 @@
 // The list of chats. What is seldom needed is loaded later.
 
-import {mark, person, search, seenKey} from "./marks.js";
+import {mark, openKey, person, search, seenKey} from "./marks.js";
 
 const channel = new BroadcastChannel(`chatmemory:${person}`);
 const isMac = /^(Mac|iP)/.test(navigator.platform);
@@ -28,16 +28,15 @@ mark();
 
 document.addEventListener("click", async (event) => {
   const {target, ctrlKey, metaKey} = event;
-  const selector = ".cm-options, .cm-more, .cm-notice :is(a, button)";
+  const selector = ".cm-options, .cm-more, .cm-drawer-opener, .cm-notice :is(a, button)";
   const control = target instanceof Element && target.closest(selector);
   if (!(control instanceof HTMLElement) || ctrlKey || metaKey) return;
   event.preventDefault();
-  const isMore = control.matches(".cm-more");
-  const loading = isMore ? import("./list.js") : import("./menu.js");
+  const part = control.matches(".cm-drawer-opener") ? loadDrawer() : import("./menu.js");
+  const loading = control.matches(".cm-more") ? import("./list.js") : part;
   const module = await loading.catch(() => null);
-  if (!module) follow(control);
-  else if ("loadMore" in module) module.loadMore();
-  else module.onClick(control);
+  if (module) module.onClick(control);
+  else follow(control);
 });
 
 // Do the same as without JavaScript.
@@ -56,6 +55,10 @@ addEventListener("keydown", (event) => {
   if (document.querySelector("dialog[open]")) return;
   event.preventDefault();
   search.select();
-  // On a narrow screen, the list has a page of its own.
-  if (!search.checkVisibility()) location.assign(`${search.form?.action}#cm-search`);
+  if (search !== document.activeElement) loadDrawer().then(({onClick}) => onClick(search));
 });
+
+// On a narrow screen, the list beside a chat is a drawer.
+const loadDrawer = () => import("./drawer.js");
+const watch = (/** @type {TouchEvent} */ event) => loadDrawer().then(({start}) => start(event));
+if (openKey) addEventListener("touchstart", watch, {once: true, passive: true});

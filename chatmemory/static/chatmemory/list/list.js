@@ -25,7 +25,7 @@ export function refresh() {
 }
 
 /** Load the next page. */
-export const loadMore = () => inTurn(more);
+export const onClick = () => inTurn(more);
 
 /** Keep the list as it is, while a part of it is in use, until `release`. */
 export function hold() {

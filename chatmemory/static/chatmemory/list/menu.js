@@ -25,7 +25,7 @@ let opener;
 /** @type {HTMLButtonElement | undefined} that of the menu which a press of the pointer has closed */
 let pressed;
 
-await addStyle(document, ["list/menu.css"]);
+await addStyle(document, ["shared/menu.css", "list/menu.css"]);
 menu.addEventListener("keydown", onKey);
 menu.addEventListener("click", ({target}) => {
   const item = items.find((item) => item === target);
