@@ -117,6 +117,15 @@ def test_reading_over_rest_is_audited(browser):
     assert entries() == [("read", "operator", "olga")]
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["/api/sessions/talk/messages/1/", "/chat/talk/1/", "/chat/talk/html/"],
+)
+def test_reading_messages_without_the_page_is_audited(browser, path):
+    assert browser.get(path).status_code == 200
+    assert entries() == [("read", "operator", "olga")]
+
+
 def test_rest_refuses_to_write(browser):
     given = {"client_id": "c1", "text": "As Ann"}
     key = str(uuid.uuid4())
