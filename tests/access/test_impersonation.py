@@ -13,7 +13,7 @@ from django.test import Client as Browser
 from chatmemory import services
 from chatmemory.errors import Impersonated
 from chatmemory.live.hub import hub
-from chatmemory.models import AuditEntry, Message, Session, Turn
+from chatmemory.models import AuditEntry, Message, Reading, Session, Turn
 from chatmemory.services import Actor
 from tests.factories import make_messages, make_user
 from tests.impersonators_for_tests import HIJACK, IMPERSONATE
@@ -149,6 +149,13 @@ async def test_the_socket_shows_the_chat_and_refuses_to_write(ann, browser):
         assert (await tab.ask("rename", title="Order"))["type"] == "ok"
     assert not await db(Turn.objects.exists)()
     assert await db(entries)() == [("read", "operator", "olga"), ("rename", "operator", "olga")]
+
+
+async def test_a_socket_that_reads_on_later_is_audited_again(ann, browser):
+    async with connected(tab := Tab(person_of(browser, ann.user))):
+        await db(Reading.objects.all().delete)()  # as after an hour
+        assert (await tab.ask("fetch", before_seq=2))["type"] == "ok"
+    assert await db(entries)() == [("read", "operator", "olga")] * 2
 
 
 async def test_the_socket_accepts_the_page_of_the_person_and_no_other(ann, staff, browser):
