@@ -13,7 +13,7 @@ from django.test import Client as Browser
 from chatmemory import services
 from chatmemory.errors import Impersonated
 from chatmemory.live.hub import hub
-from chatmemory.models import AuditEntry, Message, Reading, Session, Turn
+from chatmemory.models import AuditEntry, Message, Reading, Session, Ticket, Turn
 from chatmemory.services import Actor
 from tests.factories import make_messages, make_user
 from tests.impersonators_for_tests import HIJACK, IMPERSONATE
@@ -137,6 +137,12 @@ def test_rest_refuses_to_write(browser):
         assert (answer.status_code, answer.json()["code"]) == (403, "impersonated")
     assert not Turn.objects.exists()
     assert Session.objects.count() == 1
+
+
+def test_no_ticket_is_issued_that_would_outlive_the_impersonation(browser):
+    answer = browser.post("/api/tickets/", {}, "application/json")
+    assert (answer.status_code, answer.json()["code"]) == (403, "impersonated")
+    assert not Ticket.objects.exists()
 
 
 async def test_the_socket_shows_the_chat_and_refuses_to_write(ann, browser):
