@@ -95,7 +95,8 @@ class Refused(ChatMemoryError):
     def __init__(self, message: str = "", *, reason: str = "") -> None:
         if reason and not _REASON.fullmatch(reason):
             raise ValueError(f"{reason!r} is not a reason, such as 'plan' or 'second_factor'")
-        sentence = str(message)  # it may be a lazy translation
+        # It may be a lazy translation. A lone surrogate, as of a cut text, cannot be sent.
+        sentence = str(message).encode(errors="replace").decode()
         if len(sentence) > MAX_REFUSAL_CHARS:
             sentence = f"{sentence[: MAX_REFUSAL_CHARS - 1]}…"
         super().__init__(sentence)

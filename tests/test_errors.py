@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from chatmemory import errors
-from chatmemory.errors import BadInput, ChatMemoryError, NotFound
+from chatmemory.errors import BadInput, ChatMemoryError, NotFound, Refused
 
 
 def _classes(root: type[ChatMemoryError] = ChatMemoryError) -> Iterator[type[ChatMemoryError]]:
@@ -35,3 +35,7 @@ def test_the_default_text_is_the_first_line_of_the_docstring(error):
 def test_a_given_text_replaces_the_default():
     assert str(NotFound("No session with this key.")) == "No session with this key."
     assert str(BadInput("Too long.", code="too_large")) == "Too long."
+
+
+def test_a_sentence_of_the_host_can_be_sent():
+    assert str(Refused("Half \ud83d of a smiley.")) == "Half ? of a smiley."

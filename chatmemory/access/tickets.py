@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from django.contrib.auth import get_user_model
 
-from chatmemory.access.actors import Actor, is_person, owner_of, visitor_of
+from chatmemory.access.actors import Actor, check_own_name, is_person, owner_of, visitor_of
 from chatmemory.access.logins import Login, is_valid, proofs_of, visitor_login
 from chatmemory.database.locks import delete_without_waiting, locked_transaction
 from chatmemory.database.pool import in_pool
@@ -37,10 +37,11 @@ def issue_ticket(*, by: Actor, key: str | None = None, credential: str | None = 
 
     `key` and `credential` belong to the user's current login (see `Login`): the socket ends with
     that login. A visitor has neither. Only a digest of the secret is stored.
-    Raises Unauthenticated, RateLimited, MemoryUnavailable.
+    Raises Unauthenticated, Impersonated, RateLimited, MemoryUnavailable.
     """
     if not is_person(by.owner):
         raise TypeError("issue_ticket needs an actor of kind user or visitor")
+    check_own_name(by)  # a ticket names only its person, and may outlive the impersonation
     ticket = secrets.token_urlsafe(32)
     _store_ticket(ticket, owner=by.owner, key=key, credential=credential)
     return ticket

@@ -1,4 +1,4 @@
-"""Visits: requests and open sockets, as the host's functionss of GATE and IMPERSONATOR see them."""
+"""Visits: requests and open sockets, as the host's functions of GATE and IMPERSONATOR see them."""
 
 from __future__ import annotations
 

@@ -184,6 +184,8 @@ class MessageDetail(View):
         found = [row for row in page.rows if row.seq == seq]
         if not found:
             raise NotFound(NO_MESSAGE)
+        if self.actor.real is not None:
+            record_view(page, self.actor.real)
         [fields] = _public(page.head, found, html=query.html, max_chars=sys.maxsize)
         return Response(fields)
 

@@ -12,9 +12,9 @@ from chatmemory.access.addresses import address_lane
 from chatmemory.database.pool import Lane, in_pool
 from chatmemory.errors import NotFound
 from chatmemory.live.runner import runner
-from chatmemory.models import Session
+from chatmemory.models import Page, Session
 from chatmemory.services import Actor, Admitted, Login
-from chatmemory.services.audit.readings import record_reading
+from chatmemory.services.audit.readings import record_reading, record_view
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -84,6 +84,13 @@ def _set_feedback(*, by: Actor, **fields: Any) -> None:
     services.set_feedback(by=by, **fields)
 
 
+def _read_page(*, by: Actor, **fields: Any) -> Page:
+    page = services.read_page(by=by, **fields)
+    if by.real is not None:
+        record_view(page, by.real)
+    return page
+
+
 def _lane_of_call(_: Login, /, **fields: Any) -> Lane:
     return address_lane(**fields)
 
@@ -93,4 +100,4 @@ asend = in_pool(_admit_message, lane=_lane_of_call)
 astop = in_pool(_with_login_check(services.stop_turn), lane=_lane_of_call)
 arename = in_pool(_with_login_check(_rename), lane=_lane_of_call)
 afeedback = in_pool(_with_login_check(_set_feedback), lane=_lane_of_call)
-afetch = in_pool(_with_login_check(services.read_page))
+afetch = in_pool(_with_login_check(_read_page))

@@ -111,10 +111,10 @@ class SessionQuerySet(QuerySet["Session"]):
         if title:
             given["title__icontains"] = title
         found = self.filter(**given)
-        for key, text in (metadata or {}).items():
-            # Not `metadata__key`, which may be the name of a look-up.
-            found = found.alias(**{f"metadata_{key}": KeyTransform(key, "metadata")})
-            found = found.filter(**{f"metadata_{key}": text})
+        for number, (key, text) in enumerate((metadata or {}).items()):
+            # Not by the name of the key, which may contain the name of a look-up.
+            found = found.alias(**{f"metadata_{number}": KeyTransform(key, "metadata")})
+            found = found.filter(**{f"metadata_{number}": text})
         return found
 
     def expired(self) -> SessionQuerySet:

@@ -154,9 +154,12 @@ def rendered(request: HttpRequest, key: str) -> HttpResponse:
     `upto` is the last seq that the response covers. Its limits may end it before the last row.
     """
     after, before = number(request, "after", 0), number(request, "before", None)
+    actor = reader(request)
     found = services.read_page(
-        session_key=codec.key_of_address(key), by=reader(request), after=after, limit=RENDERED_ROWS
+        session_key=codec.key_of_address(key), by=actor, after=after, limit=RENDERED_ROWS
     )
+    if actor.real is not None:
+        record_view(found, actor.real)
     renderer = RowRenderer(found.head)
     messages: list[dict[str, object]] = []
     upto = after
@@ -177,12 +180,15 @@ def message(request: HttpRequest, key: str, seq: int) -> HttpResponse:
     """Return one message as plain text, with its reasoning and its tool calls."""
     if not 1 <= seq <= codec.MAX_SAFE_INTEGER:
         raise NotFound
+    actor = reader(request)
     found = services.read_page(
-        session_key=codec.key_of_address(key), by=reader(request), after=seq - 1, limit=1
-    ).rows
-    if not found or found[0].seq != seq:
+        session_key=codec.key_of_address(key), by=actor, after=seq - 1, limit=1
+    )
+    if not found.rows or found.rows[0].seq != seq:
         raise NotFound
-    response = HttpResponse(whole_text(found[0]), content_type="text/plain; charset=utf-8")
+    if actor.real is not None:
+        record_view(found, actor.real)
+    response = HttpResponse(whole_text(found.rows[0]), content_type="text/plain; charset=utf-8")
     response["X-Content-Type-Options"] = "nosniff"
     return response
 

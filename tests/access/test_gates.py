@@ -63,7 +63,7 @@ both = pytest.mark.parametrize("name", ["second_factor", "asecond_factor"])
 @both
 def test_a_page_shows_the_sentence_until_the_second_factor_is_confirmed(ann, live, select, name):
     select(name)
-    for path in ("/chat/", "/chat/talk/", "/chat/~data/"):
+    for path in ("/chat/~all/", "/chat/talk/", "/chat/~data/"):
         answer = browser_of(ann).get(path)
         assert (answer.status_code, SENTENCE in answer.content.decode()) == (403, True)
     assert {visit.kind for visit in VISITS} == {"page"}

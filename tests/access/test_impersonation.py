@@ -13,7 +13,7 @@ from django.test import Client as Browser
 from chatmemory import services
 from chatmemory.errors import Impersonated
 from chatmemory.live.hub import hub
-from chatmemory.models import AuditEntry, Message, Session, Turn
+from chatmemory.models import AuditEntry, Message, Reading, Session, Ticket, Turn
 from chatmemory.services import Actor
 from tests.factories import make_messages, make_user
 from tests.impersonators_for_tests import HIJACK, IMPERSONATE
@@ -117,6 +117,15 @@ def test_reading_over_rest_is_audited(browser):
     assert entries() == [("read", "operator", "olga")]
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["/api/sessions/talk/messages/1/", "/chat/talk/1/", "/chat/talk/html/"],
+)
+def test_reading_messages_without_the_page_is_audited(browser, path):
+    assert browser.get(path).status_code == 200
+    assert entries() == [("read", "operator", "olga")]
+
+
 def test_rest_refuses_to_write(browser):
     given = {"client_id": "c1", "text": "As Ann"}
     key = str(uuid.uuid4())
@@ -130,6 +139,12 @@ def test_rest_refuses_to_write(browser):
     assert Session.objects.count() == 1
 
 
+def test_no_ticket_is_issued_that_would_outlive_the_impersonation(browser):
+    answer = browser.post("/api/tickets/", {}, "application/json")
+    assert (answer.status_code, answer.json()["code"]) == (403, "impersonated")
+    assert not Ticket.objects.exists()
+
+
 async def test_the_socket_shows_the_chat_and_refuses_to_write(ann, browser):
     async with connected(tab := Tab(person_of(browser, ann.user))):
         assert tab.texts() == ["My order?", "Here."]
@@ -140,6 +155,13 @@ async def test_the_socket_shows_the_chat_and_refuses_to_write(ann, browser):
         assert (await tab.ask("rename", title="Order"))["type"] == "ok"
     assert not await db(Turn.objects.exists)()
     assert await db(entries)() == [("read", "operator", "olga"), ("rename", "operator", "olga")]
+
+
+async def test_a_socket_that_reads_on_later_is_audited_again(ann, browser):
+    async with connected(tab := Tab(person_of(browser, ann.user))):
+        await db(Reading.objects.all().delete)()  # as after an hour
+        assert (await tab.ask("fetch", before_seq=2))["type"] == "ok"
+    assert await db(entries)() == [("read", "operator", "olga")] * 2
 
 
 async def test_the_socket_accepts_the_page_of_the_person_and_no_other(ann, staff, browser):

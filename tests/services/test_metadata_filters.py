@@ -55,6 +55,14 @@ def test_several_keys_are_all_required_and_no_key_is_a_look_up(ann):
     assert keys(ann, contains="c", team="gold") == []
 
 
+def test_a_key_that_continues_another_is_a_key_of_its_own(ann, settings):
+    keys_of_host = ["team", "team__color"]
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "METADATA_FILTERS": keys_of_host}
+    given = {"team": "gold", "team__color": "red"}
+    open_session(session_key="a", scope=user_scope(ann), by=BY, metadata=given)
+    assert keys(ann, **given) == ["a"]
+
+
 def test_another_person_with_the_same_text_is_not_listed(ann):
     fill(ann, a="gold")
     fill(make_user("ben"), b="gold")
