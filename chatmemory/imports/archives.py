@@ -24,6 +24,9 @@ _MAX_COMMENT = 2**16
 
 _ENCRYPTED = 0x1
 
+_DAMAGES = (BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, ValueError)
+_DAMAGED = "The ZIP archive is damaged or truncated."
+
 
 def is_archive(head: bytes) -> bool:
     """Whether a file that begins with these bytes is a ZIP archive."""
@@ -50,8 +53,8 @@ def open_members(stream: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
                     raise BadInput(message, code="bad_shape")
                 with archive.open(info) as member:
                     yield info.filename, io.BufferedReader(_Member(member, info), 2**16)
-    except (BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, ValueError) as error:
-        raise BadInput("The ZIP archive is damaged or truncated.", code="bad_shape") from error
+    except _DAMAGES as error:
+        raise BadInput(_DAMAGED, code="bad_shape") from error
 
 
 def _is_wanted(info: ZipInfo) -> bool:
@@ -68,8 +71,9 @@ def _check_member_count(stream: BinaryIO) -> None:
     stream.seek(max(0, size - _END.size - _MAX_COMMENT))
     tail = stream.read()
     stream.seek(0)
-    at = tail.rfind(_EMPTY_ZIP)
-    if at >= 0 and at + _END.size <= len(tail):
+    # Only where it fits: its own fields may look like another one.
+    at = tail.rfind(_EMPTY_ZIP, 0, max(0, len(tail) - _END.size + len(_EMPTY_ZIP)))
+    if at >= 0:
         _, _, _, _, members, directory_size, _, _ = _END.unpack_from(tail, at)
         # The size too, since the number may be wrong; the name and times of a file have 46 bytes.
         if members > MAX_MEMBERS or directory_size > MAX_MEMBERS * 200:
@@ -78,7 +82,7 @@ def _check_member_count(stream: BinaryIO) -> None:
 
 
 class _Member(io.RawIOBase):
-    """A member that raises BadInput as soon as it is suspiciously large."""
+    """A member that raises BadInput where it is damaged, or as soon as it is too large."""
 
     def __init__(self, member: IO[bytes], info: ZipInfo) -> None:
         self._member = member
@@ -89,7 +93,10 @@ class _Member(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # a writable buffer
-        data = self._member.read(len(buffer))
+        try:
+            data = self._member.read(len(buffer))
+        except _DAMAGES as error:
+            raise BadInput(_DAMAGED, code="bad_shape") from error
         self._left -= len(data)
         if self._left < 0:
             message = f"{_shown(self._info)} unpacks to more than {MAX_RATIO} times its size."

@@ -13,7 +13,7 @@ from typing import Any
 
 from chatmemory import codec
 from chatmemory.errors import BadInput
-from chatmemory.imports.limits import MAX_MESSAGES
+from chatmemory.imports.limits import MAX_MESSAGES, MAX_OPEN_CALLS
 
 MAX_ID_CHARS = 200
 
@@ -25,6 +25,10 @@ _MAX_NUMBER = 1e20
 
 _FIRST_YEAR = 1970
 """Programs write the year 1 for a missing time, which MariaDB can't store."""
+
+_LAST_YEAR = 5138
+"""That of the highest number of seconds. At the end of the year 9999, another time zone or a
+retention would overflow."""
 
 _SHORT_ID = re.compile(r"[A-Za-z0-9_.-]{1,56}")
 
@@ -91,7 +95,13 @@ class Draft:
         self._add({"role": role, "content": text})
 
     def call(self, name: str, args: object, call_id: object = None) -> str:
-        """Add a tool call, to the text before it if it is of the same message; return its id."""
+        """Add a tool call, to the text before it if it is of the same message; return its id.
+
+        Raises BadInput.
+        """
+        if len(self._open) == MAX_OPEN_CALLS:
+            message = f"More than {MAX_OPEN_CALLS} tool calls wait for their results."
+            raise BadInput(message, code="too_many", limit=MAX_OPEN_CALLS)
         given = call_id if isinstance(call_id, str) and call_id else ""
         if not given or given in self._open:
             given = f"{self._source}:call{next(self._parts)}"
@@ -191,7 +201,7 @@ def moment(value: object) -> datetime | None:
             case str():
                 found = datetime.fromisoformat(value)
                 found = found.replace(tzinfo=found.tzinfo or UTC).astimezone(UTC)
-                return found if found.year >= _FIRST_YEAR else None
+                return found if _FIRST_YEAR <= found.year <= _LAST_YEAR else None
     except (ValueError, OverflowError, OSError):
         pass
     return None

@@ -14,6 +14,12 @@ MAX_DEPTH = 10_000
 MAX_MESSAGES = 20_000
 """Maximum number of messages of one conversation."""
 
+MAX_OPEN_CALLS = 1_000
+"""Maximum number of tool calls of one conversation that wait for their results at a time."""
+
+MAX_VERSIONS = 100
+"""Maximum number of sessions that are made from conversations with one id."""
+
 MAX_MEMBERS = 65_000
 """Maximum number of files in a ZIP archive."""
 

@@ -18,9 +18,10 @@ from chatmemory.database.after_commit import announce_change
 from chatmemory.database.faults import ignored_duplicate, write_connection
 from chatmemory.database.locks import lock_pk, locked_transaction
 from chatmemory.database.retries import durably, retried
-from chatmemory.errors import Archived, Busy, NotFound
+from chatmemory.errors import Archived, BadInput, Busy, NotFound
 from chatmemory.formats import Outcome, Target
 from chatmemory.imports.conversations import Conversation, key_part, with_times
+from chatmemory.imports.limits import MAX_VERSIONS
 from chatmemory.models import AuditAction, Message, Session, database_now
 from chatmemory.services.audit.entries import check_reason, record
 from chatmemory.services.removal.hide import purge_expired
@@ -86,6 +87,9 @@ class Storing:
         """Store one conversation in one transaction. Raises BadInput, Archived, Conflict, Busy."""
         lines = _lines_of(conversation)
         known = self.origins.get(conversation.origin, ())
+        if len(known) >= MAX_VERSIONS:
+            message = f"This id has {MAX_VERSIONS} sessions, which differ."
+            raise BadInput(message, code="too_many", limit=MAX_VERSIONS)
         if self.target.dry_run:
             kind, pk = _decide(known, lines)
             pk = pk or -1  # a second conversation with this id is not new

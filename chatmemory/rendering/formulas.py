@@ -24,14 +24,12 @@ _BLOCK_ENDS = {
     "$$": re.compile(r".*\$\$[.,;:]?[ \t]*$"),
     "\\[": re.compile(r".*\\\][.,;:]?[ \t]*$"),
 }
-_DELIMITERS = re.compile(
-    r"(?:\$\$|\\\[)[ \t\n]*(.*?)[ \t\n]*(?:\$\$|\\\])([.,;:]?)[ \t]*", re.DOTALL
-)
+_DELIMITERS = re.compile(r"(?:\$\$|\\\[)(.*?)(?:\$\$|\\\])([.,;:]?)[ \t]*", re.DOTALL)
 # A backslash protects the next character, also another backslash.
 _CLOSERS = {
     "$$": re.compile(r"\\.|(?P<end>\$\$)", re.DOTALL),
-    # Prices and variables of a shell are no formulas: no space before it, no letter or digit after.
-    "$": re.compile(r"\\.|(?P<end>(?<![ \t\n$])\$(?![\w$]))", re.DOTALL),
+    # Prices and shell variables are no formulas: no space before it, no letter, digit or { after.
+    "$": re.compile(r"\\.|(?P<end>(?<![ \t\n$])\$(?![\w${]))", re.DOTALL),
     # A link whose brackets are escaped is no link.
     "\\[": re.compile(r"(?P<end>\\\])(?![(\[:])|\\.", re.DOTALL),
     "\\(": re.compile(r"(?P<end>\\\))|\\.", re.DOTALL),
@@ -154,7 +152,7 @@ def _render_block(
 ) -> str:
     source = tokens[index].content
     # A mark after the formula would be in a line of its own.
-    latex = _DELIMITERS.sub(r"\1\2", source)
+    latex = _DELIMITERS.sub(lambda found: found[1].strip(" \t\n") + found[2], source)
     content = mathml(latex, env["budget"], is_block=True) or escapeHtml(source)
     return f'<div class="math" {scrolling.attributes(scrolling.FORMULA)}>{content}</div>\n'
 

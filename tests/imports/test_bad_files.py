@@ -13,7 +13,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from chatmemory.errors import BadInput
-from chatmemory.imports import archives, conversations, reading
+from chatmemory.imports import archives, conversations, reading, storing
 from chatmemory.imports.conversations import NoMessages
 from chatmemory.imports.files import PRODUCTS
 from chatmemory.imports.reading import read_items
@@ -102,6 +102,15 @@ def test_the_conversations_before_the_cut_are_stored(form, run, capsys):
     assert error == "End: The file is truncated after 1 complete conversations. (bad_json)"
     assert Session.objects.get().key == "chatgpt:g1"
     assert run(GOOD)["new"] == 1
+
+
+@pytest.mark.parametrize("offset", [14, 48])
+def test_a_wrong_checksum_or_byte_of_an_archive_is_named(run, capsys, offset):
+    content = bytearray(zipped(conversations=GOOD))
+    content[offset] ^= 255
+    content[content.find(b"PK\1\2") + 16] = content[14]
+    error = refusal(run, bytes(content), capsys)
+    assert error == "The ZIP archive is damaged or truncated. (bad_shape)"
 
 
 @pytest.mark.parametrize(
@@ -201,6 +210,23 @@ class TestLimits:
         assert f"({code})" in one_error(run, [GOOD[0], bad, GOOD[1]], capsys)
         assert Session.objects.count() == 2
 
+    def test_too_many_calls_without_a_result_are_refused(self, run, capsys, monkeypatch):
+        """Each call is a copy of the list of those before it."""
+        monkeypatch.setattr(conversations, "MAX_OPEN_CALLS", 2)
+        calls = [{"type": "tool_use", "name": "a"}, {"type": "tool_result"}] * 3
+        fine = claude(claude_message(0, "assistant", content=calls))
+        assert run([fine])["new"] == 1
+        bad = claude(claude_message(0, "assistant", content=calls[:1] * 3), id_="k2")
+        with pytest.raises(CommandError, match="1 invalid"):
+            run([fine, bad])
+        error = capsys.readouterr().err
+        assert "More than 2 tool calls wait for their results. (too_many)" in error
+
+    def test_too_many_conversations_with_one_id_are_refused(self, run, capsys, monkeypatch):
+        monkeypatch.setattr(storing, "MAX_VERSIONS", 2)
+        given = [gpt(gpt_message("user", text)) for text in "abc"]
+        assert "This id has 2 sessions, which differ. (too_many)" in one_error(run, given, capsys)
+
     def test_a_deep_conversation_is_refused_and_the_others_are_stored(self, run, capsys):
         deep = b'{"id": "d", "mapping": ' + b'{"a":' * 5_000 + b"1" + b"}" * 5_001
         content = b"[%b,%b,%b]" % (dumped(GOOD[0]), deep, dumped(GOOD[1]))
@@ -224,6 +250,14 @@ def test_an_archive_of_too_many_files_is_refused_before_they_are_listed(run, cap
     content = bytearray(zipped(conversations=GOOD))
     at = content.rfind(b"PK\5\6")
     struct.pack_into("<HH", content, at + 8, 65_535, 65_535)
+    error = refusal(run, bytes(content), capsys)
+    assert error == "The ZIP archive has more than 65000 files. (too_many)"
+
+
+def test_a_number_of_files_that_is_followed_by_a_false_end_is_read(run, capsys):
+    content = bytearray(zipped(conversations=GOOD))
+    at = content.rfind(b"PK\5\6")
+    struct.pack_into("<HH4x4s", content, at + 8, 65_535, 65_535, b"PK\5\6")
     error = refusal(run, bytes(content), capsys)
     assert error == "The ZIP archive has more than 65000 files. (too_many)"
 

@@ -143,6 +143,7 @@ def test_json_is_read_from_standard_input(owner, monkeypatch, capsys):
         ("2023-11-14T22:13:20", BEGIN),
         ("0001-01-01T00:00:00Z", None),
         ("9999-12-31T23:59:59-12:00", None),
+        ("9999-12-31T23:59:59Z", None),
         (1e300, None),
         (0, None),
         (-5, None),

@@ -441,6 +441,18 @@ def test_rows_are_appended_and_the_row_that_is_written_is_shown_in_its_cells(scr
     assert faults_of(chat) == []
 
 
+def test_rows_without_html_are_drawn_up_to_a_number_of_cells(scripted):
+    """The server renders none of a text that is too long, and `|` alone is a whole row."""
+    script, chat = scripted
+    script.welcome(running=running("t"))
+    watch(chat)
+    write(script, TABLE)
+    script.emit("delta", **STEP, text="|\n" * 1_005)
+    expect(chat.page.locator(".cm-open td")).to_have_count(2_000)
+    expect(chat.page.locator(".cm-rest")).to_have_text(" ".join(["|"] * 5))
+    assert faults_of(chat) == []
+
+
 @pytest.mark.firefox
 @pytest.mark.parametrize("joined", [True, False])
 def test_a_reconnect_in_the_middle_of_a_table_keeps_its_rows(scripted, joined):

@@ -41,9 +41,10 @@ def test_a_formula_in_lines_of_its_own_is_a_block_of_mathml(formula):
 
 
 @pytest.mark.parametrize(
-    "text", ["$5 and $10", "from $5 to $10.", "US$5, a $ b $", "$1a$2", "$a $"]
+    "text",
+    ["$5 and $10", "from $5 to $10.", "US$5, a $ b $", "$1a$2", "$a $", "$A/$B, ${A}/${B}"],
 )
-def test_prices_are_text(text):
+def test_prices_and_shell_variables_are_text(text):
     assert markdown(text) == f"<p>{text}</p>\n"
 
 
@@ -132,6 +133,13 @@ def test_formulas_above_their_time_are_shown_as_source(monkeypatch):
     html = markdown("$x^2$ $x^3$")
     assert html.startswith('<p><span class="math"><math')
     assert html.endswith('<span class="math">$x^3$</span></p>\n')
+
+
+def test_spaces_in_a_block_are_read_once():
+    text = "$$\na" + " " * 29_000 + "a\n$$"
+    started = time.thread_time()
+    assert " " * 29_000 in markdown(text)
+    assert time.thread_time() - started < budget.MAX_SECONDS
 
 
 def test_a_text_full_of_formulas_is_within_its_growth():

@@ -1,5 +1,7 @@
 // The rows of a table that is streamed.
 
+const MAX_OPEN_CELLS = 2000; // a row that is only "|" has all cells of its head
+
 /**
  * Add HTML that continues a table; return the nodes after the table.
  *
@@ -30,7 +32,7 @@ export function drawOpenRows(block, text) {
   const body = document.createElement("tbody");
   body.className = "cm-open";
   const lines = text.split("\n");
-  while (lines[0]?.includes("|")) {
+  for (let left = MAX_OPEN_CELLS; left > 0 && lines[0]?.includes("|"); left -= heads.length) {
     const cells = (lines.shift() ?? "").replace(/^\s*\|/, "").split(/(?<!\\)\|/);
     const row = document.createElement("tr");
     for (const [index, {className}] of heads.entries()) {
