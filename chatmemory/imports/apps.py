@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
 
 
@@ -16,6 +17,13 @@ class ImportsConfig(AppConfig):
     def ready(self) -> None:
         # These import models, which Django loads before it calls this.
         from chatmemory.formats import READERS
-        from chatmemory.imports.files import PRODUCTS, READER
+
+        try:
+            from chatmemory.imports.files import PRODUCTS, READER
+        except ModuleNotFoundError as error:
+            if error.name != "ijson":
+                raise
+            advice = "pip install 'django-chatmemory[imports]', or remove it from INSTALLED_APPS"
+            raise ImproperlyConfigured(f"chatmemory.imports needs ijson: {advice}.") from error
 
         READERS.update(dict.fromkeys(PRODUCTS, READER))

@@ -37,7 +37,7 @@ FILES = {
     "mysite/__init__.py": "",
     "mysite/urls.py": """
 from django.urls import include, path
-urlpatterns = [path("api/", include("chatmemory.api.urls"))]
+urlpatterns = [path("chat/api/", include("chatmemory.api.urls"))]
 """,
     "mysite/asgi.py": """
 from django.core.asgi import get_asgi_application
