@@ -205,7 +205,8 @@ class TestTheDrawer:
         expect(closer).to_be_focused()
         expect(opener).to_have_attribute("aria-expanded", "true")
         expect(drawer.get_by_role("link", name="Packing list")).to_be_visible()
-        check_access(phone, ".cm-aside")
+        expect(phone.get_by_role("dialog", name="Chats", exact=True)).to_be_visible()
+        check_access(phone, "html")
         for _ in range(30):
             phone.keyboard.press("Tab")
             outside = "!document.activeElement.closest('.cm-aside, body:not(:has(:focus))')"
@@ -219,6 +220,7 @@ class TestTheDrawer:
         opener.tap()
         closer.tap()
         expect(drawer).to_be_hidden()
+        expect(drawer).not_to_have_attribute("role", "dialog")
         expect(opener).to_be_focused()
 
     def test_a_swipe_opens_and_closes_it(self, phone):

@@ -43,11 +43,14 @@ function close() {
   if (hadFocus || document.activeElement === document.body) opener.focus();
 }
 
-// What is behind the drawer is inert, so that the focus stays in it.
+// What is behind the drawer is inert, so that the focus stays in it: it is a dialog, named as its button.
 /** @param {boolean} opens */
 function toggle(opens) {
   drawer.classList.toggle("cm-drawn", opens);
   opener.setAttribute("aria-expanded", String(opens));
+  drawer.role = opens ? "dialog" : null;
+  drawer.ariaModal = opens ? "true" : null;
+  drawer.ariaLabel = opens ? opener.ariaLabel : null;
   for (const node of document.body.children) {
     if (node instanceof HTMLElement && node !== drawer) node.inert = opens;
   }
