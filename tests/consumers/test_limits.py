@@ -338,7 +338,12 @@ def test_a_user_without_permission_to_chat_has_no_pages_and_no_api(ann, bob, pol
     for person, status in ((ann, 403), (bob, 200)):
         browser = Browser()
         browser.force_login(person.user)
-        for address in ("/chat/", "/chat/talk/", "/api/sessions/", "/api/sessions/talk/messages/"):
+        for address in (
+            "/chat/~all/",
+            "/chat/talk/",
+            "/api/sessions/",
+            "/api/sessions/talk/messages/",
+        ):
             assert browser.get(address).status_code == status
 
 

@@ -451,7 +451,7 @@ def test_a_new_chat_is_not_begun_in_the_name_of_another_user_who_signed_in_meanw
     cookie = {"name": settings.SESSION_COOKIE_NAME, "value": key, "url": desk.server.address}
     desk.context.add_cookies([cookie])
     chat.send("a secret of Ann")
-    expect(chat.banner).to_contain_text("You are signed out.")
+    expect(chat.banner).to_contain_text("You are signed in as someone else.")
     expect(page.locator(".cm-unsent .cm-text")).to_have_text("a secret of Ann")
     assert desk.fetch("").json()["sessions"] == []
 

@@ -22,7 +22,7 @@ SITE = "http://chat.test"
 FILES = Path(chatmemory.__file__).parent / "static" / "chatmemory"
 PAGE = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="/element/chat.css">
 <script type="module" src="/element/chat.js"></script>
-<body class="cm-page cm-chatting">
+<body class="cm-page" style="height: 100dvh; min-height: 0; overflow: hidden">
 <chat-memory light autofocus url="/ws/chat/k/"></chat-memory>"""
 
 

@@ -260,6 +260,8 @@ def test_no_word_of_the_page_is_english_in_german(german, vocabulary):
     for step in page.locator(".cm-step").all():
         step.evaluate("node => { node.open = true; }")
     check("Argumente")
+    result = {"call": "c4", "name": "suche", "failed": False}
+    german.emit("message", **row(16, "Welt", turn="t2", role="tool", result=result))
     event = {"kind": "tool", "name": "suche", "state": "started"}
     german.emit("delta", turn="t2", step=0, event=event)
     check("Verwendet suche …")

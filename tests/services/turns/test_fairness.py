@@ -486,7 +486,9 @@ def talker(db):
 
 
 @pytest.mark.regression
-@pytest.mark.parametrize("address", ["/api/sessions/", "/api/sessions/talk/messages/", "/chat/"])
+@pytest.mark.parametrize(
+    "address", ["/api/sessions/", "/api/sessions/talk/messages/", "/chat/~all/"]
+)
 def test_too_many_reads_in_a_minute_are_refused_only_to_that_person(talker, settings, address):
     set_limits(settings, READS_PER_MINUTE=3)
     browser, other = browser_of(talker), browser_of(sign_in())

@@ -8,8 +8,7 @@
 // rejects with ApiError; its last parameter, `{signal}`, aborts it. After a lost connection, calls
 // that can be repeated are repeated a few times.
 
-import {randomId} from "./ids.js";
-import {randomKey} from "./keys.js";
+import {randomId, randomKey} from "./ids.js";
 import {ApiError, Http, pathOf} from "./rest.js";
 
 export {ApiError};

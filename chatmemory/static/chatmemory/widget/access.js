@@ -2,7 +2,7 @@
 // visitor, and the key of a session. Nothing is stored before the first message.
 
 import {ApiError, RestClient} from "../client/chatmemory-rest.js";
-import {randomKey} from "../client/keys.js";
+import {randomKey} from "../client/ids.js";
 import {words} from "../element/chat-words.js";
 import {CLOSE_NOT_FOUND, CLOSE_UNAUTHENTICATED} from "../shared/constants.js";
 import {widgetWords} from "./widget-words.js";
