@@ -222,11 +222,14 @@ class SharedAddress(Shelf):
 
 
 class OwnClocks(Shelf):
-    """Orders by the clock of each process; the clocks differ."""
+    """Orders by the clock of each process; those of all but the first writer are behind."""
 
     def append(self, at: Address, messages: Sequence[Message]) -> None:
-        now = time.time() - 1_000_000 * os.getpid()
-        super().append(at, [{**message, "at": now} for message in messages])
+        process = os.getpid()
+        first = next((message["process"] for message in super().read(at)), process)
+        now = time.time() - (0 if process == first else 1_000_000)
+        stamp = {"at": now, "process": process}
+        super().append(at, [{**message, **stamp} for message in messages])
 
     def read(self, at: Address) -> list[Message]:
         return sorted(super().read(at), key=lambda message: message.get("at", 0))

@@ -29,7 +29,7 @@ def test_gunicorn_with_gevent_answers_after_a_send_that_waits(ann, serve):
         sent = browser.post("/api/sessions/talk/messages/", json=body)
         assert (sent.status_code, sent.json()["status"]) == (202, "waiting")
         assert browser.get("/api/sessions/").status_code == 200
-        assert browser.get("/chat/").status_code == 200
+        assert browser.get("/chat/~all/").status_code == 200
     assert Turn.objects.get().status == "waiting"
 
 

@@ -500,7 +500,7 @@ async def test_a_new_session_is_created_and_only_its_owner_can_reach_it(ann, sha
 @pytest.mark.regression
 @pytest.mark.parametrize(
     ("program", "path"),
-    [("uvicorn", "/api/sessions/"), ("daphne", "/chat/"), ("uvicorn", "/admin/login/")],
+    [("uvicorn", "/api/sessions/"), ("daphne", "/chat/~all/"), ("uvicorn", "/admin/login/")],
 )
 async def test_after_a_crash_of_all_servers_a_page_request_ends_the_turns(
     ann, serve, program, path

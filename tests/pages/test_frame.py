@@ -14,7 +14,7 @@ from django.contrib.auth.views import LogoutView
 from django.template.loader import render_to_string
 from django.urls import include, path
 from django.views.generic import RedirectView
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browsers import Chat, open_account
 from tests.pages import test_browser
@@ -236,6 +236,15 @@ class TestTheDrawer:
         phone.wait_for_timeout(200)
         expect(drawer).to_be_hidden()
         expect(phone.locator(".cm-conversation")).not_to_have_attribute("inert", "")
+
+    @pytest.mark.regression
+    def test_the_first_swipe_opens_it_even_if_it_ends_before_the_script_is_loaded(self, phone):
+        held: list[Route] = []
+        phone.route("**/drawer.js", lambda route: held.append(route))
+        with phone.expect_request("**/drawer.js"):
+            swipe(phone, (40, 500), (200, 510))
+        held.pop().fallback()
+        expect(phone.locator(".cm-aside")).to_be_visible()
 
     def test_a_swipe_over_what_scrolls_sideways_does_not(self, phone):
         phone.get_by_role("button", name="Chats", exact=True).tap()

@@ -212,7 +212,7 @@ BUTTON_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>A h
 <chat-memory sockets="/ws/chat/" api="/api/" mode="button" label="Ask us"></chat-memory>"""
 MAX_FILES = 38
 MAX_BYTES = 181 * 1024
-MAX_GZIPPED_BYTES = 63 * 1024
+MAX_GZIPPED_BYTES = 64 * 1024
 """Of the files, each compressed."""
 
 

@@ -60,5 +60,10 @@ addEventListener("keydown", (event) => {
 
 // On a narrow screen, the list beside a chat is a drawer.
 const loadDrawer = () => import("./drawer.js");
-const watch = (/** @type {TouchEvent} */ event) => loadDrawer().then(({start}) => start(event));
-if (openKey) addEventListener("touchstart", watch, {once: true, passive: true});
+// The first swipe may end before it is loaded; later ones do not need these listeners.
+const watch = (/** @type {TouchEvent} */ event) =>
+  loadDrawer().then(({start, end}) => (event.type === "touchend" ? end : start)(event));
+if (openKey) {
+  for (const type of /** @type {const} */ (["touchstart", "touchend"]))
+    addEventListener(type, watch, {once: true, passive: true});
+}

@@ -63,7 +63,7 @@ export function start({touches, target}) {
 }
 
 /** @param {TouchEvent} event */
-function end({changedTouches}) {
+export function end({changedTouches}) {
   if (!first) return;
   const across = changedTouches[0].clientX - first.clientX;
   const down = Math.abs(changedTouches[0].clientY - first.clientY);
