@@ -59,7 +59,10 @@ addEventListener("keydown", (event) => {
 });
 
 // On a narrow screen, the list beside a chat is a drawer.
-const loadDrawer = () => import("./drawer.js");
+// One import: several of the same module may end in any order.
+/** @type {Promise<typeof import("./drawer.js")> | undefined} */
+let drawer;
+const loadDrawer = () => (drawer ??= import("./drawer.js"));
 // The first swipe may end before it is loaded; later ones do not need these listeners.
 const watch = (/** @type {TouchEvent} */ event) =>
   loadDrawer().then(({start, end}) => (event.type === "touchend" ? end : start)(event));
