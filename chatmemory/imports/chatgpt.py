@@ -134,9 +134,9 @@ def _read_message(draft: Draft, name: str, message: object, default_model: str) 
         is_error = kind == "system_error"
         draft.result(draft.open_call(), text, is_error=is_error)
     elif role == "assistant" and kind == "code":
-        draft.say(role, f"```{_language(content)}\n{text}\n```" if text.strip() else "")
+        draft.add_text(role, f"```{_language(content)}\n{text}\n```" if text.strip() else "")
     elif role in ("user", "assistant"):
-        draft.say(role, text)
+        draft.add_text(role, text)
     else:
         at = f"{field}.author.role"
         raise BadInput(f"{at} is unknown.", code="bad_shape", field=at)

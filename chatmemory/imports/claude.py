@@ -84,7 +84,7 @@ def _read_message(
         draft.lost["images" if file.get("file_kind") == "image" else "files"] += 1
     blocks = objects(message.get("content"), f"{field}.content")
     if not blocks:
-        draft.say(role, text_in(message.get("text"), f"{field}.text"))
+        draft.add_text(role, text_in(message.get("text"), f"{field}.text"))
         return
     texts: list[str] = []
     for block in blocks:
@@ -93,10 +93,10 @@ def _read_message(
             texts.append(text_in(block.get("text"), f"{field}.content.text"))
             continue
         if kind in ("tool_use", "tool_result"):
-            draft.say(role, "\n\n".join(filter(None, texts)))
+            draft.add_text(role, "\n\n".join(filter(None, texts)))
             texts.clear()
         _read_block(draft, block, role)
-    draft.say(role, "\n\n".join(filter(None, texts)))
+    draft.add_text(role, "\n\n".join(filter(None, texts)))
 
 
 def _read_block(draft: Draft, block: Mapping[str, Any], role: str) -> None:

@@ -87,7 +87,7 @@ class Draft:
         self._at = moment(at)
         self._model = model if isinstance(model, str) else ""
 
-    def say(self, role: str, text: str) -> None:
+    def add_text(self, role: str, text: str) -> None:
         """Add a text; one without visible characters is left out."""
         if codec.is_blank(text):
             return

@@ -103,7 +103,7 @@ def _read_message(draft: Draft, name: str, message: Mapping[str, Any], default_m
             draft.lost["images" if kind.startswith("image") else "files"] += 1
     parts = message.get("content")
     if not isinstance(parts, list):
-        draft.say(role, text_in(message.get("text"), "messages.text"))
+        draft.add_text(role, text_in(message.get("text"), "messages.text"))
         return
     texts: list[str] = []
     for part in parts:
@@ -115,14 +115,14 @@ def _read_message(draft: Draft, name: str, message: Mapping[str, Any], default_m
             case {"type": "text" | "error", "text": {"value": str(text)}}:
                 texts.append(text)
             case {"type": "tool_call", "tool_call": dict(call)}:
-                draft.say(role, "\n\n".join(texts))
+                draft.add_text(role, "\n\n".join(texts))
                 texts.clear()
                 _read_call(draft, call)
             case {"type": str(kind)}:
                 draft.lost[_LOST.get(kind, "unknown_blocks")] += 1
             case _:
                 draft.lost["unknown_blocks"] += 1
-    draft.say(role, "\n\n".join(texts))
+    draft.add_text(role, "\n\n".join(texts))
 
 
 def _read_call(draft: Draft, call: Mapping[str, Any]) -> None:

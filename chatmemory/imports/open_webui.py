@@ -94,10 +94,10 @@ def _read_message(draft: Draft, name: str, message: Mapping[str, Any]) -> None:
         return
     content = message.get("content")
     if isinstance(content, list):
-        draft.say(role, _joined(draft, content))
+        draft.add_text(role, _joined(draft, content))
         return
     text = text_in(content, "chat.messages.content")
-    draft.say(role, _without_details(draft, text) if role == "assistant" else text)
+    draft.add_text(role, _without_details(draft, text) if role == "assistant" else text)
 
 
 def _without_details(draft: Draft, text: str) -> str:
@@ -110,7 +110,7 @@ def _without_details(draft: Draft, text: str) -> str:
 def _read_output(draft: Draft, item: Mapping[str, Any]) -> None:
     match item:
         case {"type": "message", "content": list(content)}:
-            draft.say("assistant", _joined(draft, content))
+            draft.add_text("assistant", _joined(draft, content))
         case {"type": "function_call", "name": str(tool)}:
             draft.call(tool, parsed_arguments(item.get("arguments")), item.get("call_id"))
         case {"type": "function_call_output", "output": list(output)}:
