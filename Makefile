@@ -26,7 +26,7 @@ help:
 	@echo "make check   check the project, its migrations and the OpenAPI schema"
 	@echo "make docs    generate the pages and diagrams in docs/ that are made from the code"
 	@echo "make messages collect the texts of the chat pages for translators; needs GNU gettext"
-	@echo "make peers   run our contract against other memories; ARGS=--write writes docs/peers.md"
+	@echo "make peers   run our contract against other memories; ARGS=--write writes docs/reasons/peers.md"
 	@echo "make audit   check the locked versions for known vulnerabilities; needs the network"
 	@echo "make lock    lock the newest versions that pyproject.toml allows"
 	@echo "make ci      everything, on PostgreSQL, MariaDB, SQLite and Redis"

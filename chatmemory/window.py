@@ -121,7 +121,7 @@ message, the ids of its tool calls. A tuple for speed: there are many."""
 
 # Raw SQL, since the ORM takes longer to build a statement than the database to run this one. Seqs
 # have no gaps, so the range limits the rows read under any query plan; ORDER BY and LIMIT make
-# PostgreSQL use the index (see docs/decisions/0003-window.md).
+# PostgreSQL use the index (see docs/reasons/decisions/0003-window.md).
 _READ_ROWS = """\
 SELECT seq, role, text, body, tokens, redacted, quarantined,
     role = 'user' AND (turn IS NULL OR turn = seq),

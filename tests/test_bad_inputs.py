@@ -1,4 +1,4 @@
-"""Each row of docs/bad-inputs.md names tests that exist, one for each entry."""
+"""Each row of docs/reference/bad-inputs.md names tests that exist, one for each entry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-PAGE = TESTS.parent / "docs" / "bad-inputs.md"
+PAGE = TESTS.parent / "docs/reference/bad-inputs.md"
 ROW_COUNT = 112
 
 Rows = list[tuple[int, list[str], dict[str, list[str]]]]

@@ -30,10 +30,18 @@ IMPORT = re.compile(r"^from (chatmemory[\w.]*) import ([\w, ]+)", re.MULTILINE)
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
-@pytest.mark.parametrize("name", ["audit", "frames", "services", "settings"])
-def test_generated_pages_are_current(name):
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("audit", "howto/audit.md"),
+        ("frames", "reference/frames.md"),
+        ("services", "reference/services.md"),
+        ("settings", "reference/settings.md"),
+    ],
+)
+def test_generated_pages_are_current(name, file):
     generator = runpy.run_path(str(ROOT / f"docs/generate/{name}_page.py"))
-    assert (ROOT / f"docs/{name}.md").read_text() == generator["page"](), "run `make docs`"
+    assert (ROOT / "docs" / file).read_text() == generator["page"](), "run `make docs`"
 
 
 @pytest.mark.slow
@@ -46,7 +54,7 @@ def test_the_json_schema_is_current():
 @pytest.mark.parametrize("name", ["layers", "turn"])
 def test_generated_diagrams_are_current(name):
     generator = runpy.run_path(str(ROOT / "docs/generate/diagrams.py"))
-    assert (ROOT / f"docs/{name}.svg").read_text() == generator[name](), "run `make docs`"
+    assert (ROOT / f"docs/images/{name}.svg").read_text() == generator[name](), "run `make docs`"
 
 
 SOURCE = "".join(path.read_text() for path in sorted(APP.rglob("*.py")))
@@ -110,7 +118,7 @@ def test_each_picture_is_on_a_page_and_small():
     shown = {
         name for page in PAGES for name in re.findall(r"!\[[^\]]+\]\((.+?)\)", page.read_text())
     }
-    pictures = [*(ROOT / "docs").glob("*.png")]
+    pictures = [*(ROOT / "docs").rglob("*.png")]
     assert {picture.name for picture in pictures} <= {Path(name).name for name in shown}
     assert all(0 < picture.stat().st_size <= 100_000 for picture in pictures)
 
@@ -188,7 +196,7 @@ def test_the_layout_of_the_design_has_the_layers_of_the_import_contract():
         one for one in settings["tool"]["importlinter"]["contracts"] if one["type"] == "layers"
     )
     layers = [set(layer.split(" | ")) for layer in contract["layers"]]
-    table = (ROOT / "docs/design.md").read_text().partition("## Layout\n")[2]
+    table = (ROOT / "docs/reasons/design.md").read_text().partition("## Layout\n")[2]
     rows = re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
     named = [re.findall(r"`(\w+)(/?)`", row) for row in rows]
     assert [{name for name, _ in row} for row in named] == layers
@@ -205,7 +213,7 @@ def fields_of(cell):
 
 def documented(side):
     """The fields of each frame, and the bold ones, as the tables of the protocol's page say."""
-    table = (ROOT / "docs/protocol.md").read_text().partition(f"## From the {side}\n")[2]
+    table = (ROOT / "docs/reference/protocol.md").read_text().partition(f"## From the {side}\n")[2]
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", table.partition("\n## ")[0], re.MULTILINE)
     return {kind: fields_of(cell) for kind, cell in rows}
 
@@ -231,7 +239,7 @@ def test_the_tables_of_the_protocol_have_the_fields_of_the_schema(side):
     ],
 )
 def test_the_lists_of_exported_and_erased_data_name_each_column_with_text(page, start):
-    text = (ROOT / f"docs/{page}.md").read_text()
+    text = (ROOT / f"docs/howto/{page}.md").read_text()
     named = text[text.index(start) :].partition(".")[0]
     kinds = (models.CharField, models.TextField, models.JSONField)
     texts = [column.name for column in SESSION.columns if isinstance(column.field, kinds)]
@@ -248,12 +256,14 @@ def test_the_table_of_the_api_has_the_fields_of_each_request():
     requests = dict(runpy.run_path(str(ROOT / "docs/generate/frames_page.py"))["requests"]())
     for request, shape in requests.items():
         fields = "|".join([rf"`{request}`", rf"`{request}\?(.*?)`", rf"`{request}` `{{(.*?)}}`"])
-        rows = re.findall(rf"^\| (?:{fields}) \|", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+        rows = re.findall(
+            rf"^\| (?:{fields}) \|", (ROOT / "docs/reference/api.md").read_text(), re.MULTILINE
+        )
         assert [{*re.findall(r"\w+", "".join(row))} for row in rows] == [shape.names], request
 
 
 def test_the_schema_knows_each_code_of_an_error_and_of_a_close():
-    text = (ROOT / "docs/protocol.md").read_text().partition("## Codes\n")[2]
+    text = (ROOT / "docs/reference/protocol.md").read_text().partition("## Codes\n")[2]
     shown, closes = text.partition("In a `bye`")[::2]
     codes = frames.SCHEMA["$defs"]["error"]["properties"]["code"]["enum"]
     listed = shown.partition("over REST:")[2].partition("On a message")[0]
@@ -281,7 +291,7 @@ def test_what_the_pages_import_exists(module, name):
 
 
 def test_the_checks_that_the_page_for_hosts_names_exist():
-    named = set(re.findall(r"`chatmemory\.([EW]\d{3})`", (ROOT / "docs/host.md").read_text()))
+    named = set(re.findall(r"`chatmemory\.([EW]\d{3})`", (ROOT / "docs/howto/host.md").read_text()))
     code = "".join(path.read_text() for path in APP.rglob("*.py"))
     assert named <= set(re.findall(r'id="chatmemory\.([EW]\d{3})"', code))
 

@@ -61,7 +61,7 @@ class Memory:
     def clear(self, user, session):
         self._file(user, session).unlink(missing_ok=True)
 """
-"""The memory for which docs/contract.md has an adapter."""
+"""The memory for which docs/reasons/contract.md has an adapter."""
 
 
 def run_example(page: str, first: str, **names: Any) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def test_a_receiver_defers_a_message_during_a_reply(
     celery = ModuleType("celery")
     celery.__dict__["shared_task"] = lambda **_: lambda f: SimpleNamespace(delay=f)
     monkeypatch.setitem(sys.modules, "celery", celery)
-    names = run_example("docs/hooks.md", "from celery import", Order=type("Order", (), {}))
+    names = run_example("docs/howto/hooks.md", "from celery import", Order=type("Order", (), {}))
     order = SimpleNamespace(pk=7, is_shipped=True)
     address = {"session_key": "order-7", "by": BY, "scope": SERVER}
     make_session("order-7")
@@ -118,7 +118,7 @@ def test_a_receiver_defers_a_message_during_a_reply(
 
 def test_a_new_session_gets_what_its_group_needs_or_is_refused(monkeypatch, settings):
     module = ModuleType("chats_of_the_shop")
-    module.__dict__.update(run_example("docs/hooks.md", "def begin(by, asked)"))
+    module.__dict__.update(run_example("docs/howto/hooks.md", "def begin(by, asked)"))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     settings.CHATMEMORY = {**settings.CHATMEMORY, "NEW_SESSION": f"{module.__name__}.begin"}
     user = make_user()
@@ -132,13 +132,13 @@ def test_a_new_session_gets_what_its_group_needs_or_is_refused(monkeypatch, sett
 
 
 def test_the_example_of_a_system_prompt_names_the_person():
-    names = run_example("docs/responders.md", "def instructions_for(session)")
+    names = run_example("docs/howto/responders.md", "def instructions_for(session)")
     user = make_user(first_name="Ann")
     assert "You talk to Ann." in names["instructions_for"](make_session(owner=user))
     assert names["instructions_for"](make_session("other")) is None
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/langchain.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/howto/langchain.md"])
 def test_the_history_class_stores_messages(page):
     user = make_user()
     run_example(page, "DjangoChatMessageHistory(", user=user)
@@ -149,7 +149,7 @@ def test_with_memory_stores_a_turn():
     user = make_user()
     prompt = ChatPromptTemplate([("placeholder", "{history}"), ("human", "{input}")])
     model = GenericFakeChatModel(messages=iter([AIMessage("On its way.")]))
-    run_example("docs/langchain.md", "with_memory(", user=user, prompt=prompt, model=model)
+    run_example("docs/howto/langchain.md", "with_memory(", user=user, prompt=prompt, model=model)
     assert texts(user) == ["Where is my order?", "On its way."]
 
 
@@ -158,7 +158,7 @@ def test_the_window_is_read():
     services.append_messages(
         session_key="talk", by=Actor.server("tests"), scope="server", messages=make_messages("Hi")
     )
-    window = run_example("docs/window.md", "read_window", session=session)["window"]
+    window = run_example("docs/howto/window.md", "read_window", session=session)["window"]
     assert (window.messages, window.is_over) == (make_messages("Hi"), False)
     assert window.tokens > 0
 
@@ -172,7 +172,7 @@ def test_chatmemory_loads_saves_and_clears():
         return "On its way."
 
     names = {"request": SimpleNamespace(user=user), "text": "Where?"}
-    run_example("docs/window.md", "ChatMemory(", **names, ask_the_model=ask_the_model)
+    run_example("docs/howto/window.md", "ChatMemory(", **names, ask_the_model=ask_the_model)
     assert asked == [[*make_messages("Hi"), *make_messages("Where?")]]
     assert Session.objects.get().last_seq == 3
     assert ChatMemory("order-4711", by=Actor.user(user)).load_memory() == []
@@ -183,7 +183,7 @@ async def test_a_view_exports_the_users_data():
     await sync_to_async(fill)(user, "Hi")
     request = AsyncRequestFactory().get("/")
     request.auser = lambda: _value(user)
-    response = await run_example("docs/transfer.md", "own_data")["own_data"](request)
+    response = await run_example("docs/howto/transfer.md", "own_data")["own_data"](request)
     content = b"".join([part async for part in response]).decode()
     assert '"Hi"' in content
     assert response["Content-Type"].startswith("text/csv")
@@ -193,7 +193,7 @@ async def _value(value: Any) -> Any:
     return value
 
 
-SERVICES = "docs/services.md"
+SERVICES = "docs/reference/services.md"
 
 
 @pytest.fixture
@@ -299,13 +299,15 @@ def registry():
 
 
 def test_a_subclass_restricts_operators(registry):
-    run_example("docs/operators.md", "class BranchSessionAdmin")
+    run_example("docs/howto/operators.md", "class BranchSessionAdmin")
     assert isinstance(registry[Session], SessionAdmin)
     assert type(registry[Session]) is not SessionAdmin
 
 
 def test_a_subclass_extends_the_list_and_its_search(registry, rf):
-    shop_admin = run_example("docs/operators.md", "class ShopSessionAdmin")["ShopSessionAdmin"]
+    shop_admin = run_example("docs/howto/operators.md", "class ShopSessionAdmin")[
+        "ShopSessionAdmin"
+    ]
     session = make_session("found", owner=make_user("u7", first_name="Ann"))
     make_session("other", owner=make_user("u8"))
     request = rf.get("/", {"q": "Ann"})
@@ -316,7 +318,7 @@ def test_a_subclass_extends_the_list_and_its_search(registry, rf):
 
 
 def test_the_mixin_goes_into_the_admin_of_users(registry):
-    run_example("docs/operators.md", "class MyUserAdmin")
+    run_example("docs/howto/operators.md", "class MyUserAdmin")
     assert isinstance(registry[User], ChatMemoryUserAdminMixin)
 
 
@@ -324,7 +326,7 @@ def test_an_operator_trims_restores_and_holds():
     ann = make_user(pk=7)
     fill(ann, *["Hi"] * 50)
     request = SimpleNamespace(user=make_user("olga"))
-    run_example("docs/operators.md", "restore_session", request=request)
+    run_example("docs/howto/operators.md", "restore_session", request=request)
     actions = AuditEntry.objects.order_by("pk").values_list("action", flat=True)
     assert [*actions] == ["trim", "restore", "hold"]
     assert Session.objects.get().held_at is not None
@@ -332,7 +334,7 @@ def test_an_operator_trims_restores_and_holds():
 
 def test_server_code_tags_a_session():
     fill(make_user(pk=7), "Hi")
-    run_example("docs/operators.md", "import Actor, tag_session")
+    run_example("docs/howto/operators.md", "import Actor, tag_session")
     assert Session.objects.get().tags.get().tag == "contract"
 
 
@@ -340,7 +342,7 @@ def test_the_deletion_of_a_user_names_the_operator():
     user = make_user()
     fill(user, "Hi")
     request = SimpleNamespace(user=make_user("olga"))
-    run_example("docs/operators.md", "with deleting_users", request=request, user=user)
+    run_example("docs/howto/operators.md", "with deleting_users", request=request, user=user)
     entry = AuditEntry.objects.get(action="user_deleted")
     assert (entry.actor_kind, entry.actor_label) == ("operator", "olga")
 
@@ -355,16 +357,16 @@ def test_erasures_are_replayed(settings, tmp_path):
     AuditEntry.objects.all().delete()
     fill(user, "Hi")
     Session.objects.update(created_at="2026-01-01T00:00:00Z")
-    replayed = run_example("docs/operators.md", "replay_erasures")["replayed"]
+    replayed = run_example("docs/howto/operators.md", "replay_erasures")["replayed"]
     assert (Session.objects.count(), replayed.held, replayed.unreadable) == (0, {}, 0)
 
 
 @pytest.mark.parametrize(
     ("page", "first"),
     [
-        ("docs/operators.md", '"RETENTION"'),
-        ("docs/operators.md", '"ERASURE_LIST"'),
-        ("docs/audit.md", '"AUDIT_KEY"'),
+        ("docs/howto/operators.md", '"RETENTION"'),
+        ("docs/howto/operators.md", '"ERASURE_LIST"'),
+        ("docs/howto/audit.md", '"AUDIT_KEY"'),
     ],
 )
 def test_the_settings_of_a_page_pass_the_checks(page, first, settings, monkeypatch):
@@ -375,13 +377,13 @@ def test_the_settings_of_a_page_pass_the_checks(page, first, settings, monkeypat
 
 def test_the_lifespan_is_a_protocol_of_the_application():
     names = {"ProtocolTypeRouter": ProtocolTypeRouter, "http": None, "websocket": None}
-    router = run_example("docs/running.md", "drain.lifespan", **names)["application"]
+    router = run_example("docs/howto/running.md", "drain.lifespan", **names)["application"]
     assert callable(router.application_mapping["lifespan"])
 
 
 @pytest.mark.parametrize("number", range(4), ids=["jsonl", "openai", "langchain", "dialogue"])
 def test_the_documented_forms_can_be_imported(number, tmp_path):
-    text = (ROOT / "docs/transfer.md").read_text()
+    text = (ROOT / "docs/howto/transfer.md").read_text()
     forms = re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(forms) == 4
     file = tmp_path / "dialogues.jsonl"
@@ -394,7 +396,7 @@ def test_the_documented_forms_can_be_imported(number, tmp_path):
 
 @pytest.mark.slow
 def test_the_documented_adapter_passes_the_contract(tmp_path):
-    text = (ROOT / "docs/contract.md").read_text()
+    text = (ROOT / "docs/reasons/contract.md").read_text()
     files = dict(re.findall(r"^```python\n# (\S+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
     for name, content in {**files, "shop/memory.py": SHOP_MEMORY}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The steps of docs/removing.md leave nothing of the app in the database."""
+"""The steps of docs/howto/removing.md leave nothing of the app in the database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = (ROOT / "docs/removing.md").read_text()
+PAGE = (ROOT / "docs/howto/removing.md").read_text()
 COMMANDS = re.findall(r"^python (manage.py .*)$", PAGE, re.MULTILINE)
 
 WITHOUT = """

@@ -247,7 +247,7 @@ def _check_functions() -> list[checks.CheckMessage]:
             hint = _function_hint(path)
         elif not accepts(import_string(path), arguments):
             problem = f"does not accept {arguments} argument{'s' if arguments > 1 else ''}"
-            hint = "docs/settings.md describes how it is called."
+            hint = "docs/reference/settings.md describes how it is called."
         else:
             continue
         message = f"CHATMEMORY[{name!r}]: {path!r} {problem}."

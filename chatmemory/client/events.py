@@ -14,7 +14,7 @@ class ClientError(Exception):
 
 
 class Refused(ClientError):
-    """The server refused a frame; `code` is one of docs/protocol.md."""
+    """The server refused a frame; `code` is one of docs/reference/protocol.md."""
 
     def __init__(self, frame: Mapping[str, Any], client_id: str | None = None) -> None:
         self.code = str(frame.get("code"))

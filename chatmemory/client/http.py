@@ -33,7 +33,7 @@ VISITOR = ("__Host-chatmemory", "chatmemory-visitor")
 
 
 class ApiError(ClientError):
-    """The REST API refused a call, or no response arrived; `code` is one of docs/api.md.
+    """The REST API refused a call, or no response arrived; `code` is one of docs/reference/api.md.
 
     Two codes are the client's own: `disconnected`, with status 0, and `bad_response` for a response
     that is not the API's, such as a proxy's.

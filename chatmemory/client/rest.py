@@ -27,8 +27,8 @@ class RestClient:
 
     `url` is the address under which the host includes `chatmemory.api.urls`. Log in with the
     `cookies` of a session or with `headers`, such as `Authorization`; `options` are passed to
-    `httpx.AsyncClient`. Each method returns the JSON of the answer, as in docs/api.md, or raises
-    ApiError. After a lost connection, calls that can be repeated are repeated a few times.
+    `httpx.AsyncClient`. Each method returns the JSON of the answer, as in docs/reference/api.md, or
+    raises ApiError. After a lost connection, calls that can be repeated are repeated a few times.
     """
 
     def __init__(

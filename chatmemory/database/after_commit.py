@@ -37,7 +37,7 @@ from chatmemory.models import AuditAction, Change, Turn
 #   of the pool committed, in the order of the commits. Sockets and runs wait for a pool thread, so
 #   it must not wait for the host's code. Other threads belong to their caller and send themselves.
 # A signal is lost if its process ends first. The sweep finds what matters (live/sweep.py).
-# Measured in docs/decisions/0007-host-receivers-have-a-thread.md.
+# Measured in docs/reasons/decisions/0007-host-receivers-have-a-thread.md.
 
 logger = logging.getLogger(__name__)
 

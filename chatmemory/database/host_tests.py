@@ -34,7 +34,7 @@ class ChatMemoryTestMixinMissing(RuntimeError):
             "Put chatmemory.testing.cases.ChatMemoryTestMixin before the test class's TestCase, or "
             'with pytest set pytest_plugins = ["chatmemory.testing.plugin"] in the top-level '
             'conftest.py. With either, do not set CHATMEMORY["DB_THREADS"], and let Django run '
-            "async tests, not pytest-asyncio. See docs/testing.md."
+            "async tests, not pytest-asyncio. See docs/howto/testing.md."
         )
 
 

@@ -50,7 +50,9 @@ def read_dialogue(value: object) -> Dialogue:
     """
     match value:
         case dict() if not _FOREIGN.isdisjoint(value):
-            message = "This is a conversation of another product; see docs/bring-your-chats.md."
+            message = (
+                "This is a conversation of another product; see docs/howto/bring-your-chats.md."
+            )
             raise BadInput(message, code="bad_shape")
         case {"id": str(id_), "turns": [_, *_] as turns}:
             messages = [_parse_message(turn, f"turns[{index}]") for index, turn in enumerate(turns)]

@@ -71,7 +71,7 @@ class Draft:
 
     def __init__(self) -> None:
         self.lost: Counter[str] = Counter()
-        """What is not kept, by kind; docs/bring-your-chats.md lists the kinds."""
+        """What is not kept, by kind; docs/howto/bring-your-chats.md lists the kinds."""
         self._entries: list[Entry] = []
         self._open: dict[str, Entry] = {}
         """Tool calls without a result, by their ids."""

@@ -1,4 +1,4 @@
-"""The exit statuses of commands. The table is in docs/operators.md."""
+"""The exit statuses of commands. The table is in docs/howto/operators.md."""
 
 from __future__ import annotations
 

@@ -134,8 +134,8 @@ def check_static_files(
             f"The static files are on another origin: {origin}.",
             hint=(
                 "Browsers load modules and stylesheets from there only if it sends "
-                "Access-Control-Allow-Origin: see docs/running.md of django-chatmemory. Silence "
-                "this check if it does."
+                "Access-Control-Allow-Origin: see docs/howto/running.md of django-chatmemory. "
+                "Silence this check if it does."
             ),
             id="chatmemory.W040",
         )

@@ -1,7 +1,7 @@
 """Parse and serialize the frames of the websocket protocol `chatmemory.v1`. Pure.
 
 Each frame and each request body of REST is declared once, by a class. Parser, JSON Schema and
-docs/frames.md are derived from it.
+docs/reference/frames.md are derived from it.
 """
 
 from __future__ import annotations

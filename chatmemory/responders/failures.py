@@ -1,7 +1,7 @@
 """Our error classes for the errors of providers' clients, and for replies that a filter ended.
 
 By names, statuses and texts: to import the classes would import each provider's package.
-docs/responders.md has the versions with which they were measured.
+docs/howto/responders.md has the versions with which they were measured.
 """
 
 from __future__ import annotations

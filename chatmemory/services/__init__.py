@@ -1,4 +1,4 @@
-"""The functions and types that a host may call. The reference is docs/services.md."""
+"""The functions and types that a host may call. The reference is docs/reference/services.md."""
 
 from __future__ import annotations
 

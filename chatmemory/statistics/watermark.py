@@ -1,4 +1,7 @@
-"""Up to where rows are counted in the daily figures. See docs/decisions/0022-daily-figures.md."""
+"""Up to where rows are counted in the daily figures.
+
+See docs/reasons/decisions/0022-daily-figures.md.
+"""
 
 from __future__ import annotations
 

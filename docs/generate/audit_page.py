@@ -1,4 +1,4 @@
-"""Writes the last section of docs/audit.md, the table of actions, from `AuditAction`."""
+"""Writes the last section of docs/howto/audit.md, the table of actions, from `AuditAction`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if not settings.configured:  # run as a script
 
 from chatmemory.models import AuditAction  # the models need the settings
 
-PAGE = Path(__file__).resolve().parent.parent / "audit.md"
+PAGE = Path(__file__).resolve().parents[1] / "howto/audit.md"
 HEADING = "\n## The actions\n"
 INTRO = """
 The codes in `action`, and what the admin shows for them. `python docs/generate/audit_page.py`

@@ -1,4 +1,4 @@
-"""Generates docs/layers.svg and docs/turn.svg from the import contract and from the text below."""
+"""Generates docs/images/layers.svg and docs/images/turn.svg from the contract and its text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-DOCS = Path(__file__).resolve().parent.parent
+DOCS = Path(__file__).resolve().parents[1]
 
 RESPONSIBILITIES = {
     "statistics | imports": "optional apps: figures of each day; chats of other products",
@@ -154,5 +154,5 @@ def _svg(width: int, height: int, title: str, parts: Iterator[str]) -> str:
 
 
 if __name__ == "__main__":
-    (DOCS / "layers.svg").write_text(layers())
-    (DOCS / "turn.svg").write_text(turn())
+    (DOCS / "images/layers.svg").write_text(layers())
+    (DOCS / "images/turn.svg").write_text(turn())

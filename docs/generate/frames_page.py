@@ -1,4 +1,4 @@
-"""Generates protocol.schema.json and docs/frames.md from the declarations of frames and bodies."""
+"""Generates protocol.schema.json and docs/reference/frames.md from the frames and bodies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INTRO = """# Frames, request bodies and queries
 Every field of every frame of `chatmemory.v1`, whose use the [protocol](protocol.md) describes, and
 of every body and query of the [REST API](api.md). Required fields are **bold**.
 `python docs/generate/frames_page.py` generates this page, and the frames as
-[JSON Schema](../chatmemory/protocol.schema.json), from `chatmemory/protocol` and
+[JSON Schema](../../chatmemory/protocol.schema.json), from `chatmemory/protocol` and
 `chatmemory/api/requests.py`.
 """
 
@@ -163,4 +163,4 @@ def _name(reference: Schema) -> str:
 
 if __name__ == "__main__":
     (Path(chatmemory.__file__).parent / "protocol.schema.json").write_text(schema())
-    (Path(__file__).resolve().parent.parent / "frames.md").write_text(page())
+    (Path(__file__).resolve().parents[1] / "reference/frames.md").write_text(page())

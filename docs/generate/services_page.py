@@ -1,4 +1,4 @@
-"""Generates docs/services.md from the signatures and docstrings of the services."""
+"""Generates docs/reference/services.md from the signatures and docstrings of the services."""
 
 from __future__ import annotations
 
@@ -208,8 +208,8 @@ kept = erased.held  # sessions on hold: erase again after their release
 ```
 """,
     "Export": """\
-[An async view](transfer.md) streams an export. Here it is written to `path`, a `pathlib.Path`.
-`formats.import_lines` imports it, as `chatmemory_import` does.
+[An async view](../howto/transfer.md) streams an export. Here it is written to `path`, a
+`pathlib.Path`. `formats.import_lines` imports it, as `chatmemory_import` does.
 
 ```python
 from chatmemory import formats
@@ -381,4 +381,4 @@ def _first_paragraph(documented: Any) -> str:
 
 
 if __name__ == "__main__":
-    (Path(__file__).resolve().parent.parent / "services.md").write_text(page())
+    (Path(__file__).resolve().parents[1] / "reference/services.md").write_text(page())

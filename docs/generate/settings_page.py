@@ -1,4 +1,4 @@
-"""Generates docs/settings.md from the docstrings of the settings."""
+"""Generates docs/reference/settings.md from the docstrings of the settings."""
 
 from __future__ import annotations
 
@@ -31,4 +31,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    (Path(__file__).resolve().parent.parent / "settings.md").write_text(page())
+    (Path(__file__).resolve().parents[1] / "reference/settings.md").write_text(page())

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/operators.md.
+"""Draw the pictures of docs/howto/operators.md.
 
 `python -m pytest tests/admin/draw_pictures.py`
 """
@@ -19,7 +19,7 @@ from chatmemory.services.turns.progress import finish_turn, start_turn
 from tests.admin.screens import Screens
 from tests.factories import make_session, make_user
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+PICTURES = Path(__file__).resolve().parents[2] / "docs/images"
 SIZE = {"width": 1280, "height": 600}
 CHATS = (
     ("ann.miller", "A kettle that leaks", "My kettle from order 48213 leaks while it boils.", 0.1),
@@ -87,4 +87,4 @@ def test_draw_the_console(screens, talks):
     for name, path in paths.items():
         page = screens.open(name, f"/admin/chatmemory/session/{path}")
         page.wait_for_load_state("networkidle")
-        page.screenshot(path=DOCS / f"console-{name}.png", animations="disabled")
+        page.screenshot(path=PICTURES / f"console-{name}.png", animations="disabled")

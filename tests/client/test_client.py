@@ -725,10 +725,10 @@ async def test_a_refusal_has_all_fields_of_the_error_frame():
 
 
 async def test_the_documented_examples_work(ann, capsys):
-    page = (django_settings.BASE_DIR / "docs" / "client.md").read_text()
+    page = (django_settings.BASE_DIR / "docs/howto/client.md").read_text()
     functions: dict[str, Any] = {}
     for example in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
-        exec(compile(example, "docs/client.md", "exec"), functions)  # noqa: S102  # our own page
+        exec(compile(example, "docs/howto/client.md", "exec"), functions)  # noqa: S102  # our own page
     cookies = {django_settings.SESSION_COOKIE_NAME: ann.cookie}
     async with serving() as address:
         url = f"{address}/ws/chat/talk/"

@@ -36,7 +36,7 @@ from tests.servers import DEADLINE, wait_for
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs/howto"
 CANARY = "canary-5b1f"
 USAGE = {"input_tokens": 8, "output_tokens": 3, "total_tokens": 11}
 

@@ -1,4 +1,4 @@
-"""Reads docs/handbook.md: the labels, commands and files of a chapter, in the order of the page."""
+"""Reads docs/howto/handbook.md: the labels, commands and files of a chapter in its order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.core.management import get_commands, load_command_class
 
 from tests.management.commanding import run
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/handbook.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/howto/handbook.md"
 FENCE = re.compile(r"^ *```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LABEL = re.compile(r"\*\*([^*]+)\*\*")
 MANAGE = ("python manage.py ", "/srv/example/manage ")

@@ -1,4 +1,4 @@
-"""The steps of docs/handbook.md lead where the page says. Each test is named for its chapter."""
+"""The steps of docs/howto/handbook.md work. Each test is named for its chapter."""
 
 from __future__ import annotations
 

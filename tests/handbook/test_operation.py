@@ -1,4 +1,4 @@
-"""The chapters of docs/handbook.md about the whole database: backup and restore, an upgrade."""
+"""The chapters of docs/howto/handbook.md about backup and restore, and an upgrade."""
 
 from __future__ import annotations
 

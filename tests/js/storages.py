@@ -6,7 +6,7 @@ from django.contrib.staticfiles.storage import ManifestStaticFilesStorage
 
 
 class HashedModulesStorage(ManifestStaticFilesStorage):
-    """The storage that docs/client-js.md recommends."""
+    """The storage that docs/howto/client-js.md recommends."""
 
     support_js_module_import_aggregation = True
     max_post_process_passes = 20

@@ -31,7 +31,7 @@ from tests.conftest import missing
 from tests.js.declared import STATIC, fields_of
 
 HERE = Path(__file__).parent
-DOCS = HERE.parents[1] / "docs"
+DOCS = HERE.parents[1] / "docs/howto"
 SCHEMA = Path(chatmemory.__file__).parent / "protocol.schema.json"
 
 COMPARE = """
@@ -71,7 +71,7 @@ def test_only_one_script_parses_html():
 
 
 class Hashed(ManifestStaticFilesStorage):
-    """As docs/running.md recommends."""
+    """As docs/howto/running.md recommends."""
 
     support_js_module_import_aggregation = True
     max_post_process_passes = 12

@@ -99,7 +99,7 @@ def test_each_answer_has_the_fields_of_the_api(kind):
 
 
 def test_each_option_is_documented():
-    page = (ROOT / "docs/client-js.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/howto/client-js.md").read_text(encoding="utf-8")
     table = page.partition("| option of `new RestClient(url, options)`")[2].partition("\n\n")[0]
     documented = {
         name
@@ -375,7 +375,7 @@ USE_EXAMPLE = """async () => {
 def test_the_documented_example_works_in_a_page_with_the_cookies_of_its_user(
     person, serve, launch, chromium
 ):
-    page_text = (ROOT / "docs/client-js.md").read_text(encoding="utf-8")
+    page_text = (ROOT / "docs/howto/client-js.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```js\n(.*?)^```", page_text, re.MULTILINE | re.DOTALL)
     [example] = [block for block in blocks if "RestClient" in block]
     [server] = serve()

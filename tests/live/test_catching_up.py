@@ -103,7 +103,7 @@ async def words(messages, session):
 
 
 class ClientState:
-    """The state of a client, computed from frames as docs/protocol.md describes."""
+    """The state of a client, computed from frames as docs/reference/protocol.md describes."""
 
     def __init__(self) -> None:
         self.cursor: str | None = None

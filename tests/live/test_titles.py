@@ -37,7 +37,7 @@ from tests.servers import (
     wait_for,
 )
 
-DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs/howto"
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

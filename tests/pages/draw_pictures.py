@@ -1,4 +1,4 @@
-"""Draw the pictures of the README and of docs/appearance.md.
+"""Draw the pictures of the README and of docs/howto/appearance.md.
 
 `python -m pytest tests/pages/draw_pictures.py`
 """
@@ -21,7 +21,7 @@ from tests.servers import Server
 
 login = test_browser.login
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+PICTURES = Path(__file__).resolve().parents[2] / "docs/images"
 SIZE = {"width": 1000, "height": 740}
 OWN = """
 :root {
@@ -78,7 +78,7 @@ def test_draw_the_chat(launch, chromium, login, tmp_path):
     expect(chat.page.locator("[aria-busy]")).to_have_count(0)
     chat.page.reload()
     chat.expect_live()
-    chat.page.screenshot(path=DOCS / "chat.png", animations="disabled")
+    chat.page.screenshot(path=PICTURES / "chat.png", animations="disabled")
     server.kill()
 
 
@@ -95,4 +95,4 @@ def test_draw(launch, chromium, name, scheme, texts, options):
     with launch(chromium).new_context(color_scheme=scheme, viewport=SIZE) as context:
         page = context.new_page()
         open_chat(page, texts, **options)
-        page.screenshot(path=DOCS / f"appearance-{name}.png", animations="disabled")
+        page.screenshot(path=PICTURES / f"appearance-{name}.png", animations="disabled")

@@ -1,4 +1,4 @@
-"""Colors, the switch of the color scheme, and what docs/appearance.md states about them."""
+"""Colors, the switch of the color scheme, and what docs/howto/appearance.md states about them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.pages.scenes import TALK, catalog_of, open_chat, session_page
 from tests.pages.test_chat_js import FILES, row, running
 from tests.pages.test_widget import check_access
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs/howto"
 PAGE = (DOCS / "appearance.md").read_text(encoding="utf-8")
 TEMPLATES = FILES.parents[1] / "templates"
 MAX_SCHEME_BYTES = 400
@@ -44,7 +44,7 @@ def test_the_documented_blocks_are_those_of_the_template():
 
 
 def test_each_picture_exists_and_is_small():
-    pictures = re.findall(r"!\[[^\]]+\]\(([\w-]+\.png)\)", PAGE)
+    pictures = re.findall(r"!\[[^\]]+\]\(([\w/.-]+\.png)\)", PAGE)
     assert len(pictures) == 4
     for name in pictures:
         assert 0 < (DOCS / name).stat().st_size <= MAX_PICTURE_BYTES

@@ -709,13 +709,13 @@ async def test_a_responder_may_use_langchains_own_memory(provider, settings):
 
 @pytest.fixture
 def documented(provider, monkeypatch) -> dict[str, Any]:
-    """Return the names that the examples of docs/responders.md define."""
+    """Return the names that the examples of docs/howto/responders.md define."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{provider.server_port}/v1")
-    page = (django_settings.BASE_DIR / "docs" / "responders.md").read_text()
+    page = (django_settings.BASE_DIR / "docs/howto/responders.md").read_text()
     made: dict[str, Any] = {}
     for example in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
-        exec(compile(example, "docs/responders.md", "exec"), made)  # noqa: S102  # our own page
+        exec(compile(example, "docs/howto/responders.md", "exec"), made)  # noqa: S102  # our own page
     return made
 
 

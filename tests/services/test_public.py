@@ -45,7 +45,7 @@ def test_the_services_have_few_names():
 
 
 def test_the_reference_names_each_exported_name():
-    page = (ROOT / "docs/services.md").read_text()
+    page = (ROOT / "docs/reference/services.md").read_text()
     headings = set(re.findall(r"`(\w+)`", "\n".join(re.findall("^### .*$", page, re.MULTILINE))))
     assert {*services.__all__} - headings == {"SERVER"}
     assert "`SERVER`, the scope of your own code" in page

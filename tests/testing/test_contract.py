@@ -190,5 +190,5 @@ def test_the_contract_needs_no_settings_no_models_and_no_langchain():
 
 
 def test_the_page_of_the_contract_describes_each_test():
-    page = (ROOT / "docs/contract.md").read_text()
+    page = (ROOT / "docs/reasons/contract.md").read_text()
     assert {title for title in titles().values() if f"- {title}.\n" not in page} == set()

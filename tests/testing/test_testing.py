@@ -72,7 +72,7 @@ CHATMEMORY = {"RESPONDER": "demo"}
 
 def page_files() -> dict[str, str]:
     """Return the code blocks of the page, by the file name in their first line."""
-    page = (ROOT / "docs/testing.md").read_text()
+    page = (ROOT / "docs/howto/testing.md").read_text()
     blocks = re.findall(r"```python\n# (\S+)\n(.*?)```", page, re.DOTALL)
     assert page.count("```python") == len(blocks)
     return dict(blocks)

@@ -73,7 +73,7 @@ class Command(ReportingCommand):
         "Import conversations from JSON lines: the output of chatmemory_export (jsonl, openai, "
         'langchain), or {"id": "7", "turns": [{"role": "user", "text": "Hi"}]} with the roles user '
         "(or human), assistant (or ai) and system. After a failure, run it again: conversations "
-        "that are already stored are not stored again. docs/transfer.md lists more formats."
+        "that are already stored are not stored again. docs/howto/transfer.md lists more formats."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -167,7 +167,7 @@ class Command(ReportingCommand):
         noun = "line" if reader is None else "conversation"
         if counts.bad >= MAX_ERRORS and not counts.read:
             raise CommandError(
-                f"Stopped: no {noun} was valid. docs/transfer.md describes the formats."
+                f"Stopped: no {noun} was valid. docs/howto/transfer.md describes the formats."
             )
         if counts.bad:
             raise CommandError(f"{counted(counts.bad, f'invalid {noun}')} skipped.")

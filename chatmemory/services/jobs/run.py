@@ -53,7 +53,7 @@ from chatmemory.services.jobs.perform import perform
 # - A process never waits for a lock without a limit: one that is paused inside a transaction would
 #   stop the jobs of all processes. What it has locked is left until the next lease.
 # - The executor releases the job after each slice. Then the job with the fewest sessions is next.
-# Measured in docs/decisions/0021-jobs.md.
+# Measured in docs/reasons/decisions/0021-jobs.md.
 
 logger = logging.getLogger(__name__)
 

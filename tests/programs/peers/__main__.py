@@ -2,7 +2,7 @@
 
 `python -m tests.programs.peers [--write] [NAME…]`: a NAME is that of a requirements file, or
 `ours`, or `careless`; by default all run. `var/peers` keeps the results of earlier runs. `--write`
-writes `docs/peers.md`.
+writes `docs/reasons/peers.md`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.programs.peers.scoreboard import cells_of, summary, table
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).resolve().parent
 PLACE = ROOT / "var" / "peers"
-PAGE = ROOT / "docs" / "peers.md"
+PAGE = ROOT / "docs/reasons/peers.md"
 MARIADB = os.environ.get("PEERS_MARIADB", "mysql://root@127.0.0.1:3306/chatmemory_peers")
 MODULES = sorted(
     path.stem.removeprefix("requirements-") for path in HERE.glob("requirements-*.txt")
@@ -234,7 +234,7 @@ def log(line: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.programs.peers", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--write", action="store_true", help="write docs/peers.md")
+    parser.add_argument("--write", action="store_true", help="write docs/reasons/peers.md")
     options = parser.parse_args()
     (PLACE / "results").mkdir(parents=True, exist_ok=True)
     if is_listening(POSTGRESQL):

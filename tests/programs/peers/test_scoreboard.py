@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_scoreboard_shows_each_test():
-    page = (ROOT / "docs/peers.md").read_text()
+    page = (ROOT / "docs/reasons/peers.md").read_text()
     assert {title for title in titles().values() if f"| {title} |" not in page} == set()
 
 

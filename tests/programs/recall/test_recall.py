@@ -80,7 +80,7 @@ def test_the_window_contains_every_fact_before_and_after_the_kill(file):
 @pytest.mark.long
 @pytest.mark.regression
 def test_the_documented_dialogue_of_one_turn_is_replayed(file):
-    page = (settings.BASE_DIR / "docs/recall.md").read_text()
+    page = (settings.BASE_DIR / "docs/reasons/recall.md").read_text()
     file.write_text(page.partition("```json\n")[2].partition("```")[0])
     run = recall(file)
     assert run.returncode == 0, run.stderr

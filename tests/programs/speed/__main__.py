@@ -28,7 +28,7 @@ from tests.programs.speed.databases import OWN_PREFIX  # noqa: E402
 from tests.programs.speed.run import modules_of, run  # noqa: E402
 from tests.programs.speed.units import UNITS  # noqa: E402
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "performance.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/reasons/performance.md"
 MIN_ROUNDS = 5
 """Rounds from which a minimum and a maximum mean something."""
 FULL_ROWS = 5_000_000
@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         help="also measure other stores, in the environments of `make peers`",
     )
     add("--json", type=Path, metavar="FILE", help="write the figures as JSON")
-    add("--write", action="store_true", help="write docs/performance.md")
+    add("--write", action="store_true", help="write docs/reasons/performance.md")
     add(
         "--also",
         type=Path,

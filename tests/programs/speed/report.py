@@ -90,7 +90,7 @@ def faults_of(run: Run) -> list[str]:
 
 
 def page(runs: Iterable[Run]) -> str:
-    """Return `docs/performance.md`, with a section for each run."""
+    """Return `docs/reasons/performance.md`, with a section for each run."""
     return "\n".join([INTRO, *(text(run) for run in runs)])
 
 

@@ -12,7 +12,7 @@ NEWEST = 50
 
 
 class Screen:
-    """A socket, and what a client shows by the rules of docs/protocol.md."""
+    """A socket, and what a client shows by the rules of docs/reference/protocol.md."""
 
     def __init__(self, server: Server, person: Person, key: str) -> None:
         self.server = server

@@ -15,7 +15,7 @@ STEPS = (
     "before_poke",
     "before_shown",
 )
-"""The kill points of docs/torture.md, in the order in which a turn reaches them."""
+"""The kill points of docs/reasons/torture.md, in the order in which a turn reaches them."""
 
 
 def folder() -> Path | None:

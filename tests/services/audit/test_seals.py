@@ -585,7 +585,7 @@ def test_the_triggers_in_the_documentation_refuse_changes():
 
 
 def _blocks_of_sql() -> list[str]:
-    text = (settings.BASE_DIR / "docs/audit.md").read_text()
+    text = (settings.BASE_DIR / "docs/howto/audit.md").read_text()
     return re.findall(r"^```sql\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 

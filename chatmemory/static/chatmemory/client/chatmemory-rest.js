@@ -4,7 +4,7 @@
 //   const {key} = await rest.openSession({title: "My order"});
 //   const {messages} = await rest.sendMessage(key, {text: "Where is it?", wait: 60});
 //
-// Queries, bodies and answers have the fields of docs/api.md. Each method resolves to the answer or
+// Queries, bodies and answers have the fields of docs/reference/api.md. Each method resolves to the answer or
 // rejects with ApiError; its last parameter, `{signal}`, aborts it. After a lost connection, calls
 // that can be repeated are repeated a few times.
 

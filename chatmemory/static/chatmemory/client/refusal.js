@@ -2,7 +2,7 @@
 
 import {gettext as _, interpolate} from "../shared/language.js";
 
-const DOCS = "docs/running.md of django-chatmemory, “A page that cannot connect”";
+const DOCS = "docs/howto/running.md of django-chatmemory, “A page that cannot connect”";
 
 /**
  * The status with which the server answers HTTP; null if it does not, or is down. A browser does not
