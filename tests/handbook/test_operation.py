@@ -73,7 +73,7 @@ def test_backup_and_restore(tools, chapter, tmp_path, settings):
 def test_an_upgrade(chapter, sign_in, settings, tmp_path):
     settings.STATIC_ROOT = tmp_path
     settings.SILENCED_SYSTEM_CHECKS = ["chatmemory.E012"]  # DB_THREADS is 0 in tests
-    project = tomllib.loads((PAGE.parents[1] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((PAGE.parents[2] / "pyproject.toml").read_text())["project"]
     assert shlex.split(chapter.line("pip"))[-1] == project["name"]
     for command in ("check", "migrate", "collectstatic", "chatmemory_roles"):
         assert chapter.run(command)[0] == 0, command
