@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from chatmemory.imports.conversations import moment
 from chatmemory.models import Message, Session
 from chatmemory.services import user_scope
 from chatmemory.services.integrity.sessions import check_integrity
-from tests.imports.samples import SAMPLES, TIME, dumped, gpt, gpt_message, libre_message
+from tests.imports.samples import SAMPLES, TIME, gpt, gpt_message, libre_message
 
 BEGIN = datetime.fromtimestamp(TIME, UTC)
 
@@ -107,17 +108,12 @@ def test_a_conversation_without_messages_is_counted(run):
 
 
 def test_a_long_branch_of_librechat_is_read(run):
-    """Each message is nested in the one before it."""
-    message = None
-    for number in reversed(range(1_500)):
-        children = [] if message is None else [message]
-        message = libre_message(number % 60, "x", messageId=f"l{number}", children=children)
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(20_000)  # for the writer of the test
-    try:
-        content = dumped({"conversationId": "b1", "recursive": True, "messagesTree": [message]})
-    finally:
-        sys.setrecursionlimit(limit)
+    """Each message is nested in the one before it, deeper than Python's own writer can go."""
+    one = libre_message(0, "x", messageId="l%d", children=["%s"])
+    head, _, tail = json.dumps(one).partition('"%s"')
+    count = 1_500
+    tree = "".join(head % number for number in range(count)) + tail * count
+    content = f'{{"conversationId": "b1", "recursive": true, "messagesTree": [{tree}]}}'.encode()
     assert run(content)["messages"] == 1_500
 
 
