@@ -75,7 +75,7 @@ def talk(user, *texts, key="talk", ago=None, **columns):
 
 def titles(response):
     assert response.status_code == 200
-    found = re.findall(r'<span class="cm-title">(.*?)</span>', response.content.decode())
+    found = re.findall(r'<span class="cm-title" dir="auto">(.*?)</span>', response.content.decode())
     return [unescape(title) for title in found]
 
 
@@ -83,7 +83,7 @@ def groups(response):
     """Return the titles of each group, by its heading."""
     parts = re.split(r"<h2>(.*?)</h2>", response.content.decode())[1:]
     return {
-        name: re.findall(r'<span class="cm-title">(.*?)</span>', part)
+        name: re.findall(r'<span class="cm-title" dir="auto">(.*?)</span>', part)
         for name, part in zip(parts[::2], parts[1::2], strict=True)
     }
 

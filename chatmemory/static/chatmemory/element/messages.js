@@ -21,7 +21,7 @@ import {activityText, hasMarkup, isQuestion} from "./text.js";
 const PENCIL = "M4 20h4L19 9l-4-4L4 16z";
 const CIRCLE = "M19.7 10a8 8 0 1 0 0 4M20 5v5h-5";
 
-/** @type {typeof import("./reply.js") | undefined} loaded after the first view */
+/** @type {typeof import("./reply.js") | undefined} loaded with the first connection */
 let replies;
 
 export class MessageNodes {
@@ -47,7 +47,8 @@ export class MessageNodes {
     this.#page = page;
     this.#actions = actions;
     this.#hooks = hooks;
-    this.loadReplies().catch(() => {}); // tried again when it is needed
+    // Replies come over the connection; what fails to load is tried again when it is needed.
+    client.addEventListener("state", () => this.loadReplies().catch(() => {}), {once: true});
   }
 
   /** Load what shows streamed texts and Markdown. */
@@ -390,7 +391,7 @@ export function noteOf({redacted, quarantined, status, error}) {
 }
 
 /** @param {OutboxEntry} entry */
-function refusalOf({code = "", message = "", replaces}) {
+export function refusalOf({code = "", message = "", replaces}) {
   const texts = words.refused;
   return texts[code === "conflict" && replaces != null ? "outdated" : code] ?? message;
 }
