@@ -175,6 +175,23 @@ def test_another_answer_and_feedback_do_not_replace_blocks(desk):
     assert [fault[:7] for fault in faults_of(chat)] == ["removed"] * 3  # of the first answer
 
 
+@pytest.mark.firefox
+@pytest.mark.django_db(transaction=True)
+def test_feedback_keeps_the_blocks_that_the_page_came_with(desk):
+    chat = desk.open()
+    chat.send("# a\n\n*b*")
+    expect_end(chat)
+    requests = []
+    chat.page.on("request", lambda request: requests.append(request.url))
+    chat.page.reload()
+    chat.expect_live()
+    chat.page.evaluate("globalThis.heading = document.querySelector('.cm-rich h1')")
+    chat.client("client.feedback(client.rows.get(2).turn, 1)")
+    expect(chat.page.locator("[data-seq='2'][data-html]:not([data-revision='0'])")).to_be_visible()
+    assert chat.page.evaluate("heading.isConnected")
+    assert not any("html/" in url for url in requests)
+
+
 # A server that the test scripts
 
 STEP = {"turn": "t", "step": 0}

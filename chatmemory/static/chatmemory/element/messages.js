@@ -29,6 +29,8 @@ export class MessageNodes {
   #nodes = new Map();
   /** @type {WeakMap<HTMLElement, Reply>} of the nodes that are or were streamed */
   #replies = new WeakMap();
+  /** @type {WeakMap<HTMLElement, string>} what the rows show */
+  #texts = new WeakMap();
   #client;
   #page;
   /** @type {typeof import("./version.js") | null} */
@@ -164,6 +166,7 @@ export class MessageNodes {
       this.#hooks.onReplace(node);
       this.#fill(node, row);
     }
+    this.#texts.set(node, row.text);
     return node;
   }
 
@@ -180,6 +183,7 @@ export class MessageNodes {
    */
   #fill(node, row) {
     const {role, status, text} = row;
+    const isRendered = "html" in node.dataset && this.#texts.get(node) === text;
     node.className = `cm-row cm-${role} cm-${status}`;
     node.removeAttribute("aria-busy");
     delete node.dataset.html;
@@ -187,16 +191,16 @@ export class MessageNodes {
     if (role === "tool") return; // steps.js draws it
     const shown = text.slice(0, MAX_SHOWN_CHARS);
     const reply = this.#replies.get(node);
-    const isKept = reply?.end(shown);
+    const isKept = reply ? reply.end(shown) : isRendered;
+    const isWhole = isKept && (!reply || reply.isWhole);
     if (!isKept) {
       this.#replies.delete(node);
       setText(node, shown);
       if (role === "user") foldIfLong(node);
-    } else if (reply?.isWhole) node.dataset.html = "";
+    } else if (isWhole) node.dataset.html = "";
     const page = this.#page;
     const isCut = row.cut || text.length > MAX_SHOWN_CHARS;
     setNote(node, noteOf(row), isCut && page ? [link(`${page}${row.seq}/`, words.showWhole)] : []);
-    const isWhole = isKept && reply?.isWhole;
     if (role === "assistant" && !isCut && !isWhole && hasMarkup(text))
       this.#hooks.onMarkdown(row.seq);
   }
