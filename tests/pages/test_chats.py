@@ -594,14 +594,14 @@ def test_own_chats_are_deleted_after_a_confirmation(web, ann, settings):
     page = web.get("/chat/~data/").content.decode()
     assert "2 chats with 4 messages are deleted permanently" in page
     assert "1 chat is on hold by an operator, and stays." in page
-    assert "<li>A held chat</li>" in page
+    assert '<li dir="auto">A held chat</li>' in page
     wrong = web.post("/chat/~data/erase/", {"confirm": "Ann"})
     assert wrong.status_code == 400
     assert "This is not your username." in wrong.content.decode()
     assert Session.objects.count() == 4
     done = web.post("/chat/~data/erase/", {"confirm": "ann"}).content.decode()
     assert "2 chats with 4 messages were deleted permanently." in done
-    assert "<li>A held chat</li>" in done
+    assert '<li dir="auto">A held chat</li>' in done
     assert set(Session.objects.values_list("key", flat=True)) == {"held", "c"}
 
 

@@ -109,9 +109,8 @@ class TestTheMenu:
         tab.locator(".cm-log").click()
         expect(menu).to_be_hidden()
 
-    @pytest.mark.firefox
-    def test_it_has_its_style_without_javascript(self, launch, browser_path):
-        with launch(browser_path).new_context(java_script_enabled=False) as context:
+    def test_it_has_its_style_without_javascript(self, launch, chromium):
+        with launch(chromium).new_context(java_script_enabled=False) as context:
             page = context.new_page()
             serve_chat(page, session_page(), language="en")
             opener = page.get_by_role("button", name="Account")
