@@ -16,6 +16,7 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 from playwright.sync_api import Page, Route, expect
 
+from chatmemory.pages.adoption import Adoption
 from tests.browsers import Chat, open_account
 from tests.pages import test_browser
 from tests.pages.scenes import TALK, open_chat, serve_chat, session_page
@@ -122,6 +123,24 @@ class TestTheMenu:
             assert below
             assert above
             assert 0 <= below["y"] - (above["y"] + above["height"]) < 10
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.parametrize("is_done", [False, True])
+def test_the_offer_to_move_earlier_chats_has_its_style_above_a_chat(tab, is_done):
+    title = "A long title. " * 20
+    adoption = Adoption(is_done=is_done, visitor="v", titles=[title], more=2)
+    serve_chat(tab, session_page(rows=[], adoption=adoption), language="en")
+    offer = tab.locator(".cm-offer")
+    expect(offer).to_have_css("border-top-width", "1px")
+    box = offer.bounding_box()
+    lane = tab.locator(".cm-box").bounding_box()
+    assert box
+    assert lane
+    assert (box["x"], box["width"]) == (lane["x"], lane["width"])
+    assert box["height"] < 250
+    check_access(tab)
 
 
 # The side of the titles
