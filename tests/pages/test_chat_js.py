@@ -269,7 +269,7 @@ def test_loading_earlier_messages_by_keyboard_keeps_the_focus_in_the_log(scripte
 
 
 @pytest.mark.regression
-@pytest.mark.parametrize("name", ["steps", "markdown"])
+@pytest.mark.parametrize("name", ["steps", "markdown", "reply"])
 def test_a_part_that_could_not_be_loaded_is_loaded_later(page, name):
     asked: list[str] = []
 
