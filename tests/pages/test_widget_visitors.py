@@ -430,7 +430,7 @@ def test_a_message_is_not_sent_in_the_name_of_another_user_who_signed_in_meanwhi
     bob = sign_in(page, shop_server.address, "bob")
     chat.send("a secret of Ann")
     shop_server.start()
-    expect(chat.banner).to_contain_text("You are signed out.")
+    expect(chat.banner).to_contain_text("You are signed in as someone else.")
     expect(page.locator(".cm-unsent")).to_contain_text("a secret of Ann")
     assert not elsewhere(lambda: Session.objects.filter(scope=bob).exists())
 
