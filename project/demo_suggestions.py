@@ -10,4 +10,13 @@ QUESTION = "Book a table for tonight."
 SLOW = "Take your time, and think first."
 ERROR = "Fail in the middle of a reply."
 
+SHOP = [
+    "Where is my order?",
+    "How long does delivery take?",
+    "How do I return something?",
+    "What are your opening hours?",
+    "I want to talk to a person.",
+]
+"""Those of the widget on the page of the shop."""
+
 SUGGESTIONS = [MEMORY, STORY, RICH, TOOL, QUESTION, SLOW, ERROR]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from django.apps import apps
+from django.conf import settings
 from django.contrib import admin
 from django.urls import include, path, re_path
 from django.views.generic import TemplateView
 
 from chatmemory.api.unknown import Unknown
 from chatmemory.csp import with_policy
+from project.demo_suggestions import SHOP
 
 home = TemplateView.as_view(template_name="home.html")
-shop = TemplateView.as_view(template_name="shop.html")
+shop = TemplateView.as_view(
+    template_name="shop.html",
+    extra_context={"suggestions": SHOP if settings.RESPONDER == settings.DEMO_BOT else []},
+)
 
 urlpatterns = [
     path("", with_policy(home), name="home"),

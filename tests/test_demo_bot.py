@@ -73,6 +73,14 @@ async def test_the_slow_reply_thinks_first_and_the_failing_one_keeps_its_text():
         await said(demo_suggestions.ERROR)
 
 
+@pytest.mark.parametrize("suggestion", demo_suggestions.SHOP)
+async def test_the_bot_knows_the_suggestions_of_the_shop(suggestion):
+    text = text_of(await said(suggestion))
+    assert text
+    assert "did not understand" not in text
+    assert "can't help" not in text
+
+
 async def test_the_bot_remembers_what_people_say():
     pieces = await said(demo_suggestions.MEMORY)
     assert "**Anna Weber**" in text_of(pieces)

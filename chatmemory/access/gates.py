@@ -14,7 +14,7 @@ from chatmemory.access.logins import Login
 from chatmemory.access.visits import Visit, check_gate, person_of
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import durably
-from chatmemory.errors import ChatMemoryError, OtherPerson, Refused
+from chatmemory.errors import ChatMemoryError, OtherPerson
 from chatmemory.logs import log_error
 from chatmemory.models import on_primary
 
@@ -29,7 +29,7 @@ def enter(login: Login, visit: Visit) -> Login:
     entered = replace(login, visit=visit)
     [now] = durably(lambda: _now([entered]), is_repeatable=True)
     assert now is not None  # noqa: S101  # the login has a visit
-    _check_gate(now)
+    check_gate(now)
     return replace(entered, person=person_of(now))
 
 
@@ -61,18 +61,10 @@ def _refusal(login: Login, visit: Visit | None) -> ChatMemoryError | None:
 def _check(login: Login, visit: Visit | None) -> None:
     if visit is None:
         return
-    _check_gate(visit)
+    check_gate(visit)
     person = person_of(visit)
     if (person.owner, person.responsible.id) != (login.by.owner, login.by.responsible.id):
         raise OtherPerson
-
-
-def _check_gate(visit: Visit) -> None:
-    try:
-        check_gate(visit)
-    except Refused as error:
-        error.is_final = True
-        raise
 
 
 def _now(given: Sequence[Login]) -> list[Visit | None]:

@@ -14,7 +14,7 @@ from django.http import HttpRequest
 from chatmemory.access.actors import Actor
 from chatmemory.conf import settings
 from chatmemory.database.host_code import ask_host, call_host_here
-from chatmemory.errors import Unauthenticated
+from chatmemory.errors import Refused, Unauthenticated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,13 @@ def visit_of_request(request: HttpRequest, *, kind: str, by: Actor, user: object
 
 def check_gate(visit: Visit) -> None:
     """Check that the function of GATE lets a visit in. Raises Refused, and its other errors."""
-    if settings.GATE is not None:
+    if settings.GATE is None:
+        return
+    try:
         ask_host(settings.GATE, visit)
+    except Refused as error:
+        error.is_final = True
+        raise
 
 
 def person_of(visit: Visit) -> Actor:

@@ -14,7 +14,7 @@ from django.contrib.auth.views import redirect_to_login
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.shortcuts import redirect, render
-from django.urls import reverse
+from django.urls import get_script_prefix, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import cache_control
@@ -166,10 +166,25 @@ def _problem_page(request: HttpRequest, error: ChatMemoryError, text: str) -> Ht
     if _is_script(request):
         response = JsonResponse({"code": error.code, "message": text}, status=status)
     else:
-        response = render(request, "chatmemory/problem.html", {"problem": text}, status=status)
+        context = {"problem": text, **_ways_out(error)}
+        response = render(request, "chatmemory/problem.html", context, status=status)
     if isinstance(error, RateLimited):
         response["Retry-After"] = str(math.ceil(error.retry_after))
     return response
+
+
+def _ways_out(error: ChatMemoryError) -> dict[str, str | None]:
+    """Return the addresses that the page of an error offers.
+
+    The gate refuses the list of chats too. The home page of the host may be the chat itself.
+    """
+    is_shut_out = isinstance(error, Refused) and error.is_final
+    home = get_script_prefix()
+    needs_site = is_shut_out or isinstance(error, Forbidden)
+    return {
+        "chats": None if is_shut_out else reverse("chatmemory:all"),
+        "site": home if needs_site and home != reverse("chatmemory:chat") else None,
+    }
 
 
 def _problem_of(error: ChatMemoryError) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -57,13 +58,18 @@ def chatmemory_logout_url() -> str | None:
 
 @register.simple_tag(takes_context=True)
 def chatmemory_widget(
-    context: Context, *, session_key: object = None, **attributes: object
+    context: Context,
+    *,
+    session_key: object = None,
+    suggestions: Sequence[str] | None = None,
+    **attributes: object,
 ) -> SafeString:
     """Return the script and the element, for the user or the visitor of the request.
 
-    Without a key, the person continues the last chat of this browser. `attributes` are
-    named as in docs/howto/widget.md, with underscores: `color_scheme="dark"`. Raises NotFound for a
-    key that no URL can contain, ImproperlyConfigured without a request.
+    Without a key, the person continues the last chat of this browser. `suggestions` replace
+    those of the setting. `attributes` are named as in docs/howto/widget.md, with underscores:
+    `color_scheme="dark"`. Raises NotFound for a key that no URL can contain, ImproperlyConfigured
+    without a request.
     """
     request = _request(context)
     key = None if session_key is None else codec.key_of_address(str(session_key))
@@ -75,7 +81,7 @@ def chatmemory_widget(
         static("chatmemory/element/chat.js"),
         _nonce(request),
         flatatt({name: value for name, value in element.items() if value is not None}),
-        _suggestions(),
+        _suggestions(suggestions),
     )
 
 
@@ -124,8 +130,8 @@ def _nonce(request: HttpRequest | None) -> SafeString:
     return flatatt({"nonce": nonce})
 
 
-def _suggestions() -> SafeString:
-    suggestions = settings.SUGGESTIONS
+def _suggestions(given: Sequence[str] | None) -> SafeString:
+    suggestions = settings.SUGGESTIONS if given is None else given
     return render_to_string("chatmemory/_suggestions.html", {"suggestions": suggestions})
 
 

@@ -65,7 +65,10 @@ def test_a_page_shows_the_sentence_until_the_second_factor_is_confirmed(ann, liv
     select(name)
     for path in ("/chat/~all/", "/chat/talk/", "/chat/~data/"):
         answer = browser_of(ann).get(path)
-        assert (answer.status_code, SENTENCE in answer.content.decode()) == (403, True)
+        html = answer.content.decode()
+        assert (answer.status_code, SENTENCE in html) == (403, True)
+        assert '<a class="cm-button" href="/">Back to the site</a>' in html
+        assert ">Your chats</a>" not in html  # it would lead here again
     assert {visit.kind for visit in VISITS} == {"page"}
     answer = browser_of(ann).post("/chat/talk/delete/", headers={"accept": "application/json"})
     assert (answer.status_code, answer.json()) == (403, {"code": "refused", "message": SENTENCE})

@@ -269,7 +269,7 @@ def test_loading_earlier_messages_by_keyboard_keeps_the_focus_in_the_log(scripte
 
 
 @pytest.mark.regression
-@pytest.mark.parametrize("name", ["steps", "markdown"])
+@pytest.mark.parametrize("name", ["steps", "markdown", "reply"])
 def test_a_part_that_could_not_be_loaded_is_loaded_later(page, name):
     asked: list[str] = []
 
@@ -503,7 +503,7 @@ SENTENCE = "Your plan has <b>no</b> chat."
 
 
 @pytest.mark.parametrize(("code", "is_closed"), [("forbidden", True), ("refused", False)])
-def test_a_refused_new_chat_shows_the_sentence_keeps_the_text_and_does_not_reconnect(
+def test_a_refused_new_chat_puts_the_text_back_with_the_sentence_and_does_not_reconnect(
     new_chat, code, is_closed
 ):
     script, chat = new_chat
@@ -512,24 +512,56 @@ def test_a_refused_new_chat_shows_the_sentence_keeps_the_text_and_does_not_recon
     script.emit("error", code=code, message=SENTENCE, retry=False)
     if is_closed:
         script.emit("bye", code=4403, reason=code, reconnect=False, after_ms=None)
-    unsent = chat.page.locator(".cm-tail .cm-failed")
-    expect(unsent.locator(".cm-note")).to_contain_text(SENTENCE)
+    hint = chat.page.locator(".cm-hint")
+    expect(hint).to_have_text(SENTENCE)
+    expect(chat.box).to_have_value("one")
+    expect(chat.rows).to_have_count(0)
+    expect(chat.page.get_by_text("What would you like to talk about?")).to_be_visible()
     chat.page.wait_for_timeout(700)  # the first attempt would come within 500 ms
     assert len(script.sockets) == 1
-    unsent.get_by_role("button", name="Edit", exact=True).click()
-    expect(chat.page.locator("textarea")).to_have_value("one")
-    chat.page.locator("textarea").press("Enter")
+    chat.box.press("!")
+    expect(hint).to_have_text(SENTENCE)
+    chat.box.press("Enter")
     script.wait_for("hello")
     assert len(script.sockets) == 2
+    expect(hint).to_have_text("")
+    script.emit("error", code=code, message=SENTENCE, retry=False)
+    expect(chat.box).to_have_value("one!")
+    chat.box.fill("")
+    expect(hint).to_have_text("")
 
 
-def test_a_message_that_the_host_refuses_shows_the_sentence_as_text(scripted):
+def test_a_message_that_the_host_refuses_is_in_the_text_box_again_with_the_sentence(scripted):
     script, chat = scripted
-    script.welcome()
+    script.welcome(*replied("zero", "0"))
     chat.send("one")
     script.refuse(script.wait_for("send"), "refused", message=SENTENCE, reason="plan")
-    expect(chat.page.locator(".cm-failed .cm-note")).to_contain_text(SENTENCE)
+    expect(chat.page.locator(".cm-hint")).to_have_text(SENTENCE)
+    expect(chat.page.locator(".cm-hint")).to_have_class(re.compile("cm-over"))
+    expect(chat.box).to_have_value("one")
+    expect(chat.box).to_be_focused()
+    chat.expect_rows("zero", "0")
+    assert script.saved_outbox() is None
     assert len(script.sockets) == 1
+
+
+def test_a_refused_message_stays_in_the_chat_while_another_text_is_written_or_replaced(scripted):
+    script, chat = scripted
+    script.welcome(*replied("zero", "0"))
+    chat.send("one")
+    chat.box.fill("two")
+    script.refuse(script.wait_for("send"), "refused", message=SENTENCE, reason="plan")
+    expect(chat.page.locator(".cm-failed .cm-note")).to_contain_text(SENTENCE)
+    expect(chat.box).to_have_value("two")
+    chat.box.fill("")
+    script.session(last_seq=2, revision=1, waiting=[{"turn": "w", "text": "Later"}])
+    expect(chat.page.get_by_text("Later")).to_be_visible()
+    expect(chat.box).to_have_value("")
+    script.session(last_seq=2, revision=2)
+    chat.tool(2, "Answer again").click()
+    script.refuse(script.wait_for("send"), "refused", message=SENTENCE, reason="plan")
+    expect(chat.page.locator(".cm-failed .cm-note", has_text=SENTENCE)).to_have_count(2)
+    expect(chat.box).to_have_value("")
 
 
 @pytest.mark.parametrize(

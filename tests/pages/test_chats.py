@@ -75,7 +75,7 @@ def talk(user, *texts, key="talk", ago=None, **columns):
 
 def titles(response):
     assert response.status_code == 200
-    found = re.findall(r'<span class="cm-title">(.*?)</span>', response.content.decode())
+    found = re.findall(r'<span class="cm-title" dir="auto">(.*?)</span>', response.content.decode())
     return [unescape(title) for title in found]
 
 
@@ -83,7 +83,7 @@ def groups(response):
     """Return the titles of each group, by its heading."""
     parts = re.split(r"<h2>(.*?)</h2>", response.content.decode())[1:]
     return {
-        name: re.findall(r'<span class="cm-title">(.*?)</span>', part)
+        name: re.findall(r'<span class="cm-title" dir="auto">(.*?)</span>', part)
         for name, part in zip(parts[::2], parts[1::2], strict=True)
     }
 
@@ -594,14 +594,14 @@ def test_own_chats_are_deleted_after_a_confirmation(web, ann, settings):
     page = web.get("/chat/~data/").content.decode()
     assert "2 chats with 4 messages are deleted permanently" in page
     assert "1 chat is on hold by an operator, and stays." in page
-    assert "<li>A held chat</li>" in page
+    assert '<li dir="auto">A held chat</li>' in page
     wrong = web.post("/chat/~data/erase/", {"confirm": "Ann"})
     assert wrong.status_code == 400
     assert "This is not your username." in wrong.content.decode()
     assert Session.objects.count() == 4
     done = web.post("/chat/~data/erase/", {"confirm": "ann"}).content.decode()
     assert "2 chats with 4 messages were deleted permanently." in done
-    assert "<li>A held chat</li>" in done
+    assert '<li dir="auto">A held chat</li>' in done
     assert set(Session.objects.values_list("key", flat=True)) == {"held", "c"}
 
 

@@ -534,6 +534,48 @@ def test_the_pages_are_accessible_and_fit_on_a_phone(chats, desk, scheme):
     check()
 
 
+def test_a_text_that_was_written_before_the_search_was_loaded_is_searched(chats, desk):
+    page = desk.page()
+    side = Side(page)
+    delayed: list[Route] = []
+    page.route("**/list/search*.js", lambda route: delayed.append(route))
+    page.goto(f"{desk.server.address}/chat/~all/")
+    side.search.fill("egg")
+    page.wait_for_timeout(400)
+    side.expect_titles(*ALL)
+    delayed[0].continue_()
+    side.expect_titles("Eggs")
+
+
+def test_on_a_page_of_its_own_no_time_moves_under_the_pointer_and_a_notice_has_its_place(
+    chats, desk
+):
+    page = desk.page()
+    side = Side(page)
+    page.goto(f"{desk.server.address}/chat/~all/")
+    time = side.row("c1").locator("time")
+    page.mouse.move(0, 0)
+    before = time.bounding_box()
+    side.row("c1").hover()
+    assert time.bounding_box() == before
+    side.choose("c1", "Delete")
+    expect(side.notice).to_be_visible()
+    notice, below = side.notice.bounding_box(), page.locator(".cm-begin").bounding_box()
+    assert notice
+    assert below
+    assert below["y"] - (notice["y"] + notice["height"]) > 10
+
+
+def test_a_phone_shows_until_when_a_chat_can_be_restored(chats, desk):
+    desk.context = desk.new_context(viewport={"width": 390, "height": 844})
+    page = desk.page()
+    page.goto(f"{desk.server.address}/chat/~all/")
+    Side(page).choose("c1", "Delete")
+    expect(Side(page).notice).to_be_visible()
+    page.goto(f"{desk.server.address}/chat/~deleted/")
+    expect(page.locator(".cm-until time")).to_be_visible()
+
+
 def test_without_javascript_forms_do_the_same(chats, desk):
     desk.context = desk.new_context(java_script_enabled=False)
     page = desk.page()

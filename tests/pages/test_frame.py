@@ -16,9 +16,10 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 from playwright.sync_api import Page, Route, expect
 
+from chatmemory.pages.adoption import Adoption
 from tests.browsers import Chat, open_account
 from tests.pages import test_browser
-from tests.pages.scenes import TALK, open_chat
+from tests.pages.scenes import TALK, open_chat, serve_chat, session_page
 from tests.pages.test_appearance import context, tab
 from tests.pages.test_widget import check_access
 
@@ -108,6 +109,67 @@ class TestTheMenu:
         open_account(tab)
         tab.locator(".cm-log").click()
         expect(menu).to_be_hidden()
+
+    def test_it_has_its_style_without_javascript(self, launch, chromium):
+        with launch(chromium).new_context(java_script_enabled=False) as context:
+            page = context.new_page()
+            serve_chat(page, session_page(), language="en")
+            opener = page.get_by_role("button", name="Account")
+            opener.click()
+            menu = page.get_by_role("navigation", name="Account")
+            expect(menu.get_by_role("link", name="All chats")).to_be_visible()
+            expect(menu).to_have_css("border-top-width", "1px")
+            below, above = menu.bounding_box(), opener.bounding_box()
+            assert below
+            assert above
+            assert 0 <= below["y"] - (above["y"] + above["height"]) < 10
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.parametrize("is_done", [False, True])
+def test_the_offer_to_move_earlier_chats_has_its_style_above_a_chat(tab, is_done):
+    title = "A long title. " * 20
+    adoption = Adoption(is_done=is_done, visitor="v", titles=[title], more=2)
+    serve_chat(tab, session_page(rows=[], adoption=adoption), language="en")
+    offer = tab.locator(".cm-offer")
+    expect(offer).to_have_css("border-top-width", "1px")
+    box = offer.bounding_box()
+    lane = tab.locator(".cm-box").bounding_box()
+    assert box
+    assert lane
+    assert (box["x"], box["width"]) == (lane["x"], lane["width"])
+    assert box["height"] < 250
+    check_access(tab)
+
+
+# The side of the titles
+
+EDGES = """node => {
+    const range = new Range();
+    range.selectNodeContents(node);
+    const [text, box] = [range.getBoundingClientRect(), node.getBoundingClientRect()];
+    return [text.left - box.left, box.right - text.right].map(Math.round);
+}"""
+"""How far the text of a node is from its left and its right edge."""
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.firefox
+@pytest.mark.parametrize(("language", "side"), [("en", 0), ("ar", 1)])
+def test_titles_in_any_script_are_at_the_side_of_the_page(launch, browser_path, language, side):
+    with launch(browser_path).new_context() as context:
+        page = context.new_page()
+        open_chat(page, language=language)
+        for title in ("Plans", "\u062e\u0637\u0637", "7"):
+            for node in (page.locator(".cm-list .cm-title").first, page.locator("h1")):
+                node.evaluate("(node, title) => { node.textContent = title }", title)
+                edges = node.evaluate(EDGES)
+                assert edges[side] == 0 < edges[1 - side], (title, edges)
+        heading = page.locator("h1")  # a long one is cut off at its end
+        heading.evaluate("node => { node.textContent = 'A long title. '.repeat(50) }")
+        assert heading.evaluate(EDGES)[0] == 0
 
 
 # Signing out

@@ -119,6 +119,20 @@ def test_each_translation_is_complete_and_compiled(domain):
                 assert names(translated) == names(text)
 
 
+SYNONYMS = {frozenset({"Close", "Dismiss"})}
+"""Texts with one translation."""
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_no_text_has_the_translation_of_another_one(domain):
+    """As when `makemessages` proposes that of a similar text, and only its mark is removed."""
+    texts: dict[str, set[str]] = {}
+    for text, translations in entries(domain).items():
+        for translated in translations:
+            texts.setdefault(translated, set()).add(text)
+    assert {frozenset(found) for found in texts.values() if len(found) > 1} <= SYNONYMS
+
+
 def names(text: str) -> list[str]:
     """Return the placeholders in a text."""
     return sorted(re.findall(r"%\(\w+\)\w|%\w|\{\w*\}", text))
@@ -256,7 +270,7 @@ def test_no_word_of_the_page_is_english_in_german(german, vocabulary):
     german.emit("synced", cursor="c3")
     check("Das Modell hat zu lange gebraucht.")
     check("Wartet, bis sie an der Reihe ist.")
-    check("Läuft…")
+    check("Läuft …")
     for step in page.locator(".cm-step").all():
         step.evaluate("node => { node.open = true; }")
     check("Argumente")

@@ -57,8 +57,9 @@ WATCH = """() => {
   globalThis.faults = [];
   const isBlock = (node) => node.isConnected && node.localName !== "tr";
   globalThis.blocks = () => [...places.keys()].filter(isBlock).length;
-  const isOpenTable = (node) =>
-    node.matches(".table-scroll") && node.nextElementSibling?.matches(".cm-rest");
+  const isOpen = (node) =>
+    node.matches(".table-scroll, .cm-code:has(pre:not([role]))") &&
+    node.nextElementSibling?.matches(".cm-rest");
   const check = () => {
     for (const [node] of places) {
       if (!node.isConnected) faults.push(`removed: ${node.outerHTML.slice(0, 90)}`);
@@ -67,7 +68,7 @@ WATCH = """() => {
     const rows = ".cm-assistant tbody:not(.cm-open) > tr";
     const blocks = ".cm-assistant .cm-rich > :not(.cm-rest)";
     for (const node of document.querySelectorAll(`${blocks}, ${rows}`)) {
-      if (isOpenTable(node)) continue;
+      if (isOpen(node)) continue;
       const box = node.getBoundingClientRect();
       const place = [box.top - node.closest(".cm-rich").getBoundingClientRect().top, box.height];
       const known = places.get(node) ?? place;
@@ -174,6 +175,23 @@ def test_another_answer_and_feedback_do_not_replace_blocks(desk):
     assert [fault[:7] for fault in faults_of(chat)] == ["removed"] * 3  # of the first answer
 
 
+@pytest.mark.firefox
+@pytest.mark.django_db(transaction=True)
+def test_feedback_keeps_the_blocks_that_the_page_came_with(desk):
+    chat = desk.open()
+    chat.send("# a\n\n*b*")
+    expect_end(chat)
+    requests = []
+    chat.page.on("request", lambda request: requests.append(request.url))
+    chat.page.reload()
+    chat.expect_live()
+    chat.page.evaluate("globalThis.heading = document.querySelector('.cm-rich h1')")
+    chat.client("client.feedback(client.rows.get(2).turn, 1)")
+    expect(chat.page.locator("[data-seq='2'][data-html]:not([data-revision='0'])")).to_be_visible()
+    assert chat.page.evaluate("heading.isConnected")
+    assert not any("html/" in url for url in requests)
+
+
 # A server that the test scripts
 
 STEP = {"turn": "t", "step": 0}
@@ -198,8 +216,9 @@ def test_the_rest_of_a_text_is_shown_as_text(scripted):
     assert rest.evaluate("node => node.firstChild.data") == "*b*"
     script.emit("delta", **STEP, text=" <b>\n\n```py\n1")
     script.emit("block", **STEP, start=4, end=14, html="<p>*b*</p>")
-    expect(rest).to_have_text("```py 1")
-    expect(rest).to_have_class(re.compile("cm-rest-code"))
+    expect(box.locator(".cm-code-head span")).to_have_text("py")
+    expect(box.locator("pre")).to_have_text("1")
+    expect(rest).to_have_text("")
     script.emit("block", **STEP, start=4, end=99, html="<p>late</p>")  # it follows no block
     script.emit("message", **row(1, "other", turn="t", step=0, role="assistant"))
     box = chat.page.locator("[data-seq='1'] .cm-text")
@@ -306,6 +325,70 @@ def test_code_has_its_language_and_buttons_to_wrap_and_copy_it(scripted):
     expect(chat.page.get_by_role("button", name="Copied")).to_be_visible()
 
 
+@pytest.mark.parametrize(
+    ("text", "language", "code", "rest"),
+    [
+        ("```", None, "", ""),
+        ("```pyth", None, "", ""),
+        ("```python\n", "python", "", ""),
+        ("```python title\npri", "python", "pri", ""),
+        ("~~~ rust\na\n``", "rust", "a ``", ""),
+        ("````\na\n```\nb", "", "a ``` b", ""),
+        ("  ```\n  a\n    b\nc", "", "a b c", ""),
+        ("```py\na\n``", "py", "a", ""),
+        ("```py\na\n```", "py", "a", ""),
+        ("```py\na\n```\nb *c*", "py", "a", "b *c*"),  # the server renders no more of the text
+        ("`` `a` ``", None, "", "`` `a` ``"),
+        ("```a``` b\nc", None, "", "```a``` b c"),
+    ],
+)
+def test_code_is_drawn_from_its_first_line_on(scripted, text, language, code, rest):
+    script, chat = scripted
+    script.welcome(running=running("t"))
+    stream(script, f"# a\n{text[:2]}", 4)
+    expect(chat.page.locator(".cm-rich h1")).to_be_visible()
+    script.emit("delta", **STEP, text=text[2:])
+    expect(chat.page.locator(".cm-rest")).to_have_text(rest)
+    expect(chat.page.locator("pre")).to_have_text([] if language is None else [code])
+    expect(chat.page.locator(".cm-code-head span")).to_have_text(
+        [] if language is None else [language]
+    )
+
+
+@pytest.mark.firefox
+def test_finished_code_keeps_the_frame_with_its_focus_its_wrap_and_its_selection(scripted):
+    script, chat = scripted
+    script.welcome(running=running("t"))
+    watch(chat)
+    code = "```python\nx = 1\n"
+    stream(script, code)
+    wrap = chat.page.get_by_role("button", name="Wrap")
+    wrap.click()
+    chat.page.evaluate("getSelection().selectAllChildren(document.querySelector('code'))")
+    script.emit("delta", **STEP, text="y = 2\n")
+    expect(chat.page.locator("pre")).to_have_text("x = 1 y = 2")
+    assert chat.page.evaluate("String(getSelection())").startswith("x = 1")
+    code += "y = 2\n```\n"
+    script.emit("delta", **STEP, text="```\n")
+    script.emit("block", **STEP, start=0, end=len(code), html=markdown(code))
+    expect(chat.page.locator(".hl-number")).to_have_count(2)
+    expect(wrap).to_be_focused()
+    expect(wrap).to_have_attribute("aria-pressed", "true")
+    expect(chat.page.locator("pre")).to_have_class("cm-wrapped")
+    wrap.click()
+    expect(chat.page.get_by_role("group", name="Code")).to_have_count(1)
+    finish_at(script, code)
+    expect_end(chat)
+    assert faults_of(chat) == []
+
+
+def finish_at(script, text):
+    """Store a reply whose blocks were all sent."""
+    script.emit("block", **STEP, start=len(text), end=len(text), html="", last=True)
+    script.emit("message", **row(2, text, turn="t", step=0, role="assistant"))
+    script.session(last_seq=2, revision=1)
+
+
 # Tables, formulas and code while they are streamed
 
 EVERYTHING = test_tables.EVERYTHING
@@ -338,7 +421,7 @@ MOVED_LINES = """() => {
   const lines = new Map();
   globalThis.movedLines = [];
   const check = () => {
-    const box = document.querySelector(".cm-rest-code, .cm-assistant pre");
+    const box = document.querySelector(".cm-assistant pre");
     if (!box) return;
     const walker = document.createTreeWalker(box, NodeFilter.SHOW_TEXT);
     const top = box.closest(".cm-rich").getBoundingClientRect().top;

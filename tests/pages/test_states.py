@@ -190,7 +190,7 @@ def test_no_rule_of_axe_is_broken_while_a_person_writes_edits_rates_and_waits(ta
     expect(tab.locator(".cm-unsent")).to_be_visible()
     server.session(last_seq=4, revision=2, running=running("t3"))
     server.emit("snapshot", **STEP, text="```python\nprint(1)")
-    expect(tab.locator(".cm-rest-code")).to_be_visible()
+    expect(tab.locator(".cm-row[aria-busy] pre")).to_be_visible()
     check_access(tab)
     server.sockets[-1].close(code=1001)
     expect(chat.banner).to_be_visible()

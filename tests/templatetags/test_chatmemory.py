@@ -126,6 +126,11 @@ def test_the_element_contains_the_suggestions_as_text(settings):
         Context({"request": request})
     )
     assert '<button type="button" dir="auto">Is 1 &lt; 2?</button>' in text
+    own = Template("{% load chatmemory %}{% chatmemory_widget suggestions=own %}")
+    text = own.render(Context({"request": request, "own": ["Is 2 < 3?"]}))
+    assert '<button type="button" dir="auto">Is 2 &lt; 3?</button>' in text
+    assert "Is 1" not in text
+    assert "<button" not in own.render(Context({"request": request, "own": []}))
 
 
 def test_the_tag_loads_the_texts_of_the_language_first():

@@ -12,6 +12,7 @@ export class Composer {
   #parts;
   #client;
   #draftKey;
+  #problem = ""; // why the text that was sent is here again
 
   /**
    * @param {Pick<Parts, "form" | "log" | "text" | "send" | "hint" | "rows">} parts
@@ -28,7 +29,7 @@ export class Composer {
     const send = () => {
       if (!isSendable(text.value, client)) return;
       onSend(text.value);
-      text.value = "";
+      text.value = this.#problem = "";
       this.update();
       text.focus();
     };
@@ -70,10 +71,11 @@ export class Composer {
     this.#draft = text.value;
     const limit = maxChars(this.#client);
     const excess = excessChars(text.value, limit);
-    hint.classList.toggle("cm-over", excess > 0);
-    let shown = "";
+    if (!text.value) this.#problem = "";
+    let shown = this.#problem;
+    hint.classList.toggle("cm-over", excess > 0 || Boolean(shown));
     if (excess > 0) shown = words.tooLong(excess);
-    else if (-excess < limit * HINT_SHARE) shown = words.length(limit + excess, limit);
+    else if (!shown && -excess < limit * HINT_SHARE) shown = words.length(limit + excess, limit);
     if (hint.textContent !== shown) hint.textContent = shown;
     text.setAttribute("aria-invalid", String(excess > 0));
     text.disabled = Boolean(this.#client.session?.archived);
@@ -90,10 +92,12 @@ export class Composer {
    * Put a text back into the box, before the text that is there.
    *
    * @param {string} text
+   * @param {string} problem that is shown until the text is sent or deleted
    */
-  restore(text) {
+  restore(text, problem = "") {
     const box = this.#parts.text;
     box.value = box.value ? `${text}\n${box.value}` : text;
+    this.#problem = problem;
     this.update();
   }
 

@@ -21,7 +21,7 @@ import {activityText, hasMarkup, isQuestion} from "./text.js";
 const PENCIL = "M4 20h4L19 9l-4-4L4 16z";
 const CIRCLE = "M19.7 10a8 8 0 1 0 0 4M20 5v5h-5";
 
-/** @type {typeof import("./reply.js") | undefined} loaded after the first view */
+/** @type {typeof import("./reply.js") | undefined} loaded with the first connection */
 let replies;
 
 export class MessageNodes {
@@ -29,6 +29,8 @@ export class MessageNodes {
   #nodes = new Map();
   /** @type {WeakMap<HTMLElement, Reply>} of the nodes that are or were streamed */
   #replies = new WeakMap();
+  /** @type {WeakMap<HTMLElement, string>} what the rows show */
+  #texts = new WeakMap();
   #client;
   #page;
   /** @type {typeof import("./version.js") | null} */
@@ -47,7 +49,8 @@ export class MessageNodes {
     this.#page = page;
     this.#actions = actions;
     this.#hooks = hooks;
-    this.loadReplies().catch(() => {}); // tried again when it is needed
+    // Replies come over the connection; what fails to load is tried again when it is needed.
+    client.addEventListener("state", () => this.loadReplies().catch(() => {}), {once: true});
   }
 
   /** Load what shows streamed texts and Markdown. */
@@ -163,6 +166,7 @@ export class MessageNodes {
       this.#hooks.onReplace(node);
       this.#fill(node, row);
     }
+    this.#texts.set(node, row.text);
     return node;
   }
 
@@ -179,6 +183,7 @@ export class MessageNodes {
    */
   #fill(node, row) {
     const {role, status, text} = row;
+    const isRendered = "html" in node.dataset && this.#texts.get(node) === text;
     node.className = `cm-row cm-${role} cm-${status}`;
     node.removeAttribute("aria-busy");
     delete node.dataset.html;
@@ -186,16 +191,16 @@ export class MessageNodes {
     if (role === "tool") return; // steps.js draws it
     const shown = text.slice(0, MAX_SHOWN_CHARS);
     const reply = this.#replies.get(node);
-    const isKept = reply?.end(shown);
+    const isKept = reply ? reply.end(shown) : isRendered;
+    const isWhole = isKept && (!reply || reply.isWhole);
     if (!isKept) {
       this.#replies.delete(node);
       setText(node, shown);
       if (role === "user") foldIfLong(node);
-    } else if (reply?.isWhole) node.dataset.html = "";
+    } else if (isWhole) node.dataset.html = "";
     const page = this.#page;
     const isCut = row.cut || text.length > MAX_SHOWN_CHARS;
     setNote(node, noteOf(row), isCut && page ? [link(`${page}${row.seq}/`, words.showWhole)] : []);
-    const isWhole = isKept && reply?.isWhole;
     if (role === "assistant" && !isCut && !isWhole && hasMarkup(text))
       this.#hooks.onMarkdown(row.seq);
   }
@@ -390,7 +395,7 @@ export function noteOf({redacted, quarantined, status, error}) {
 }
 
 /** @param {OutboxEntry} entry */
-function refusalOf({code = "", message = "", replaces}) {
+export function refusalOf({code = "", message = "", replaces}) {
   const texts = words.refused;
   return texts[code === "conflict" && replaces != null ? "outdated" : code] ?? message;
 }

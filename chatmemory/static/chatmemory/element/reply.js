@@ -2,13 +2,14 @@
 
 import {parse} from "../shared/html.js";
 import {addCodeHeads} from "./code.js";
+import {closeCode, codeFrame, openCode, setCode} from "./fences.js";
 import {continued, drawOpenRows} from "./rows.js";
 import {visible} from "./text.js";
 
 /** @import {Stream} from "../client/types.d.ts" */
 
 const BLANK_LINES = /^(?:[ \t]*(?:\r\n|[\r\n]))+/;
-const FENCE = /^ {0,3}(?:```|~~~)/;
+const MAYBE_FENCE = /^[ `~]/;
 const OPEN_TABLE = /<\/t(head|r)>\n$/;
 const PAUSE_MS = 1000;
 
@@ -19,6 +20,8 @@ export class Reply {
   #box;
   #rest = document.createElement("div");
   #text = document.createTextNode("");
+  /** @type {HTMLElement | null} of the code that is open, before `#rest` */
+  #frame = null;
   #source = "";
   #html = ""; // of the finished blocks
   #closed = 0; // how much of `#source` they contain
@@ -56,7 +59,7 @@ export class Reply {
       if (!html.startsWith(this.#html)) this.#clear();
       this.#append(html);
       this.#closed = closed;
-    } else if (this.#text.length && !this.#table && text.startsWith(known)) {
+    } else if (this.#isPlain && text.startsWith(known)) {
       this.#text.appendData(visible(text.slice(known.length)));
       return;
     }
@@ -74,7 +77,7 @@ export class Reply {
     clearTimeout(this.#pauseTimer);
     this.#isEnded = true;
     const known = this.#source.slice(0, this.#closed);
-    if (!this.#html || !(this.#isWhole || text.startsWith(known))) return false;
+    if (!(this.#html || this.#frame) || !(this.#isWhole || text.startsWith(known))) return false;
     this.#source = text;
     if (this.#isWhole) this.#rest.remove();
     else this.#drawRest();
@@ -93,6 +96,7 @@ export class Reply {
     this.#box.append(this.#rest);
     if (html.startsWith(this.#html)) this.#append(html);
     this.#rest.remove();
+    this.#frame?.remove();
     if (this.#html === html) return;
     const shown = [...this.#box.children];
     for (const [index, node] of parsed(html).entries()) {
@@ -105,13 +109,26 @@ export class Reply {
   #append(html) {
     const added = html.slice(this.#html.length);
     const table = this.#table;
-    this.#rest.before(...(table ? continued(table, added, parsed) : parsed(added)));
+    const nodes = table ? continued(table, added, parsed) : parsed(added);
+    if (this.#frame && nodes.length) {
+      if (nodes[0].matches(".cm-code"))
+        closeCode(this.#frame, /** @type {Element} */ (nodes.shift()));
+      else this.#frame.remove();
+      this.#frame = null;
+    }
+    this.#rest.before(...nodes);
     this.#html = html;
   }
 
   /** The table in which `#html` ends. */
   get #table() {
-    return OPEN_TABLE.test(this.#html) ? this.#rest.previousElementSibling : null;
+    if (!OPEN_TABLE.test(this.#html)) return null;
+    return (this.#frame ?? this.#rest).previousElementSibling;
+  }
+
+  /** Whether the rest is only text, and remains so when it grows. */
+  get #isPlain() {
+    return this.#text.length && !this.#table && !this.#frame && !MAYBE_FENCE.test(this.#text.data);
   }
 
   // Only while no text arrives: an animation is drawn 60 times in a second.
@@ -125,14 +142,34 @@ export class Reply {
   #clear() {
     this.#html = "";
     this.#closed = 0;
+    this.#frame = null;
     this.#box.replaceChildren(this.#rest);
   }
 
   #drawRest() {
     const rest = visible(this.#source.slice(this.#closed).replace(BLANK_LINES, ""));
     const table = this.#table;
-    this.#text.data = table ? drawOpenRows(table, rest) : rest;
-    this.#rest.classList.toggle("cm-rest-code", FENCE.test(this.#text.data));
+    this.#text.data = this.#drawCode(table ? drawOpenRows(table, rest) : rest);
+  }
+
+  /**
+   * Show the code with which a text begins; return the rest of the text.
+   *
+   * @param {string} text
+   */
+  #drawCode(text) {
+    const open = openCode(text);
+    if (!open?.isBegun) {
+      this.#frame?.remove();
+      this.#frame = null;
+      return open && !this.#isEnded ? "" : text; // its first line is not complete
+    }
+    if (!this.#frame) {
+      this.#frame = codeFrame(open.language);
+      this.#rest.before(this.#frame);
+    }
+    setCode(this.#frame, open.code);
+    return open.rest;
   }
 }
 

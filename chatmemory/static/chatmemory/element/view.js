@@ -7,7 +7,7 @@ import {languageOf} from "../shared/language.js";
 import {bannerOf} from "./banner.js";
 import {words} from "./chat-words.js";
 import {Composer} from "./composer.js";
-import {MessageNodes} from "./messages.js";
+import {MessageNodes, refusalOf} from "./messages.js";
 import {setLabel} from "./nodes.js";
 import {ScrollPosition} from "./scroll.js";
 import {buildSkeleton} from "./skeleton.js";
@@ -39,6 +39,8 @@ export class ChatView {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   #textTimer;
   #textDrawnAt = -Infinity;
+  /** @type {WeakSet<OutboxEntry>} refused ones that stay among the messages */
+  #left = new WeakSet();
   #title = "";
   /** @type {number | null} the newest message that was announced; null before the first sync */
   #newest = null;
@@ -251,6 +253,7 @@ export class ChatView {
       this.#drawRows();
       older.hidden = !client.hasOlder;
     }
+    this.#takeRefused();
     arrange(tail, this.#nodes.drawPending());
     this.#nodes.prune();
     this.#editor?.abandonIfHidden();
@@ -382,6 +385,25 @@ export class ChatView {
       (text) => this.#composer.restore(text),
     );
     this.#editor.open(row, node);
+  }
+
+  // What the host refuses is not stored, so its text returns to the box, unless another one is there.
+  #takeRefused() {
+    const {client} = this;
+    const refused = client.outbox.filter(
+      (entry) =>
+        entry.state === "failed" &&
+        entry.replaces == null &&
+        (entry.code === "refused" || client.create) &&
+        !this.#left.has(entry),
+    );
+    if (!refused.length) return;
+    if (this.#parts.text.value) {
+      for (const entry of refused) this.#left.add(entry);
+      return;
+    }
+    for (const {client_id: id} of refused) client.discard(id);
+    this.#composer.restore(refused.map(({text}) => text).join("\n"), refusalOf(refused[0]));
   }
 
   /** @param {string} text */

@@ -16,7 +16,7 @@ let holds = 0;
 let isStale = false;
 
 /** What was searched for the list that is shown. */
-export let shownText = search.value.trim();
+export let shownText = search.defaultValue.trim();
 
 /** Load the list again, soon. */
 export function refresh() {

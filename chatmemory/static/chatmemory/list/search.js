@@ -5,6 +5,7 @@ import {list, search} from "./marks.js";
 
 export function start() {
   search.addEventListener("input", refresh);
+  if (search.value.trim() !== shownText) refresh(); // written before this module was loaded
   search.addEventListener("keydown", (event) => {
     if (event.isComposing) return;
     if (event.key === "Escape" && search.value) {
