@@ -25,7 +25,7 @@ help:
 	@echo "make js      check and test the JavaScript; needs Node.js 20.19 or newer with npm"
 	@echo "make check   check the project, its migrations and the OpenAPI schema"
 	@echo "make docs    generate the pages and diagrams in docs/ that are made from the code"
-	@echo "make messages collect the texts of the chat pages for translators; needs GNU gettext"
+	@echo "make messages collect the texts of the pages and the admin for translators; needs GNU gettext"
 	@echo "make peers   run our contract against other memories; ARGS=--write writes docs/reasons/peers.md"
 	@echo "make audit   check the locked versions for known vulnerabilities; needs the network"
 	@echo "make lock    lock the newest versions that pyproject.toml allows"
@@ -109,11 +109,10 @@ check: .venv/dev
 docs: .venv/dev
 	@for script in docs/generate/*.py; do $(BIN)/python $$script || exit; done
 
-# The texts of the admin are not translated here.
 COLLECT := makemessages --all --no-wrap --no-obsolete --add-location file
 
 messages: .venv/dev
-	@cd chatmemory && ../$(BIN)/python ../manage.py $(COLLECT) -i admin -i models -i services -i apps.py -i statistics
+	@cd chatmemory && ../$(BIN)/python ../manage.py $(COLLECT)
 	@cd chatmemory && ../$(BIN)/python ../manage.py $(COLLECT) -d djangojs
 	@cd chatmemory && ../$(BIN)/python ../manage.py compilemessages
 

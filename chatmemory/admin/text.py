@@ -69,7 +69,7 @@ def duration(length: timedelta) -> str:
     """Return a duration in its largest unit, such as `12 s` or `3 days`."""
     seconds = max(0.0, length.total_seconds())
     if seconds < 10:
-        return _("%(number)s s") % {"number": f"{seconds:.1f}"}
+        return _("%(number)s s") % {"number": number_format(round(seconds, 1), 1)}
     if seconds < 120:
         return _("%(number)s s") % {"number": int(seconds)}
     if seconds < 2 * 3600:

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from django.utils.translation import override
+
 from chatmemory.management.counting import counted
 from chatmemory.management.reporting import ReportingCommand
 from chatmemory.services.audit import readings
@@ -32,10 +34,11 @@ def verify_and_seal(
     if seals:
         readings.close_readings()
     found = sealed = 0
-    findings = verify_audit(head=head, former_keys=former_keys, progress=command.progress)
-    for finding in findings:
-        command.report(finding.sentence, **asdict(finding))
-        found += 1
+    with override(None):  # commands are in English
+        findings = verify_audit(head=head, former_keys=former_keys, progress=command.progress)
+        for finding in findings:
+            command.report(finding.sentence, **asdict(finding))
+            found += 1
     lines: list[str] = []
     state = audit_state()
     if state.oldest_unsealed is not None:

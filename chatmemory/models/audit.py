@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from chatmemory.models.fields import DatabaseNow, MomentField
 from chatmemory.models.indexes import PartialIndex
@@ -25,7 +26,7 @@ class AuditAction(models.TextChoices):
     ERASURE_STARTED = "erasure_started", _("Erasure started")
     ERASE = "erase", _("Erased")
     USER_DELETED = "user_deleted", _("User deleted")
-    HOLD = "hold", _("Put on hold")
+    HOLD = "hold", pgettext_lazy("past", "Put on hold")
     RELEASE = "release", _("Released")
     ARCHIVE = "archive", _("Archived")
     UNARCHIVE = "unarchive", _("Unarchived")

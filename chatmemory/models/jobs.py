@@ -115,7 +115,7 @@ class Job(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"job {self.pk}"
+        return f"{self._meta.verbose_name} {self.pk}"
 
     @property
     def is_active(self) -> bool:

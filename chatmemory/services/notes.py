@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from chatmemory.access.actors import Actor
 from chatmemory.access.addresses import Address, check_length
 from chatmemory.codec import check_value
@@ -93,7 +95,7 @@ def is_new_note(session: Session, text: str, by: Actor) -> bool:
     if newest and (newest.text, newest.actor_kind, newest.actor_id) == (text, *author.values()):
         return False
     if session.notes.count() >= MAX_NOTES:
-        message = f"A session can have {MAX_NOTES} notes. Delete one first."
+        message = _("A conversation can have %(max)s notes. Delete one first.") % {"max": MAX_NOTES}
         raise BadInput(message, code="too_many", field="text", limit=MAX_NOTES)
     return True
 

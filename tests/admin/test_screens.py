@@ -65,3 +65,20 @@ def test_each_page_fits_and_is_accessible_under_a_strict_policy(
                 screens.check_menu(one.menu)
             check(screens, is_audited=one.is_audited)
     assert screens.problems == [], "\n".join(screens.problems)
+
+
+@pytest.mark.browser
+@pytest.mark.long
+@pytest.mark.django_db(transaction=True)
+def test_each_page_fits_in_german(launch, chromium, live_server, scene, settings):
+    """German words are longer than English ones."""
+    settings.LANGUAGE_CODE = "de"
+    settings.MIDDLEWARE = [name for name in settings.MIDDLEWARE if "LocaleMiddleware" not in name]
+    screens = Screens(launch(chromium), live_server.url, scene.cookie)
+    for one in all_pages():
+        screens.open(one.name, scene.address(one.path))
+        assert screens.page.locator("html").get_attribute("lang") == "de"
+        for size in (WIDE, NARROW):
+            screens.page.set_viewport_size(size)
+            screens.check_layout()
+    assert screens.problems == [], "\n".join(screens.problems)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
-from gettext import GNUTranslations
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +14,8 @@ from django.test import Client
 from django.urls import include, path
 from django.utils import translation
 from django.utils.dates import MONTHS
-from django.utils.translation.template import templatize
 from playwright.sync_api import Page, expect
 
-import chatmemory
 from chatmemory import services
 from chatmemory.pages.base import PROBLEMS
 from chatmemory.pages.listing import ChatList, Group
@@ -30,112 +25,14 @@ from chatmemory.rendering.markdown import markdown
 from chatmemory.services import Actor
 from tests.admin.test_translations import Texts
 from tests.browsers import Chat
+from tests.catalogs import DOMAINS, WORD, read_catalog
 from tests.factories import make_messages, make_session, make_user
 from tests.pages.scenes import AT, listed, open_chat, serve_chat, session_page
 from tests.pages.test_chat_js import FILES, PAGE, SITE, ScriptedServer, page, row
 
 __all__ = ["page"]
 
-APP = Path(chatmemory.__file__).parent
-GERMAN = APP / "locale" / "de" / "LC_MESSAGES"
-DOMAINS = ("django", "djangojs")
-TEXT = r"""(?:u?'(?:[^'\\]|\\.)*'|u?"(?:[^"\\]|\\.)*")"""
-"""A string literal of JavaScript or Python."""
-MARKED = re.compile(rf"\b(?:_|n?gettext)\(\s*({TEXT}(?:\s*\+\s*{TEXT})*)")
-WORD = re.compile(r"[^\W\d_]{2,}")
-
 urlpatterns = i18n_patterns(path("chat/", include("chatmemory.urls")))
-
-
-def entries(domain: str) -> dict[str, list[str]]:
-    """Return the translations in a .po file, by their English text."""
-    found: dict[str, list[str]] = {}
-    for entry in (GERMAN / f"{domain}.po").read_text(encoding="utf-8").split("\n\n"):
-        fields: dict[str, str] = {}
-        field = ""
-        for line in entry.splitlines():
-            name, _, literal = line.partition(" ") if line.startswith("msg") else (field, "", line)
-            if line.startswith("#"):
-                assert "fuzzy" not in line
-                continue
-            field = name
-            fields[field] = fields.get(field, "") + ast.literal_eval(literal)
-        found[fields["msgid"]] = [text for name, text in fields.items() if "msgstr" in name]
-    return found
-
-
-def texts_in(script: str) -> set[str]:
-    """Return the texts that a script marks for translation."""
-    return {
-        "".join(map(ast.literal_eval, re.findall(TEXT, argument)))
-        for argument in MARKED.findall(script)
-    }
-
-
-def test_each_text_of_the_javascript_is_translated():
-    scripts = [file.read_text(encoding="utf-8") for file in FILES.rglob("*.js")]
-    texts = set().union(*map(texts_in, scripts))
-    assert {"Send", "Too long by %(count)s character", "Not now"} <= texts
-    assert texts - entries("djangojs").keys() == set()
-
-
-def test_each_text_of_the_templates_and_of_what_they_show_is_translated():
-    templates = [*(APP / "templates" / "chatmemory").rglob("*.html")]
-    scripts = [templatize(file.read_text(encoding="utf-8")) for file in templates]
-    texts = set().union(*map(texts_in, scripts))
-    modules = [*(APP / "pages").glob("*.py"), *(APP / "rendering").glob("*.py")]
-    for module in modules:
-        texts |= texts_in_python(module.read_text(encoding="utf-8"))
-    assert {"Sign out", "Show the whole message", "The model failed.", "Formula"} <= texts
-    assert texts - entries("django").keys() == set()
-
-
-def texts_in_python(code: str) -> set[str]:
-    """Return the texts that a module marks for translation."""
-    return {
-        str(call.args[0].value)
-        for call in ast.walk(ast.parse(code))
-        if isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Name)
-        and (call.func.id == "_" or "gettext" in call.func.id)
-        and isinstance(call.args[0], ast.Constant)
-    }
-
-
-@pytest.mark.parametrize("domain", DOMAINS)
-def test_each_translation_is_complete_and_compiled(domain):
-    source = entries(domain)
-    with (GERMAN / f"{domain}.mo").open("rb") as file:
-        compiled = GNUTranslations(file)
-    for text, translations in source.items():
-        assert all(translations), text
-        if text:
-            for number, translated in enumerate(translations):
-                many = len(translations) > 1
-                found = (
-                    compiled.ngettext(text, text, 1 - number) if many else compiled.gettext(text)
-                )
-                assert found == translated
-                assert names(translated) == names(text)
-
-
-SYNONYMS = {frozenset({"Close", "Dismiss"})}
-"""Texts with one translation."""
-
-
-@pytest.mark.parametrize("domain", DOMAINS)
-def test_no_text_has_the_translation_of_another_one(domain):
-    """As when `makemessages` proposes that of a similar text, and only its mark is removed."""
-    texts: dict[str, set[str]] = {}
-    for text, translations in entries(domain).items():
-        for translated in translations:
-            texts.setdefault(translated, set()).add(text)
-    assert {frozenset(found) for found in texts.values() if len(found) > 1} <= SYNONYMS
-
-
-def names(text: str) -> list[str]:
-    """Return the placeholders in a text."""
-    return sorted(re.findall(r"%\(\w+\)\w|%\w|\{\w*\}", text))
 
 
 def test_the_page_loads_the_catalog_of_its_language_before_its_script():
@@ -211,7 +108,9 @@ def german(page: Page) -> ScriptedServer:
 @pytest.fixture(scope="module")
 def vocabulary() -> set[str]:
     """Return the words of all German texts, with those of the data."""
-    texts = [text for domain in DOMAINS for found in entries(domain).values() for text in found]
+    texts = [
+        text for domain in DOMAINS for entry in read_catalog(domain) for text in entry.translations
+    ]
     with translation.override("de"):
         djangos = [*map(str, MONTHS.values()), translation.gettext("Username")]
     return set(WORD.findall(" ".join([*texts, *djangos, DATA])))

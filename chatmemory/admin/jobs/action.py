@@ -21,7 +21,7 @@ from chatmemory.admin.jobs.cut import messages_at_cut
 from chatmemory.admin.jobs.forms import FORMS, KEEP_LAST, ActionForm
 from chatmemory.admin.jobs.selection import ALL, DecidesBySession, Selection, named, select
 from chatmemory.admin.jobs.summary import Summary, summarize
-from chatmemory.admin.jobs.words import TITLES
+from chatmemory.admin.jobs.words import TITLES, error_text
 from chatmemory.admin.readonly import LIST_FILTERS, operator
 from chatmemory.admin.text import number_of
 from chatmemory.database.locks import lock_pk, locked_transaction
@@ -181,7 +181,7 @@ class ActionPage(ConfirmPage):
         try:
             job = self.store(form, selection, params, order)
         except ChatMemoryError as error:
-            form.add_error(None, str(error))
+            form.add_error(None, error_text(error))
             return None
         if job.lease_owner == order.owner:
             self.log(job, selection)

@@ -11,7 +11,7 @@ from django.http.response import HttpResponseBase
 from chatmemory import formats
 from chatmemory.admin.export_format import proposed_format, remember_format
 from chatmemory.admin.jobs.action import ConfirmPage
-from chatmemory.admin.jobs.words import EXPORT
+from chatmemory.admin.jobs.words import EXPORT, error_text
 from chatmemory.admin.readonly import operator
 from chatmemory.errors import ChatMemoryError
 from chatmemory.services.transfers.exports import begin_export_of
@@ -40,7 +40,7 @@ class ExportPage(ConfirmPage):
                 reason=given["reason"],
             )
         except ChatMemoryError as error:
-            form.add_error(None, str(error))
+            form.add_error(None, error_text(error))
             return self.show(form)
         remember_format(request, given["format"])
         # An ASGI server would read all of a sync iterator into memory.

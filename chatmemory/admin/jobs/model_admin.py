@@ -68,7 +68,8 @@ class JobAdmin(ReadOnlyAdmin):
         done = _("%(done)s of %(total)s") % counts
         if not job.skipped:
             return str(done)
-        return f"{done} ({_('skipped: %(number)s') % {'number': grouped(job.skipped_count)}})"
+        skipped = _("skipped: %(number)s") % {"number": grouped(job.skipped_count)}
+        return f"{done} ({skipped})"
 
     @admin.display(description=_("operator"))
     def who(self, job: Job) -> str:

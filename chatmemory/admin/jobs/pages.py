@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from chatmemory.admin.jobs.base import JobsPage, execute, fields_of, new_owner, visible_jobs
 from chatmemory.admin.jobs.forms import ActionForm
 from chatmemory.admin.jobs.selection import DecidesBySession, permitted
-from chatmemory.admin.jobs.words import TITLES, job_name, reason_of, skipped_by
+from chatmemory.admin.jobs.words import TITLES, error_text, job_name, reason_of, skipped_by
 from chatmemory.admin.privacy import name_of, visible_names
 from chatmemory.admin.readonly import operator
 from chatmemory.admin.sections import JOBS, may_view
@@ -151,7 +151,7 @@ class UndoPage(OneJobPage):
         try:
             undo = undo_job(job=self.job, sessions=self.sessions(), order=order)
         except ChatMemoryError as error:
-            form.add_error(None, str(error))
+            form.add_error(None, error_text(error))
             return self.render(form)
         except DecidesBySession:
             text = _(

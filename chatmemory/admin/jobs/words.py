@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from chatmemory.admin.text import grouped
+from chatmemory.errors import ChatMemoryError
 from chatmemory.models import Job, JobAction
 
 if TYPE_CHECKING:
@@ -62,3 +63,8 @@ def skipped_by(job: Job) -> list[tuple[str, str, int]]:
 def reason_of(code: str) -> str:
     """Return the text of a code; the code itself if it has none."""
     return str(REASONS.get(code, code))
+
+
+def error_text(error: ChatMemoryError) -> str:
+    """Return the text of an error for operators: that of its code, else its own."""
+    return str(REASONS.get(error.code, error))

@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory import formats, services
 from chatmemory.admin.export_format import proposed_format, remember_format
+from chatmemory.admin.jobs.words import error_text
 from chatmemory.admin.people.pages import PersonPage, person_url
 from chatmemory.admin.privacy import visible_names
 from chatmemory.admin.readonly import operator
@@ -91,7 +92,7 @@ class PersonAction(PersonPage):
         try:
             return self.perform(form.cleaned_data)
         except ChatMemoryError as error:
-            form.add_error(None, str(error))
+            form.add_error(None, error_text(error))
             return self.show(form)
 
     def make_form(self, data: Any = None) -> forms.Form:

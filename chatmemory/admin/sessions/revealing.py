@@ -12,6 +12,7 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory.admin.jobs.forms import ActionForm
+from chatmemory.admin.jobs.words import error_text
 from chatmemory.admin.privacy import REVEAL_SECONDS, name_of, reveal
 from chatmemory.admin.sessions.pages import SessionPage
 from chatmemory.conf import settings
@@ -44,7 +45,7 @@ class RevealView(SessionPage):
             try:
                 reveal(request, session, form.cleaned_data["reason"])
             except ChatMemoryError as error:
-                form.add_error("reason", str(error))
+                form.add_error("reason", error_text(error))
             else:
                 return self.to_session()
         return self.render(form)

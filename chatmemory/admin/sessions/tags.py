@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory import services
 from chatmemory.admin.jobs.forms import TagForm
+from chatmemory.admin.jobs.words import error_text
 from chatmemory.admin.privacy import name_of
 from chatmemory.admin.readonly import operator
 from chatmemory.admin.sessions.pages import SessionPage
@@ -55,7 +56,7 @@ class TagsView(SessionPage):
                 reason=form.cleaned_data["reason"],
             )
         except ChatMemoryError as error:
-            form.add_error(None, str(error))
+            form.add_error(None, error_text(error))
             return self.render(form)
         if entry is None:
             messages.warning(request, _("No tag was changed."))

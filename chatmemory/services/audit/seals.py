@@ -17,6 +17,8 @@ from typing import Any
 
 from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet
 from django.utils.crypto import constant_time_compare, salted_hmac
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext, ngettext_lazy
 
 from chatmemory.database.batches import Progress, check_size, count_of, in_pages, reported
 from chatmemory.database.faults import ignored_duplicate
@@ -69,6 +71,7 @@ class AuditFinding:
     number: int
     """Number of the first seal that shows it; 0 if that entry has no seal."""
     sentence: str
+    """In the active language."""
 
 
 def seal_audit(*, former_keys: Sequence[str] = (), chunk_size: int = CHUNK) -> int:
@@ -175,9 +178,8 @@ def verify_audit(
     check_size("chunk_size", chunk_size)
     known = _HEAD.fullmatch(head)
     if head and not known:
-        raise BadInput(
-            "head must be the number:digest of a seal, as an earlier run printed it.", field="head"
-        )
+        sentence = _("head must be the number:digest of a seal, as an earlier run printed it.")
+        raise BadInput(sentence, field="head")
     sealed = _sealed_entries(chunk_size)
     if progress is not None:
         sealed = reported(sealed, progress, count_of(AuditSeal.objects.all()))
@@ -198,20 +200,18 @@ def _findings(
         if entry is not None and chain.mismatch is None:
             entries.check(entry, seal.number)
         if known and seal.number == known[0] and seal.digest != known[1]:
-            yield AuditFinding(
-                code="replaced",
-                number=seal.number,
-                sentence=f"Seal {seal.number} differs from the given head: "
-                "the chain was rebuilt from this seal or an earlier one.",
-            )
+            sentence = _(
+                "Seal %(seal)s differs from the given head: the chain was rebuilt from this seal "
+                "or an earlier one."
+            ) % {"seal": seal.number}
+            yield AuditFinding(code="replaced", number=seal.number, sentence=sentence)
     yield from chain.end()
     if known and known[0] >= chain.next_number:
-        yield AuditFinding(
-            code="cut",
-            number=chain.next_number,
-            sentence=f"The chain is truncated: the given head is seal {known[0]}, "
-            f"but the last stored seal is {chain.next_number - 1}.",
-        )
+        sentence = _(
+            "The chain is truncated: the given head is seal %(head)s, but the last stored seal is "
+            "%(last)s."
+        ) % {"head": known[0], "last": chain.next_number - 1}
+        yield AuditFinding(code="cut", number=chain.next_number, sentence=sentence)
     for entry in in_pages(_unsealed().values(*SEALED), value_of=itemgetter("id")):
         entries.check(entry, 0)
     yield from entries.findings()
@@ -220,12 +220,23 @@ def _findings(
 _WRONG_MACS = {
     MacCheck.FORGED: (
         "forged",
-        "{} edited before it was sealed, or inserted without the app: the MAC is wrong.",
+        ngettext_lazy(
+            "Entry %(pks)s was edited before it was sealed, or inserted without the app: the MAC "
+            "is wrong.",
+            "%(count)s entries (%(pks)s) were edited before they were sealed, or inserted without "
+            "the app: the MAC is wrong.",
+            "n",
+        ),
     ),
     MacCheck.UNKNOWN_KEY: (
         "unknown_key",
-        "{} inserted under an unknown key. "
-        "Add the former key to AUDIT_KEY_FALLBACKS; without AUDIT_KEY it was SECRET_KEY.",
+        ngettext_lazy(
+            "Entry %(pks)s was inserted under an unknown key. Add the former key to "
+            "AUDIT_KEY_FALLBACKS; without AUDIT_KEY it was SECRET_KEY.",
+            "%(count)s entries (%(pks)s) were inserted under an unknown key. Add the former key "
+            "to AUDIT_KEY_FALLBACKS; without AUDIT_KEY it was SECRET_KEY.",
+            "n",
+        ),
     ),
 }
 """The code and the sentence of the finding for each kind of wrong MAC."""
@@ -247,7 +258,9 @@ class _Entries:
     def findings(self) -> Iterator[AuditFinding]:
         for proof, (code, sentence) in _WRONG_MACS.items():
             if wrong := self.wrong.get(proof):
-                yield AuditFinding(code=code, number=wrong.number, sentence=sentence.format(wrong))
+                count = wrong.pks.count
+                text = sentence % {"n": count, "count": f"{count:,}", "pks": wrong.pks}
+                yield AuditFinding(code=code, number=wrong.number, sentence=text)
 
 
 @dataclass(slots=True)
@@ -273,11 +286,6 @@ class _WrongEntries:
     number: int
     """The seal number of the first one."""
     pks: _Pks = field(default_factory=_Pks)
-
-    def __str__(self) -> str:
-        if self.pks.count == 1:
-            return f"Entry {self.pks} was"
-        return f"{self.pks.count:,} entries ({self.pks}) were"
 
 
 def _unsealed() -> QuerySet[AuditEntry]:
@@ -322,31 +330,25 @@ class _Mismatch:
         """
         if self.pks.count > 1:
             return self.unexplained()
-        seal = self.first
+        numbers = {"seal": self.first.number, "entry": self.first.entry_pk}
         if is_digest_true:
+            sentence = _("Entry %(entry)s was changed after it was sealed (seal %(seal)s).")
             return AuditFinding(
-                code="changed",
-                number=seal.number,
-                sentence=f"Entry {seal.entry_pk} was changed after it was sealed "
-                f"(seal {seal.number}).",
+                code="changed", number=self.first.number, sentence=sentence % numbers
             )
-        return AuditFinding(
-            code="seal_changed",
-            number=seal.number,
-            sentence=f"Seal {seal.number} (entry {seal.entry_pk}) was changed.",
-        )
+        sentence = _("Seal %(seal)s (entry %(entry)s) was changed.") % numbers
+        return AuditFinding(code="seal_changed", number=self.first.number, sentence=sentence)
 
     def unexplained(self) -> AuditFinding:
         """Return a finding that does not decide between the seals and their entries."""
-        changed = f"Seal {self.first.number} or its entry ({self.pks}) was"
-        if self.pks.count > 1:
-            seals = f"seals {self.first.number} to {self.last.number}"
-            changed = f"Of {seals} and their entries ({self.pks}), some were"
-        return AuditFinding(
-            code="unproven",
-            number=self.first.number,
-            sentence=f"{changed} changed or moved, or sealed under an unknown key.",
-        )
+        sentence = ngettext(
+            "Seal %(first)s or its entry (%(pks)s) was changed or moved, or sealed under an "
+            "unknown key.",
+            "Of seals %(first)s to %(last)s and their entries (%(pks)s), some were changed or "
+            "moved, or sealed under an unknown key.",
+            self.pks.count,
+        ) % {"first": self.first.number, "last": self.last.number, "pks": self.pks}
+        return AuditFinding(code="unproven", number=self.first.number, sentence=sentence)
 
 
 class _Chain:
@@ -362,12 +364,10 @@ class _Chain:
 
     def link(self, seal: AuditSeal, entry: Mapping[str, Any] | None) -> Iterator[AuditFinding]:
         """Verify the next seal."""
+        numbers = {"seal": seal.number, "entry": seal.entry_pk}
         if seal.number < 1:
-            yield AuditFinding(
-                code="seal_changed",
-                number=seal.number,
-                sentence=f"Seal {seal.number} (entry {seal.entry_pk}) is not part of the chain.",
-            )
+            sentence = _("Seal %(seal)s (entry %(entry)s) is not part of the chain.") % numbers
+            yield AuditFinding(code="seal_changed", number=seal.number, sentence=sentence)
             return
         follows_last = seal.number == self.next_number
         if not follows_last:
@@ -376,11 +376,8 @@ class _Chain:
         self.next_number = seal.number + 1
         if entry is None:
             yield from self.end()
-            yield AuditFinding(
-                code="deleted",
-                number=seal.number,
-                sentence=f"Entry {seal.entry_pk} (seal {seal.number}) was deleted.",
-            )
+            sentence = _("Entry %(entry)s (seal %(seal)s) was deleted.") % numbers
+            yield AuditFinding(code="deleted", number=seal.number, sentence=sentence)
         elif follows_last:
             yield from self._compare(seal, entry)
         self.digest = seal.digest
@@ -423,14 +420,13 @@ class _Chain:
 
     def _missing_seals(self, seal: AuditSeal) -> AuditFinding:
         first, last = self.next_number, seal.number - 1
-        missing = f"Seal {first} is missing"
-        if first != last:
-            missing = f"Seals {first} to {last} are missing"
-        return AuditFinding(
-            code="seals_missing",
-            number=first,
-            sentence=f"{missing}, so entry {seal.entry_pk} of the next seal cannot be verified.",
-        )
+        sentence = ngettext(
+            "Seal %(first)s is missing, so entry %(entry)s of the next seal cannot be verified.",
+            "Seals %(first)s to %(last)s are missing, so entry %(entry)s of the next seal cannot "
+            "be verified.",
+            last - first + 1,
+        ) % {"first": first, "last": last, "entry": seal.entry_pk}
+        return AuditFinding(code="seals_missing", number=first, sentence=sentence)
 
 
 def _seal_digest(key: Key, before: str, sealed_at: datetime, entry: Mapping[str, Any]) -> str:

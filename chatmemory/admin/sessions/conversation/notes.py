@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from chatmemory import services
+from chatmemory.admin.jobs.words import error_text
 from chatmemory.admin.privacy import note_text
 from chatmemory.admin.readonly import operator
 from chatmemory.admin.sessions.conversation.base import ConversationPage
@@ -77,7 +78,7 @@ class NotesView(ConversationPage):
                     text=form.cleaned_data["text"], **self._session_address(session)
                 )
         except ChatMemoryError as error:
-            form.add_error(None, str(error))
+            form.add_error(None, error_text(error))
             return self._refused(session, form)
         if entry is not None:
             self.log(

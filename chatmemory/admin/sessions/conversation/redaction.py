@@ -19,6 +19,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from chatmemory import services
 from chatmemory.admin.focus import focus_first
+from chatmemory.admin.jobs.words import error_text
 from chatmemory.admin.readonly import operator
 from chatmemory.admin.sessions.conversation.base import ConversationPage
 from chatmemory.admin.sessions.conversation.positions import Span
@@ -166,7 +167,7 @@ class RedactionView(ConversationPage):
                     entry = services.redact_turn(turn=text.client_id, **address)
                 count += entry is not None
         except ChatMemoryError as error:
-            messages.error(self.request, str(error))
+            messages.error(self.request, error_text(error))
         done = ngettext("{count} text was redacted.", "{count} texts were redacted.", count)
         messages.success(self.request, format_html(done, count=count))
         if count:
