@@ -1,4 +1,4 @@
-"""The daily jobs of docs/howto/handbook.md: a crontab, systemd units, a CronJob of Kubernetes."""
+"""The daily jobs of docs/howto/daily-jobs.md: a crontab, systemd units, a CronJob of Kubernetes."""
 
 from __future__ import annotations
 
