@@ -6,7 +6,8 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from django.db import ConnectionHandler, connection
+from django.db import connection
+from django.db.utils import ConnectionHandler
 from django.utils.module_loading import import_string
 
 from chatmemory import services

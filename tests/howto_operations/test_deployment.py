@@ -52,7 +52,7 @@ def unit():
 
 def parsed(text):
     parser = configparser.ConfigParser(interpolation=None, strict=False)
-    parser.optionxform = str  # type: ignore[method-assign,assignment]
+    parser.optionxform = str
     parser.read_string(text.replace("\\\n", " "))
     return parser
 
@@ -89,9 +89,8 @@ def test_the_settings_pass_the_checks_of_a_deployment(tmp_path):
     (tmp_path / "mysite/bot.py").write_text("async def answer(messages, session):\n    yield 'a'\n")
     text = block_with("deployment", "SECURE_PROXY_SSL_HEADER").text
     named = re.findall(r'os.environ\["(\w+)"\]', text)
-    env = {name: "a-text-of-50-characters!" * 3 for name in named} | {
-        "REDIS_URL": "redis://127.0.0.1:1/0"
-    }
+    env = dict.fromkeys(named, "a-text-of-50-characters!" * 3)
+    env["REDIS_URL"] = "redis://127.0.0.1:1/0"
     report = check(tmp_path, text, "--deploy", **env)
     found = set(re.findall(r"\((\w+\.[EWI]\d{3})\)", report))
     assert found == {"security.W005", "security.W021"}, report  # the page names them
@@ -106,8 +105,10 @@ def certificate(tmp_path):
     program = shutil.which("openssl") or missing("openssl is not installed")
     key, chain = tmp_path / "privkey.pem", tmp_path / "fullchain.pem"
     subprocess.run(  # noqa: S603  # a fixed command
-        [program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-        + ["-subj", f"/CN={HOST}", "-keyout", str(key), "-out", str(chain)],
+        [
+            *(program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", f"/CN={HOST}", "-keyout", str(key), "-out", str(chain)),
+        ],
         check=True,
         capture_output=True,
     )
@@ -164,7 +165,7 @@ class Proxied(Connection):
     """A socket of the site's page, through nginx with TLS."""
 
     def __init__(self, person, port, context):
-        super().__init__(None, person)  # type: ignore[arg-type]
+        super().__init__(None, person)
         self.port, self.context = port, context
 
     async def __aenter__(self):
