@@ -25,20 +25,30 @@ def reconnect() -> None:
         backend.close_pool()
 
 
+CONFIG = """\
+[databases]
+* = host={HOST} port={PORT} user={USER}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+ignore_startup_parameters = options
+server_round_robin = 1
+"""
+
+
 @contextmanager
-def through_pgbouncer(folder: Path) -> Iterator[None]:
-    """Connect through a PgBouncer that gives another server connection to each transaction."""
+def through_pgbouncer(folder: Path, text: str = CONFIG) -> Iterator[None]:
+    """Connect through a PgBouncer that gives another server connection to each transaction.
+
+    `text` is its configuration, with places for the address of the database and for its own port.
+    """
     program = shutil.which("pgbouncer") or missing("PgBouncer is not installed")
     there, port = connection.settings_dict, free_port()
     config = folder / "pgbouncer.ini"
-    config.write_text(
-        "[databases]\n"
-        f"* = host={there['HOST']} port={there['PORT'] or 5432} user={there['USER']}\n"
-        "[pgbouncer]\n"
-        f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
-        "auth_type = any\npool_mode = transaction\nignore_startup_parameters = options\n"
-        "server_round_robin = 1\n"
-    )
+    config.write_text(text.format_map({**there, "PORT": there["PORT"] or 5432, "port": port}))
     user = ["-u", "nobody"] if os.geteuid() == 0 else []  # it refuses to run as root
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(  # noqa: S603  # a fixed command

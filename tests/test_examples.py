@@ -299,13 +299,13 @@ def registry():
 
 
 def test_a_subclass_restricts_operators(registry):
-    run_example("docs/howto/operators.md", "class BranchSessionAdmin")
+    run_example("docs/howto/roles.md", "class BranchSessionAdmin")
     assert isinstance(registry[Session], SessionAdmin)
     assert type(registry[Session]) is not SessionAdmin
 
 
 def test_a_subclass_extends_the_list_and_its_search(registry, rf):
-    shop_admin = run_example("docs/howto/operators.md", "class ShopSessionAdmin")[
+    shop_admin = run_example("docs/howto/customizing-admin.md", "class ShopSessionAdmin")[
         "ShopSessionAdmin"
     ]
     session = make_session("found", owner=make_user("u7", first_name="Ann"))
@@ -318,7 +318,7 @@ def test_a_subclass_extends_the_list_and_its_search(registry, rf):
 
 
 def test_the_mixin_goes_into_the_admin_of_users(registry):
-    run_example("docs/howto/operators.md", "class MyUserAdmin")
+    run_example("docs/howto/erasure.md", "class MyUserAdmin")
     assert isinstance(registry[User], ChatMemoryUserAdminMixin)
 
 
@@ -326,7 +326,7 @@ def test_an_operator_trims_restores_and_holds():
     ann = make_user(pk=7)
     fill(ann, *["Hi"] * 50)
     request = SimpleNamespace(user=make_user("olga"))
-    run_example("docs/howto/operators.md", "restore_session", request=request)
+    run_example("docs/howto/removal.md", "restore_session", request=request)
     actions = AuditEntry.objects.order_by("pk").values_list("action", flat=True)
     assert [*actions] == ["trim", "restore", "hold"]
     assert Session.objects.get().held_at is not None
@@ -334,7 +334,7 @@ def test_an_operator_trims_restores_and_holds():
 
 def test_server_code_tags_a_session():
     fill(make_user(pk=7), "Hi")
-    run_example("docs/howto/operators.md", "import Actor, tag_session")
+    run_example("docs/howto/retention.md", "import Actor, tag_session")
     assert Session.objects.get().tags.get().tag == "contract"
 
 
@@ -342,7 +342,7 @@ def test_the_deletion_of_a_user_names_the_operator():
     user = make_user()
     fill(user, "Hi")
     request = SimpleNamespace(user=make_user("olga"))
-    run_example("docs/howto/operators.md", "with deleting_users", request=request, user=user)
+    run_example("docs/howto/erasure.md", "with deleting_users", request=request, user=user)
     entry = AuditEntry.objects.get(action="user_deleted")
     assert (entry.actor_kind, entry.actor_label) == ("operator", "olga")
 
@@ -357,15 +357,15 @@ def test_erasures_are_replayed(settings, tmp_path):
     AuditEntry.objects.all().delete()
     fill(user, "Hi")
     Session.objects.update(created_at="2026-01-01T00:00:00Z")
-    replayed = run_example("docs/howto/operators.md", "replay_erasures")["replayed"]
+    replayed = run_example("docs/howto/erasure.md", "replay_erasures")["replayed"]
     assert (Session.objects.count(), replayed.held, replayed.unreadable) == (0, {}, 0)
 
 
 @pytest.mark.parametrize(
     ("page", "first"),
     [
-        ("docs/howto/operators.md", '"RETENTION"'),
-        ("docs/howto/operators.md", '"ERASURE_LIST"'),
+        ("docs/howto/retention.md", '"RETENTION"'),
+        ("docs/howto/erasure.md", '"ERASURE_LIST"'),
         ("docs/howto/audit.md", '"AUDIT_KEY"'),
     ],
 )
@@ -377,7 +377,7 @@ def test_the_settings_of_a_page_pass_the_checks(page, first, settings, monkeypat
 
 def test_the_lifespan_is_a_protocol_of_the_application():
     names = {"ProtocolTypeRouter": ProtocolTypeRouter, "http": None, "websocket": None}
-    router = run_example("docs/howto/running.md", "drain.lifespan", **names)["application"]
+    router = run_example("docs/howto/deployment.md", "drain.lifespan", **names)["application"]
     assert callable(router.application_mapping["lifespan"])
 
 

@@ -134,7 +134,7 @@ def check_static_files(
             f"The static files are on another origin: {origin}.",
             hint=(
                 "Browsers load modules and stylesheets from there only if it sends "
-                "Access-Control-Allow-Origin: see docs/howto/running.md of django-chatmemory. "
+                "Access-Control-Allow-Origin: see docs/howto/deployment.md of django-chatmemory. "
                 "Silence this check if it does."
             ),
             id="chatmemory.W040",

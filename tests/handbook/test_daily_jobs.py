@@ -1,11 +1,10 @@
-"""The daily jobs of docs/howto/handbook.md: a crontab, systemd units, a CronJob of Kubernetes."""
+"""The daily jobs of docs/howto/daily-jobs.md: a crontab, systemd units, a CronJob of Kubernetes."""
 
 from __future__ import annotations
 
 import configparser
 import re
 import shlex
-import shutil
 import subprocess
 
 import pytest
@@ -16,6 +15,7 @@ from chatmemory.models import AuditEntry
 from tests.factories import TALK, make_session
 from tests.handbook.reading import check_command
 from tests.management.commanding import run
+from tests.systemd import analyze
 
 pytestmark = pytest.mark.django_db
 
@@ -109,26 +109,10 @@ def check_units(chapter, folder, times):
             check_command(f"manage chatmemory_{options[1]} {options[2]}")
     enabled = re.search(r"systemctl enable --now (\S+)`", chapter.text)[1]
     assert (units / enabled).exists()
-    if not shutil.which("systemd-analyze"):
-        return
     names = [f"chatmemory@{name.removeprefix('chatmemory_')}.service" for name in times]
     analyze("verify", "--man=no", "--generators=no", *names, enabled, path=units)
     for _, calendar in times.values():
         analyze("calendar", calendar, path=units)
-
-
-def analyze(*args, path):
-    """Run systemd-analyze, and assert that it reports nothing about our units."""
-    done = subprocess.run(  # noqa: S603  # our own page
-        ["systemd-analyze", *args],  # noqa: S607
-        capture_output=True,
-        text=True,
-        env={"SYSTEMD_UNIT_PATH": f"{path}:"},
-        check=False,
-    )
-    assert "chatmemory" not in done.stderr, done.stderr
-    if args[0] == "calendar":
-        assert done.returncode == 0, done.stderr
 
 
 def check_cron_job(text, times):

@@ -1,4 +1,4 @@
-"""The steps of docs/howto/handbook.md work. Each test is named for its chapter."""
+"""The steps of the how-tos of operators work. Each test is named for its chapter."""
 
 from __future__ import annotations
 
@@ -215,6 +215,7 @@ def test_a_request_of_a_person(chapter, sign_in, tmp_path, monkeypatch):
     page.open(people, q="order-4711")
     page.see("Erasures of a conversation with this key")
     assert chapter.run("chatmemory_erased", scope=scope)[0] == 0
+    assert chapter.run("chatmemory_person")[0] == 0
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The chapters of docs/howto/handbook.md about backup and restore, and an upgrade."""
+"""The chapters about backup and restore, and an upgrade."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chatmemory.models import Session
 from tests.admin.visits import talk_of
 from tests.conftest import database_environment, missing
 from tests.factories import BY, make_user
-from tests.handbook.reading import PAGE
+from tests.handbook.reading import FOLDER
 from tests.management.commanding import run
 
 
@@ -73,7 +73,7 @@ def test_backup_and_restore(tools, chapter, tmp_path, settings):
 def test_an_upgrade(chapter, sign_in, settings, tmp_path):
     settings.STATIC_ROOT = tmp_path
     settings.SILENCED_SYSTEM_CHECKS = ["chatmemory.E012"]  # DB_THREADS is 0 in tests
-    project = tomllib.loads((PAGE.parents[2] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["project"]
     assert shlex.split(chapter.line("pip"))[-1] == project["name"]
     for command in ("check", "migrate", "collectstatic", "chatmemory_roles"):
         assert chapter.run(command)[0] == 0, command

@@ -71,7 +71,7 @@ def test_only_one_script_parses_html():
 
 
 class Hashed(ManifestStaticFilesStorage):
-    """As docs/howto/running.md recommends."""
+    """As docs/howto/deployment.md recommends."""
 
     support_js_module_import_aggregation = True
     max_post_process_passes = 12

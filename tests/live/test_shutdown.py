@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 DRAIN = 1
 EXIT_SECONDS = DRAIN + 12
-"""The limit that docs/howto/running.md states."""
+"""The limit that docs/howto/deployment.md states."""
 SOCKETS = 10
 
 

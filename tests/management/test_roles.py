@@ -68,9 +68,9 @@ def test_without_the_permissions_no_group_is_created():
 
 
 def test_the_documentation_lists_the_roles():
-    text = (Path(__file__).resolve().parents[2] / "docs/howto/operators.md").read_text()
+    text = (Path(__file__).resolve().parents[2] / "docs/howto/roles.md").read_text()
     support = set(ROLES["Chat support"])
     for name, codenames in ROLES.items():
-        row = re.search(rf"^\| {name} \| (.*) \|$", text, re.MULTILINE)
+        row = re.search(rf"^ *\| {name} \| (.*) \|$", text, re.MULTILINE)
         named = set(re.findall(r"`(\w+)`", row[1])) | (support if "also" in row[1] else set())
         assert named == set(codenames), name

@@ -1,0 +1,85 @@
+"""The examples of docs/howto/monitoring.md."""
+
+from __future__ import annotations
+
+import json
+import logging.config
+import os
+import shutil
+import subprocess
+
+import pytest
+from django.core.cache import cache
+
+from chatmemory import services, signals
+from chatmemory.services.turns.progress import finish_turn
+from tests.conftest import missing
+from tests.factories import BY, make_session
+from tests.howto_operations.pages import block_with
+from tests.test_examples import run_example
+
+PAGE = "docs/howto/monitoring.md"
+ADDRESS = {"session_key": "talk", "scope": "server", "by": BY}
+
+
+def end_turn(client_id, **ending):
+    claim = services.admit_turn(**ADDRESS, client_id=client_id, content="Hi", owner="me").claim
+    finish_turn(claim=claim, message={"role": "assistant", "content": "Yes"}, **ending)
+
+
+@pytest.fixture
+def counting():
+    """Run the example, whose receiver is disconnected after the test."""
+    cache.clear()
+    names = run_example(PAGE, "def count_failure")
+    yield names
+    signals.turn_finished.disconnect(dispatch_uid="failures")
+    cache.clear()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_failed_turns_are_counted_by_their_code(counting):
+    make_session("talk")
+    end_turn("c1", status="complete")
+    end_turn("c2", status="failed", error="model_timeout")
+    end_turn("c3", status="failed", error="model_timeout")
+    assert cache.get("failed.model_timeout") == 2
+    assert cache.get("failed.") is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_log_has_a_line_for_each_turn(capsys):
+    before = logging.getLogger("chatmemory")
+    state = before.level, [*before.handlers]
+    try:
+        logging.config.dictConfig(run_example(PAGE, "LOGGING")["LOGGING"])
+        make_session("talk")
+        end_turn("c1", status="failed", error="model_timeout")
+    finally:
+        before.level, before.handlers = state
+        before.manager._clear_cache()
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "chatmemory.turns" in line]
+    assert "status=failed error=model_timeout" in line
+    assert "waited_seconds=" in line
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("token", "shown"), [("secret", True), ("another", False)])
+def test_a_monitor_asks_with_the_token(live_server, settings, token, shown):
+    shutil.which("curl") or missing("curl is not installed")
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "HEALTH_TOKEN": "secret"}
+    command = block_with("monitoring", "curl").text.strip()
+    address = "https://chat.example.com/chat"
+    assert address in command
+    done = subprocess.run(  # noqa: S602  # our own page
+        command.replace(address, live_server.url),
+        shell=True,
+        env={**os.environ, "HEALTH_TOKEN": token},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    answer = json.loads(done.stdout)
+    assert ("sweep_age" in answer) is shown
+    assert not shown or answer["database"] is True
