@@ -34,7 +34,13 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
     ("name", "file"),
     [
         ("audit", "howto/audit.md"),
+        ("checks", "reference/checks.md"),
+        ("commands", "reference/commands.md"),
+        ("customizing", "reference/customizing.md"),
+        ("errors", "reference/errors.md"),
         ("frames", "reference/frames.md"),
+        ("hooks", "reference/signals-and-hooks.md"),
+        ("permissions", "reference/permissions.md"),
         ("services", "reference/services.md"),
         ("settings", "reference/settings.md"),
     ],
