@@ -166,7 +166,7 @@ def _answers(kind: type[ChatMemoryError]) -> str:
     close = CLOSE_CODES.get(kind.code)
     if close is None:
         return f" REST {status}; socket `error`."
-    shown = f"[close {close}](protocol.md#codes)"
+    shown = f"[close {close}](protocol-limits.md#codes)"
     how = f", then {shown}" if kind.code in FINAL_ERRORS else f"; {shown} if it ends the socket"
     return f" REST {status}; socket `error`{how}."
 
