@@ -205,7 +205,7 @@ class Source:
                 last = call.lineno
                 for names in _rows(function, shared):
                     yield Finding(
-                        id=identifier.value,
+                        id=str(identifier.value),
                         messages=tuple(self.texts(call.args[0], function, names)),
                         hints=tuple(self.texts(given.get("hint"), function, names)),
                         runs=runs[function.name],
@@ -230,8 +230,12 @@ class Source:
                 return self._values(name, function, names)
             case ast.Call(func=ast.Name(id=name)) if name in self.functions:
                 called = self.functions[name]
-                parts = [part for part in ast.walk(called) if isinstance(part, ast.Return)]
-                return self._all_texts([(called, part.value) for part in parts if part.value], {})
+                returned = [
+                    (called, node.value)
+                    for node in ast.walk(called)
+                    if isinstance(node, ast.Return) and node.value
+                ]
+                return self._all_texts(returned, {})
             case ast.Call(
                 func=ast.Attribute(value=ast.Constant(value=str(between)), attr="join"),
                 args=[ast.Name(id=name)],

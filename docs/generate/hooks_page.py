@@ -216,7 +216,8 @@ def _signals() -> Iterator[str]:
 def _documented(source: object) -> Iterator[tuple[str, str]]:
     """Yield the assigned names of a module or class that a docstring follows."""
     tree = ast.parse(inspect.getsource(source))  # type: ignore[arg-type]  # a module or class
-    body = tree.body[0].body if isinstance(source, type) else tree.body
+    first = tree.body[0]
+    body = first.body if isinstance(first, ast.ClassDef) and source is conf.Settings else tree.body
     for assigned, documented in pairwise(body):
         match assigned, documented:
             case (
