@@ -121,7 +121,7 @@ def test_correct_settings_pass(correct):
         ({"QUEUE_DEPTH": 0}, "E002", "QUEUE_DEPTH"),
         ({"QUEUE_DEPTH": None}, "E002", "QUEUE_DEPTH"),
         ({"PREPARED_STATEMENTS": "yes"}, "E002", "True, False or None"),
-        ({"SELF_SERVICE": "export"}, "E016", "a list with any of 'export' and 'erase'"),
+        ({"SELF_SERVICE": "export"}, "E016", "a list with any of export, erase"),
         ({"SELF_SERVICE": ["export", "delete"]}, "E016", "SELF_SERVICE"),
         ({"SELF_SERVICE": None}, "E016", "SELF_SERVICE"),
         ({"SELF_SERVICE": [["export"]]}, "E016", "SELF_SERVICE"),

@@ -134,23 +134,29 @@ def check_times(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[check
     if not is_dictionary() or not all(map(is_duration, ("LEASE", "TURN_TIMEOUT", "DRAIN"))):
         return []
     lease, timeout, drain = settings.LEASE, settings.TURN_TIMEOUT, settings.DRAIN
-    found = {
-        f"CHATMEMORY['LEASE'] is {lease:g} s": (
-            lease < MIN_LEASE_SECONDS,
-            f"A process that pauses for longer loses its runs. Use {MIN_LEASE_SECONDS:g} or more.",
-        ),
-        f"CHATMEMORY['LEASE'] is longer than TURN_TIMEOUT, {timeout:g} s": (
-            lease > timeout,
-            "A dead process is detected only when its lease expires. Use a shorter LEASE.",
-        ),
-        f"CHATMEMORY['DRAIN'] is longer than TURN_TIMEOUT, {timeout:g} s": (
-            drain > timeout,
-            "No turn runs that long, and process managers may kill the process first.",
-        ),
-    }
     return [
-        checks.Warning(f"{what}.", hint=hint, id="chatmemory.W005")
-        for what, (is_wrong, hint) in found.items()
+        checks.Warning(f"CHATMEMORY[{name!r}] is {what}.", hint=hint, id="chatmemory.W005")
+        for name, what, is_wrong, hint in (
+            (
+                "LEASE",
+                f"{lease:g} s",
+                lease < MIN_LEASE_SECONDS,
+                f"A process that pauses for longer loses its runs. Use {MIN_LEASE_SECONDS:g} or "
+                "more.",
+            ),
+            (
+                "LEASE",
+                f"longer than TURN_TIMEOUT, {timeout:g} s",
+                lease > timeout,
+                "A dead process is detected only when its lease expires. Use a shorter LEASE.",
+            ),
+            (
+                "DRAIN",
+                f"longer than TURN_TIMEOUT, {timeout:g} s",
+                drain > timeout,
+                "No turn runs that long, and process managers may kill the process first.",
+            ),
+        )
         if is_wrong
     ]
 
@@ -339,8 +345,7 @@ def _check_self_service() -> list[checks.CheckMessage]:
     is_collection = isinstance(given, list | tuple | set | frozenset)
     if is_collection and all(action in SELF_SERVICES for action in given):
         return []
-    names = " and ".join(repr(name) for name in SELF_SERVICES)
-    message = f"CHATMEMORY['SELF_SERVICE'] must be a list with any of {names}."
+    message = f"CHATMEMORY['SELF_SERVICE'] must be a list with any of {', '.join(SELF_SERVICES)}."
     return [checks.Error(message, id="chatmemory.E016")]
 
 

@@ -1,6 +1,6 @@
 """A client of the REST API, whose methods have the names of its operations.
 
-    async with RestClient("https://shop.example/api/", cookies=cookies) as rest:
+    async with RestClient("https://shop.example/chat/api/", cookies=cookies) as rest:
         session = await rest.open_session(title="My order")
         sent = await rest.send_message(session["key"], "Where is my order?", wait=60)
         print(sent["messages"][-1]["text"])

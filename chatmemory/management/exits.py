@@ -1,4 +1,4 @@
-"""The exit statuses of commands. The table is in docs/howto/operators.md."""
+"""The exit statuses of commands. docs/reference/commands.md lists them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from django.core.management import CommandError
 
 REFUSED = 1
-"""Refused, or not completely done: the status of CommandError."""
+"""Refused, or partly not done; standard error states what, and whether to run it again."""
 USAGE = 2
-"""Wrong options: also the status of argparse."""
+"""Wrong options."""
 UNKNOWN = 3
-"""The answer depends on a key that is not in the settings."""
+"""Unknown, because a key is not in the settings: `chatmemory_erased`, `chatmemory_person`."""
 
 
 class UsageError(CommandError):

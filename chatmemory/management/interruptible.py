@@ -9,8 +9,9 @@ import sys
 from django.core.management import BaseCommand
 
 INTERRUPTED = 128 + signal.SIGINT
+"""Interrupted by Ctrl-C."""
 PIPE_CLOSED = 128 + 13
-"""The exit statuses after SIGINT and SIGPIPE. Windows has no `signal.SIGPIPE`."""
+"""The reader closed the pipe: SIGPIPE, which Windows does not have."""
 
 
 class InterruptibleCommand(BaseCommand):

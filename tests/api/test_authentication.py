@@ -223,7 +223,7 @@ READABLE = {
 
 @pytest.mark.slow
 def test_the_documentation_of_cors_exposes_each_header_that_the_api_sends(talk, settings):
-    names = exposed_in((ROOT / "docs/reference/api.md").read_text())
+    names = exposed_in((ROOT / "docs/reference/api-authentication.md").read_text())
     assert exposed_in((ROOT / "tests/tokens/settings.py").read_text()) == names
     settings.CHATMEMORY = {**settings.CHATMEMORY, "SELF_SERVICE": ["export"]}
     ann, sent = Client(), set()

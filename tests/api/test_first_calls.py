@@ -1,4 +1,4 @@
-"""The first calls in docs/reference/api.md, by a shell and curl against a server."""
+"""The first calls in docs/reference/api-authentication.md, by a shell and curl against a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from tests.factories import make_session, make_user
 from tests.servers import DEADLINE, start_servers
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/reference/api.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/reference/api-authentication.md"
 serve = start_servers
 
 

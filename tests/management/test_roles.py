@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from io import StringIO
-from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import Group, Permission
@@ -65,12 +63,3 @@ def test_without_the_permissions_no_group_is_created():
     with pytest.raises(CommandError, match="Run migrate first"):
         run()
     assert not Group.objects.exists()
-
-
-def test_the_documentation_lists_the_roles():
-    text = (Path(__file__).resolve().parents[2] / "docs/howto/roles.md").read_text()
-    support = set(ROLES["Chat support"])
-    for name, codenames in ROLES.items():
-        row = re.search(rf"^ *\| {name} \| (.*) \|$", text, re.MULTILINE)
-        named = set(re.findall(r"`(\w+)`", row[1])) | (support if "also" in row[1] else set())
-        assert named == set(codenames), name

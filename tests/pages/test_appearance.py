@@ -18,6 +18,7 @@ from tests.pages.test_widget import check_access
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/howto"
 PAGE = (DOCS / "appearance.md").read_text(encoding="utf-8")
+REFERENCE = (DOCS.parent / "reference/customizing.md").read_text(encoding="utf-8")
 TEMPLATES = FILES.parents[1] / "templates"
 MAX_SCHEME_BYTES = 400
 """Of the script that blocks the page."""
@@ -29,7 +30,7 @@ STYLES = "\n".join(
 
 
 def test_the_documented_properties_are_those_of_the_stylesheets():
-    documented = re.findall(r"^\| `(--cm-[\w-]+)`", PAGE, re.MULTILINE)
+    documented = re.findall(r"^\| `(--cm-[\w-]+)`", REFERENCE, re.MULTILINE)
     defined = re.findall(r"^  (--cm-[\w-]+):", STYLES, re.MULTILINE)
     used = set(re.findall(r"var\((--cm-[\w-]+)", STYLES))
     assert len(documented) == len(set(documented))
@@ -39,7 +40,8 @@ def test_the_documented_properties_are_those_of_the_stylesheets():
 
 def test_the_documented_blocks_are_those_of_the_template():
     source = (TEMPLATES / "chatmemory/base.html").read_text(encoding="utf-8")
-    documented = re.findall(r"^\| `([a-z_]+)` ", PAGE, re.MULTILINE)
+    table = REFERENCE.partition("## Template blocks\n")[2].partition("\n## ")[0]
+    documented = re.findall(r"^\| `([a-z_]+)` ", table, re.MULTILINE)
     assert set(documented) == set(re.findall(r"{% block (\w+)", source))
 
 

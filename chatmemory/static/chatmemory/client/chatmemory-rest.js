@@ -1,6 +1,6 @@
 // The client of the REST API for browsers and Node.js. Its methods have the names of the operations.
 //
-//   const rest = new RestClient("/api/");
+//   const rest = new RestClient("/chat/api/");
 //   const {key} = await rest.openSession({title: "My order"});
 //   const {messages} = await rest.sendMessage(key, {text: "Where is it?", wait: 60});
 //

@@ -1,4 +1,4 @@
-// The element <chat-memory>; docs/howto/widget.md has its attributes, events and methods.
+// The element <chat-memory>; docs/reference/customizing.md has its attributes, events and methods.
 
 import {words} from "./chat-words.js";
 import {ChatView} from "./view.js";
