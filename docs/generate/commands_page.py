@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 INTRO = """# The commands
 
 Each is run as `python manage.py NAME`, and has the options of all commands of Django too. Required
-options are **bold**. [For operators](../howto/operators.md#commands) describes how to use them.
+options are **bold**. [The handbook](../howto/handbook.md) describes how to use them.
 `python docs/generate/commands_page.py` generates this page from the parsers.
 
 Each that changes conversations can be stopped with Ctrl-C and run again. Long ones show their
