@@ -28,7 +28,6 @@ LONGER = {
     "howto/hooks.md": 4_050,
     "howto/operators.md": 7_175,
     "howto/running.md": 3_065,
-    "reasons/design.md": 3_500,
     "reference/api.md": 3_095,
     "reference/bad-inputs.md": 3_320,
     "reference/protocol.md": 3_045,
