@@ -57,22 +57,24 @@ class LinksToOtherFiles(SphinxPostTransform):
 
 def add_contents(app: Sphinx, name: str, source: list[str]) -> None:
     """Add the table of contents to the start page, and its folder to another README."""
+    pages = app.env.found_docs
     if name == root_doc:
-        for part in tomllib.loads((HERE / "contents.toml").read_text())["parts"]:
-            named = part["pages"]
-            others = [page for page in in_folder(app, part.get("folder")) if page not in named]
-            source[0] += toctree([*named, *others], caption=part["caption"])
+        parts = tomllib.loads((HERE / "contents.toml").read_text())["parts"]
+        named = [page for part in parts for page in part["pages"]]
+        for part in parts:
+            others = in_folder(pages, part.get("folder"), named)
+            own = [page for page in part["pages"] if page in pages]
+            source[0] += toctree([*own, *others], caption=part["caption"])
     elif name.startswith("docs/") and name.endswith("/README"):
-        others = [page for page in in_folder(app, name.removesuffix("/README")) if page != name]
-        source[0] += toctree(others, caption="")
+        source[0] += toctree(in_folder(pages, name.rpartition("/")[0], [name]))
 
 
-def in_folder(app: Sphinx, folder: str | None) -> list[str]:
-    """Return the pages directly in a folder, by file name."""
-    return sorted(page for page in app.env.found_docs if page.rpartition("/")[0] == folder)
+def in_folder(pages: set[str], folder: str | None, named: list[str]) -> list[str]:
+    """Return the pages directly in a folder that are not named, by file name."""
+    return sorted(page for page in pages if page.rpartition("/")[0] == folder and page not in named)
 
 
-def toctree(pages: list[str], *, caption: str) -> str:
+def toctree(pages: list[str], caption: str = "") -> str:
     lines = ["", "", "```{toctree}", ":hidden:"]
     lines += [f":caption: {caption}"] if caption else []
     return "\n".join([*lines, "", *(f"/{page}" for page in pages), "```", ""])
