@@ -59,14 +59,14 @@ def add_contents(app: Sphinx, name: str, source: list[str]) -> None:
     """Add the table of contents to the start page, and its folder to another README."""
     pages = app.env.found_docs
     if name == root_doc:
-        parts = tomllib.loads((HERE / "contents.toml").read_text())["parts"]
-        named = [page for part in parts for page in part["pages"]]
-        for part in parts:
-            others = in_folder(pages, part.get("folder"), named)
+        contents = tomllib.loads((HERE / "contents.toml").read_text())
+        named = [page for part in contents["parts"] for page in part["pages"]]
+        for part in contents["parts"]:
             own = [page for page in part["pages"] if page in pages]
-            source[0] += toctree([*own, *others], caption=part["caption"])
+            own += in_folder(pages, part.get("folder"), named)
+            source[0] += toctree(own, contents.get("titles", {}), part["caption"])
     elif name.startswith("docs/") and name.endswith("/README"):
-        source[0] += toctree(in_folder(pages, name.rpartition("/")[0], [name]))
+        source[0] += toctree(in_folder(pages, name.rpartition("/")[0], [name]), {})
 
 
 def in_folder(pages: set[str], folder: str | None, named: list[str]) -> list[str]:
@@ -74,12 +74,19 @@ def in_folder(pages: set[str], folder: str | None, named: list[str]) -> list[str
     return sorted(page for page in pages if page.rpartition("/")[0] == folder and page not in named)
 
 
-def toctree(pages: list[str], caption: str = "") -> str:
+def toctree(pages: list[str], titles: dict[str, str], caption: str = "") -> str:
     lines = ["", "", "```{toctree}", ":hidden:"]
     lines += [f":caption: {caption}"] if caption else []
-    return "\n".join([*lines, "", *(f"/{page}" for page in pages), "```", ""])
+    entries = (f"{titles[page]} </{page}>" if page in titles else f"/{page}" for page in pages)
+    return "\n".join([*lines, "", *entries, "```", ""])
+
+
+def pages_with_contents(app: Sphinx, *_: object) -> list[str]:
+    """Read these pages at each build, since other files change their contents."""
+    return [page for page in app.env.found_docs if f"/{page}".endswith("/README")]
 
 
 def setup(app: Sphinx) -> None:
     app.add_post_transform(LinksToOtherFiles)
     app.connect("source-read", add_contents)
+    app.connect("env-get-outdated", pages_with_contents)

@@ -121,6 +121,7 @@ def small_site(tmp_path):
     shutil.copy(ROOT / "docs/conf.py", docs)
     shutil.copytree(ROOT / "docs/static", docs / "static")
     (docs / "contents.toml").write_text(
+        '[titles]\n"docs/start/first" = "Begin"\n'
         '[[parts]]\ncaption = "Start"\npages = ["docs/start/first"]\nfolder = "docs/start"\n'
     )
     (docs / "README.md").write_text("# Docs\n\nSee [first](start/first.md#two-words).\n")
@@ -147,7 +148,10 @@ def test_the_site_has_the_pages_of_the_contents_and_those_of_their_folders(small
     start = (site / target).read_text()
     links = re.findall(r'href="start/(\w+)\.html"', start)
     assert [*dict.fromkeys(links)] == ["first", "second"]
+    assert 'href="start/first.html">Begin<' in start
     assert 'href="start/first.html#two-words"' in start
+    (small_site / "start/another.md").write_text("# Another\n")
+    assert (build(small_site).returncode, (site / "docs/start/another.html").exists()) == (0, True)
     assert "See code." in re.sub(r"<[^>]+>", "", (site / "docs/start/first.html").read_text())
 
 
