@@ -18,6 +18,7 @@ LIMIT = 2_500
 GENERATED = {
     "reasons/peers.md",
     "reasons/performance.md",
+    "reference/commands.md",
     "reference/frames.md",
     "reference/services.md",
     "reference/settings.md",
@@ -46,14 +47,14 @@ def words_of_pages():
 
 def test_no_page_is_longer_than_the_limit():
     words = words_of_pages()
-    assert GENERATED | {*LONGER} <= {*words}
     pages = {page: count for page, count in words.items() if page not in GENERATED}
     assert {page: n for page, n in pages.items() if n > LONGER.get(page, LIMIT)} == {}
 
 
 def test_the_exceptions_shrink_with_their_pages():
     words = words_of_pages()
-    assert {page: words[page] for page, most in LONGER.items() if words[page] < most * 0.98} == {}
+    left = {page: words.get(page, 0) for page in LONGER}
+    assert {page: count for page, count in left.items() if count < LONGER[page] * 0.98} == {}
     assert all(most > LIMIT for most in LONGER.values())
 
 
@@ -92,12 +93,17 @@ AWAITED = {
     "docs/howto/upgrading",
     "docs/howto/warehouse",
     "docs/howto/your-project",
+    "docs/reference/api-authentication",
+    "docs/reference/bad-inputs-server",
     "docs/reference/checks",
     "docs/reference/commands",
     "docs/reference/customizing",
     "docs/reference/errors",
+    "docs/reference/openapi",
     "docs/reference/permissions",
+    "docs/reference/protocol-limits",
     "docs/reference/signals-and-hooks",
+    "docs/reference/stability",
     "docs/start/tutorial-1-bot",
     "docs/start/tutorial-2-shop",
     "docs/start/tutorial-3-production",
