@@ -93,6 +93,8 @@ AWAITED = {
     "docs/howto/upgrading",
     "docs/howto/warehouse",
     "docs/howto/your-project",
+    "docs/reasons/export-shapes",
+    "docs/reasons/visitor-threats",
     "docs/reference/api-authentication",
     "docs/reference/bad-inputs-server",
     "docs/reference/checks",
