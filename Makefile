@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST ?= -m pytest
 PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
 
-.PHONY: help demo test test-fast test-long test-programs ci-long test-django themes torture bench recall lint types js check docs messages peers audit lock ci clean
+.PHONY: help demo test test-fast test-long test-programs ci-long test-django themes torture bench recall lint types js check docs site messages peers audit lock ci clean
 
 help:
 	@echo "make demo    run the demo on http://127.0.0.1:8000/; ARGS='--port 9000' another port"
@@ -24,14 +24,15 @@ help:
 	@echo "make types   check the types"
 	@echo "make js      check and test the JavaScript; needs Node.js 20.19 or newer with npm"
 	@echo "make check   check the project, its migrations and the OpenAPI schema"
-	@echo "make docs    generate the pages and diagrams in docs/ that are made from the code"
+	@echo "make docs    generate the pages and diagrams that are made from the code, then the site"
+	@echo "make site    build the site in build/docs, and fail at a broken link or anchor"
 	@echo "make messages collect the texts of the pages and the admin for translators; needs GNU gettext"
 	@echo "make peers   run our contract against other memories; ARGS=--write writes docs/reasons/peers.md"
 	@echo "make audit   check the locked versions for known vulnerabilities; needs the network"
 	@echo "make lock    lock the newest versions that pyproject.toml allows"
 	@echo "make ci      everything, on PostgreSQL, MariaDB, SQLite and Redis"
 	@echo "make ci-long run the property tests with random examples, other ones in each run"
-	@echo "make clean   remove .venv and the demo's data"
+	@echo "make clean   remove .venv, the site and the demo's data"
 
 demo: .venv/demo
 	@DJANGO_SETTINGS_MODULE=project.settings DATABASE_URL= REDIS_URL= DEBUG=1 $(BIN)/python manage.py demo $(ARGS)
@@ -108,6 +109,11 @@ check: .venv/dev
 
 docs: .venv/dev
 	@for script in docs/generate/*.py; do $(BIN)/python $$script || exit; done
+	@$(MAKE) --no-print-directory site
+
+site: .venv/dev
+	@$(BIN)/python -m sphinx -W --keep-going -n -q -j 2 -c docs -d build/doctrees . build/docs
+	@echo "The site is in build/docs/index.html."
 
 COLLECT := makemessages --all --no-wrap --no-obsolete --add-location file
 
@@ -138,7 +144,7 @@ ci-long: .venv/dev
 	    --hypothesis-profile=random $(ARGS)
 
 clean:
-	rm -rf .venv var tests/js/node_modules
+	rm -rf .venv build var tests/js/node_modules
 
 .venv/demo: requirements.txt pyproject.toml $(LOCK) .venv/made
 	@echo "Installing what the demo needs into .venv; this happens once."

@@ -27,7 +27,7 @@ import redis
 
 from tests.programs.peers.base import POSTGRESQL, REDIS
 from tests.programs.peers.results import SIZES
-from tests.programs.peers.scoreboard import cells_of, summary, table
+from tests.programs.peers.scoreboard import cells_of, group, summary
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).resolve().parent
@@ -78,8 +78,9 @@ GROUPS = {
 
 INTRO = """# The scoreboard
 
-[Our contract](contract.md), run on the memories of other packages and on ours. Each peer is used as
-its documentation describes, in its own environment, with the versions below.
+[Our contract](contract.md#the-promise-of-each-test), run on the memories of other packages and on
+ours. Each peer is used as its documentation describes, in its own environment, with the versions
+below.
 
 *pass*: the promise was kept. **Bold**: it was broken, with the number of lost, doubled, split and
 other messages. *Not offered*: the store does not claim this, so it cannot fail. Counts that depend
@@ -219,7 +220,7 @@ def page(results: Sequence[Mapping[str, Any]]) -> str:
         *(
             part
             for name, columns in GROUPS.items()
-            for part in (f"## {name}\n", table(cells, columns))
+            for part in (f"## {name}\n", group(cells, columns))
         ),
         "## Versions\n",
         f"Sizes: {sizes}.\n\n{versions()}",

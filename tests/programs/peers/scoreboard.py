@@ -137,20 +137,50 @@ def titles() -> dict[str, str]:
     return found
 
 
-def table(cells: Cells, columns: Sequence[str]) -> str:
-    """Return the table of tests by store."""
-    rows = [["", *columns], ["---"] * (len(columns) + 1)]
-    for test, title in titles().items():
-        rows.append([title, *(str(cells.get((column, test), NOT_RUN)) for column in columns)])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+def group(cells: Cells, columns: Sequence[str]) -> str:
+    """Return the results of some stores: a table of the tests whose results differ, and the rest.
+
+    Stores that were not run have a line each instead of a column.
+    """
+    found = titles()
+    idle = {column: why for column in columns if (why := _why_not_run(cells, column))}
+    shown = [column for column in columns if column not in idle]
+    results = {test: [str(cells.get((own, test), NOT_RUN)) for own in shown] for test in found}
+    same = {test: row[0] for test, row in results.items() if len({*row}) == 1}
+    kept = [test for test, cell in same.items() if cell == PASSED]
+    missing = [found[test] for test, cell in same.items() if cell == NOT_OFFERED]
+    rest = [test for test in found if test not in kept and same.get(test) != NOT_OFFERED]
+    lines = [f"{column} was {why}.\n" for column, why in idle.items()]
+    if not shown:
+        return "\n".join(lines)
+    if rest:
+        lines += [_table(["", *shown], [[found[test], *results[test]] for test in rest])]
+    lines += [
+        f"Kept by all: {'the other ' if rest or missing else ''}{len(kept)} of {len(found)}.\n"
+    ]
+    if missing:
+        lines += ["Not offered:\n", "".join(f"- {title}\n" for title in missing)]
+    return "\n".join(lines)
+
+
+def _why_not_run(cells: Cells, column: str) -> str:
+    results = {str(cells.get((column, test), NOT_RUN)) for test in titles()}
+    return results.pop() if len(results) == 1 and str(*results).startswith("not run") else ""
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], first: str = "---") -> str:
+    lines = [head, [first, *["---"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 def summary(cells: Cells, ours: Sequence[str]) -> str:
     """Return the table of known failures, in the store where they were seen and in ours."""
-    rows = [["#", "what", "store", "result", *ours], ["--:", *["---"] * (3 + len(ours))]]
+    rows = []
     for scenario in SCENARIOS:
         for column in scenario.columns:
             theirs = cells.get((column, scenario.test), Cell(why="its environment was not created"))
-            results = [str(cells.get((own, scenario.test), NOT_RUN)) for own in ours]
-            rows.append([str(scenario.number), scenario.what, column, str(theirs), *results])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+            results = {own: str(cells.get((own, scenario.test), NOT_RUN)) for own in ours}
+            same = {*results.values()}
+            own = same.pop() if len(same) == 1 else "; ".join(map(": ".join, results.items()))
+            rows.append([str(scenario.number), scenario.what, column, str(theirs), own])
+    return _table(["#", "what", "store", "result", "ours"], rows, first="--:")

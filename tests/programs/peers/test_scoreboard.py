@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +12,21 @@ from typing import Any
 
 import pytest
 
-from tests.programs.peers.scoreboard import cells_of, table, titles
+from tests.programs.peers.scoreboard import cells_of, group, titles
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_the_scoreboard_shows_each_test():
+def test_the_scoreboard_counts_each_test():
+    """In each group: the rows of the table, the tests that all passed, and those not offered."""
     page = (ROOT / "docs/reasons/peers.md").read_text()
-    assert {title for title in titles().values() if f"| {title} |" not in page} == set()
+    groups = page.partition("## Ours\n")[2].partition("## Versions\n")[0].split("\n## ")
+    for text in groups:
+        counts = r"^Kept by all: (?:the other )?(\d+) of (\d+)\.$"
+        [(kept, total)] = re.findall(counts, text, re.MULTILINE)
+        shown = re.findall(r"^(?:\| |- )(\w.*?)(?: \|.*)?$", text, re.MULTILINE)
+        assert {*shown} <= {*titles().values()}
+        assert int(kept) + len(shown) == int(total) == len(titles())
 
 
 @pytest.mark.long
@@ -30,18 +38,15 @@ def test_the_scoreboard_counts_what_a_store_loses(tmp_path):
     env = {**os.environ, "PEERS_RESULTS": str(results), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run([*command, *chosen], cwd=ROOT, env=env, check=False, capture_output=True)  # noqa: S603  # our own command line
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
-    rows = table(
+    rows = group(
         cells_of(json.loads(results.read_text())),
-        ["one list for all", "read, changed, written back", "nothing"],
+        ["one list for all", "read, changed, written back"],
     ).splitlines()
-    users = (
-        "| Two users' sessions of the same name are separate | **12 of 24 of others** | pass |  |"
-    )
-    assert users in rows
     assert (
-        "| A session expires completely, and a new one starts | not offered | not offered |  |"
+        "| Two users' sessions of the same name are separate | **12 of 24 of others** | pass |"
         in rows
     )
+    assert "- A session expires completely, and a new one starts" in rows
 
 
 def result(outcome: str, why: str = "", **counts: tuple[int, int]) -> dict[str, Any]:
@@ -68,3 +73,28 @@ def result(outcome: str, why: str = "", **counts: tuple[int, int]) -> dict[str, 
 )
 def test_a_cell_shows_the_worst_result_of_its_variants(results, shown):
     assert str(cells_of(results)["a", "x"]) == shown
+
+
+def test_a_group_names_what_was_not_kept_by_all():
+    first, second, third, *_ = titles()
+
+    def results(column, *outcomes):
+        rest = ["passed"] * (len(titles()) - len(outcomes))
+        return [
+            {**result(outcome, "not offered: it"), "column": column, "test": test}
+            for test, outcome in zip(titles(), [*outcomes, *rest], strict=True)
+        ]
+
+    cells = cells_of([*results("a", "failed", "skipped"), *results("b", "passed", "skipped")])
+    text = group(cells, ["a", "b"])
+    assert f"| {titles()[first]} | **not offered: it** | pass |" in text
+    assert f"Kept by all: the other {len(titles()) - 2} of {len(titles())}.\n" in text
+    assert f"Not offered:\n\n- {titles()[second]}\n" in text
+    assert titles()[third] not in text
+
+
+def test_a_store_that_was_not_run_has_a_line():
+    cells = cells_of(
+        {**result("skipped", "no server"), "column": "a", "test": test} for test in titles()
+    )
+    assert group(cells, ["a"]) == "a was not run: no server.\n"
