@@ -1,4 +1,4 @@
-"""Links from the host's own admin pages to conversations, on the page of docs/howto/admin-links.md."""
+"""Links from the host's own admin pages to conversations, on the page docs/howto/admin-links.md."""
 
 from __future__ import annotations
 
