@@ -339,3 +339,8 @@ def test_a_project_without_the_admin_can_load_the_tags():
     command = [sys.executable, "-c", WITHOUT_ADMIN]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603  # our own
     assert done.stdout == "''\n[]\n"
+
+
+def test_the_example_registers_with_a_site_of_the_host():
+    site = run_example("docs/howto/admin-links.md", 'AdminSite("shop_admin")')["site"]
+    assert isinstance(site.get_model_admin(Session), SessionAdmin)
