@@ -100,20 +100,20 @@ class Settings:
     """Keys of the metadata by whose texts lists of sessions can be filtered, such as "team":
     `list_sessions`, REST, where people thus learn the texts of their own sessions, and the admin,
     unless TRANSCRIPTS hides metadata. A key has letters, digits and underscores. Nothing is stored
-    for them; docs/howto/hooks.md has the index that the admin of many sessions needs."""
+    for them; docs/howto/new-sessions.md has the index that the admin of many sessions needs."""
 
     BEFORE_SEND = Setting[str | None](None)
     """Decides about each message of a person before it is stored, such as by plan or quota: the
     dotted path of a function, sync or async, from a `chatmemory.services.Actor` and a
     `chatmemory.services.Sending` to None. It may raise `chatmemory.errors.Refused`, whose sentence
     the person sees; every other error than those of `chatmemory.errors` is `internal`. Then nothing
-    is stored: docs/howto/hooks.md."""
+    is stored: docs/howto/quotas.md."""
 
     TITLE = Setting[str | None](None)
     """Names new sessions: the dotted path of a function, sync or async, from the messages (those
     that a responder gets, and its reply) and the session to a title. It is called after a complete
     turn, one of the first three, while the session has no title; None never. It has 30 s, and its
-    failure is only logged: docs/howto/hooks.md."""
+    failure is only logged: docs/howto/titles.md."""
 
     SUGGESTIONS = Setting[Sequence[str]](())
     """Messages that a new chat offers as buttons, on its page and in the widget, such as "Where is
@@ -258,7 +258,7 @@ class Settings:
     session: the dotted path of a function, sync or async, from a `chatmemory.services.Visit` to
     None. It may raise an error of `chatmemory.errors`, such as `Refused`, whose sentence the person
     sees. It is called at each page, each REST request and each handshake of a websocket, before
-    each write, and every 5 s for the open sockets: docs/howto/hooks.md."""
+    each write, and every 5 s for the open sockets: docs/howto/gate.md."""
 
     IMPERSONATOR = Setting[str | None](None)
     """Finds who really acts if staff view the chats of a person, as with django-impersonate: the

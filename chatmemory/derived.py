@@ -1,6 +1,6 @@
 """Rows that an app makes from messages, and that the core removes with them.
 
-See docs/howto/hooks.md.
+See docs/howto/own-tables.md.
 
 An app defines models with `DerivedRow`, `DerivedFileRow` or `DerivedPersonRow`, stores their rows
 with `store`, and has no code for removals. `register` is for a table of the host that belongs to a

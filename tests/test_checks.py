@@ -645,7 +645,7 @@ def test_a_provider_whose_package_is_missing_is_a_warning():
 @pytest.mark.regression
 def test_a_model_string_without_langchain_is_reported_with_the_package_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "langchain", None)  # as if it were not installed
-    hint = "Model strings need LangChain: pip install 'django-chatmemory[models]'."
+    hint = 'Model strings need LangChain: pip install "django-chatmemory[models]".'
     assert hint in found(CHATMEMORY={"RESPONDER": "openai:gpt-5"})["chatmemory.E008"]
 
 

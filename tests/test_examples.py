@@ -103,7 +103,7 @@ def test_a_receiver_defers_a_message_during_a_reply(
     celery = ModuleType("celery")
     celery.__dict__["shared_task"] = lambda **_: lambda f: SimpleNamespace(delay=f)
     monkeypatch.setitem(sys.modules, "celery", celery)
-    names = run_example("docs/howto/hooks.md", "from celery import", Order=type("Order", (), {}))
+    names = run_example("docs/howto/tasks.md", "from celery import", Order=type("Order", (), {}))
     order = SimpleNamespace(pk=7, is_shipped=True)
     address = {"session_key": "order-7", "by": BY, "scope": SERVER}
     make_session("order-7")
@@ -118,7 +118,7 @@ def test_a_receiver_defers_a_message_during_a_reply(
 
 def test_a_new_session_gets_what_its_group_needs_or_is_refused(monkeypatch, settings):
     module = ModuleType("chats_of_the_shop")
-    module.__dict__.update(run_example("docs/howto/hooks.md", "def begin(by, asked)"))
+    module.__dict__.update(run_example("docs/howto/new-sessions.md", "def begin(by, asked)"))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     settings.CHATMEMORY = {**settings.CHATMEMORY, "NEW_SESSION": f"{module.__name__}.begin"}
     user = make_user()
@@ -132,7 +132,7 @@ def test_a_new_session_gets_what_its_group_needs_or_is_refused(monkeypatch, sett
 
 
 def test_the_example_of_a_system_prompt_names_the_person():
-    names = run_example("docs/howto/responders.md", "def instructions_for(session)")
+    names = run_example("docs/howto/model.md", "def instructions_for(session)")
     user = make_user(first_name="Ann")
     assert "You talk to Ann." in names["instructions_for"](make_session(owner=user))
     assert names["instructions_for"](make_session("other")) is None

@@ -57,7 +57,7 @@ def check_gates(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[check
         checks.Warning(
             f"{path} is in MIDDLEWARE, and CHATMEMORY['{name}'] is not set.",
             hint=f"Middlewares do not run for websockets: there {effect}."
-            f" docs/howto/hooks.md shows a function for {name}.",
+            f" docs/howto/gate.md shows a function for {name}.",
             id="chatmemory.W044",
         )
         for name, packages, effect in (

@@ -65,7 +65,7 @@ def _check_model(name: str) -> list[checks.CheckMessage]:
         return [_responder_error(name, hint)]
     providers = provider_packages()
     if providers is None:
-        hint = "Model strings need LangChain: pip install 'django-chatmemory[models]'."
+        hint = 'Model strings need LangChain: pip install "django-chatmemory[models]".'
         return [_responder_error(name, hint)]
     if not model:
         return [_responder_error(name, "The name of the model is missing; use provider:model.")]

@@ -23,7 +23,7 @@ class ImportsConfig(AppConfig):
         except ModuleNotFoundError as error:
             if error.name != "ijson":
                 raise
-            advice = "pip install 'django-chatmemory[imports]', or remove it from INSTALLED_APPS"
+            advice = 'pip install "django-chatmemory[imports]", or remove it from INSTALLED_APPS'
             raise ImproperlyConfigured(f"chatmemory.imports needs ijson: {advice}.") from error
 
         READERS.update(dict.fromkeys(PRODUCTS, READER))

@@ -119,6 +119,12 @@ def _missing_apps() -> tuple[list[str], list[str]]:
     last = [f'"{name}",' for name in REQUIRED_APPS if not apps.is_installed(name)]
     if not apps.is_installed("chatmemory.statistics"):
         last.append('"chatmemory.statistics",  # optional: figures of each day in the admin')
+    if not apps.is_installed("chatmemory.imports"):
+        mark = "" if find_spec("ijson") else "# "
+        advice = "" if find_spec("ijson") else ', after pip install "django-chatmemory[imports]"'
+        last.append(
+            f'{mark}"chatmemory.imports",  # optional: exports of ChatGPT and others{advice}'
+        )
     return first, last
 
 

@@ -55,7 +55,7 @@ def check_websockets(
         found.append(checks.Warning(problem.sentence, hint=SOCKET_HINT, id="chatmemory.W018"))
     if settings.DEBUG and get_commands().get("runserver") in DJANGO_COMMANDS:
         hint = (
-            "pip install 'django-chatmemory[daphne]', and put 'daphne' first in INSTALLED_APPS. "
+            'pip install "django-chatmemory[daphne]", and put "daphne" first in INSTALLED_APPS. '
             "Silence this check if you use another server."
         )
         message = "The chat page needs websockets, which Django's runserver does not serve."

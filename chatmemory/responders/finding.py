@@ -47,7 +47,7 @@ def _from_model(name: str) -> Responder:
     try:
         from langchain.chat_models import init_chat_model
     except ImportError as error:
-        advice = "pip install 'django-chatmemory[models]'"
+        advice = 'pip install "django-chatmemory[models]"'
         message = f"RESPONDER is {name!r}; model names need LangChain: {advice}"
         raise ImproperlyConfigured(message) from error
     try:

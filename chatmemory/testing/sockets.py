@@ -13,7 +13,7 @@ try:
     from channels.testing.websocket import WebsocketCommunicator
 except ModuleNotFoundError as error:
     raise ImportError(
-        f"channels.testing needs Daphne: pip install 'django-chatmemory[daphne]' ({error})"
+        f'channels.testing needs Daphne: pip install "django-chatmemory[daphne]" ({error})'
     ) from error
 
 HOST = "testserver"

@@ -1,4 +1,4 @@
-"""Links from the host's own admin pages to conversations, on the page of docs/howto/host.md."""
+"""Links from the host's own admin pages to conversations, on the page docs/howto/admin-links.md."""
 
 from __future__ import annotations
 
@@ -78,13 +78,18 @@ def site_of(model_admin=SessionAdmin, name="admin"):
 @pytest.fixture
 def orders(shop, settings, tmp_path):
     """Add the page of an order to an admin; return the model."""
-    page = (ROOT / "docs/howto/host.md").read_text().partition("```html\n")[2].partition("```")[0]
+    page = (
+        (ROOT / "docs/howto/admin-links.md")
+        .read_text()
+        .partition("```html\n")[2]
+        .partition("```")[0]
+    )
     file = tmp_path / page.split()[1]
     file.parent.mkdir(parents=True)
     file.write_text(page)
     settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path / "templates"]}]
 
-    class OrderAdmin(run_example("docs/howto/host.md", "class Media")["OrderAdmin"]):
+    class OrderAdmin(run_example("docs/howto/admin-links.md", "class Media")["OrderAdmin"]):
         fields = ("item",)
 
         def has_view_permission(self, request, obj=None):
@@ -161,7 +166,7 @@ def test_the_example_in_python_names_title_and_state(ann, root):
     make_session(owner=ann, title="Kettle", held_at=now())
     order = SimpleNamespace(customer=ann)
     names = run_example(
-        "docs/howto/host.md", "conversation_links", order=order, request=request_of(root)
+        "docs/howto/admin-links.md", "conversation_links", order=order, request=request_of(root)
     )
     assert names["lines"] == ["Kettle: on hold"]
 
@@ -334,3 +339,8 @@ def test_a_project_without_the_admin_can_load_the_tags():
     command = [sys.executable, "-c", WITHOUT_ADMIN]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603  # our own
     assert done.stdout == "''\n[]\n"
+
+
+def test_the_example_registers_with_a_site_of_the_host():
+    site = run_example("docs/howto/admin-links.md", 'AdminSite("shop_admin")')["site"]
+    assert isinstance(site.get_model_admin(Session), SessionAdmin)

@@ -325,7 +325,7 @@ def test_the_example_in_the_docs_counts_turns(monkeypatch):
     library.Counter = library.Histogram = Metric
     monkeypatch.setitem(sys.modules, "prometheus_client", library)
     Metric.instances.clear()
-    examples = re.findall(r"```python\n(.*?)```", (DOCS / "hooks.md").read_text(), re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", (DOCS / "signals.md").read_text(), re.DOTALL)
     [lines] = [lines for lines in examples if "prometheus_client" in lines]
     names: dict[str, object] = {}
     exec(lines, names)  # noqa: S102  # our own page

@@ -19,4 +19,4 @@ def test_only_a_missing_ijson_names_the_extra(monkeypatch, missing, error):
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(error) as raised:
         apps.get_app_config("chatmemory_imports").ready()
-    assert ("pip install 'django-chatmemory[imports]'" in str(raised.value)) == (missing == "ijson")
+    assert ('pip install "django-chatmemory[imports]"' in str(raised.value)) == (missing == "ijson")

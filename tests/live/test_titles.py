@@ -386,7 +386,7 @@ async def test_of_two_processes_one_stores_its_title(ann, serve):
 async def test_the_example_in_the_docs_returns_a_title(monkeypatch):
     model = GenericFakeChatModel(messages=iter([AIMessage("A dog")]))
     monkeypatch.setattr("langchain.chat_models.init_chat_model", lambda name: model)
-    examples = re.findall(r"```python\n(.*?)```", (DOCS / "hooks.md").read_text(), re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", (DOCS / "titles.md").read_text(), re.DOTALL)
     [lines] = [lines for lines in examples if "init_chat_model" in lines]
     names: dict[str, object] = {}
     exec(lines, names)  # noqa: S102  # our own page

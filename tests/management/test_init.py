@@ -181,6 +181,17 @@ def lacking(settings, **changed) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize(("package", "start"), [("ijson", '"'), (None, '# "')])
+def test_the_app_for_imports_is_optional(settings, monkeypatch, package, start):
+    apps = [name for name in settings.INSTALLED_APPS if name != "chatmemory.imports"]
+    found = {"ijson": package, "daphne": "daphne"}
+    monkeypatch.setattr("chatmemory.management.missing.find_spec", found.get)
+    assert lacking(settings, INSTALLED_APPS=apps) == []
+    printed = run(COMMAND)[1]
+    assert f'    {start}chatmemory.imports",  # optional' in printed
+    assert ("django-chatmemory[imports]" in printed) is (package is None)
+
+
 def test_a_complete_project_lacks_nothing():
     status, printed = run(COMMAND)
     assert (status, printed.endswith("Nothing is missing.\n")) == (0, True)

@@ -709,13 +709,14 @@ async def test_a_responder_may_use_langchains_own_memory(provider, settings):
 
 @pytest.fixture
 def documented(provider, monkeypatch) -> dict[str, Any]:
-    """Return the names that the examples of docs/howto/responders.md define."""
+    """Return the names that the examples of the pages about bots define, in their order."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{provider.server_port}/v1")
-    page = (django_settings.BASE_DIR / "docs/howto/responders.md").read_text()
     made: dict[str, Any] = {}
-    for example in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
-        exec(compile(example, "docs/howto/responders.md", "exec"), made)  # noqa: S102  # our own page
+    for name in ("model", "responders", "several-bots", "agents"):
+        page = (django_settings.BASE_DIR / f"docs/howto/{name}.md").read_text()
+        for example in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+            exec(compile(example, f"{name}.md", "exec"), made)  # noqa: S102  # our own page
     return made
 
 

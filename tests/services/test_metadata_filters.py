@@ -121,7 +121,7 @@ def test_the_databases_differ_in_other_values_than_texts_as_documented(ann):
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="only for PostgreSQL")
 def test_the_index_of_the_documentation_is_used(ann):
     fill(ann, a="gold")
-    names = run_example("docs/howto/hooks.md", "shop_session_team")
+    names = run_example("docs/howto/new-sessions.md", "shop_session_team")
     [operation] = names["Migration"].operations
     with connection.cursor() as cursor:
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")

@@ -161,7 +161,7 @@ def test_without_daphne_the_sockets_name_the_extra(tmp_path):
     done = subprocess.run(  # noqa: S603  # our own command line
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
-    assert "pip install 'django-chatmemory[daphne]'" in done.stderr.splitlines()[-1]
+    assert 'pip install "django-chatmemory[daphne]"' in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.regression

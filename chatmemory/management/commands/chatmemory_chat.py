@@ -82,7 +82,7 @@ class Command(InterruptibleCommand):
             client: Any = import_module("chatmemory.client")
             terminal: Any = import_module("chatmemory.client.terminal")
         except ImportError as error:
-            advice = "pip install 'django-chatmemory[client]'"
+            advice = 'pip install "django-chatmemory[client]"'
             raise CommandError(f"The client is not completely installed: {advice}") from error
         try:
             chat = client.connect(

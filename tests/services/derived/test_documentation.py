@@ -1,4 +1,4 @@
-"""The examples of docs/howto/hooks.md."""
+"""The examples of docs/howto/own-tables.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.shop.apps import ShopConfig
 
 pytestmark = pytest.mark.django_db
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs/howto/hooks.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs/howto/own-tables.md").read_text()
 FILES = dict(re.findall(r"```python\n# shop/(\w+)\.py[^\n]*\n(.*?)```", PAGE, re.DOTALL))
 
 

@@ -1,4 +1,4 @@
-"""Derived rows follow each event of their messages; see the table in docs/howto/hooks.md."""
+"""Derived rows follow each event of their messages; see the table in docs/howto/own-tables.md."""
 
 from __future__ import annotations
 

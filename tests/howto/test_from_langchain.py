@@ -1,0 +1,115 @@
+"""The page docs/howto/from-langchain.md."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import pytest
+from django.db import connection
+from langchain_core._api import LangChainDeprecationWarning
+from langchain_core.chat_history import InMemoryChatMessageHistory
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, HumanMessage, messages_to_dict
+from langchain_core.prompts import ChatPromptTemplate
+
+from chatmemory import services
+from chatmemory.langchain import DjangoChatMessageHistory, with_memory
+from chatmemory.services import Actor
+from tests.factories import make_messages, make_user
+from tests.test_examples import run_example
+
+pytestmark = pytest.mark.django_db
+
+PAGE = "docs/howto/from-langchain.md"
+PROMPT = ChatPromptTemplate([("placeholder", "{history}"), ("human", "{input}")])
+
+
+def model(*replies):
+    return GenericFakeChatModel(messages=iter([AIMessage(reply) for reply in replies]))
+
+
+def texts(user, key="talk"):
+    page = services.read_history(session_key=key, by=Actor.user(user))
+    return [row.text for row in page.rows]
+
+
+def test_the_old_way_warns_and_the_new_one_does_not():
+    user, histories = make_user(), {}
+
+    def get_session_history(session_id):
+        return histories.setdefault(session_id, InMemoryChatMessageHistory())
+
+    chain = PROMPT | model("Hello", "Again")
+    names = {"chain": chain, "text": "Hi", "key": "talk", "user": user}
+    with pytest.warns(LangChainDeprecationWarning) as caught:
+        run_example(
+            PAGE,
+            "bot = RunnableWithMessageHistory",
+            **names,
+            get_session_history=get_session_history,
+        )
+    said = " ".join(str(warning.message) for warning in caught)
+    assert "RunnableWithMessageHistory is deprecated" in said
+    assert "`InMemoryChatMessageHistory` was deprecated in LangChain 1.6.4" in said
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run_example(PAGE, "bot = with_memory", **names)
+        DjangoChatMessageHistory("other", owner=user)
+    assert texts(user) == ["Hi", "Again"]
+
+
+def test_the_chain_trims_what_the_model_reads():
+    user, seen = make_user(), []
+
+    def note(values):
+        seen.append(values.to_messages())
+        return AIMessage("Yes")
+
+    long = "word " * 5_000
+    services.append_messages(
+        session_key="talk",
+        by=Actor.user(user),
+        messages=make_messages(long, "Ok", "short", "Ok"),
+        create=True,
+    )
+    chain = run_example(PAGE, "trim_messages(", prompt=PROMPT | note, model=lambda value: value)[
+        "chain"
+    ]
+    bot = with_memory(chain, input_messages_key="input", history_messages_key="history")
+    bot.invoke({"input": "Well?"}, config={"configurable": {"session_id": "talk", "owner": user}})
+    assert [message.content for message in seen[0]] == ["short", "Ok", "Well?"]
+    assert len(texts(user)) == 6
+
+
+def test_the_table_of_langchain_is_moved_once():
+    users = {"a": make_user(), "b": make_user()}
+    call = {"id": "c1", "name": "weather", "args": {"city": "Oslo"}, "type": "tool_call"}
+    histories = {
+        "a": [HumanMessage("Hi"), AIMessage("Hello", tool_calls=[call])],
+        "b": [HumanMessage(f"{number}") for number in range(1_001)],
+    }
+    rows = [
+        [key, json.dumps(message)]
+        for key, messages in histories.items()
+        for message in messages_to_dict(messages)
+    ]
+    with connection.cursor() as cursor:
+        # As SQLChatMessageHistory of langchain-community 0.4.2 creates it.
+        kind = {"postgresql": "SERIAL", "mysql": "INTEGER AUTO_INCREMENT"}
+        serial = kind.get(connection.vendor, "INTEGER")
+        cursor.execute(
+            f"CREATE TEMPORARY TABLE message_store (id {serial} PRIMARY KEY,"
+            " session_id TEXT, message TEXT)"
+        )
+        cursor.executemany("INSERT INTO message_store (session_id, message) VALUES (%s, %s)", rows)
+        move = run_example(PAGE, "def move_histories")["move_histories"]
+        try:
+            for _ in range(2):
+                move(users.get)
+        finally:
+            cursor.execute("DROP TABLE message_store")
+    moved = DjangoChatMessageHistory("a", owner=users["a"]).messages
+    assert [message.content for message in moved] == ["Hi", "Hello"]
+    assert moved[1].tool_calls == [call]
+    assert texts(users["b"], "b") == [f"{number}" for number in range(1_001)]

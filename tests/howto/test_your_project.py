@@ -1,0 +1,56 @@
+"""The bots of docs/howto/your-project.md, and what docs/howto/model.md states about a key."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+from langchain.chat_models import init_chat_model
+
+from chatmemory.errors import ModelAccessDenied
+from chatmemory.responders.failures import kind_of
+from tests.factories import make_session, make_user
+from tests.test_examples import run_example
+
+PAGE = "docs/howto/your-project.md"
+
+
+@pytest.fixture
+def orders(shop, monkeypatch):
+    """Two customers, each with an order; the models are those of `shop.models`."""
+    monkeypatch.setitem(sys.modules, "shop", ModuleType("shop"))
+    monkeypatch.setitem(sys.modules, "shop.models", shop)
+    talks = [make_session("a", owner=make_user("ann")), make_session("b", owner=make_user("bob"))]
+    for talk, item in zip(talks, ("kettle", "cup"), strict=True):
+        shop.Order.objects.create(chat=talk, item=item)
+    return talks
+
+
+@pytest.mark.slow
+def test_a_tool_reads_the_orders_of_its_person_alone(orders, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    bot_for = run_example(PAGE, "def my_orders")["bot_for"]
+    # In this thread, which sees the rows of the test.
+    tools = [bot_for(talk).nodes["tools"].bound.tools_by_name["my_orders"] for talk in orders]
+    assert [tool.invoke({}) for tool in tools] == ["kettle", "cup"]
+
+
+async def test_a_generator_reads_the_orders_and_a_colleague_silences_it(orders, monkeypatch):
+    plain = ModuleType("shop.plain_bot")
+    vars(plain).update(run_example(PAGE, "async def answer"))
+    monkeypatch.setitem(sys.modules, "shop.plain_bot", plain)
+    bot_for = run_example(PAGE, "wait_for_colleague")["bot_for"]
+    talk = orders[1]
+    assert [piece async for piece in bot_for(talk)([], talk)] == ["You have ordered: cup."]
+    talk.metadata = {"human": True}
+    assert [piece async for piece in bot_for(talk)([], talk)] == [
+        "A colleague reads this and answers here."
+    ]
+
+
+def test_a_missing_key_is_access_denied(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(Exception, match="Missing credentials") as caught:
+        init_chat_model("openai:gpt-5")
+    assert kind_of(caught.value) is ModelAccessDenied
