@@ -88,18 +88,19 @@ def check_user_admin(app_configs: Any, **_: Any) -> list[checks.CheckMessage]:
     user_model = get_user_model()
     users = [model for model in apps.get_models() if issubclass(model, user_model)]
     admins = [
-        site.get_model_admin(model)
+        (site.name, site.get_model_admin(model))
         for site in all_sites
         for model in users
         if site.is_registered(model)
     ]
     return [
         checks.Warning(
-            f"{type(found).__name__} deletes users without listing their chat sessions.",
+            f"{type(found).__name__} of the admin site {name!r} deletes users without listing "
+            "their chat sessions.",
             hint="Add chatmemory.admin.ChatMemoryUserAdminMixin before the base class. The audit "
             "then also names the operator.",
             id="chatmemory.W014",
         )
-        for found in admins
+        for name, found in admins
         if not isinstance(found, ChatMemoryUserAdminMixin)
     ]

@@ -258,7 +258,9 @@ def test_a_check_warns_of_a_user_admin_without_the_mixin():
     try:
         assert "chatmemory.W014" not in found(deploy=True)
         django_admin.site.register(User, UserAdmin)
-        assert "ChatMemoryUserAdminMixin" in found(deploy=True)["chatmemory.W014"]
+        text = found(deploy=True)["chatmemory.W014"]
+        assert "ChatMemoryUserAdminMixin" in text
+        assert "of the admin site 'admin'" in text
         assert "chatmemory.W014" not in found()  # each command would print it
     finally:
         if django_admin.site.is_registered(User):

@@ -1,0 +1,1 @@
+"""The pages of docs/start, followed as they are written."""
