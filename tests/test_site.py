@@ -92,7 +92,7 @@ AWAITED = {
     "docs/howto/titles",
     "docs/howto/upgrading",
     "docs/howto/warehouse",
-    "docs/howto/your-project",
+    "docs/howto/your-models",
     "docs/reasons/export-shapes",
     "docs/reasons/visitor-threats",
     "docs/reference/api-authentication",

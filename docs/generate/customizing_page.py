@@ -108,7 +108,7 @@ ATTRIBUTES: Mapping[str, str] = {
     "separately, and if another one has signed in meanwhile, nothing is sent, and the person is "
     "offered the login",
     "csrf": "Django's CSRF token, if scripts cannot read its cookie",
-    "embed": "the public key of [another site](../howto/widget.md#on-another-site)",
+    "embed": "the public key of [another site](../howto/embed.md)",
     "adopt": "ask a user who signed in whether the chats of this browser's visitor should move; "
     "set it for users who have a visitor's cookie",
     "login": "where *Sign in* leads; by default it reloads the page",

@@ -1,4 +1,4 @@
-"""The bots of docs/howto/your-project.md, and what docs/howto/model.md states about a key."""
+"""The bots of docs/howto/your-models.md, and what docs/howto/model.md states about a key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chatmemory.responders.failures import kind_of
 from tests.factories import make_session, make_user
 from tests.test_examples import run_example
 
-PAGE = "docs/howto/your-project.md"
+PAGE = "docs/howto/your-models.md"
 
 
 @pytest.fixture
