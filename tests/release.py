@@ -25,25 +25,31 @@ LEFT_OUT = ("dev", "mariadb")
 """Extras that a host does not install, or that need a compiler and MariaDB's headers."""
 
 TURN = """
-import asyncio, uuid
-from channels.testing import WebsocketCommunicator
+import asyncio, json, uuid
 from django.contrib.auth.models import User
 from django.test import Client
 from mysite.asgi import application
 
 async def talk(cookie):
+    to_app, from_app = asyncio.Queue(), asyncio.Queue()
     headers = [(b"cookie", b"sessionid=" + cookie.encode()), (b"host", b"127.0.0.1"),
                (b"origin", b"http://127.0.0.1")]
-    path = f"/ws/chat/{uuid.uuid4()}/"
-    chat = WebsocketCommunicator(application, path, headers=headers, subprotocols=["chatmemory.v1"])
-    assert (await chat.connect(timeout=20))[0]
-    await chat.send_json_to({"type": "hello", "id": "h", "v": 1, "create": True})
-    await chat.send_json_to({"type": "send", "id": "s", "client_id": "c1", "text": "My order is 4711."})
+    scope = {"type": "websocket", "path": f"/ws/chat/{uuid.uuid4()}/", "query_string": b"",
+             "scheme": "ws", "subprotocols": ["chatmemory.v1"], "headers": headers}
+    app = asyncio.ensure_future(application(scope, to_app.get, from_app.put))
+    await to_app.put({"type": "websocket.connect"})
+    question = {"type": "send", "id": "s", "client_id": "c1", "text": "My order is 4711."}
+    for frame in ({"type": "hello", "v": 1, "create": True}, question):
+        await to_app.put({"type": "websocket.receive", "text": json.dumps(frame)})
     while True:
-        frame = await chat.receive_json_from(timeout=20)
-        if frame["type"] == "message" and frame["role"] == "assistant":
+        event = await asyncio.wait_for(from_app.get(), 30)
+        frame = json.loads(event.get("text") or "{}")
+        if frame.get("type") == "message" and frame["role"] == "assistant":
             print("reply:", frame["status"], frame["text"])
-            return
+            break
+        assert event["type"] in ("websocket.accept", "websocket.send"), event
+    await to_app.put({"type": "websocket.disconnect", "code": 1001})
+    await app
 
 client = Client()
 client.force_login(User.objects.create_user("ann"))
