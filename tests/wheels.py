@@ -37,7 +37,7 @@ def build(target: Path) -> tuple[Path, Path]:
         for name in FILES:
             shutil.copy(ROOT / name, source)
         # From the sdist: this also shows that it is complete.
-        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", target, source]
+        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), folder]
         environment = {**os.environ, "SOURCE_DATE_EPOCH": str(release_epoch())}
         subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE)  # noqa: S603  # our own
     version = chatmemory.__version__

@@ -123,7 +123,9 @@ def _store(file: Path, content: bytes) -> None:
 
 
 def _output(*command: str, **options: Any) -> str:
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, **options)  # noqa: S603  # our own
+    done: subprocess.CompletedProcess[bytes] = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, **options
+    )  # noqa: S603  # our own
     return done.stdout.decode()
 
 

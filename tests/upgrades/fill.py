@@ -61,7 +61,7 @@ from chatmemory.services.turns import claims, progress  # noqa: E402
 
 OWNER = "fill"
 """The name of the process that runs the turns."""
-WEATHER = [
+WEATHER: list[Mapping[str, object]] = [
     {
         "role": "assistant",
         "content": "",
@@ -70,7 +70,7 @@ WEATHER = [
     },
     {"role": "tool", "content": '{"sky": "clear", "°C": 24}', "tool_call_id": "w1"},
 ]
-EVERY_ROLE = [
+EVERY_ROLE: list[Mapping[str, object]] = [
     {"role": "system", "content": "Answer in one sentence."},
     {"role": "user", "content": [{"type": "text", "text": "Größe? 大小 🙂"}]},
     *WEATHER,
@@ -163,7 +163,7 @@ def fill_turns(ann: Person) -> None:
 
 def fill_removals(ann: Person, operator: Actor) -> None:
     """Store sessions of which something was removed."""
-    reason = {"reason": "of the fill"}
+    reason: dict[str, Any] = {"reason": "of the fill"}
     ann.talk("vacuumed", 6)
     services.trim_session(**ann.at("vacuumed"), keep_last=2, **reason)
     with changed_rules(UNDO_DAYS=0):
@@ -174,7 +174,7 @@ def fill_removals(ann: Person, operator: Actor) -> None:
     services.trim_session(**ann.at("trimmed"), keep_last=2, **reason)
     services.clear_session(**ann.at("cleared"), **reason)
     services.purge_session(**ann.at("purged"), **reason)
-    staff = {"by": operator, "scope": ann.scope, **reason}
+    staff: dict[str, Any] = {"by": operator, "scope": ann.scope, **reason}
     services.redact_message(session_key="redacted", seq=3, **staff)
     with transaction.atomic():
         withdraw_rows(Session.objects.select_for_update().get(key="withdrawn"), 5, 6)
@@ -182,7 +182,7 @@ def fill_removals(ann: Person, operator: Actor) -> None:
 
 def fill_states(ann: Person, operator: Actor) -> None:
     """Store sessions in each state, with tags and notes."""
-    staff = {"by": operator, "scope": ann.scope, "reason": "of the fill"}
+    staff: dict[str, Any] = {"by": operator, "scope": ann.scope, "reason": "of the fill"}
     for key in ("held", "archived", "tagged", "pinned"):
         ann.talk(key)
     services.hold_session(session_key="held", **staff)
