@@ -123,9 +123,9 @@ def _store(file: Path, content: bytes) -> None:
 
 
 def _output(*command: str, **options: Any) -> str:
-    done: subprocess.CompletedProcess[bytes] = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, **options
-    )  # noqa: S603  # our own
+    options |= {"check": True, "stdout": subprocess.PIPE}
+    done: subprocess.CompletedProcess[bytes]
+    done = subprocess.run(command, **options)  # noqa: S603  # our own
     return done.stdout.decode()
 
 
