@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST ?= -m pytest
 PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
 
-.PHONY: help demo test test-fast test-long test-programs ci-long test-django themes torture bench recall lint types js check docs site messages peers audit lock ci clean
+.PHONY: help demo test test-fast test-long test-programs ci-long test-django release-check upgrade-fixtures themes torture bench recall lint types js check docs site messages peers audit lock ci clean
 
 help:
 	@echo "make demo    run the demo on http://127.0.0.1:8000/; ARGS='--port 9000' another port"
@@ -16,6 +16,8 @@ help:
 	@echo "make test-long run the tests that take several seconds each: kills, shutdowns, whole projects"
 	@echo "make test-programs run the long tests of the programs that measure: bench, recall, peers"
 	@echo "make test-django DJANGO=6.1 PYTHON=python3.13 run the fast tests with another Django"
+	@echo "make release-check install the built wheel in new environments with Django 5.2, 6.0 and 6.1"
+	@echo "make upgrade-fixtures VERSION=0.1.0 store a release and its databases in tests/upgrades"
 	@echo "make themes  check the admin under Unfold, Grappelli and Jazzmin; screenshots in var/screens"
 	@echo "make torture kill, pause, cut and flood real servers; ARGS='--plan kill --seed 7' selects"
 	@echo "make bench   measure the speed on the database of DATABASE_URL; ARGS='--units append,turn'"
@@ -65,6 +67,13 @@ test-django:
 	    -c .venv/django-$(DJANGO)/constraints.txt "Django~=$(DJANGO).0" -e '.[dev]'
 	@PYTHONDONTWRITEBYTECODE= .venv/django-$(DJANGO)/bin/python $(PYTEST) -n 2 --dist worksteal \
 	    -m "not slow and not long" --hypothesis-profile=fast $(ARGS)
+
+# Minutes, and it needs the package index.
+release-check: .venv/dev
+	@$(BIN)/python -m tests.release $(ARGS)
+
+upgrade-fixtures: .venv/dev .venv/mariadb
+	@$(BIN)/python -m tests.upgrades.build $(VERSION)
 
 # Not in CI: it takes minutes, and new versions of the themes may break it at any time.
 THEMES := unfold grappelli jazzmin

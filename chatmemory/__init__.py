@@ -1,3 +1,3 @@
 """Durable chat memory for Django."""
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import email
 import os
 import re
-import shutil
 import subprocess
 import sys
+import tarfile
+import tomllib
 import uuid
 from contextlib import contextmanager
 from copy import deepcopy
@@ -20,6 +22,7 @@ import httpx
 import pytest
 
 import chatmemory
+from tests import wheels
 from tests.servers import Connection, free_port, is_listening, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,18 +62,14 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """Build the wheel from a copy of all packages of the repository."""
-    source, built = (tmp_path_factory.mktemp(name) for name in ("source", "built"))
-    for name in ("chatmemory", "project", "tests"):
-        skip = shutil.ignore_patterns("__pycache__", "node_modules")
-        shutil.copytree(ROOT / name, source / name, ignore=skip)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    alone = ["--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*PIP, "wheel", *alone, "-w", built, source], check=True)  # noqa: S603  # our own command line
-    (wheel,) = built.glob("*.whl")
-    return wheel
+def built(tmp_path_factory):
+    """Build the sdist and the wheel; return both."""
+    return wheels.build(tmp_path_factory.mktemp("built"))
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    return built[1]
 
 
 @pytest.fixture(scope="module")
@@ -196,34 +195,75 @@ async def talk(server, login) -> str:
         return chat.texts()[-1]
 
 
+SOURCES = (".py", ".typed", ".json", ".html", ".css", ".js", ".ts", ".svg", ".txt", ".po", ".mo")
+"""The files of the packages that belong in the wheel."""
+
+
+def sources() -> set[str]:
+    """Return all files of the app in the checkout that belong in the wheel."""
+    files = (path for path in (ROOT / "chatmemory").rglob("*") if path.is_file())
+    kept = {str(path.relative_to(ROOT)) for path in files if "__pycache__" not in path.parts}
+    assert [name for name in sorted(kept) if not name.endswith(SOURCES)] == []
+    return kept
+
+
 @pytest.mark.slow
-def test_the_wheel_contains_templates_static_files_translations_and_the_schema(installed):
+def test_the_wheel_contains_exactly_the_files_of_the_app(wheel):
+    with ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    information = {name for name in names if ".dist-info/" in name}
+    assert names - information == sources()
     for name in (
         "py.typed",
-        "migrations/0001_initial.py",
-        "static/chatmemory/client/chatmemory-client.js",
-        "static/chatmemory/client/chatmemory-rest.js",
+        "protocol.schema.json",
         "templates/chatmemory/session.html",
+        "static/chatmemory/client/chatmemory-client.js",
         "locale/de/LC_MESSAGES/django.mo",
-        "locale/de/LC_MESSAGES/djangojs.mo",
-        "imports/files.py",
         "statistics/migrations/0001_initial.py",
-        "statistics/static/chatmemory_statistics/statistics.css",
         "statistics/templates/admin/chatmemory_statistics/page.html",
     ):
-        assert (installed / "chatmemory" / name).is_file(), name
-
-
-NOT_IN_THE_WHEEL = re.compile(r"bench|(^|/)(conftest|programs|test_|tests)")
+        assert f"chatmemory/{name}" in names
 
 
 @pytest.mark.slow
-def test_the_wheel_contains_no_tests_and_no_programs(wheel):
+def test_the_sdist_contains_only_what_builds_the_wheel(built):
+    with tarfile.open(built[0]) as archive:
+        names = {m.name.partition("/")[2] for m in archive.getmembers() if m.isfile()}
+    own = {*wheels.FILES, "PKG-INFO", "setup.cfg"}
+    assert {name for name in names if not name.startswith("django_chatmemory.egg-info/")} == (
+        sources() | own
+    )
+
+
+@pytest.mark.slow
+def test_a_package_index_accepts_the_files(built):
+    command = [sys.executable, "-m", "twine", "check", "--strict", *built]
+    done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603  # our own
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED") == 2
+
+
+@pytest.mark.slow
+def test_the_metadata_name_license_python_and_extras(wheel):
     with ZipFile(wheel) as archive:
-        names = archive.namelist()
-    folders = {name.partition("/")[0] for name in names}
-    assert folders == {"chatmemory", f"django_chatmemory-{chatmemory.__version__}.dist-info"}
-    assert [name for name in names if NOT_IN_THE_WHEEL.search(name)] == []
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        found = email.message_from_bytes(archive.read(name))
+    assert found["Version"] == chatmemory.__version__
+    assert found["License-Expression"] == "BSD-3-Clause"
+    assert found["License-File"] == "LICENSE"
+    assert found["Requires-Python"] == ">=3.11"
+    assert found["Description-Content-Type"] == "text/markdown"
+    assert {*found.get_all("Provides-Extra")} == {*EXTRAS}
+    assert "Framework :: Django :: 5.2" in found.get_all("Classifier")
+    assert found.get_all("Project-URL") is None  # there is none
+
+
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+@pytest.mark.long
+def test_the_wheel_is_the_same_in_each_build(built, tmp_path):
+    assert wheels.build(tmp_path)[1].read_bytes() == built[1].read_bytes()
 
 
 @pytest.mark.slow

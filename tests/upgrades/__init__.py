@@ -1,0 +1,1 @@
+"""Databases of each release, which the current code upgrades and continues."""
