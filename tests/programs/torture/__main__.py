@@ -11,9 +11,12 @@ import platform
 import secrets
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.programs.torture.standbys import find_programs, standby_pair
 from tests.programs.torture.verdict import Verdict, summary
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,6 +27,8 @@ DATABASES = {
     ),
     "mariadb": os.environ.get("TORTURE_MARIADB", "mysql://root@127.0.0.1:3306/chatmemory"),
 }
+STANDBYS = "standbys"
+"""The database of a stage that has a PostgreSQL primary and a standby of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,7 @@ SCHEDULE = (
     Stage("slow", 1, program="daphne", database="mariadb"),
     Stage("locks", 1),
     Stage("locks", 1, database="mariadb"),
+    Stage("failover", 20, database=STANDBYS),
 )
 
 
@@ -83,7 +89,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
     parser.add_argument("--rounds", type=int, help="how often each plan repeats its fault")
     parser.add_argument("--program", choices=["uvicorn", "daphne"], help="only on this server")
-    parser.add_argument("--database", choices=list(DATABASES), help="only on this database")
+    parser.add_argument("--database", choices=[*DATABASES, STANDBYS], help="only on this database")
     parser.add_argument("--layer", choices=["pubsub", "core", "none"], help="only on this layer")
     options = parser.parse_args()
     chosen = [
@@ -104,12 +110,26 @@ def main() -> int:
 def run(stage: Stage, seed: int) -> Verdict:
     """Run a stage in its own process, with its own settings."""
     write_line(f"\n== {stage}")
+    if stage.database != STANDBYS:
+        return run_on(stage, seed, {"DATABASE_URL": DATABASES[stage.database]})
+    if find_programs() is None:
+        write_line("   skipped: the programs of the PostgreSQL server are not installed")
+        return Verdict.SKIPPED
+    with (
+        tempfile.TemporaryDirectory(prefix="chatmemory-standbys-") as folder,
+        standby_pair(Path(folder)) as database,
+    ):
+        return run_on(stage, seed, database)
+
+
+def run_on(stage: Stage, seed: int, database: Mapping[str, str]) -> Verdict:
+    """Run a stage; `database` are the environment variables that select it."""
     place = [stage.program, stage.layer]
     command = [sys.executable, "-m", "tests.programs.torture.stage", stage.plan, str(seed)]
     env = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "project.settings",
-        "DATABASE_URL": DATABASES[stage.database],
+        **database,
         "REDIS_URL": "",
         "LAYER": stage.layer,
     }

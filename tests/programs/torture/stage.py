@@ -19,8 +19,8 @@ from django.db import connection  # noqa: E402
 
 from tests.programs.recall.servers import temporary_database  # noqa: E402
 from tests.programs.torture.plans import PLANS  # noqa: E402
-from tests.programs.torture.verdict import Outcome, Verdict  # noqa: E402
-from tests.programs.torture.world import Redis, World  # noqa: E402
+from tests.programs.torture.verdict import Absent, Outcome, Verdict  # noqa: E402
+from tests.programs.torture.world import Redis, World, forget_connections  # noqa: E402
 
 
 def main(name: str, seed: str, rounds: str, program: str, layer: str) -> Verdict:
@@ -47,6 +47,9 @@ def main(name: str, seed: str, rounds: str, program: str, layer: str) -> Verdict
             finally:
                 world.close()
                 end_connections()
+        except Absent as reason:
+            sys.stdout.write(f"   skipped: {reason}\n")
+            return Verdict.SKIPPED
         except BaseException:
             sys.stdout.write(f"   did not finish; the logs are in {keep(folder)}\n")
             raise
@@ -61,6 +64,7 @@ def main(name: str, seed: str, rounds: str, program: str, layer: str) -> Verdict
 def end_connections() -> None:
     """End all other connections. Those of killed servers would keep the database from a drop."""
     if connection.vendor == "postgresql":
+        forget_connections()
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "

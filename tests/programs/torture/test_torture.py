@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
@@ -31,6 +34,7 @@ from tests.programs.torture.history import Event, History, read_history
 from tests.programs.torture.plans import PLANS, dying
 from tests.programs.torture.plans.crowds import isolation, readers, storm, stuck
 from tests.programs.torture.plans.dying import kill, pause, rolling, unfenced
+from tests.programs.torture.plans.failovers import failover
 from tests.programs.torture.plans.greedy import greedy
 from tests.programs.torture.plans.links import commits, loss, redis
 from tests.programs.torture.plans.locks import locks
@@ -38,8 +42,9 @@ from tests.programs.torture.plans.restores import restore
 from tests.programs.torture.plans.slow import slow
 from tests.programs.torture.plans.zombies import NoStallFound, zombie
 from tests.programs.torture.proxy import APPEND, statement_in
+from tests.programs.torture.standbys import FOLDER, find_programs
 from tests.programs.torture.talker import Talker
-from tests.programs.torture.verdict import Figure, Outcome, Verdict, summary
+from tests.programs.torture.verdict import Absent, Figure, Outcome, Verdict, summary
 from tests.programs.torture.world import Redis, World
 from tests.servers import DEADLINE
 
@@ -185,6 +190,7 @@ def test_a_time_limit_is_no_violation(outcome, verdict, shown):
         ({"a": Verdict.GOOD, "b": Verdict.SLOW}, 4, "1 with only time limits exceeded, 1 good"),
         ({"a": Verdict.SLOW, "b": Verdict.VIOLATED}, 1, "1 with violations"),
         ({"a": Verdict.SLOW, "b": Verdict.BROKEN}, 1, "1 not finished"),
+        ({"a": Verdict.GOOD, "b": Verdict.SKIPPED}, 0, "1 good, 1 skipped."),
     ],
 )
 def test_a_run_in_which_only_time_limits_were_exceeded_has_its_own_exit_status(
@@ -357,6 +363,29 @@ async def test_a_locked_row_delays_only_its_own_session(alone):
         pytest.skip("SQLite locks no rows")
     outcome = await locks(alone, 1, rows=("session", "turn", "ticket", "user"))
     assert outcome.violations == []
+
+
+@pytest.mark.long
+def test_a_failover_to_a_synchronous_standby_loses_nothing():
+    """It needs servers of its own, whose addresses must be known before Django is set up."""
+    if find_programs() is None:
+        missing("the programs of the PostgreSQL server are not installed")
+    command = [sys.executable, "-m", "tests.programs.torture", "--plan", "failover"]
+    done = subprocess.run(  # noqa: S603  # our own module
+        [*command, "--rounds", "1", "--seed", str(SEED)],
+        cwd=settings.BASE_DIR,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in {Verdict.GOOD, Verdict.SLOW}, done.stdout + done.stderr
+    assert "0 violations; 0 figures out of bounds" in done.stdout
+
+
+async def test_without_a_standby_the_plan_of_a_failover_is_skipped(monkeypatch):
+    monkeypatch.delenv(FOLDER, raising=False)
+    with pytest.raises(Absent, match="standbys"):
+        await failover(SimpleNamespace(), 1)
 
 
 def test_every_plan_is_in_the_schedule():

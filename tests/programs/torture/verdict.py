@@ -25,6 +25,12 @@ class Verdict(IntEnum):
     """The data are wrong, or a limit was exceeded that holds on any machine."""
     SLOW = 4
     """Only time limits were exceeded."""
+    SKIPPED = 5
+    """A program that the plan needs is absent."""
+
+
+class Absent(Exception):
+    """A program that the plan needs is not installed; the text names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,7 @@ def summary(verdicts: Mapping[object, Verdict]) -> tuple[list[str], int]:
         Verdict.BROKEN: "DID NOT FINISH",
         Verdict.VIOLATED: "VIOLATED",
         Verdict.SLOW: "time limit exceeded",
+        Verdict.SKIPPED: "skipped",
     }
     lines = [
         f"{words[kind]}: {stage}"
@@ -102,7 +109,8 @@ def summary(verdicts: Mapping[object, Verdict]) -> tuple[list[str], int]:
     lines.append(
         f"{_count(len(verdicts), 'stage')}: {number[Verdict.VIOLATED]} with violations, "
         f"{number[Verdict.BROKEN]} not finished, "
-        f"{number[Verdict.SLOW]} with only time limits exceeded, {number[Verdict.GOOD]} good."
+        f"{number[Verdict.SLOW]} with only time limits exceeded, {number[Verdict.GOOD]} good"
+        f"{f', {number[Verdict.SKIPPED]} skipped' if number[Verdict.SKIPPED] else ''}."
     )
     if not verdicts or number[Verdict.VIOLATED] or number[Verdict.BROKEN]:
         return lines, 1

@@ -16,6 +16,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async as db
 from django.contrib.auth.models import User
+from django.db import connection
 
 from chatmemory.models import DatabaseNow, Message, Session, Turn
 from tests.conftest import missing
@@ -230,9 +231,16 @@ def read_talks() -> dict[str, StoredTalk]:
     return talks
 
 
+def forget_connections() -> None:
+    """Close the connections of this process and thread; the server may be dead."""
+    connection.close()
+    if connection.vendor == "postgresql":
+        connection.close_pool()  # type: ignore[attr-defined]  # only PostgreSQL has it
+
+
 def now() -> float:
     """Return the monotonic time, in seconds."""
     return time.monotonic()
 
 
-__all__ = ["LEASE", "Figure", "Outcome", "Redis", "World", "db", "now"]
+__all__ = ["LEASE", "Figure", "Outcome", "Redis", "World", "db", "forget_connections", "now"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.programs.torture.plans.crowds import isolation, readers, storm, stuck
 from tests.programs.torture.plans.dying import kill, pause, rolling, unfenced
+from tests.programs.torture.plans.failovers import failover
 from tests.programs.torture.plans.greedy import greedy
 from tests.programs.torture.plans.links import commits, loss, redis
 from tests.programs.torture.plans.locks import locks
@@ -34,5 +35,6 @@ PLANS: dict[str, Plan] = {
     "zombie": zombie,
     "slow": slow,
     "locks": locks,
+    "failover": failover,
 }
 """The plans by name. A plan's number is how often it repeats its fault."""
