@@ -25,17 +25,6 @@ GENERATED = {
 }
 """Longer pages that programs write, for looking something up."""
 
-LONGER = {
-    "howto/handbook.md": 3_110,
-    "howto/hooks.md": 4_050,
-    "howto/operators.md": 7_175,
-    "howto/running.md": 3_065,
-    "reference/api.md": 3_095,
-    "reference/bad-inputs.md": 3_320,
-    "reference/protocol.md": 3_045,
-}
-"""The words of the pages above the limit; a number here may only be lowered."""
-
 
 def words_of_pages():
     folder = ROOT / "docs"
@@ -48,14 +37,7 @@ def words_of_pages():
 def test_no_page_is_longer_than_the_limit():
     words = words_of_pages()
     pages = {page: count for page, count in words.items() if page not in GENERATED}
-    assert {page: n for page, n in pages.items() if n > LONGER.get(page, LIMIT)} == {}
-
-
-def test_the_exceptions_shrink_with_their_pages():
-    words = words_of_pages()
-    left = {page: words.get(page, 0) for page in LONGER}
-    assert {page: count for page, count in left.items() if count < LONGER[page] * 0.98} == {}
-    assert all(most > LIMIT for most in LONGER.values())
+    assert {page: n for page, n in pages.items() if n > LIMIT} == {}
 
 
 def test_each_name_of_the_contents_has_a_page():

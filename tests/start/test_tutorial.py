@@ -44,7 +44,7 @@ def environment():
 def reader(names, environment, tmp_path, wheel, launch, chromium):  # noqa: F811  # the fixture
     folder = tmp_path / "shop"
     replaced = {
-        "path/to/django-chatmemory": str(wheel),
+        "django-chatmemory[": f"{wheel}[",
         "127.0.0.1:8000": f"127.0.0.1:{names.port}",
         "127.0.0.1:8001": f"127.0.0.1:{names.model}",
         '"127.0.0.1", 8001': f'"127.0.0.1", {names.model}',
