@@ -75,6 +75,8 @@ SCHEDULE = (
     Stage("locks", 1),
     Stage("locks", 1, database="mariadb"),
     Stage("failover", 20, database=STANDBYS),
+    Stage("upgrade", 5),
+    Stage("upgrade", 5, database="mariadb"),
 )
 
 

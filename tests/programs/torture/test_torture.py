@@ -40,6 +40,7 @@ from tests.programs.torture.plans.links import commits, loss, redis
 from tests.programs.torture.plans.locks import locks
 from tests.programs.torture.plans.restores import restore
 from tests.programs.torture.plans.slow import slow
+from tests.programs.torture.plans.upgrades import upgrade
 from tests.programs.torture.plans.zombies import NoStallFound, zombie
 from tests.programs.torture.proxy import APPEND, statement_in
 from tests.programs.torture.standbys import FOLDER, find_programs
@@ -380,6 +381,15 @@ def test_a_failover_to_a_synchronous_standby_loses_nothing():
     )
     assert done.returncode in {Verdict.GOOD, Verdict.SLOW}, done.stdout + done.stderr
     assert "0 violations; 0 figures out of bounds" in done.stdout
+
+
+@pytest.mark.long
+async def test_two_versions_side_by_side_lose_nothing(alone):
+    if connection.vendor == "sqlite":
+        pytest.skip("SQLite copies a table whose column is dropped")
+    outcome = await upgrade(alone, 1, talking=2)
+    assert outcome.violations == []
+    assert not [figure for figure in outcome.figures if figure.is_out_of_bounds]
 
 
 async def test_without_a_standby_the_plan_of_a_failover_is_skipped(monkeypatch):

@@ -13,6 +13,7 @@ from tests.programs.torture.plans.links import commits, loss, redis
 from tests.programs.torture.plans.locks import locks
 from tests.programs.torture.plans.restores import restore
 from tests.programs.torture.plans.slow import slow
+from tests.programs.torture.plans.upgrades import upgrade
 from tests.programs.torture.plans.zombies import zombie
 from tests.programs.torture.world import Outcome, World
 
@@ -36,5 +37,6 @@ PLANS: dict[str, Plan] = {
     "slow": slow,
     "locks": locks,
     "failover": failover,
+    "upgrade": upgrade,
 }
 """The plans by name. A plan's number is how often it repeats its fault."""

@@ -191,7 +191,7 @@ async def rolling(world: World, rounds: int, *, talking: int = 6, servers: int =
     try:
         for server in world.servers * rounds:
             await asyncio.sleep(world.chance.uniform(0.3, 1))
-            killed += not await asyncio.to_thread(_terminate, server)
+            killed += not await asyncio.to_thread(terminate, server)
             world.fault("terminated")
             await asyncio.to_thread(server.start)
     finally:
@@ -216,7 +216,7 @@ async def rolling(world: World, rounds: int, *, talking: int = 6, servers: int =
     )
 
 
-def _terminate(server: Server) -> bool:
+def terminate(server: Server) -> bool:
     """Send SIGTERM, and kill the server after MAX_DRAIN_SECONDS; False if it was killed."""
     assert server.process is not None, "the server was never started"
     server.process.send_signal(signal.SIGTERM)
