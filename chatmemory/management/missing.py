@@ -121,7 +121,7 @@ def _missing_apps() -> tuple[list[str], list[str]]:
         last.append('"chatmemory.statistics",  # optional: figures of each day in the admin')
     if not apps.is_installed("chatmemory.imports"):
         mark = "" if find_spec("ijson") else "# "
-        advice = "" if find_spec("ijson") else ', after pip install "django-chatmemory[imports]"'
+        advice = ', after pip install "django-chatmemory[imports]"' if mark else ""
         last.append(
             f'{mark}"chatmemory.imports",  # optional: exports of ChatGPT and others{advice}'
         )

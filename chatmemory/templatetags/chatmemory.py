@@ -67,7 +67,7 @@ def chatmemory_widget(
     """Return the script and the element, for the user or the visitor of the request.
 
     Without a key, the person continues the last chat of this browser. `suggestions` replace
-    those of the setting. `attributes` are named as in docs/howto/widget.md, with underscores:
+    those of the setting. `attributes` are named as in docs/reference/customizing.md, with underscores:
     `color_scheme="dark"`. Raises NotFound for a key that no URL can contain, ImproperlyConfigured
     without a request.
     """

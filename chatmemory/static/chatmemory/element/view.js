@@ -72,6 +72,8 @@ export class ChatView {
       storageKey,
       ...access?.options,
     });
+    // An earlier page may have sent these: only their client_id prevents a duplicate.
+    for (const entry of this.client.outbox) this.#left.add(entry);
     this.#scroll = new ScrollPosition(this.#parts, () => this.#isLive() && this.#loadOlder());
     this.#composer = new Composer(this.#parts, this.client, `${storageKey}:draft`, (text) =>
       this.#send(text),
@@ -388,12 +390,16 @@ export class ChatView {
   }
 
   // What the host refuses is not stored, so its text returns to the box, unless another one is there.
+  // Until the session is created, no other refusal has stored it either.
   #takeRefused() {
     const {client} = this;
+    const stored = new Set([...client.rows.values()].map((row) => row.client_id));
     const refused = client.outbox.filter(
       (entry) =>
         entry.state === "failed" &&
         entry.replaces == null &&
+        !entry.content && // the box takes only text
+        !stored.has(entry.client_id) && // its answer was lost
         (entry.code === "refused" || client.create) &&
         !this.#left.has(entry),
     );
