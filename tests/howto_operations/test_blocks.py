@@ -12,7 +12,7 @@ from chatmemory.models import Message, Session
 from chatmemory.services import Actor, append_messages, tag_session
 from tests.factories import BY, make_messages, make_user
 from tests.handbook.reading import chapters, slug
-from tests.howto_operations.pages import FOLDER, MANAGE, PAGES, ROOT, Block, blocks
+from tests.howto_operations.pages import MANAGE, PAGES, ROOT, Block, blocks
 from tests.management.commanding import run, run_json
 
 TESTED = {
@@ -89,11 +89,6 @@ def test_each_file_of_tests_names_the_page_and_the_text():
         text = (ROOT / "tests" / name).read_text()
         assert f"howto/{page}.md" in text or f'"{page}"' in text, (page, name)
         assert [block for block in blocks(page) if piece in block.text], (page, piece)
-
-
-def test_no_page_is_long():
-    words = {page: len((FOLDER / f"{page}.md").read_text().split()) for page in PAGES}
-    assert {page: count for page, count in words.items() if count > 2_500} == {}
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ export class ChatView {
       storageKey,
       ...access?.options,
     });
-    // An earlier page may have sent these: only their client_id prevents a duplicate.
+    // An earlier page may have sent these; their client_id prevents a duplicate.
     for (const entry of this.client.outbox) this.#left.add(entry);
     this.#scroll = new ScrollPosition(this.#parts, () => this.#isLive() && this.#loadOlder());
     this.#composer = new Composer(this.#parts, this.client, `${storageKey}:draft`, (text) =>
@@ -389,8 +389,7 @@ export class ChatView {
     this.#editor.open(row, node);
   }
 
-  // What the host refuses is not stored, so its text returns to the box, unless another one is there.
-  // Until the session is created, no other refusal has stored it either.
+  // What is refused, or does not begin, is not stored: its text returns to the box if that is empty.
   #takeRefused() {
     const {client} = this;
     const stored = new Set([...client.rows.values()].map((row) => row.client_id));

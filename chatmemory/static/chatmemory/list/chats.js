@@ -26,7 +26,7 @@ document.addEventListener("visibilitychange", refresh);
 addEventListener("storage", ({key}) => key === seenKey && mark());
 mark();
 
-/** @type {typeof import("./menu.js") | undefined} which opens immediately, for the keys that follow */
+/** @type {typeof import("./menu.js") | undefined} once it is loaded */
 let menu;
 
 document.addEventListener("click", async (event) => {
@@ -37,6 +37,7 @@ document.addEventListener("click", async (event) => {
   event.preventDefault();
   const isOfList = control.matches(".cm-more");
   const isOfDrawer = control.matches(".cm-drawer-opener");
+  // The next key is for the menu.
   if (menu && !isOfList && !isOfDrawer) return menu.onClick(control);
   const loadMenu = async () => (menu = await import("./menu.js"));
   const part = isOfDrawer ? loadDrawer() : loadMenu();
