@@ -15,7 +15,7 @@ import pytest
 from tests.browsers import ALLOW_QUERIES
 from tests.servers import free_port
 from tests.start.following import Reader, variables_of_postgresql
-from tests.test_wheel import wheel  # noqa: F401  # a fixture
+from tests.test_wheel import built, wheel  # noqa: F401  # fixtures
 
 pytestmark = [pytest.mark.long, pytest.mark.browser]
 
