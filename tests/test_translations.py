@@ -21,7 +21,7 @@ from django.utils import translation
 from django.utils.translation.template import templatize
 
 from chatmemory.admin.jobs.words import error_text
-from chatmemory.errors import Held, Refused
+from chatmemory.errors import Held, MemoryUnavailable, Refused
 from chatmemory.models import AuditEntry, Job, Turn
 from chatmemory.services.audit.seals import seal_audit
 from chatmemory.services.jobs.actions import ACTIONS
@@ -304,6 +304,7 @@ def test_an_error_of_a_service_is_in_the_language_of_the_operator():
     with translation.override("de"):
         assert error_text(Held()) == "Das Gespräch ist gesperrt."
         assert error_text(Refused("Nein.")) == "Nein."
+        assert error_text(MemoryUnavailable("The list is full.")) == "The list is full."
 
 
 @pytest.mark.django_db

@@ -120,11 +120,9 @@ def _missing_apps() -> tuple[list[str], list[str]]:
     if not apps.is_installed("chatmemory.statistics"):
         last.append('"chatmemory.statistics",  # optional: figures of each day in the admin')
     if not apps.is_installed("chatmemory.imports"):
-        mark = "" if find_spec("ijson") else "# "
-        advice = "" if find_spec("ijson") else ', after pip install "django-chatmemory[imports]"'
-        last.append(
-            f'{mark}"chatmemory.imports",  # optional: exports of ChatGPT and others{advice}'
-        )
+        line = '"chatmemory.imports",  # optional: exports of ChatGPT and others'
+        advice = ', after pip install "django-chatmemory[imports]"'
+        last.append(line if find_spec("ijson") else f"# {line}{advice}")
     return first, last
 
 

@@ -67,9 +67,9 @@ def chatmemory_widget(
     """Return the script and the element, for the user or the visitor of the request.
 
     Without a key, the person continues the last chat of this browser. `suggestions` replace
-    those of the setting. `attributes` are named as in docs/howto/widget.md, with underscores:
-    `color_scheme="dark"`. Raises NotFound for a key that no URL can contain, ImproperlyConfigured
-    without a request.
+    those of the setting. `attributes` are named as in docs/reference/customizing.md, with
+    underscores: `color_scheme="dark"`. Raises NotFound for a key that no URL can contain,
+    ImproperlyConfigured without a request.
     """
     request = _request(context)
     key = None if session_key is None else codec.key_of_address(str(session_key))

@@ -68,7 +68,7 @@ REMEDIES = {
     "chatmemory.E009": "Correct the rule.",
     "chatmemory.E017": "Name authentication classes of REST framework that identify a user.",
     "chatmemory.E019": "Write each network as `10.0.0.0/8`. The hint has the wrong one.",
-    "chatmemory.E023": "Correct the [model](../howto/hooks.md#your-own-tables).",
+    "chatmemory.E023": "Correct the [model](../howto/own-tables.md).",
     "chatmemory.W001": "Correct the name. The hint has the nearest of the [settings](settings.md).",
     "chatmemory.W016": "Install the package of the provider, such as `langchain-openai`.",
     "chatmemory.W022": "Set ALLOW_ANONYMOUS, or remove the embeds.",
@@ -272,7 +272,7 @@ class Source:
         return list(dict.fromkeys(text for text in texts if text))
 
     def _yielded(self, name: str, function: Function) -> Iterator[ast.expr]:
-        """Yield what a generator of the module yields, over which a comprehension goes."""
+        """Yield what a generator of the module yields, that a comprehension loops over."""
         for node in ast.walk(function):
             match node:
                 case ast.comprehension(

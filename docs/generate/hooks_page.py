@@ -14,7 +14,7 @@ from chatmemory import conf, signals
 INTRO = """# Signals and hooks
 
 What of your code the app calls: receivers of signals, and the functions that
-[settings](settings.md) name by a dotted path. [The how-to](../howto/hooks.md) has examples of each.
+[settings](settings.md) name by a dotted path. [The how-to](../howto/hooks.md) links the examples.
 `python docs/generate/hooks_page.py` generates this page from `chatmemory/signals.py` and
 `chatmemory/conf.py`.
 """
@@ -29,8 +29,8 @@ Four settings refuse something. The first row that fits names the right one:
 
 ADMISSIONS = (
     (
-        "who gets in by more than the person: second factor, consent, address of the network",
-        "[`GATE`](../howto/hooks.md#one-gate-for-pages-rest-and-sockets)",
+        "admission by more than the login: second factor, consent, address of the network",
+        "[`GATE`](../howto/gate.md#one-gate-for-pages-rest-and-sockets)",
         "raises `Refused`",
         "your sentence in place of the chat; open sockets close within 5 s",
     ),
@@ -43,13 +43,13 @@ ADMISSIONS = (
     ),
     (
         "whether a person may open one more chat, and with which prompt",
-        "[`NEW_SESSION`](../howto/hooks.md#new-sessions)",
+        "[`NEW_SESSION`](../howto/new-sessions.md)",
         "raises `Refused` or `Forbidden`",
         "your sentence; other chats stay usable",
     ),
     (
         "whether this message is sent: quota, content, plan",
-        "[`BEFORE_SEND`](../howto/hooks.md#refusing-a-message)",
+        "[`BEFORE_SEND`](../howto/quotas.md)",
         "raises `Refused`",
         "your sentence at the message, which stays in the browser and can be edited",
     ),
@@ -143,7 +143,7 @@ HOOKS: Mapping[str, Hook] = {
         signature="`f(visit)` → None; or async",
         called="at each page, REST request and handshake, before each write, and every 5 s for "
         "the open sockets",
-        error="lets no one in, as does a result that is not None; open sockets stay open without "
+        error="refuses the visit, as a result that is not None; open sockets stay open without "
         "being able to write, unless it is an error of ours",
     ),
     "IMPERSONATOR": Hook(

@@ -93,7 +93,7 @@ removes none. Chat lead and Chat auditor get `view_statistics` only with `chatme
 
 def page() -> str:
     """Return the page as Markdown: the permissions, then the roles that have them."""
-    access = "".join(f"| {who} | {what} |\n" for who, what in ACCESS)
+    access = "".join(f"| {access} | {checked} |\n" for access, checked in ACCESS)
     return "\n".join(
         [
             INTRO + access + AFTER_ACCESS,

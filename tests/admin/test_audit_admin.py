@@ -257,6 +257,20 @@ def test_filters_select_by_actor_session_person_and_action(admin, entries):
     assert len(listed(admin, by="cron", action_is="hold")) == 1
 
 
+@pytest.mark.slow
+def test_readings_of_a_person_are_found_until_an_erasure(admin):
+    """As docs/howto/audit.md states; docs/howto/erasure.md states that the username stays."""
+    carl = make_user("carl")
+    session = make_session("another", owner=carl)
+    record_reading(session=session, by=BY, from_seq=1, to_seq=1)
+    services.clear_session(session_key="another", by=Actor.user(carl), reason="own")
+    query = {"person": session.scope, "action_is": "read"}
+    assert len(listed(admin, **query)) == 1
+    services.erase_person(by=BY, scope=session.scope, reason="GDPR")
+    assert listed(admin, **query) == []
+    assert AuditEntry.objects.filter(actor_label="carl", actor_id=str(carl.pk)).exists()
+
+
 @pytest.mark.parametrize(
     "query",
     [

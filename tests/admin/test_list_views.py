@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.contrib import admin as django_admin
@@ -26,6 +27,8 @@ from tests.admin.visits import LIST, operator, talk_of
 from tests.factories import BY, make_session, make_user
 
 pytestmark = pytest.mark.django_db
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -92,6 +95,12 @@ def test_each_view_counts_what_its_link_lists(admin, one_of_each):
         assert len(keys(admin, **given)) == int(found[label]), label
         assert views(admin, **given)[1] == [label]
     assert views(admin, q="failed")[1] == []
+
+
+def test_the_page_about_the_console_names_each_view():
+    page = " ".join((ROOT / "docs/howto/operators.md").read_text().split())
+    names = ", ".join(f"*{label}*" for label, _ in PRESETS)
+    assert f": {names}." in page
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.core.management import call_command
 from django.test import Client
 
@@ -26,11 +26,12 @@ def chapter(request: pytest.FixtureRequest) -> Iterator[Chapter]:
 
 @pytest.fixture
 def sign_in(chapter: Chapter, db: None) -> Callable[..., Visit]:
-    """Return a function that opens the admin as an operator of these groups."""
+    """Return a function that opens the admin as Olga, an operator of these groups alone."""
 
     def visit(*groups: str, **columns: Any) -> Visit:
         call_command("chatmemory_roles", stdout=StringIO())
-        user = make_user("olga", is_staff=True, **columns)
+        user = User.objects.filter(username="olga").first()
+        user = user or make_user("olga", is_staff=True, **columns)
         user.groups.set(Group.objects.filter(name__in=groups))
         client = Client()
         client.force_login(user)

@@ -124,6 +124,8 @@ NAMES = {
     "database": "--dbname=example",
     "scope": "user:7",
     "leak": "/root/leak",
+    "owner": "-o example",
+    "day": "2026-05-04",
 }
 """Names of the page that a test replaces."""
 

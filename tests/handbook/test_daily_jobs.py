@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shlex
+import stat
 import subprocess
 
 import pytest
@@ -30,10 +32,11 @@ def test_daily_jobs(chapter, sign_in, tmp_path):
     times = {name: (cron, calendar) for name, cron, calendar in rows}
     assert len(times) == 3
     project, disk = tmp_path / "project", tmp_path / "disk"
-    disk.mkdir()
     check_script(chapter, project, tmp_path / "env")
-    head = chapter.line("touch", disk=str(disk))
-    subprocess.run(shlex.split(head), check=True)  # noqa: S603  # our own page
+    make_head(chapter, disk)
+    page = sign_in("Chat lead")
+    page.click("Conversations")
+    page.follow("Health")
     page = sign_in("Chat auditor")
     page.click("Audit entries")
     page.click("Health")
@@ -44,6 +47,17 @@ def test_daily_jobs(chapter, sign_in, tmp_path):
     check_jobs(jobs, disk)
     check_units(chapter, tmp_path, times)
     check_cron_job(chapter.file("yaml"), times)
+
+
+def make_head(chapter, disk):
+    """Create the file as the page does; only its user reads it, and replaces it in the folder."""
+    for _ in range(2):
+        line = chapter.line("install", disk=str(disk), owner=f"-o {os.getuid()}")
+        subprocess.run(shlex.split(line), check=True)  # noqa: S603  # our own page
+    states = [path.stat() for path in (disk, disk / "head")]
+    assert [stat.S_IMODE(state.st_mode) for state in states] == [0o700, 0o600]
+    assert {state.st_uid for state in states} == {os.getuid()}
+    assert states[1].st_size == 0
 
 
 def check_script(chapter, project, settings):

@@ -34,13 +34,24 @@ def test_backup_and_restore(tools, chapter, tmp_path, settings):
     disk.mkdir()
     backups.mkdir()
     (disk / "head").touch()
-    settings.CHATMEMORY = {**settings.CHATMEMORY, "ERASURE_LIST": str(tmp_path / "erasures")}
+    erasures, old = backups / "erasures.jsonl", backups / "2020-01-01.dump"
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "ERASURE_LIST": str(erasures)}
+    for file in (erasures, old):
+        file.touch()
+        os.utime(file, (0, 0))
     url = database_environment()["DATABASE_URL"]
     folders = {"disk": str(disk), "backups": str(backups), "database": f"--dbname={url}"}
 
     def execute(command):
-        line = shlex.split(chapter.line(command, **folders))
-        subprocess.run(line, check=True, env={**os.environ, "PGOPTIONS": "-c lock_timeout=9s"})  # noqa: S603  # our own page
+        day = next((file.stem for file in backups.glob("*.head")), "")
+        return subprocess.run(  # noqa: S602  # our own page
+            chapter.line(command, day=day, **folders),
+            shell=True,
+            check=True,
+            env={**os.environ, "PGOPTIONS": "-c lock_timeout=9s"},
+            capture_output=True,
+            text=True,
+        ).stdout
 
     ann, bob = make_user("ann"), make_user("bob")
     talk_of(ann)
@@ -50,6 +61,9 @@ def test_backup_and_restore(tools, chapter, tmp_path, settings):
     assert run(*verify)[0] == 0
     execute("cp")
     execute("pg_dump")
+    execute("find")
+    assert {file.suffix for file in backups.iterdir()} == {".head", ".dump", ".jsonl"}
+    assert not old.exists()
     services.erase_person(by=BY, scope=services.user_scope(ann), reason="request 12")
     assert run(*verify)[0] == 0
 
@@ -58,6 +72,7 @@ def test_backup_and_restore(tools, chapter, tmp_path, settings):
     assert Session.objects.filter(owner=ann).exists()
     assert run(*verify)[0] == 1
     execute("cp")
+    assert execute("grep") == "1\n"
     status, output = chapter.run("chatmemory_restored")
     assert (status, "1 erasure repeated" in output) == (0, True)
     assert not Session.objects.filter(owner=ann).exists()
@@ -78,6 +93,9 @@ def test_an_upgrade(chapter, sign_in, settings, tmp_path):
     for command in ("check", "migrate", "collectstatic", "chatmemory_roles"):
         assert chapter.run(command)[0] == 0, command
     assert (tmp_path / "chatmemory/admin/admin.css").exists()
+    page = sign_in("Chat lead")
+    page.click("Conversations")
+    page.follow("Health")
     page = sign_in("Chat auditor")
     page.click("Audit entries")
     page.click("Health")

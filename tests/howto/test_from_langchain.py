@@ -49,9 +49,9 @@ def test_the_old_way_warns_and_the_new_one_does_not():
             **names,
             get_session_history=get_session_history,
         )
-    said = " ".join(str(warning.message) for warning in caught)
-    assert "RunnableWithMessageHistory is deprecated" in said
-    assert "`InMemoryChatMessageHistory` was deprecated in LangChain 1.6.4" in said
+    warned = " ".join(str(warning.message) for warning in caught)
+    assert "RunnableWithMessageHistory is deprecated" in warned
+    assert "`InMemoryChatMessageHistory` was deprecated in LangChain 1.6.4" in warned
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run_example(PAGE, "bot = with_memory", **names)

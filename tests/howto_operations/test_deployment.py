@@ -20,6 +20,7 @@ import websockets
 import yaml
 from asgiref.sync import sync_to_async as db
 from django.conf import settings as django_settings
+from django.contrib.auth.models import Group, User
 from django.core.management import get_commands
 
 from chatmemory import services
@@ -29,6 +30,7 @@ from tests.conftest import database_environment, missing
 from tests.factories import BY, make_session
 from tests.howto_operations.checking import check
 from tests.howto_operations.pages import MANAGE, ROOT, block_with
+from tests.management.commanding import run
 from tests.proxies import CONFIG, FILES
 from tests.servers import (
     DEADLINE,
@@ -75,6 +77,28 @@ def test_the_unit_is_valid_and_waits_for_the_drain(tmp_path):
     assert int(re.search(r"graceful-shutdown (\d+)", service["ExecStart"])[1]) >= drain + 12
     enabled = block_with("deployment", "systemctl enable").text.split()[3:]
     assert {found.replace("8001", "").replace("8002", "") for found in enabled} == {"example@"}
+
+
+def test_the_secrets_of_the_page_are_long_and_random():
+    command = block_with("deployment", "token_hex").text
+    printed = [subprocess.check_output(command, shell=True, text=True) for _ in range(2)]  # noqa: S602  # our own page
+    assert [len(text.strip()) for text in printed] == [64, 64]
+    assert printed[0] != printed[1]
+
+
+@pytest.mark.slow
+@pytest.mark.django_db
+def test_the_commands_before_the_first_start_run(settings, tmp_path, monkeypatch):
+    settings.STATIC_ROOT = tmp_path
+    monkeypatch.setenv("DJANGO_SUPERUSER_PASSWORD", "white-tea-4711")
+    answers = {"createsuperuser": ["--noinput", "--username=olga", "--email=olga@example.com"]}
+    start = "/srv/example/manage "
+    for line in block_with("deployment", f"{start}migrate").commands:
+        name, *args = shlex.split(line.removeprefix(start))
+        assert run(name, *args, *answers.get(name, []))[0] == 0, line
+    assert (tmp_path / "chatmemory/admin/admin.css").exists()
+    assert Group.objects.filter(name="Chat lead").exists()
+    assert User.objects.get(username="olga").is_superuser
 
 
 def test_the_runner_of_the_page_exists():

@@ -7,9 +7,11 @@ import logging.config
 import os
 import shutil
 import subprocess
+from contextlib import contextmanager
 
 import pytest
 from django.core.cache import cache
+from pytest_django.live_server_helper import LiveServer
 
 from chatmemory import services, signals
 from chatmemory.services.turns.progress import finish_turn
@@ -69,17 +71,42 @@ def test_the_log_has_a_line_for_each_turn(capsys):
 def test_a_monitor_asks_with_the_token(live_server, settings, token, shown):
     shutil.which("curl") or missing("curl is not installed")
     settings.CHATMEMORY = {**settings.CHATMEMORY, "HEALTH_TOKEN": "secret"}
-    command = block_with("monitoring", "curl").text.strip()
-    address = "https://chat.example.com/chat"
-    assert address in command
+    answer = answer_to_curl("https://chat.example.com", live_server.url, token)
+    assert ("sweep_age" in answer) is shown
+    assert not shown or answer["database"] is True
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_a_monitor_asks_a_process_as_the_proxy_does(settings):
+    shutil.which("curl") or missing("curl is not installed")
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "HEALTH_TOKEN": "secret"}
+    settings.ALLOWED_HOSTS = ["chat.example.com"]
+    settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    settings.SECURE_SSL_REDIRECT = True
+    with closing_server(LiveServer("127.0.0.1")) as server:
+        answer = answer_to_curl("http://127.0.0.1:8001", server.url, "secret")
+    assert "sweep_age" in answer
+
+
+@contextmanager
+def closing_server(server):
+    """Use a server whose middleware has read the settings of the test."""
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def answer_to_curl(site, url, token):
+    """Run the command of the page that asks this site, with a server of the test."""
+    command = block_with("monitoring", f"{site}/chat/api/health/").text.strip()
     done = subprocess.run(  # noqa: S602  # our own page
-        command.replace(address, live_server.url),
+        command.replace(f"{site}/chat", url),
         shell=True,
         env={**os.environ, "HEALTH_TOKEN": token},
         capture_output=True,
         check=True,
         text=True,
     )
-    answer = json.loads(done.stdout)
-    assert ("sweep_age" in answer) is shown
-    assert not shown or answer["database"] is True
+    return json.loads(done.stdout)

@@ -545,6 +545,50 @@ def test_a_message_that_the_host_refuses_is_in_the_text_box_again_with_the_sente
     assert len(script.sockets) == 1
 
 
+def test_a_message_that_an_earlier_page_may_have_sent_keeps_its_id(new_chat):
+    """It may be stored: as a new message it would be stored a second time."""
+    script, chat = new_chat
+    chat.send("one")
+    script.wait_for("hello")
+    saved = script.saved_outbox()
+    chat.page.reload()
+    script.wait_for("hello")
+    script.emit("error", code="unavailable", message="No.", retry=False)
+    expect(chat.page.locator(".cm-failed .cm-text")).to_have_text("one")
+    expect(chat.box).to_have_value("")
+    kept = json.loads(script.saved_outbox() or "[]")
+    assert [entry["client_id"] for entry in kept] == [
+        entry["client_id"] for entry in json.loads(saved or "[]")
+    ]
+
+
+def test_a_stored_message_is_not_in_the_text_box_too(scripted):
+    script, chat = scripted
+    script.welcome(*replied("zero", "0"))
+    chat.send("one")
+    sent = script.wait_for("send")
+    script.emit("message", **row(3, "one", client_id=sent["client_id"]))
+    script.session(last_seq=3, revision=1)
+    script.refuse(sent, "refused", message=SENTENCE, reason="plan")
+    chat.expect_rows("zero", "0", "one")
+    expect(chat.box).to_have_value("")
+
+
+def test_a_refused_message_with_more_than_text_stays_in_the_chat(scripted):
+    script, chat = scripted
+    blocks = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    first, reply = replied("one", "1")
+    script.welcome({**first, "content": blocks}, reply)
+    chat.tool(2, "Answer again").click()
+    script.refuse(script.wait_for("send"), "history_cleared")
+    chat.page.get_by_role("button", name="Send again").click()
+    sent = script.wait_for("send")
+    assert (sent.get("replaces"), sent["content"]) == (None, blocks)
+    script.refuse(sent, "refused", message=SENTENCE, reason="plan")
+    expect(chat.page.locator(".cm-failed .cm-note")).to_contain_text(SENTENCE)
+    expect(chat.box).to_have_value("")
+
+
 def test_a_refused_message_stays_in_the_chat_while_another_text_is_written_or_replaced(scripted):
     script, chat = scripted
     script.welcome(*replied("zero", "0"))

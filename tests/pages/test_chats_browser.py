@@ -165,6 +165,16 @@ def test_a_chat_is_renamed_pinned_archived_and_deleted_by_keyboard(side):
 
 
 @pytest.mark.regression
+def test_a_menu_that_is_loaded_opens_before_the_next_key(side):
+    button = side.row("c1").get_by_role("button")
+    button.press("Enter")
+    expect(side.menu.get_by_role("menuitem", name="Rename")).to_be_focused()
+    side.page.keyboard.press("Escape")
+    focused = "button => {button.click(); return document.activeElement.dataset.action}"
+    assert button.evaluate(focused) == "rename"
+
+
+@pytest.mark.regression
 def test_the_list_changes_on_a_page_that_requires_trusted_types(chats, desk):
     def require(route: Route) -> None:
         answer = route.fetch()

@@ -355,6 +355,18 @@ def test_code_is_drawn_from_its_first_line_on(scripted, text, language, code, re
     )
 
 
+def test_a_last_line_of_code_that_could_have_closed_it_is_shown_at_the_end(scripted):
+    script, chat = scripted
+    script.welcome(running=running("t"))
+    text = "# a\n```py\na\n``"
+    stream(script, text, 4)
+    expect(chat.page.locator("pre")).to_have_text("a")
+    about = {"turn": "t", "step": 0, "role": "assistant", "status": "interrupted"}
+    script.emit("message", **row(2, text, **about))
+    script.session(last_seq=2, revision=1)
+    expect(chat.page.locator("pre")).to_have_text("a ``")
+
+
 @pytest.mark.firefox
 def test_finished_code_keeps_the_frame_with_its_focus_its_wrap_and_its_selection(scripted):
     script, chat = scripted

@@ -853,7 +853,7 @@ async def test_the_demo_model_streams_word_by_word(settings):
 
 
 class Undocumented(ModelError):
-    code = "unheard"
+    code = "unheard_of"  # translated pages may show codes
 
 
 def test_an_undocumented_error_of_the_host_has_the_text_of_its_base_class():

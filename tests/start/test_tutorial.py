@@ -15,7 +15,7 @@ import pytest
 from tests.browsers import ALLOW_QUERIES
 from tests.servers import free_port
 from tests.start.following import Reader, variables_of_postgresql
-from tests.test_wheel import wheel  # noqa: F401  # a fixture
+from tests.test_wheel import built, wheel  # noqa: F401  # fixtures
 
 pytestmark = [pytest.mark.long, pytest.mark.browser]
 
@@ -42,7 +42,7 @@ def environment():
 
 @pytest.fixture
 def reader(names, environment, tmp_path, wheel, launch, chromium):  # noqa: F811  # the fixture
-    folder = tmp_path / "shop"
+    folder, backups = tmp_path / "shop", tmp_path / "backup"
     replaced = {
         "django-chatmemory[": f"{wheel}[",
         "127.0.0.1:8000": f"127.0.0.1:{names.port}",
@@ -53,8 +53,10 @@ def reader(names, environment, tmp_path, wheel, launch, chromium):  # noqa: F811
         "tea_shop": names.database,
         "redis://127.0.0.1:6379/0": os.environ.get("REDIS_URL", ""),
         "/srv/shop": str(folder),
+        "/mnt/backup": str(backups),
     }
     folder.mkdir()
+    backups.mkdir()
     reader = Reader(folder, launch(chromium), replaced, environment)
     yield reader
     reader.close()

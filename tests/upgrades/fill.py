@@ -44,6 +44,7 @@ from django.apps import apps  # noqa: E402  # after the setup
 from django.contrib.auth.models import User  # noqa: E402
 from django.core.management import call_command  # noqa: E402
 from django.db import transaction  # noqa: E402
+from django.test import override_settings  # noqa: E402
 
 import chatmemory  # noqa: E402
 from chatmemory import services  # noqa: E402
@@ -166,7 +167,7 @@ def fill_removals(ann: Person, operator: Actor) -> None:
     reason: dict[str, Any] = {"reason": "of the fill"}
     ann.talk("vacuumed", 6)
     services.trim_session(**ann.at("vacuumed"), keep_last=2, **reason)
-    with changed_rules(UNDO_DAYS=0):
+    with override_settings(CHATMEMORY={**RULES, "UNDO_DAYS": 0}):
         vacuum()
     services.stop_turn(**ann.at("running"), turn="r3")  # after the vacuum, which deletes such turns
     for key in ("trimmed", "cleared", "purged", "redacted", "withdrawn"):
@@ -253,19 +254,6 @@ def age(model: Any, *columns: str) -> None:
             if getattr(row, column) is not None:
                 setattr(row, column, getattr(row, column) - timedelta(hours=1))
         row.save(update_fields=columns)
-
-
-class changed_rules:  # noqa: N801  # used like a function
-    """Change settings of the app for a block."""
-
-    def __init__(self, **rules: Any) -> None:
-        self.rules = rules
-
-    def __enter__(self) -> None:
-        settings.CHATMEMORY = {**RULES, **self.rules}
-
-    def __exit__(self, *_: object) -> None:
-        settings.CHATMEMORY = RULES
 
 
 def histories() -> dict[str, list[str]]:

@@ -66,5 +66,6 @@ def reason_of(code: str) -> str:
 
 
 def error_text(error: ChatMemoryError) -> str:
-    """Return the text of an error for operators: that of its code, else its own."""
-    return str(REASONS.get(error.code, error))
+    """Return the text of an error for operators: that of its code, unless it has one of its own."""
+    own = str(error)
+    return own if own != str(type(error)()) else str(REASONS.get(error.code, own))

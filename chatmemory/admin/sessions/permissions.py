@@ -25,5 +25,6 @@ def _method_of(permission: str) -> Callable[..., bool]:
     return has_permission
 
 
-for name, _ in Session._meta.permissions:
-    setattr(SessionPermissions, f"has_{name}_permission", _method_of(name))
+OF_OTHER_PAGES = {"view_audit", "view_health"}
+for _name in {codename for codename, _ in Session._meta.permissions} - OF_OTHER_PAGES:
+    setattr(SessionPermissions, f"has_{_name}_permission", _method_of(_name))

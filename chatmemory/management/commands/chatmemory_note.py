@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from django.core.management import CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser, no_translations
 
 from chatmemory import services
 from chatmemory.database.retries import durably
@@ -55,6 +55,7 @@ class Command(ReportingCommand):
             "--dry-run", action="store_true", help="only print what would be changed"
         )
 
+    @no_translations
     def handle(self, *, action: str, **options: Any) -> None:
         _check_options(action, options)
         if action == "list":

@@ -192,6 +192,7 @@ def test_a_time_limit_is_no_violation(outcome, verdict, shown):
         ({"a": Verdict.SLOW, "b": Verdict.VIOLATED}, 1, "1 with violations"),
         ({"a": Verdict.SLOW, "b": Verdict.BROKEN}, 1, "1 not finished"),
         ({"a": Verdict.GOOD, "b": Verdict.SKIPPED}, 0, "1 good, 1 skipped."),
+        ({"a": Verdict.SKIPPED}, 1, "0 good, 1 skipped."),
     ],
 )
 def test_a_run_in_which_only_time_limits_were_exceeded_has_its_own_exit_status(

@@ -112,7 +112,8 @@ def summary(verdicts: Mapping[object, Verdict]) -> tuple[list[str], int]:
         f"{number[Verdict.SLOW]} with only time limits exceeded, {number[Verdict.GOOD]} good"
         f"{f', {number[Verdict.SKIPPED]} skipped' if number[Verdict.SKIPPED] else ''}."
     )
-    if not verdicts or number[Verdict.VIOLATED] or number[Verdict.BROKEN]:
+    is_empty = number[Verdict.SKIPPED] == len(verdicts)
+    if is_empty or number[Verdict.VIOLATED] or number[Verdict.BROKEN]:
         return lines, 1
     return lines, Verdict.SLOW if number[Verdict.SLOW] else 0
 

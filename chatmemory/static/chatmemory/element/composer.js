@@ -97,7 +97,7 @@ export class Composer {
   restore(text, problem = "") {
     const box = this.#parts.text;
     box.value = box.value ? `${text}\n${box.value}` : text;
-    this.#problem = problem;
+    this.#problem = problem || this.#problem;
     this.update();
   }
 

@@ -9,8 +9,9 @@ const OPENING = /^( {0,3})(?:(`{3,})[^`\n]*|(~{3,})[^\n]*)(\n|$)/; // also in re
  * The block of code with which a text begins; null if it begins with something else.
  *
  * @param {string} text
+ * @param {boolean} isEnded whether nothing follows the text
  */
-export function openCode(text) {
+export function openCode(text, isEnded) {
   const [line, indent, ticks, tildes, end] = OPENING.exec(text) ?? [];
   if (line === undefined) return null;
   const [char, {length}] = [(ticks ?? tildes)[0], ticks ?? tildes];
@@ -20,7 +21,8 @@ export function openCode(text) {
   const count = lines.findIndex((one) => closing.test(one));
   const code = count < 0 ? lines : lines.slice(0, count);
   // The last line may become the closing one.
-  if (count < 0 && new RegExp(`^ {0,3}${char}+$`).test(lines.at(-1) ?? "")) code.pop();
+  const mayClose = count < 0 && !isEnded;
+  if (mayClose && new RegExp(`^ {0,3}${char}+$`).test(lines.at(-1) ?? "")) code.pop();
   return {
     isBegun: Boolean(end),
     language: line

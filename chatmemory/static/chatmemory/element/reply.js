@@ -158,7 +158,7 @@ export class Reply {
    * @param {string} text
    */
   #drawCode(text) {
-    const open = openCode(text);
+    const open = openCode(text, this.#isEnded);
     if (!open?.isBegun) {
       this.#frame?.remove();
       this.#frame = null;

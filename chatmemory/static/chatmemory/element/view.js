@@ -72,6 +72,8 @@ export class ChatView {
       storageKey,
       ...access?.options,
     });
+    // An earlier page may have sent these; their client_id prevents a duplicate.
+    for (const entry of this.client.outbox) this.#left.add(entry);
     this.#scroll = new ScrollPosition(this.#parts, () => this.#isLive() && this.#loadOlder());
     this.#composer = new Composer(this.#parts, this.client, `${storageKey}:draft`, (text) =>
       this.#send(text),
@@ -387,13 +389,16 @@ export class ChatView {
     this.#editor.open(row, node);
   }
 
-  // What the host refuses is not stored, so its text returns to the box, unless another one is there.
+  // What is refused, or does not begin, is not stored: its text returns to the box if that is empty.
   #takeRefused() {
     const {client} = this;
+    const stored = new Set([...client.rows.values()].map((row) => row.client_id));
     const refused = client.outbox.filter(
       (entry) =>
         entry.state === "failed" &&
         entry.replaces == null &&
+        !entry.content && // the box takes only text
+        !stored.has(entry.client_id) && // its answer was lost
         (entry.code === "refused" || client.create) &&
         !this.#left.has(entry),
     );

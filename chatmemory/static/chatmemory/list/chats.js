@@ -26,14 +26,22 @@ document.addEventListener("visibilitychange", refresh);
 addEventListener("storage", ({key}) => key === seenKey && mark());
 mark();
 
+/** @type {typeof import("./menu.js") | undefined} once it is loaded */
+let menu;
+
 document.addEventListener("click", async (event) => {
   const {target, ctrlKey, metaKey} = event;
   const selector = ".cm-options, .cm-more, .cm-drawer-opener, .cm-notice :is(a, button)";
   const control = target instanceof Element && target.closest(selector);
   if (!(control instanceof HTMLElement) || ctrlKey || metaKey) return;
   event.preventDefault();
-  const part = control.matches(".cm-drawer-opener") ? loadDrawer() : import("./menu.js");
-  const loading = control.matches(".cm-more") ? import("./list.js") : part;
+  const isOfList = control.matches(".cm-more");
+  const isOfDrawer = control.matches(".cm-drawer-opener");
+  // The next key is for the menu.
+  if (menu && !isOfList && !isOfDrawer) return menu.onClick(control);
+  const loadMenu = async () => (menu = await import("./menu.js"));
+  const part = isOfDrawer ? loadDrawer() : loadMenu();
+  const loading = isOfList ? import("./list.js") : part;
   const module = await loading.catch(() => null);
   if (module) module.onClick(control);
   else follow(control);

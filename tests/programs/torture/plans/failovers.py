@@ -56,15 +56,15 @@ async def failover(world: World, rounds: int) -> Outcome:
             Figure("messages acknowledged", acknowledged),
             Figure("turns interrupted", done.count("interrupted")),
             Figure("servers that had to be restarted", restarted, at_most=0),
-            Figure("longest s from promotion to a new message", max(waited), time_limit=2),
-            Figure("median s from promotion to a new message", statistics.median(waited)),
+            Figure("longest s from promotion to the next message", max(waited), time_limit=2),
+            Figure("median s from promotion to the next message", statistics.median(waited)),
             settled,
         ],
     )
 
 
 async def _fail_over(world: World, pair: StandbyPair) -> float:
-    """Return the seconds from the promotion until a message that was sent later is stored."""
+    """Return the seconds from the promotion until the next message is acknowledged."""
     await asyncio.to_thread(pair.primary.kill)
     world.fault("failover")
     await asyncio.sleep(DETECTION_SECONDS)
