@@ -44,7 +44,7 @@ async def shard(world: World, rounds: int, *, talking: int = 4) -> Outcome:
 
 
 async def sentinel(world: World, rounds: int, *, talking: int = 4) -> Outcome:
-    """Kill the Redis master of the channel layer during replies; a sentinel promotes the replica."""
+    """Kill the Redis master of the channel layer during replies; a sentinel promotes another."""
     nodes = [_redis_of(world)]
     nodes.append(Redis(world.folder / "kill", ["--replicaof", "127.0.0.1", str(nodes[0].port)]))
     with _watched(world.folder, nodes) as port:
