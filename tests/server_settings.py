@@ -11,6 +11,8 @@ from project.settings import CACHES, CHANNEL_LAYERS, INSTALLED_APPS
 CHATMEMORY = json.loads(os.environ["CHATMEMORY"])
 if os.environ.get("REDIS_URL"):  # other tests may use the same Redis
     CHANNEL_LAYERS["default"]["CONFIG"]["prefix"] = os.environ["TEST_NAME"]
+    if os.environ.get("LAYER_HOSTS"):
+        CHANNEL_LAYERS["default"]["CONFIG"]["hosts"] = json.loads(os.environ["LAYER_HOSTS"])
     if os.environ.get("LAYER") == "core":
         CHANNEL_LAYERS["default"]["BACKEND"] = "channels_redis.core.RedisChannelLayer"
     CACHES["default"]["KEY_PREFIX"] = os.environ["TEST_NAME"]

@@ -77,6 +77,10 @@ SCHEDULE = (
     Stage("failover", 20, database=STANDBYS),
     Stage("upgrade", 5),
     Stage("upgrade", 5, database="mariadb"),
+    Stage("shard", 5),
+    Stage("shard", 5, layer="core"),
+    Stage("sentinel", 5),
+    Stage("sentinel", 5, layer="core"),
 )
 
 

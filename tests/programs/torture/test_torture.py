@@ -36,6 +36,7 @@ from tests.programs.torture.plans.crowds import isolation, readers, storm, stuck
 from tests.programs.torture.plans.dying import kill, pause, rolling, unfenced
 from tests.programs.torture.plans.failovers import failover
 from tests.programs.torture.plans.greedy import greedy
+from tests.programs.torture.plans.layers import sentinel, shard
 from tests.programs.torture.plans.links import commits, loss, redis
 from tests.programs.torture.plans.locks import locks
 from tests.programs.torture.plans.restores import restore
@@ -389,6 +390,16 @@ async def test_two_versions_side_by_side_lose_nothing(alone):
     if connection.vendor == "sqlite":
         pytest.skip("SQLite copies a table whose column is dropped")
     outcome = await upgrade(alone, 1, talking=2)
+    assert outcome.violations == []
+    assert not [figure for figure in outcome.figures if figure.is_out_of_bounds]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("plan", [shard, sentinel])
+async def test_a_redis_lost_to_the_layer_interrupts_no_turn(alone, plan):
+    if alone.redis is None:
+        missing("redis-server is not installed")
+    outcome = await plan(alone, 1, talking=2)
     assert outcome.violations == []
     assert not [figure for figure in outcome.figures if figure.is_out_of_bounds]
 

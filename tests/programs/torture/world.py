@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,15 @@ SETTLED = 60.0
 
 
 class Redis:
-    """A Redis process that can be killed, frozen, and restarted on its port."""
+    """A Redis process that can be killed, frozen, and restarted on its port.
 
-    def __init__(self, folder: Path) -> None:
+    `options` are further ones of its command line.
+    """
+
+    def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
         self._program = shutil.which("redis-server") or missing("redis-server is not installed")
         self._folder = folder
+        self._options = options
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.process: subprocess.Popen[bytes] | None = None
@@ -54,6 +58,7 @@ class Redis:
         if self.process is not None:
             return
         options = ["--port", str(self.port), "--save", "", "--dir", str(self._folder)]
+        options += self._options
         self.process = subprocess.Popen(  # noqa: S603  # our own command line
             [self._program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

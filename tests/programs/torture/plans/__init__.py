@@ -9,6 +9,7 @@ from tests.programs.torture.plans.crowds import isolation, readers, storm, stuck
 from tests.programs.torture.plans.dying import kill, pause, rolling, unfenced
 from tests.programs.torture.plans.failovers import failover
 from tests.programs.torture.plans.greedy import greedy
+from tests.programs.torture.plans.layers import sentinel, shard
 from tests.programs.torture.plans.links import commits, loss, redis
 from tests.programs.torture.plans.locks import locks
 from tests.programs.torture.plans.restores import restore
@@ -38,5 +39,7 @@ PLANS: dict[str, Plan] = {
     "locks": locks,
     "failover": failover,
     "upgrade": upgrade,
+    "shard": shard,
+    "sentinel": sentinel,
 }
 """The plans by name. A plan's number is how often it repeats its fault."""
