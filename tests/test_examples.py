@@ -307,10 +307,15 @@ def registry():
     registry.update(before)
 
 
-def test_a_subclass_restricts_operators(registry):
+def test_a_subclass_restricts_operators(registry, rf):
     run_example("docs/howto/roles.md", "class BranchSessionAdmin")
     assert isinstance(registry[Session], SessionAdmin)
     assert type(registry[Session]) is not SessionAdmin
+    make_session()  # without an owner, and so without a branch
+    request = rf.get("/")
+    request.user = make_user("olga", is_staff=True, is_superuser=True)
+    request.user.branch = None
+    assert [*registry[Session].get_queryset(request)] == []
 
 
 def test_a_subclass_extends_the_list_and_its_search(registry, rf):
@@ -334,7 +339,7 @@ def test_the_mixin_goes_into_the_admin_of_users(registry):
 def test_an_operator_trims_restores_and_holds():
     ann = make_user(pk=7)
     fill(ann, *["Hi"] * 50)
-    request = SimpleNamespace(user=make_user("olga"))
+    request = SimpleNamespace(user=make_user("olga", pk=8))
     run_example("docs/howto/removal.md", "restore_session", request=request)
     actions = AuditEntry.objects.order_by("pk").values_list("action", flat=True)
     assert [*actions] == ["trim", "restore", "hold"]
