@@ -28,7 +28,7 @@ from chatmemory.admin import ChatMemoryUserAdminMixin, SessionAdmin
 from chatmemory.errors import Forbidden
 from chatmemory.memory import ChatMemory
 from chatmemory.models import AuditEntry, Message, Session
-from chatmemory.services import SERVER, Actor
+from chatmemory.services import Actor
 from chatmemory.services.turns.progress import finish_turn
 from tests.factories import BY, make_messages, make_session, make_user, make_visitor
 
@@ -100,19 +100,28 @@ def test_a_receiver_defers_a_message_during_a_reply(
     monkeypatch, django_capture_on_commit_callbacks
 ):
     """With a stand-in for Celery, which calls the task immediately."""
-    celery = ModuleType("celery")
-    celery.__dict__["shared_task"] = lambda **_: lambda f: SimpleNamespace(delay=f)
-    monkeypatch.setitem(sys.modules, "celery", celery)
-    names = run_example("docs/howto/tasks.md", "from celery import", Order=type("Order", (), {}))
-    order = SimpleNamespace(pk=7, is_shipped=True)
-    address = {"session_key": "order-7", "by": BY, "scope": SERVER}
-    make_session("order-7")
+
+    def add_module(name, **names):
+        module = ModuleType(name)
+        vars(module).update(names)
+        monkeypatch.setitem(sys.modules, name, module)
+
+    page, ann = "docs/howto/tasks.md", make_user("ann")
+    add_module("celery", shared_task=lambda **_: lambda f: SimpleNamespace(delay=f))
+    add_module("shop")
+    add_module("shop.models", Order=type("Order", (), {}))
+    add_module("shop.tasks", **run_example(page, "# shop/tasks.py"))
+    names = run_example(page, "# shop/receivers.py")
+    order = SimpleNamespace(pk=7, is_shipped=True, customer=ann)
+    address = {"session_key": "order-7", "by": BY, "scope": services.user_scope(ann)}
+    make_session("order-7", owner=ann)
     claim = services.admit_turn(**address, client_id="c1", content="Where?", owner="me").claim
     for _ in range(2):
         with django_capture_on_commit_callbacks(execute=True):
             names["order_saved"](instance=order)
     finish_turn(claim=claim, status="complete", message={"role": "assistant", "content": "Soon."})
-    rows = services.read_history(**address).rows
+    [chat] = services.list_sessions(by=Actor.user(ann)).sessions
+    rows = services.read_history(session_key=chat.key, by=Actor.user(ann)).rows
     assert [row.text for row in rows] == ["Where?", "Soon.", "Your order 7 was shipped."]
 
 
@@ -298,10 +307,15 @@ def registry():
     registry.update(before)
 
 
-def test_a_subclass_restricts_operators(registry):
+def test_a_subclass_restricts_operators(registry, rf):
     run_example("docs/howto/roles.md", "class BranchSessionAdmin")
     assert isinstance(registry[Session], SessionAdmin)
     assert type(registry[Session]) is not SessionAdmin
+    make_session()  # without an owner, and so without a branch
+    request = rf.get("/")
+    request.user = make_user("olga", is_staff=True, is_superuser=True)
+    request.user.branch = None
+    assert [*registry[Session].get_queryset(request)] == []
 
 
 def test_a_subclass_extends_the_list_and_its_search(registry, rf):
@@ -325,7 +339,7 @@ def test_the_mixin_goes_into_the_admin_of_users(registry):
 def test_an_operator_trims_restores_and_holds():
     ann = make_user(pk=7)
     fill(ann, *["Hi"] * 50)
-    request = SimpleNamespace(user=make_user("olga"))
+    request = SimpleNamespace(user=make_user("olga", pk=8))
     run_example("docs/howto/removal.md", "restore_session", request=request)
     actions = AuditEntry.objects.order_by("pk").values_list("action", flat=True)
     assert [*actions] == ["trim", "restore", "hold"]

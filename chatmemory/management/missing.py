@@ -32,7 +32,8 @@ ROUTES = "chatmemory.routing.websocket_urlpatterns"
 # The lines are those of the README.
 RESPONDER = """\
 CHATMEMORY = {
-    "RESPONDER": "demo",  # the offline bot; or "openai:gpt-5", or "shop.bot.chain"
+    # The offline bot; or "openai:gpt-5" (extra models, and langchain-openai), or "shop.bot.chain"
+    "RESPONDER": "demo",
 }"""
 IMMEDIATE = """\
 # For SQLite, whose concurrent writers otherwise fail with "database is locked"

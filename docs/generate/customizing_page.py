@@ -169,7 +169,11 @@ Of the [client](../howto/client-js.md), which `client` of the element is.
 """
 
 CLIENT_EVENTS: Mapping[str, tuple[str, str]] = {
-    "change": ("", "one of the [properties](../howto/client-js.md#properties) has changed"),
+    "change": (
+        "",
+        "one of the [properties](../howto/client-js.md#properties) has changed; a streamed text "
+        "that grows emits only `text`, and its HTML only `block`",
+    ),
     "text": (
         "`key`, `piece`",
         "a streamed text has grown; `piece` is null if the whole text is new",

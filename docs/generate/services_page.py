@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-import textwrap
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -267,7 +266,6 @@ DOCUMENTED = ("chatmemory.services.", "chatmemory.access.", "chatmemory.models.p
 """The modules of the types that this page describes."""
 
 MAX_LINE_CHARS = 88
-MAX_TEXT_CHARS = 100
 
 
 class _Annotation(str):
@@ -310,9 +308,7 @@ def _function(name: str) -> str:
     function = exported_functions()[name]
     versions = [f"`{version}`" for version in (name, f"a{name}") if version in services.__all__]
     code = f"```python\n{_signature(name, function)}\n```"
-    return (
-        f"### {', '.join(versions)}\n\n{code}\n\n{_first_paragraph(function)}\n{_errors(function)}"
-    )
+    return f"### {', '.join(versions)}\n\n{code}\n\n{_docstring(function)}\n"
 
 
 def _signature(name: str, function: Callable[..., Any]) -> str:
@@ -355,7 +351,7 @@ def _field_types(kind: type) -> str:
 
 def _type(name: str, kind: type) -> str:
     mark = "" if name in services.__all__ else " (not exported)"
-    lines = [f"### `{name}`{mark}\n", _first_paragraph(kind)]
+    lines = [f"### `{name}`{mark}\n", _docstring(kind)]
     if is_dataclass(kind):
         columns = [f"`{field.name}: {field.type}`" for field in fields(kind)]
         lines.append(f"\nFields: {', '.join(columns)}.")
@@ -369,15 +365,8 @@ def _annotation(value: Any) -> str:
     return str(getattr(value, "__forward_arg__", value))
 
 
-def _errors(function: Callable[..., Any]) -> str:
-    """Return the sentence of the docstring that names the errors, as a paragraph."""
-    text = " ".join(inspect.cleandoc(function.__doc__ or "").partition("\n\n")[2].split())
-    found = re.search(r"Raises [^.]+\.", text)
-    return "" if found is None else f"\n{textwrap.fill(found[0], MAX_TEXT_CHARS)}\n"
-
-
-def _first_paragraph(documented: Any) -> str:
-    return inspect.cleandoc(documented.__doc__ or "").partition("\n\n")[0]
+def _docstring(documented: Any) -> str:
+    return inspect.cleandoc(documented.__doc__ or "")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
+from types import ModuleType
 
 import pytest
+from django.contrib.auth.models import AnonymousUser
 from django.db import connection
 from langchain_core._api import LangChainDeprecationWarning
 from langchain_core.chat_history import InMemoryChatMessageHistory
@@ -80,6 +83,28 @@ def test_the_chain_trims_what_the_model_reads():
     bot.invoke({"input": "Well?"}, config={"configurable": {"session_id": "talk", "owner": user}})
     assert [message.content for message in seen[0]] == ["short", "Ok", "Well?"]
     assert len(texts(user)) == 6
+
+
+def test_a_view_calls_the_chain(monkeypatch, rf):
+    bot = with_memory(
+        PROMPT | model("On its way."), input_messages_key="input", history_messages_key="history"
+    )
+    bots = ModuleType("shop.bots")
+    vars(bots)["bot"] = bot
+    monkeypatch.setitem(sys.modules, "shop", ModuleType("shop"))
+    monkeypatch.setitem(sys.modules, "shop.bots", bots)
+    ask = run_example(PAGE, "def ask(request, key)")["ask"]
+    ann = make_user("ann")
+
+    def answer(request, user):
+        request.user = user
+        return ask(request, "talk")
+
+    assert answer(rf.post("/", {"text": "Hi"}), AnonymousUser()).status_code == 302
+    assert answer(rf.get("/"), ann).status_code == 405
+    asked = answer(rf.post("/", {"text": "Where is it?"}), ann)
+    assert json.loads(asked.content) == {"reply": "On its way."}
+    assert texts(ann) == ["Where is it?", "On its way."]
 
 
 def test_the_table_of_langchain_is_moved_once():

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
+from types import ModuleType
 
 import pytest
+from django.conf import settings as django_settings
 from django.core.checks import ERROR, run_checks
 from django.http import HttpResponse
 from django.template import Context, Engine
@@ -15,6 +18,7 @@ from chatmemory import services
 from chatmemory.consumers.origins import origin_problem
 from chatmemory.services import Actor
 from tests.factories import make_messages, make_user
+from tests.servers import person_with_talk, start_servers
 from tests.test_examples import ROOT, run_example
 
 pytestmark = pytest.mark.django_db
@@ -73,6 +77,44 @@ def test_the_proxy_of_the_page_keeps_the_host_and_passes_websockets():
     [config] = re.findall(r"```js\n(// vite.config.js.*?)```", text, re.DOTALL)
     assert "changeOrigin" not in config
     assert '"/ws/": {target, ws: true}' in config
+
+
+def test_a_view_gives_the_user_and_the_csrf_cookie(settings, monkeypatch):
+    page, ann = "docs/howto/front-end.md", make_user("ann")
+    shop, views = ModuleType("shop"), ModuleType("shop.views")
+    vars(views).update(run_example(page, "# shop/views.py", __name__="shop.views"))
+    monkeypatch.setitem(sys.modules, "shop", shop)
+    monkeypatch.setitem(sys.modules, "shop.views", views)
+    names = run_example(page, "accounts/me/", path=path, urlpatterns=[])
+    settings.ROOT_URLCONF = tuple(names["urlpatterns"])
+    client = Client()
+    assert client.get("/accounts/me/").json() == {"person": None}
+    assert client.cookies["csrftoken"].value
+    client.force_login(ann)
+    assert client.get("/accounts/me/").json() == {"person": str(ann.pk)}
+
+
+person = person_with_talk
+serve = start_servers
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_front_end_signs_in_and_out(person, serve, launch, chromium):
+    text = (ROOT / "docs/howto/front-end.md").read_text()
+    [script] = re.findall(r"```js\n(// src/login.js.*?)```", text, re.DOTALL)
+    [server] = serve()
+    page = launch(chromium).new_page()
+    name = django_settings.SESSION_COOKIE_NAME
+    page.context.add_cookies([{"name": name, "value": person.cookie, "url": server.address}])
+    answer = {"body": script, "content_type": "text/javascript"}
+    page.route("**/login.js", lambda route: route.fulfill(**answer))
+    page.goto(f"{server.address}/chat/")  # sets the CSRF cookie
+    for function, address in {"signOut": "/", "signIn": "/accounts/login/?next=/"}.items():
+        page.evaluate(f'import("/login.js").then(({{{function}}}) => {{ {function}(); }})')
+        page.wait_for_url(f"{server.address}{address}")
+        page.goto(f"{server.address}/chat/")
+        page.wait_for_url(f"{server.address}/accounts/login/?next=/chat/")
 
 
 def test_the_login_of_the_package_and_your_own(settings):

@@ -10,19 +10,26 @@ from langchain.chat_models import init_chat_model
 
 from chatmemory.errors import ModelAccessDenied
 from chatmemory.responders.failures import kind_of
-from tests.factories import make_session, make_user
+from tests.factories import make_session, make_user, make_visitor
 from tests.test_examples import run_example
+
+pytestmark = pytest.mark.django_db
 
 PAGE = "docs/howto/your-models.md"
 
 
 @pytest.fixture
 def orders(shop, monkeypatch):
-    """Two customers, each with an order; the models are those of `shop.models`."""
+    """Two customers and two visitors with an order; the models are those of `shop.models`."""
     monkeypatch.setitem(sys.modules, "shop", ModuleType("shop"))
     monkeypatch.setitem(sys.modules, "shop.models", shop)
-    talks = [make_session("a", owner=make_user("ann")), make_session("b", owner=make_user("bob"))]
-    for talk, item in zip(talks, ("kettle", "cup"), strict=True):
+    talks = [
+        make_session("a", owner=make_user("ann")),
+        make_session("b", owner=make_user("bob")),
+        make_session("c", scope=make_visitor().actor.owner),
+        make_session("d", scope=make_visitor().actor.owner),
+    ]
+    for talk, item in zip(talks, ("kettle", "cup", "pot", "spoon"), strict=True):
         shop.Order.objects.create(chat=talk, item=item)
     return talks
 
@@ -32,8 +39,9 @@ def test_a_tool_reads_the_orders_of_its_person_alone(orders, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     bot_for = run_example(PAGE, "def my_orders")["bot_for"]
     # In this thread, which sees the rows of the test.
-    tools = [bot_for(talk).nodes["tools"].bound.tools_by_name["my_orders"] for talk in orders]
+    tools = [bot_for(talk).nodes["tools"].bound.tools_by_name["my_orders"] for talk in orders[:2]]
     assert [tool.invoke({}) for tool in tools] == ["kettle", "cup"]
+    assert ["tools" in bot_for(talk).nodes for talk in orders] == [True, True, False, False]
 
 
 async def test_a_generator_reads_the_orders_and_a_colleague_silences_it(orders, monkeypatch):
@@ -41,8 +49,9 @@ async def test_a_generator_reads_the_orders_and_a_colleague_silences_it(orders, 
     vars(plain).update(run_example(PAGE, "async def answer"))
     monkeypatch.setitem(sys.modules, "shop.plain_bot", plain)
     bot_for = run_example(PAGE, "wait_for_colleague")["bot_for"]
-    talk = orders[1]
+    talk, visit = orders[1:3]
     assert [piece async for piece in bot_for(talk)([], talk)] == ["You have ordered: cup."]
+    assert [piece async for piece in bot_for(visit)([], visit)] == ["Sign in to see your orders."]
     talk.metadata = {"human": True}
     assert [piece async for piece in bot_for(talk)([], talk)] == [
         "A colleague reads this and answers here."

@@ -74,7 +74,7 @@ class Hashed(ManifestStaticFilesStorage):
     """As docs/howto/deployment.md recommends."""
 
     support_js_module_import_aggregation = True
-    max_post_process_passes = 12
+    max_post_process_passes = 20
 
 
 @pytest.mark.slow

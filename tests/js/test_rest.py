@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async as db
 from django.conf import settings as django_settings
+from playwright.sync_api import expect
 
 from chatmemory import services
 from chatmemory.api import answers
@@ -370,26 +371,45 @@ USE_EXAMPLE = """async () => {
 }"""
 
 
+@pytest.fixture
+def open_page(person, serve, launch, chromium):
+    """A function that opens a page of the user, to whom /my-page.js is an example of the guide."""
+
+    def start(first, **changed):
+        page_text = (ROOT / "docs/howto/client-js.md").read_text(encoding="utf-8")
+        blocks = re.findall(r"^```js\n(.*?)^```", page_text, re.MULTILINE | re.DOTALL)
+        [found] = [block for block in blocks if first in block]
+        example = found.replace('"/chat/api/"', '"/api/"')  # the address in the tests' project
+        assert example != found
+        [server] = serve(**changed)
+        context = launch(chromium).new_context()
+        name = django_settings.SESSION_COOKIE_NAME
+        context.add_cookies([{"name": name, "value": person.cookie, "url": server.address}])
+        page = context.new_page()
+        page.route(
+            "**/my-page.js",
+            lambda route: route.fulfill(body=example, content_type="text/javascript"),
+        )
+        page.goto(f"{server.address}/chat/")  # its form to sign out sets the CSRF cookie
+        return page
+
+    return start
+
+
 @pytest.mark.browser
 @pytest.mark.slow
-def test_the_documented_example_works_in_a_page_with_the_cookies_of_its_user(
-    person, serve, launch, chromium
-):
-    page_text = (ROOT / "docs/howto/client-js.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```js\n(.*?)^```", page_text, re.MULTILINE | re.DOTALL)
-    [found] = [block for block in blocks if "RestClient" in block]
-    example = found.replace('"/chat/api/"', '"/api/"')  # the address in the project of the tests
-    assert example != found
-    [server] = serve()
-    browser = launch(chromium)
-    context = browser.new_context()
-    name = django_settings.SESSION_COOKIE_NAME
-    context.add_cookies([{"name": name, "value": person.cookie, "url": server.address}])
-    page = context.new_page()
-    page.route(
-        "**/my-page.js",
-        lambda route: route.fulfill(body=example, content_type="text/javascript"),
-    )
-    page.goto(f"{server.address}/chat/")  # its form to sign out sets the CSRF cookie
-    texts = page.evaluate(USE_EXAMPLE)
+def test_the_documented_example_works_in_a_page_with_the_cookies_of_its_user(open_page):
+    texts = open_page("ApiError").evaluate(USE_EXAMPLE)
     assert texts == ["Where is it?", "mine", "mine", ["My order", "mine"]]
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_first_example_shows_a_text_while_it_is_streamed(open_page):
+    page = open_page("new ChatMemoryClient", RESPONDER="tests.responders_for_tests.endless")
+    page.evaluate("""async () => {
+        document.body.append(document.createElement("pre"));
+        await import("/my-page.js");
+    }""")
+    shown = page.locator("pre").last
+    expect(shown).to_have_text(re.compile(r"^user: Hello\n(word ){30}"), use_inner_text=True)

@@ -12,7 +12,7 @@ from django.test.utils import override_settings
 from django.urls import include, path, reverse
 
 from chatmemory import services
-from chatmemory.models import Message
+from chatmemory.models import DatabaseNow, Message
 from chatmemory.services import Actor
 from tests.admin.visits import talk_of
 from tests.factories import BY, make_session, make_user
@@ -44,6 +44,14 @@ def test_a_task_writes_to_the_newest_chat_once():
     assert texts_of(chat) == ["Your order 7 was shipped."]
 
 
+def test_a_task_passes_over_an_archived_chat():
+    ann = make_user("ann")
+    chat = make_session(owner=ann)
+    closed = make_session("closed", owner=ann, archived_at=DatabaseNow())
+    run_example(PAGE, "# shop/tasks.py")["announce_shipping"](SimpleNamespace(pk=7, customer=ann))
+    assert (texts_of(chat), texts_of(closed)) == (["Your order 7 was shipped."], [])
+
+
 def test_a_task_opens_a_chat_for_a_customer_without_one():
     ann = make_user("ann")
     run_example(PAGE, "# shop/tasks.py")["announce_shipping"](SimpleNamespace(pk=7, customer=ann))
@@ -67,7 +75,7 @@ def test_a_site_of_the_project_has_the_pages_of_chatmemory(client):
 
 def test_a_colleague_answers_in_place_of_the_bot():
     names = run_example(PAGE, "# shop/handoff.py")
-    session = make_session(owner=make_user("ann"))
+    session = make_session(owner=make_user("ann"), metadata={"group": "gold"})
 
     async def reply():
         return [text async for text in names["wait_for_colleague"]([], session)]
@@ -75,6 +83,8 @@ def test_a_colleague_answers_in_place_of_the_bot():
     assert async_to_sync(reply)() == ["A colleague will answer here."]
     names["hand_over"](session, BY)
     session.refresh_from_db()
-    assert session.metadata == {"handed_over": True}
-    names["answer_as_colleague"](session, "It comes on Monday.", make_user("olga"))
-    assert texts_of(session) == ["It comes on Monday."]
+    assert session.metadata == {"group": "gold", "handed_over": True}
+    olga = make_user("olga")
+    names["answer_as_colleague"](session, "It comes on Monday.", olga)
+    row = Message.stored.get(session=session)
+    assert (row.text, row.author) == ("It comes on Monday.", f"operator:{olga.pk}")
