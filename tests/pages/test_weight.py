@@ -35,5 +35,6 @@ def test_script_and_style_of_the_chat_page_are_small():
     assert {"chats.js", "marks.js"} <= names
     assert {"chatmemory-rest.js", "menu.css", "drawer.js", "reply.js"}.isdisjoint(names)
     content = b"".join(file.read_bytes() for file in files)
-    assert len(content) <= MAX_BYTES
-    assert len(gzip.compress(content)) <= MAX_GZIPPED_BYTES
+    size, gzipped = len(content), len(gzip.compress(content))  # assert would print the content
+    assert size <= MAX_BYTES
+    assert gzipped <= MAX_GZIPPED_BYTES

@@ -1,16 +1,15 @@
 // The client of the protocol `chatmemory.v1` for browsers: a session as data, without a user
-// interface. It reconnects by itself, and keeps unacknowledged messages in the tab's storage.
+// interface. It reconnects, and keeps unacknowledged messages in the tab's storage.
 //
 //   const client = new ChatMemoryClient(`/ws/chat/${crypto.randomUUID()}/`, {create: true});
 //   const show = () => draw(client.rows, client.streams, client.outbox);
-//   client.addEventListener("change", show);
-//   client.addEventListener("text", show);
+//   for (const name of ["change", "text"]) client.addEventListener(name, show);
 //   client.connect();
 //   client.send("Hello");
 //
 // Events: `state` (the connection), `change` (rows, session, outbox, activity, a new streamed
-// text), `text` (a streamed text; detail: {key, piece}, piece null if the whole text is new), `block`
-// (its HTML has grown; detail: {key}), `reset`, `synced`.
+// text), `text` (a streamed text; detail: {key, piece}, piece null if all is new), `block` (its HTML
+// has grown; detail: {key}), `reset`, `synced`.
 
 import {CLOSE_NOT_FOUND, MAX_FETCH, PROTOCOL_VERSION} from "../shared/constants.js";
 import {Connection} from "./connection.js";

@@ -53,7 +53,7 @@ export function codeFrame(language) {
 }
 
 /**
- * Show the code of a frame, without a change of what is selected in it.
+ * Show the code of a frame; what is selected in it stays so.
  *
  * @param {HTMLElement} frame
  * @param {string} code
@@ -65,7 +65,7 @@ export function setCode(frame, code) {
 }
 
 /**
- * Give a frame the content of the finished one. It stays, with its place, its focus and its buttons.
+ * Give a frame the content of the finished one; it keeps its place, focus and buttons.
  *
  * @param {HTMLElement} frame
  * @param {Element} finished

@@ -397,7 +397,7 @@ export class ChatView {
       (entry) =>
         entry.state === "failed" &&
         entry.replaces == null &&
-        !entry.content && // the box takes only text
+        !entry.content &&
         !stored.has(entry.client_id) && // its answer was lost
         (entry.code === "refused" || client.create) &&
         !this.#left.has(entry),
