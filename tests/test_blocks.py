@@ -246,6 +246,13 @@ def test_each_block_is_run_or_states_why_not(page):
     assert [(text, found) for text, found in ways if len(found) != 1] == []
 
 
+def test_each_path_in_a_reason_exists():
+    reasons = [block.reason for page in PAGES for block in blocks(page)]
+    paths = re.findall(r"\b(?:tests|project)/[\w/]+(?:\.py)?", " ".join(reasons))
+    assert len(paths) >= 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
 @pytest.mark.parametrize(("page", "piece"), TESTED)
 def test_a_file_of_tests_names_the_page_and_the_text(page, piece):
     text = (ROOT / "tests" / TESTED[page, piece]).read_text()
