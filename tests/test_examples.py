@@ -96,6 +96,12 @@ def test_readme_appends_and_reads_a_page(capsys):
         assert capsys.readouterr().out == "['Where is it?']\n"
 
 
+async def test_readme_echoes():
+    echo = run_example("README.md", "async def echo")["echo"]
+    pieces = [piece async for piece in echo(make_messages("Hi"), None)]
+    assert "".join(pieces) == "You said: Hi"
+
+
 def test_a_receiver_defers_a_message_during_a_reply(
     monkeypatch, django_capture_on_commit_callbacks
 ):
@@ -381,10 +387,13 @@ def test_erasures_are_replayed(settings, tmp_path):
         ("docs/howto/retention.md", '"RETENTION"'),
         ("docs/howto/erasure.md", '"ERASURE_LIST"'),
         ("docs/howto/audit.md", '"AUDIT_KEY"'),
+        ("docs/howto/model.md", '"INSTRUCTIONS"'),
+        ("docs/reference/api-authentication.md", '"API_AUTHENTICATION"'),
     ],
 )
 def test_the_settings_of_a_page_pass_the_checks(page, first, settings, monkeypatch):
     monkeypatch.setenv("AUDIT_KEY", "a key")
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
     settings.CHATMEMORY = run_example(page, first, os=os)["CHATMEMORY"]
     assert [message for message in run_checks() if message.level >= ERROR] == []
 
@@ -412,6 +421,7 @@ def test_the_documented_forms_can_be_imported(number, tmp_path):
 def test_the_documented_adapter_passes_the_contract(tmp_path):
     text = (ROOT / "docs/reasons/contract.md").read_text()
     files = dict(re.findall(r"^```python\n# (\S+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    assert len(files) == text.count("```python")
     for name, content in {**files, "shop/memory.py": SHOP_MEMORY}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = (ROOT / "docs/howto/removing.md").read_text()
-COMMANDS = re.findall(r"^python (manage.py .*)$", PAGE, re.MULTILINE)
+from tests.blocks import ROOT, blocks
+
+COMMANDS = [
+    line.removeprefix("python ")
+    for block in blocks("docs/howto/removing.md")
+    for line in block.commands
+]
 
 WITHOUT = """
 from django.urls import path

@@ -8,6 +8,7 @@ from django.urls import Resolver404, include, path, resolve
 from drf_spectacular.generators import SchemaGenerator
 
 from tests.api.calls import JSON, problem
+from tests.test_examples import run_example
 
 pytestmark = [pytest.mark.django_db, pytest.mark.regression]
 
@@ -58,6 +59,13 @@ def test_a_write_without_the_last_slash_is_not_redirected(api, talk):
 def test_a_project_can_answer_all_other_urls_in_the_same_way(api):
     assert problem(api.get("/api/other/"))[:2] == (404, "not_found")
     assert api.get("/api/docs/").status_code == 200
+
+
+def test_the_urls_of_the_page_answer_all_others(settings):
+    names = run_example("docs/reference/api.md", "Unknown.as_view()")
+    settings.ROOT_URLCONF = tuple(names["urlpatterns"])
+    assert problem(Client().get("/chat/api/other/"))[:2] == (404, "not_found")
+    assert Client().get("/chat/api/health/").status_code == 200
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import yaml
 
 from chatmemory import services
 from chatmemory.models import AuditEntry
+from tests.blocks import block_with
 from tests.factories import TALK, make_session
 from tests.handbook.reading import check_command
 from tests.management.commanding import run
@@ -47,6 +48,12 @@ def test_daily_jobs(chapter, sign_in, tmp_path):
     check_jobs(jobs, disk)
     check_units(chapter, tmp_path, times)
     check_cron_job(chapter.file("yaml"), times)
+
+
+def test_the_small_setup_runs_the_jobs_of_the_day():
+    line = block_with("docs/start/small-setup.md", "15 3 * * *").text
+    assert re.match(rf"{FIELDS}  /srv/example/manage ", line)
+    assert check_command(line) == "chatmemory_maintain"
 
 
 def make_head(chapter, disk):

@@ -17,6 +17,7 @@ from django.urls import include, path
 from chatmemory import services
 from chatmemory.consumers.origins import origin_problem
 from chatmemory.services import Actor
+from tests.blocks import block_with
 from tests.factories import make_messages, make_user
 from tests.servers import person_with_talk, start_servers
 from tests.test_examples import ROOT, run_example
@@ -145,10 +146,9 @@ def test_the_settings_of_an_embed_pass_the_checks(settings):
 
 
 def test_a_view_shows_the_history_of_its_person(settings, tmp_path):
-    template = re.search(r"```html\n(.*?)```", (ROOT / HISTORY).read_text(), re.DOTALL)
-    assert template
+    template = block_with(HISTORY, "{% for message in messages %}").text
     (tmp_path / "shop").mkdir()
-    (tmp_path / "shop/chat.html").write_text(template[1])
+    (tmp_path / "shop/chat.html").write_text(template)
     (tmp_path / "shop/chats.html").write_text("{% for c in chats %}{{ c.key }}{% endfor %}")
     settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
     names = run_example(HISTORY, "def chats(request)", __name__="views_of_the_shop")
@@ -172,5 +172,5 @@ def test_a_view_shows_the_history_of_its_person(settings, tmp_path):
     client.force_login(make_user())
     assert client.get("/mine/talk/").status_code == 404
     long = {"html": None, "text": "<i>", "role": "assistant"}
-    shown = Engine().from_string(template[1]).render(Context({"messages": [long]}))
+    shown = Engine().from_string(template).render(Context({"messages": [long]}))
     assert "&lt;i&gt;" in shown

@@ -58,6 +58,12 @@ async def test_a_generator_reads_the_orders_and_a_colleague_silences_it(orders, 
     ]
 
 
+def test_a_model_has_the_options_of_the_page(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    model = run_example("docs/howto/model.md", "max_retries=1")["model"]
+    assert (model.request_timeout, model.max_retries) == (30, 1)
+
+
 def test_a_missing_key_is_access_denied(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(Exception, match="Missing credentials") as caught:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.howto_operations.pages import ROOT
+from tests.blocks import ROOT
 
 START = "from project.settings import *\nfrom project.settings import INSTALLED_APPS\n"
 

@@ -12,9 +12,9 @@ from django.utils.module_loading import import_string
 
 from chatmemory import services
 from chatmemory.models import Message
+from tests.blocks import block_with
 from tests.factories import BY, make_messages
 from tests.howto_operations.checking import check
-from tests.howto_operations.pages import block_with
 from tests.pooling import through_pgbouncer
 from tests.test_examples import run_example
 
@@ -52,7 +52,7 @@ def test_the_middleware_of_the_page_of_erasures_exists():
 @pytest.mark.slow
 def test_the_settings_of_tokens_pass_the_checks(tmp_path):
     """Of docs/howto/running.md."""
-    text = block_with("running", '"VALID_LOGINS"').text
+    text = block_with("docs/howto/running.md", '"VALID_LOGINS"').text
     app = 'INSTALLED_APPS = [*INSTALLED_APPS, "rest_framework.authtoken"]\n'
     assert check(tmp_path, app + text) == ""
 
@@ -69,7 +69,7 @@ POOLER = {
 @pytest.mark.django_db(transaction=True)
 def test_a_session_is_written_through_the_pooler(postgresql, tmp_path):
     """Of docs/howto/scaling-out.md."""
-    text = block_with("scaling-out", "pool_mode").text
+    text = block_with("docs/howto/scaling-out.md", "pool_mode").text
     for old, new in POOLER.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)

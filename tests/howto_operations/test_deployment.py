@@ -26,10 +26,10 @@ from django.core.management import get_commands
 from chatmemory import services
 from chatmemory.models import Message
 from tests import servers
+from tests.blocks import MANAGE, ROOT, block_with
 from tests.conftest import database_environment, missing
 from tests.factories import BY, make_session
 from tests.howto_operations.checking import check
-from tests.howto_operations.pages import MANAGE, ROOT, block_with
 from tests.management.commanding import run
 from tests.proxies import CONFIG, FILES
 from tests.servers import (
@@ -49,7 +49,7 @@ serve = start_servers
 
 
 def unit():
-    return block_with("deployment", "LimitNOFILE").text
+    return block_with("docs/howto/deployment.md", "LimitNOFILE").text
 
 
 def parsed(text):
@@ -75,12 +75,12 @@ def test_the_unit_is_valid_and_waits_for_the_drain(tmp_path):
     assert int(service["TimeoutStopSec"]) >= drain + 12
     assert "KillSignal" not in service  # SIGTERM
     assert int(re.search(r"graceful-shutdown (\d+)", service["ExecStart"])[1]) >= drain + 12
-    enabled = block_with("deployment", "systemctl enable").text.split()[3:]
+    enabled = block_with("docs/howto/deployment.md", "systemctl enable").text.split()[3:]
     assert {found.replace("8001", "").replace("8002", "") for found in enabled} == {"example@"}
 
 
 def test_the_secrets_of_the_page_are_long_and_random():
-    command = block_with("deployment", "token_hex").text
+    command = block_with("docs/howto/deployment.md", "token_hex").text
     printed = [subprocess.check_output(command, shell=True, text=True) for _ in range(2)]  # noqa: S602  # our own page
     assert [len(text.strip()) for text in printed] == [64, 64]
     assert printed[0] != printed[1]
@@ -93,7 +93,7 @@ def test_the_commands_before_the_first_start_run(settings, tmp_path, monkeypatch
     monkeypatch.setenv("DJANGO_SUPERUSER_PASSWORD", "white-tea-4711")
     answers = {"createsuperuser": ["--noinput", "--username=olga", "--email=olga@example.com"]}
     start = "/srv/example/manage "
-    for line in block_with("deployment", f"{start}migrate").commands:
+    for line in block_with("docs/howto/deployment.md", "/srv/example/manage migrate").commands:
         name, *args = shlex.split(line.removeprefix(start))
         assert run(name, *args, *answers.get(name, []))[0] == 0, line
     assert (tmp_path / "chatmemory/admin/admin.css").exists()
@@ -111,7 +111,7 @@ def test_the_runner_of_the_page_exists():
 def test_the_settings_pass_the_checks_of_a_deployment(tmp_path):
     (tmp_path / "mysite").mkdir()
     (tmp_path / "mysite/bot.py").write_text("async def answer(messages, session):\n    yield 'a'\n")
-    text = block_with("deployment", "SECURE_PROXY_SSL_HEADER").text
+    text = block_with("docs/howto/deployment.md", "SECURE_PROXY_SSL_HEADER").text
     named = re.findall(r'os.environ\["(\w+)"\]', text)
     env = dict.fromkeys(named, "a-text-of-50-characters!" * 3)
     env["REDIS_URL"] = "redis://127.0.0.1:1/0"
@@ -120,7 +120,9 @@ def test_the_settings_pass_the_checks_of_a_deployment(tmp_path):
     assert found == {"security.W005", "security.W021"}, report  # the page names them
     without = text.replace("SECURE_SSL_REDIRECT = True\n", "")
     assert "security.W008" in check(tmp_path, without, "--deploy", **env)
-    assert block_with("deployment", "check --deploy").text.startswith(f"{MANAGE}check --deploy")
+    assert block_with("docs/howto/deployment.md", "check --deploy").text.startswith(
+        f"{MANAGE}check --deploy"
+    )
 
 
 @pytest.fixture
@@ -141,7 +143,7 @@ def certificate(tmp_path):
 
 def page_of_nginx(ports, http, https, certificate):
     """Return the configuration of the page with the ports and files of the test."""
-    text = block_with("deployment", "proxy_pass").text
+    text = block_with("docs/howto/deployment.md", "proxy_pass").text
     key, chain = certificate
     replaced = {
         "listen 80;": f"listen 127.0.0.1:{http};",
@@ -314,7 +316,7 @@ def test_a_runner_answers_a_waiting_turn_and_drains():
     make_session()
     address = {"session_key": "talk", "scope": "server", "by": BY}
     services.admit_turn(**address, client_id="c1", content="Hi")
-    line = block_with("running", "chatmemory_runner").text.partition("#")[0]
+    line = block_with("docs/howto/running.md", "chatmemory_runner").text.partition("#")[0]
     process = subprocess.Popen(  # noqa: S603  # our own page
         [sys.executable, *line.split()[1:]],
         cwd=ROOT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging.config
 import os
+import re
 import shutil
 import subprocess
 from contextlib import contextmanager
@@ -15,9 +16,9 @@ from pytest_django.live_server_helper import LiveServer
 
 from chatmemory import services, signals
 from chatmemory.services.turns.progress import finish_turn
+from tests.blocks import block_with
 from tests.conftest import missing
 from tests.factories import BY, make_session
-from tests.howto_operations.pages import block_with
 from tests.test_examples import run_example
 
 PAGE = "docs/howto/monitoring.md"
@@ -62,7 +63,8 @@ def test_the_log_has_a_line_for_each_turn(capsys):
         before.manager._clear_cache()
     [line] = [line for line in capsys.readouterr().err.splitlines() if "chatmemory.turns" in line]
     assert "status=failed error=model_timeout" in line
-    assert "waited_seconds=" in line
+    example = block_with("docs/howto/signals.md", "waited_seconds=").text
+    assert re.findall(r" (\w+)=", line.partition(" turn=")[2]) == re.findall(r" (\w+)=", example)
 
 
 @pytest.mark.slow
@@ -100,7 +102,7 @@ def closing_server(server):
 
 def answer_to_curl(site, url, token):
     """Run the command of the page that asks this site, with a server of the test."""
-    command = block_with("monitoring", f"{site}/chat/api/health/").text.strip()
+    command = block_with("docs/howto/monitoring.md", f"{site}/chat/api/health/").text.strip()
     done = subprocess.run(  # noqa: S602  # our own page
         command.replace(f"{site}/chat", url),
         shell=True,

@@ -14,8 +14,8 @@ from django.core.management import call_command
 from chatmemory import formats, services
 from chatmemory.models import Session
 from chatmemory.services import Actor, user_scope
+from tests.blocks import MANAGE, block_with
 from tests.factories import BY, make_messages, make_user
-from tests.howto_operations.pages import MANAGE, block_with
 from tests.test_examples import run_example
 
 pytestmark = pytest.mark.django_db
@@ -27,7 +27,7 @@ PAGE = "docs/howto/warehouse.md"
 def export(tmp_path):
     """Run the command as the page does; return its output and the lines of its new files."""
     command = run_example(PAGE, "class Command")["Command"]()
-    line = block_with("warehouse", "export_changes /srv").text.removeprefix(MANAGE)
+    line = block_with("docs/howto/warehouse.md", "export_changes /srv").text.removeprefix(MANAGE)
     name, folder = shlex.split(line)
     assert (name, folder) == ("export_changes", "/srv/warehouse")
     seen: set[Path] = set()
@@ -129,7 +129,9 @@ def test_a_run_reads_more_than_a_chunk(tmp_path):
     for number in range(5):
         talk(ann, f"k{number}", "one")
     names: dict[str, Any] = {}
-    text = block_with("warehouse", "class Command").text.replace("CHUNK = 1_000", "CHUNK = 2")
+    text = block_with("docs/howto/warehouse.md", "class Command").text.replace(
+        "CHUNK = 1_000", "CHUNK = 2"
+    )
     exec(compile(text, PAGE, "exec"), names)  # noqa: S102  # our own page
     for expected in (3, 0):
         call_command(names["Command"](), str(tmp_path), stdout=StringIO())
@@ -152,10 +154,12 @@ def test_a_spreadsheet_gets_csv(export, tmp_path):
 def test_the_transfer_page_shows_what_an_export_writes(piece, format, tmp_path):
     """Of docs/howto/transfer.md: the example of `jsonl`, in the other formats."""
     file = tmp_path / "ann.jsonl"
-    file.write_text(block_with("transfer", '"type":"session"').text)
+    file.write_text(block_with("docs/howto/transfer.md", '"type":"session"').text)
     make_user("ann")
     call_command("chatmemory_import", str(file), owner="ann", by="olga", reason="test")
     text = "".join(formats.export_sessions(Session.objects.all(), format=format))
     assert (
-        text.lstrip("\ufeff").replace("\r\n", "\n").startswith(block_with("transfer", piece).text)
+        text.lstrip("\ufeff")
+        .replace("\r\n", "\n")
+        .startswith(block_with("docs/howto/transfer.md", piece).text)
     )

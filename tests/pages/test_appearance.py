@@ -11,6 +11,7 @@ import pytest
 from django.template.loader import render_to_string
 from playwright.sync_api import BrowserContext, ConsoleMessage, Page, expect
 
+from tests.blocks import block_with
 from tests.browsers import TIMEOUT_MS, open_account
 from tests.pages.scenes import TALK, catalog_of, open_chat, session_page
 from tests.pages.test_chat_js import FILES, row, running
@@ -36,6 +37,21 @@ def test_the_documented_properties_are_those_of_the_stylesheets():
     assert len(documented) == len(set(documented))
     assert set(documented) == used
     assert set(defined) == used - {"--cm-inset", "--cm-panel-inset", "--cm-layer"}
+
+
+@pytest.mark.parametrize(
+    ("page", "piece"),
+    [
+        ("docs/howto/appearance.md", "--cm-user-bubble"),
+        ("docs/howto/widget.md", "--cm-panel-inset"),
+    ],
+)
+def test_the_stylesheet_of_a_page_sets_properties_that_are_used(page, piece):
+    css = block_with(page, piece).text
+    names = re.findall(r"(--[\w-]+):", css)
+    assert len(names) >= 5
+    assert [name for name in names if f"var({name}" not in STYLES] == []
+    assert css.count("{") == css.count("}")
 
 
 def test_the_documented_blocks_are_those_of_the_template():
@@ -215,7 +231,8 @@ def test_without_storage_the_choice_lasts_as_long_as_the_page(tab):
 @pytest.mark.browser
 @pytest.mark.slow
 def test_a_stylesheet_of_the_project_decides(tab):
-    css = ":root { color-scheme: dark; --cm-text: rgb(1, 2, 3); }"
+    example = block_with("docs/howto/appearance.md", ":root { color-scheme: dark; }").text
+    css = example + ":root { --cm-text: rgb(1, 2, 3); }"
     open_chat(tab, css=css)
     open_account(tab).get_by_label("Appearance").select_option("light")
     assert tab.evaluate(SCHEME) == "dark"
@@ -263,6 +280,12 @@ def test_the_stylesheet_and_the_logo_of_a_project_are_on_each_page(project, temp
     assert "<b>My logo</b>" in html
 
 
+def test_a_project_can_omit_the_switch_of_the_scheme(project):
+    base = block_with("docs/howto/appearance.md", "block scheme").text
+    (project / "templates" / "chatmemory" / "base.html").write_text(base)
+    assert 'class="cm-scheme"' not in session_page()
+
+
 def write_catalog(path: Path, texts: Mapping[str, str]) -> None:
     """Write a compiled catalog, as `compilemessages` does."""
     pairs = sorted({"": "Content-Type: text/plain; charset=UTF-8\n", **texts}.items())
@@ -278,10 +301,13 @@ def write_catalog(path: Path, texts: Mapping[str, str]) -> None:
 
 
 def test_a_catalog_of_the_project_changes_words_of_any_language(project):
+    text = block_with("docs/howto/appearance.md", 'msgstr "Robin"').text
+    example = dict(re.findall(r'^msgid "(.+)"\nmsgstr "(.+)"$', text, re.MULTILINE))
     for domain in ("django", "djangojs"):
         path = project / "locale" / "en" / "LC_MESSAGES" / f"{domain}.mo"
-        write_catalog(path, {"New chat": "Ask Robin", "Send": "Ask"})
+        write_catalog(path, {"New chat": "Ask Robin", "Send": "Ask", **example})
     html = session_page()
     assert "Ask Robin" in html
     assert "/chat/~words/en.js?" in html
     assert '"Send": "Ask"' in catalog_of("en")
+    assert '"Assistant": "Robin"' in catalog_of("en")

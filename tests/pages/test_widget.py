@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import ConsoleMessage, Locator, Page, Route, expect
 
 from tests.admin.screens import axe
+from tests.blocks import block_with
 from tests.browsers import TIMEOUT_MS, Chat
 from tests.pages.test_chat_js import FILES, SITE, ScriptedServer, replied, row, running
 
@@ -242,6 +243,16 @@ def test_the_menu_of_an_inline_widget_covers_no_message(host):
     assert first
     assert above
     assert first["y"] >= above["y"] + above["height"]
+
+
+def test_a_page_sends_a_message_when_the_element_is_ready(host):
+    host.add_init_script(
+        'history.replaceState(null, "", "#delivery");'
+        + block_with("docs/howto/widget.md", "chatmemory:ready").text
+    )
+    script = serve(host, HOST_PAGE, HOST_CSS)
+    script.welcome()
+    assert script.wait_for("send")["text"] == "What does delivery cost?"
 
 
 def test_a_draft_in_a_widget_survives_a_reload(host):

@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 import pytest
 from django.test import override_settings
 
+from chatmemory import services
 from chatmemory.rendering import budget, rows
 from chatmemory.rendering import markdown as module
 from chatmemory.rendering.budget import Share
 from chatmemory.rendering.rows import RowRenderer, html_of, is_markdown
 from chatmemory.rendering.text import MAX_MARKDOWN_CHARS
+from tests.factories import make_messages, make_user
+from tests.test_examples import run_example
 
 
 @dataclass(frozen=True)
@@ -101,3 +104,14 @@ def test_only_replies_with_markup_are_markdown():
     assert not is_markdown(Row("a"))
     assert not is_markdown(Row("*a*", role="user"))
     assert not is_markdown(Row("*a*" * MAX_MARKDOWN_CHARS))
+
+
+def test_the_examples_of_the_page_render_a_text_and_a_page_of_rows(db):
+    page, user = "docs/howto/rendering.md", make_user()
+    names = run_example(page, 'prefix="answer-"', text="It is **here**.")
+    assert names["html"] == "<p>It is <strong>here</strong>.</p>\n"
+    talk = {"session_key": "talk", "by": services.Actor.user(user)}
+    services.append_messages(**talk, messages=make_messages("<b>Hi</b>", "**Yo**"), create=True)
+    given = {"services": services, "key": "talk", "actor": talk["by"]}
+    shown = run_example(page, "RowRenderer(page.head)", **given)["shown"]
+    assert shown[1] == "<p><strong>Yo</strong></p>\n"

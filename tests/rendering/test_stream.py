@@ -13,6 +13,7 @@ from chatmemory.rendering.blocks import Block, BlockSplitter
 from chatmemory.rendering.budget import Share
 from chatmemory.rendering.markdown import _ENDED_LINE, MarkdownStream, markdown
 from tests.rendering.events import events
+from tests.test_examples import run_example
 
 FORMULA = "$$\na\n\n# b\n\nc\n$$"
 PARTS = (
@@ -201,3 +202,16 @@ def test_each_line_is_split_once(monkeypatch):
     lines = [f"- item {number}\n" for number in range(500)]
     streamed("".join(lines))
     assert fed == lines
+
+
+def test_the_example_of_the_page_shows_a_growing_reply():
+    shown = []
+    names = run_example(
+        "docs/howto/rendering.md",
+        "stream.feed(piece)",
+        MarkdownStream=MarkdownStream,
+        pieces=["# One\n\nTw", "o\n\nThr", "ee"],
+        show=lambda html, rest: shown.append((html.count("<p>"), rest)),
+    )
+    assert names["html"] == markdown("# One\n\nTwo\n\nThree")
+    assert shown == [(0, "Tw"), (1, "Thr"), (1, "Three")]

@@ -49,6 +49,12 @@ def test_the_sessions_with_exactly_this_text_are_listed(ann):
     assert len(keys(ann)) == 7
 
 
+def test_the_example_of_the_documentation_lists_a_team(ann):
+    fill(ann, a="gold", b="silver")
+    page = run_example("docs/howto/new-sessions.md", 'metadata={"team": "gold"}', user=ann)["page"]
+    assert [session.key for session in page.sessions] == ["a"]
+
+
 def test_several_keys_are_all_required_and_no_key_is_a_look_up(ann):
     fill(ann, a="gold", b="gold", c="silver")
     assert keys(ann, team="gold", contains="b") == ["b"]

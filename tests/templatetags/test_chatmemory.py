@@ -12,6 +12,7 @@ from django.utils import translation
 
 from chatmemory.access.visitors import COOKIE
 from chatmemory.errors import NotFound
+from tests.blocks import block_with
 
 KEY = "0b6f3b0c-9d2f-4c39-8d0c-6f3a0c2b1e4d"
 SCRIPT = '<script type="module" src="/static/chatmemory/element/chat.js"></script>\n'
@@ -157,3 +158,14 @@ def test_an_impossible_key_is_refused(key):
 def test_a_context_without_request_is_refused():
     with pytest.raises(ImproperlyConfigured, match=r"context_processors\.request"):
         drawn(request=None)
+
+
+@pytest.mark.parametrize(("piece", "count"), [("session_key=key", 2), ("chatmemory_words", 0)])
+def test_the_examples_of_the_page_are_drawn(piece, count):
+    request = RequestFactory().get("/shop/")
+    request.user = AnonymousUser()
+    template = Template(block_with("docs/howto/widget.md", piece).text)
+    with translation.override("de"):  # English needs no words
+        text = template.render(Context({"request": request, "key": KEY}))
+    assert text.count("<chat-memory ") == count
+    assert "/~words/de.js?" in text

@@ -13,6 +13,7 @@ import pytest
 from django.conf import settings
 
 from chatmemory.errors import BadInput
+from tests.blocks import block_with
 from tests.programs.recall.dialogues import read_dialogues
 
 TALKS = [
@@ -80,8 +81,7 @@ def test_the_window_contains_every_fact_before_and_after_the_kill(file):
 @pytest.mark.long
 @pytest.mark.regression
 def test_the_documented_dialogue_of_one_turn_is_replayed(file):
-    page = (settings.BASE_DIR / "docs/reasons/recall.md").read_text()
-    file.write_text(page.partition("```json\n")[2].partition("```")[0])
+    file.write_text(block_with("docs/reasons/recall.md", "I fly to Concord").text)
     run = recall(file)
     assert run.returncode == 0, run.stderr
     assert "1 dialogues, 1 turns sent and 1 facts asked for" in run.stdout

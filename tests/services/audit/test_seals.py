@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
 from django.db.models import F
@@ -21,6 +20,7 @@ from chatmemory.models import AuditEntry, AuditSeal
 from chatmemory.services.audit import seals
 from chatmemory.services.audit.macs import mac_of
 from chatmemory.services.audit.seals import audit_state, seal_audit, verify_audit
+from tests.blocks import block_with
 from tests.locking import concurrently, second_connection, thread
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -564,11 +564,11 @@ def test_the_command_reports_a_database_error(capsys):
 
 @commits
 def test_the_triggers_in_the_documentation_refuse_changes():
-    sql = dict(zip(("postgresql", "mysql", "sqlite"), _blocks_of_sql(), strict=False))
-    triggers = re.findall(r"^CREATE TRIGGER (\w+).* ON (\w+)", sql[connection.vendor], re.MULTILINE)
+    sql = block_with("docs/howto/audit.md", TRIGGERS[connection.vendor]).text
+    triggers = re.findall(r"^CREATE TRIGGER (\w+).* ON (\w+)", sql, re.MULTILINE)
     with connection.cursor() as cursor:
         try:
-            for statement in _statements(sql[connection.vendor]):
+            for statement in _statements(sql):
                 cursor.execute(statement)
             [row] = sealed(1)
             for change in (entry(row).delete, seal(1).delete, lambda: seal(1).update(digest="")):
@@ -584,9 +584,23 @@ def test_the_triggers_in_the_documentation_refuse_changes():
     assert len(triggers) == (2 if connection.vendor == "postgresql" else 4)
 
 
-def _blocks_of_sql() -> list[str]:
-    text = (settings.BASE_DIR / "docs/howto/audit.md").read_text()
-    return re.findall(r"^```sql\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+TRIGGERS = {"postgresql": "CREATE FUNCTION", "mysql": "SIGNAL SQLSTATE", "sqlite": "SELECT RAISE"}
+"""A text of the page's SQL for each database."""
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="only for PostgreSQL")
+def test_the_role_in_the_documentation_can_only_insert():
+    grants = block_with("docs/howto/audit.md", "GRANT SELECT").text
+    [row] = sealed(1)
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE ROLE chatmemory_test_app")  # until the rollback
+        cursor.execute(grants.replace(" app;", " chatmemory_test_app;"))
+        cursor.execute("SET LOCAL ROLE chatmemory_test_app")
+        sealed(1)
+        for change in (entry(row).delete, seal(1).delete, lambda: seal(1).update(digest="")):
+            with pytest.raises(DatabaseError, match="permission denied"), transaction.atomic():
+                change()
+        cursor.execute("RESET ROLE")
 
 
 def _statements(sql: str) -> list[str]:

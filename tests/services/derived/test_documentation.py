@@ -23,7 +23,7 @@ from tests.shop.apps import ShopConfig
 pytestmark = pytest.mark.django_db
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/howto/own-tables.md").read_text()
-FILES = dict(re.findall(r"```python\n# shop/(\w+)\.py[^\n]*\n(.*?)```", PAGE, re.DOTALL))
+FILES = dict(re.findall(r"```python\n# (shop/\w+\.py)[^\n]*\n(.*?)```", PAGE, re.DOTALL))
 
 
 @pytest.fixture(autouse=True)
@@ -36,14 +36,14 @@ def _own_registry(shop, monkeypatch):
 
 
 def run(name):
-    names = {"__name__": f"tests.shop.{name}"}
+    names = {"__name__": f"tests.{name.removesuffix('.py').replace('/', '.')}"}
     exec(FILES[name], names)  # noqa: S102  # our own page
     return names
 
 
 def test_orders_are_erased_with_their_chat(monkeypatch):
-    order = run("models")["Order"]
-    config = run("apps")["ShopConfig"]
+    order = run("shop/models.py")["Order"]
+    config = run("shop/apps.py")["ShopConfig"]
     monkeypatch.setattr(config, "get_model", lambda self, name: order)
     config.ready(object.__new__(config))
     order.objects.create(chat=make_session(), item="kettle")
@@ -66,7 +66,7 @@ def test_the_app_starts_with_the_project():
 
 
 def test_a_summary_is_stored_unless_a_message_was_redacted_meanwhile():
-    names = run("summaries")
+    names = run("shop/summaries.py")
     by = Actor.user(make_user())
     address = {"session_key": "talk", "by": by}
     append_messages(**address, messages=make_messages("one", "two"), create=True)
@@ -84,7 +84,7 @@ def test_a_summary_is_stored_unless_a_message_was_redacted_meanwhile():
 
 def test_a_summary_is_stored_at_the_end_of_a_turn(monkeypatch):
     summaries = ModuleType("shop.summaries")
-    vars(summaries).update(run("summaries"))
+    vars(summaries).update(run("shop/summaries.py"))
     monkeypatch.setitem(sys.modules, "shop.summaries", summaries)
     monkeypatch.setattr("chatmemory.services.turns.at_end._receivers", [])
     append_messages(**TALK, messages=make_messages("one", "two"), create=True)
@@ -92,11 +92,11 @@ def test_a_summary_is_stored_at_the_end_of_a_turn(monkeypatch):
         seen=see(**TALK), turn="t", user_seq=1, status="complete", left={"summary": "short"}
     )
     with transaction.atomic():
-        run("receipts")["store_summary"](ending)
+        run("shop/receipts.py")["store_summary"](ending)
     assert summaries.Summary.objects.get().text == "short"
 
 
 @pytest.mark.slow
 def test_the_test_of_the_page_passes():
-    assert "check_derived_rows(Summary)" in FILES["tests"]
-    check_derived_rows(run("summaries")["Summary"])
+    assert "check_derived_rows(Summary)" in FILES["shop/tests.py"]
+    check_derived_rows(run("shop/summaries.py")["Summary"])

@@ -33,6 +33,7 @@ from chatmemory.services.erasure import erasure
 from chatmemory.services.erasure.erasure_list import ErasureFile
 from chatmemory.services.erasure.past_erasures import Replayed, find_erasures
 from chatmemory.services.retention.retention import expire_sessions
+from tests.blocks import block_with
 from tests.factories import BY, make_messages, make_session, make_user
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database, pytest.mark.regression]
@@ -216,6 +217,15 @@ def test_truncated_lines_are_reported(file, ann):
     backup.restore()
     done, expected = replay(erasures=1, sessions=1, messages=2, unreadable=2)
     assert done == expected
+
+
+def test_a_line_has_the_fields_of_the_documented_one(file, ann):
+    erase_person(by=BY, scope=user_scope(ann), reason="")
+    shown = json.loads(
+        block_with("docs/reasons/decisions/0008-erasure-list.md", '"of": "all"').text
+    )
+    [line] = lines(file)
+    assert (list(line), line["version"], line["of"]) == (list(shown), shown["version"], "all")
 
 
 def test_a_line_after_a_truncated_one_is_complete(file, ann):

@@ -1,4 +1,4 @@
-"""Reads the code blocks of the how-tos of operations."""
+"""Reads the code blocks of the pages."""
 
 from __future__ import annotations
 
@@ -7,32 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "docs/howto"
-PAGES = (
-    "audit",
-    "backup",
-    "customizing-admin",
-    "daily-jobs",
-    "deployment",
-    "erasure",
-    "handbook",
-    "holds",
-    "jobs",
-    "monitoring",
-    "operators",
-    "redaction",
-    "removal",
-    "retention",
-    "roles",
-    "running",
-    "scaling-out",
-    "statistics",
-    "transfer",
-    "upgrading",
-    "warehouse",
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
 )
-FENCE = re.compile(r"^( *)(`{3,})(\w+)\n(.*?)^\1\2$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^( *)(`{3,}|~{3,})(\w*)[^\n]*\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 REASON = re.compile(r"<!-- not run: ([^>]+) -->\n *$")
 MANAGE = "python manage.py "
 
@@ -63,7 +43,7 @@ class Block:
 
 def blocks(page: str) -> list[Block]:
     """Return the code blocks of a page, in its order."""
-    text = (FOLDER / f"{page}.md").read_text()
+    text = (ROOT / page).read_text(encoding="utf-8")
     found = []
     for fence in FENCE.finditer(text):
         before = text[: fence.start()]
