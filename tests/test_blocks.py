@@ -114,7 +114,7 @@ TESTED = {
     ("docs/howto/rendering.md", 'prefix="answer-"'): "rendering/test_rows.py",
     ("docs/howto/rendering.md", "RowRenderer(page.head)"): "rendering/test_rows.py",
     ("docs/howto/rendering.md", "stream.feed(piece)"): "rendering/test_stream.py",
-    ("docs/howto/responders.md", "You said: "): "responders/test_responders.py",
+    ("docs/howto/responders.md", "You wrote: "): "responders/test_responders.py",
     ("docs/howto/responders.md", "forecast"): "responders/test_responders.py",
     ("docs/howto/responders.md", "Answer in Portuguese."): "responders/test_responders.py",
     ("docs/howto/retention.md", '"RETENTION"'): "test_examples.py",

@@ -28,7 +28,7 @@ def _no_pauses(monkeypatch):
         monkeypatch.setattr(demo_bot, name, 0)
 
 
-async def said(*messages):
+async def replies_to(*messages):
     """Return what the bot yields after these messages; a text is one by the user."""
     plain = [{"role": "user", "content": m} if isinstance(m, str) else m for m in messages]
     return [piece async for piece in demo_bot.answer(plain, Session(key="talk"))]
@@ -39,14 +39,14 @@ def text_of(pieces):
 
 
 async def test_the_story_and_the_rich_reply_are_streamed_in_many_pieces():
-    story = await said(demo_suggestions.STORY)
+    story = await replies_to(demo_suggestions.STORY)
     assert len(story) > 400
     assert text_of(story) == demo_bot.STORY
-    assert text_of(await said(demo_suggestions.RICH)) == demo_bot.RICH
+    assert text_of(await replies_to(demo_suggestions.RICH)) == demo_bot.RICH
 
 
 async def test_each_tool_has_a_name_arguments_and_a_result():
-    pieces = await said(demo_suggestions.TOOL)
+    pieces = await replies_to(demo_suggestions.TOOL)
     calls = [c for p in pieces if isinstance(p, dict) for c in p.get("tool_calls", [])]
     results = [p for p in pieces if isinstance(p, dict) and p["role"] == "tool"]
     assert [call["name"] for call in calls] == ["find_place", "forecast"]
@@ -57,42 +57,42 @@ async def test_each_tool_has_a_name_arguments_and_a_result():
 
 
 async def test_a_choice_answers_the_question_and_other_messages_do_not():
-    [question] = await said(demo_suggestions.QUESTION)
+    [question] = await replies_to(demo_suggestions.QUESTION)
     assert question["asks"]["interrupts"][0]["value"]["choices"] == demo_bot.TIMES
-    assert "**19:30**" in text_of(await said(TOLD, question, "19:30"))
-    assert "**19:30**" not in text_of(await said(TOLD, question, "19:30", TOLD, "19:30"))
+    assert "**19:30**" in text_of(await replies_to(TOLD, question, "19:30"))
+    assert "**19:30**" not in text_of(await replies_to(TOLD, question, "19:30", TOLD, "19:30"))
 
 
 async def test_the_slow_reply_thinks_first_and_the_failing_one_keeps_its_text():
-    thought = await said(demo_suggestions.SLOW)
+    thought = await replies_to(demo_suggestions.SLOW)
     assert [piece.state for piece in thought[:2]] == ["started", "ended"]
     assert isinstance(thought[0], Progress)
     assert thought[-1]["content"][0]["reasoning"] == demo_bot.THOUGHTS
     assert thought[-1]["content"][1]["text"] == text_of(thought)
     with pytest.raises(ModelUnavailable):
-        await said(demo_suggestions.ERROR)
+        await replies_to(demo_suggestions.ERROR)
 
 
 @pytest.mark.parametrize("suggestion", demo_suggestions.SHOP)
 async def test_the_bot_knows_the_suggestions_of_the_shop(suggestion):
-    text = text_of(await said(suggestion))
+    text = text_of(await replies_to(suggestion))
     assert text
     assert "did not understand" not in text
     assert "can't help" not in text
 
 
 async def test_the_bot_remembers_what_people_say():
-    pieces = await said(demo_suggestions.MEMORY)
+    pieces = await replies_to(demo_suggestions.MEMORY)
     assert "**Anna Weber**" in text_of(pieces)
-    assert "**Rex**" in text_of(await said(demo_suggestions.MEMORY, "what's my dog called?"))
+    assert "**Rex**" in text_of(await replies_to(demo_suggestions.MEMORY, "what's my dog called?"))
     told = "Where is my order 48213?"
-    assert "**48213**" in text_of(await said(told, "What is my order number?"))
+    assert "**48213**" in text_of(await replies_to(told, "What is my order number?"))
 
 
 @pytest.mark.parametrize(("asked", "subject"), FIRST_MESSAGES)
 async def test_the_bot_names_what_it_cannot_do(asked, subject):
     assert [topic.name for topic in demo_topics.find_topics(asked)] == [subject]
-    reply = text_of(await said(asked))
+    reply = text_of(await replies_to(asked))
     assert reply.startswith(f"Sorry, I can't help with {subject}: ")
     assert demo_topics.ABILITIES in reply
 
@@ -147,7 +147,7 @@ def test_each_topic_has_an_example():
 
 
 async def test_several_questions_are_answered_in_one_reply():
-    reply = text_of(await said("When are you open, and what does delivery cost?"))
+    reply = text_of(await replies_to("When are you open, and what does delivery cost?"))
     assert "**Opening hours**" in reply
     assert "**Delivery**" in reply
 
@@ -161,33 +161,37 @@ async def test_several_questions_are_answered_in_one_reply():
     ],
 )
 async def test_a_name_and_a_question_in_one_message_are_both_answered(asked, expected):
-    reply = text_of(await said(asked))
+    reply = text_of(await replies_to(asked))
     assert reply.startswith("Nice to meet you, **Anna Weber**. ")
     assert expected in reply
 
 
 async def test_the_status_of_an_order_is_looked_up_by_a_tool():
-    call, *_, result = [p for p in await said("Where is order 48213?") if not isinstance(p, str)]
+    call, *_, result = [
+        p for p in await replies_to("Where is order 48213?") if not isinstance(p, str)
+    ]
     assert call["tool_calls"][0]["args"] == {"order": "48213"}
     assert json.loads(result["content"])["order"] == "48213"
 
 
 async def test_without_a_number_the_bot_asks_for_the_order():
-    [question] = await said("Where is my order?")
+    [question] = await replies_to("Where is my order?")
     asked = {"role": "assistant", "content": question}
-    assert "Order **48213**" in text_of(await said("Where is my order?", asked, "it's 48213"))
-    assert "Order **48213**" in text_of(await said("I ordered #48213.", TOLD, "order status?"))
-    assert text_of(await said("Where is my order?", asked, "no idea")) == demo_topics.UNKNOWN
+    assert "Order **48213**" in text_of(await replies_to("Where is my order?", asked, "it's 48213"))
+    assert "Order **48213**" in text_of(
+        await replies_to("I ordered #48213.", TOLD, "order status?")
+    )
+    assert text_of(await replies_to("Where is my order?", asked, "no idea")) == demo_topics.UNKNOWN
 
 
 async def test_a_wish_for_a_person_opens_a_ticket():
-    call, *_ = await said("Can I talk to a person?")
+    call, *_ = await replies_to("Can I talk to a person?")
     assert call["tool_calls"][0]["name"] == "create_ticket"
-    assert demo_bot.TICKET in text_of(await said("Can I talk to a person?"))
+    assert demo_bot.TICKET in text_of(await replies_to("Can I talk to a person?"))
 
 
 async def test_a_table_can_be_booked_in_other_words():
-    [question] = await said("Can you book a table for me?")
+    [question] = await replies_to("Can you book a table for me?")
     assert question["content"] == demo_bot.WHEN
 
 
@@ -208,7 +212,7 @@ async def test_a_table_can_be_booked_in_other_words():
     ],
 )
 async def test_other_languages_get_a_greeting_with_the_topics(language, asked):
-    assert text_of(await said(asked)) == demo_languages.REPLIES[language]
+    assert text_of(await replies_to(asked)) == demo_languages.REPLIES[language]
 
 
 def test_each_language_has_an_example_and_names_the_same_facts():
@@ -217,7 +221,7 @@ def test_each_language_has_an_example_and_names_the_same_facts():
 
 
 async def test_what_the_bot_does_not_know_it_says():
-    assert text_of(await said("The moon is quite large.")) == demo_topics.UNKNOWN
+    assert text_of(await replies_to("The moon is quite large.")) == demo_topics.UNKNOWN
     assert demo_topics.ABILITIES in demo_topics.UNKNOWN
 
 

@@ -99,7 +99,7 @@ def test_readme_appends_and_reads_a_page(capsys):
 async def test_readme_echoes():
     echo = run_example("README.md", "async def echo")["echo"]
     pieces = [piece async for piece in echo(make_messages("Hi"), None)]
-    assert "".join(pieces) == "You said: Hi"
+    assert "".join(pieces) == "You wrote: Hi"
 
 
 def test_a_receiver_defers_a_message_during_a_reply(

@@ -123,7 +123,7 @@ NAMES = {
     "settings": "/etc/example/env",
     "database": "--dbname=example",
     "scope": "user:7",
-    "leak": "/root/leak",
+    "leak": "~/leak",
     "owner": "-o example",
     "day": "2026-05-04",
 }

@@ -722,7 +722,7 @@ def documented(provider, monkeypatch) -> dict[str, Any]:
 
 async def test_the_documented_generators_answer(documented, settings):
     _, [message] = await ask_runnable(documented["echo"], settings)
-    assert message["content"] == "You said: hello"
+    assert message["content"] == "You wrote: hello"
     *_, last = await stream(documented["forecast"], settings)
     assert last.message["content"] == "There will be rain."
 

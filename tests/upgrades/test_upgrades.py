@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -25,7 +24,7 @@ from chatmemory.services.audit.seals import verify_audit
 from chatmemory.services.integrity.sessions import check_integrity
 from chatmemory.services.jobs.run import run_next
 from chatmemory.services.turns.recovery import recover_all_overdue_turns
-from tests.servers import Tab, live_process, sign_in, use_responder
+from tests.servers import Tab, eventually, live_process, sign_in, use_responder
 from tests.upgrades.contents import AUDIT_KEY, contents
 from tests.upgrades.databases import FILES, loaded
 
@@ -126,11 +125,8 @@ async def test_upgraded_sessions_are_continued(facts, settings, live):
     await db(recover_all_overdue_turns)()
     async with Tab(ann, "running") as chat:
         await chat.hello()
-        async with asyncio.timeout(60):
-            while await Turn.objects.filter(  # noqa: ASYNC110  # another thread runs them
-                status__in=Turn.ACTIVE_STATUSES
-            ).aexists():
-                await asyncio.sleep(0.1)
+        active = Turn.objects.filter(status__in=Turn.ACTIVE_STATUSES)
+        await eventually(lambda: not active.exists())
     rows = await db(texts)("running")
     assert [text.strip() for text in rows] == [
         "running r1?",
