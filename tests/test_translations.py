@@ -120,6 +120,8 @@ def texts_in(script: str) -> set[str]:
 
 def texts_in_python(code: str) -> set[str]:
     """Return the texts that a module marks for translation."""
+    if "gettext" not in code:
+        return set()
     found = set()
     for call in ast.walk(ast.parse(code)):
         match call:

@@ -355,12 +355,14 @@ def teams(settings):
         make_session(key, metadata={"team": team, "secret": team}, last_message_at=now())
 
 
+@pytest.mark.slow
 def test_the_list_is_filtered_by_a_registered_key_of_the_metadata(teams, admin):
     assert keys(admin, metadata="team:gold") == ["a"]
     assert keys(admin, metadata="secret:gold") == keys(admin, metadata="gold") == []
     assert "metadata, as key:text" in admin.get(LIST).content.decode()
 
 
+@pytest.mark.slow
 def test_the_filter_by_metadata_is_only_for_operators_who_may_read_it(teams, admin, settings):
     assert keys(operator("view_session"), metadata="team:gold") == []
     assert keys(operator("view_session", "view_transcript"), metadata="team:gold") == ["a"]

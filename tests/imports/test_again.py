@@ -219,11 +219,14 @@ def test_a_failure_while_a_conversation_is_stored_leaves_nothing_of_it(run, owne
     assert not Message.stored.exists()
 
 
-def test_a_long_conversation_is_one_session(run, owner):
-    messages = [gpt_message(("user", "assistant")[n % 2], f"m{n}") for n in range(2_500)]
-    assert run([gpt(*messages[:1_200])])["messages"] == 1_200
+def test_a_long_conversation_is_one_session(run, owner, monkeypatch):
+    """Of several pages of stored rows, and several chunks of new ones."""
+    monkeypatch.setattr(storing, "PAGE", 50)
+    monkeypatch.setattr(storing, "MAX_CHUNK_ROWS", 100)
+    messages = [gpt_message(("user", "assistant")[n % 2], f"m{n}") for n in range(250)]
+    assert run([gpt(*messages[:120])])["messages"] == 120
     assert extended(run([gpt(*messages)])) == 1
-    assert texts(owner) == [f"m{n}" for n in range(2_500)]
+    assert texts(owner) == [f"m{n}" for n in range(250)]
 
 
 def test_the_number_of_statements_does_not_depend_on_the_number_of_messages(
