@@ -228,6 +228,16 @@ async def with_tools(
     yield "It rains."
 
 
+async def with_tools_and_pause(
+    messages: Messages, session: Session
+) -> AsyncGenerator[str | dict[str, object], None]:
+    """Call a tool, and pause in the middle of the reply until GO."""
+    async for piece in with_tools(messages, session):
+        yield piece
+    await _wait()
+    yield " Still."
+
+
 async def counting_steps(
     messages: Messages, session: Session
 ) -> AsyncGenerator[dict[str, object], None]:
@@ -344,7 +354,7 @@ async def by_seed(
             yield piece
         if chance.random() < 0.1:
             raise ModelError("failed on purpose")
-        text = chance.choice([streamed, streamed, f"{streamed} more", streamed[:3], "other"])
+        text = chance.choice([streamed, streamed, f"{streamed} more", streamed[:3], "other " * 50])
         call: dict[str, object] = {"id": "call", "name": "weather", "args": {"step": step}}
         if chance.random() < 0.6:
             yield {"role": "assistant", "content": text, "tool_calls": [call]}
