@@ -20,6 +20,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from chatmemory.access import rates
+from chatmemory.access.logins import login_of_session
 from chatmemory.access.visits import visit_of_request
 from chatmemory.api.authentication import SessionLogin
 from chatmemory.api.base import WRITES, View
@@ -110,7 +111,10 @@ class StreamView(View):
         user: Any = self.request.user  # an account: `initial` has checked it
         if isinstance(self.request.successful_authenticator, SessionLogin):
             session = getattr(self.request, "session", None)
-            return Login.of(user, None if session is None else session.session_key)
+            key = None if session is None else session.session_key
+            if key is not None and settings.IMPERSONATOR is not None:
+                return login_of_session(key)  # a middleware may have replaced the user
+            return Login.of(user, key)
         auth = self.request.auth
         return Login.of(user, credential=None if auth is None else str(auth))
 
