@@ -17,6 +17,7 @@ from tests.servers import DEADLINE, Connection, Person, Server
 KB = 1024
 IDLE_SECONDS = 20.0
 """How long the share of a core is measured: at least two comments of each stream."""
+SYNCED = b'"type":"synced"'
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -72,8 +73,7 @@ async def _streams(
     for at in range(number):
         person, key = people[at % len(people)]
         reader, writer = await _requested(server, person, key)
-        async with asyncio.timeout(DEADLINE):
-            await reader.readuntil(b'"type":"synced"')
+        await _until_synced(reader)
         found.append(writer)
     return found
 
@@ -81,10 +81,16 @@ async def _streams(
 async def _unread(server: Server, person: Person, key: str) -> asyncio.StreamWriter:
     """Open a stream, and stop reading after `synced`."""
     reader, writer = await _requested(server, person, key)
-    async with asyncio.timeout(DEADLINE):
-        await reader.readuntil(b'"type":"synced"')
+    await _until_synced(reader)
     writer.transport.pause_reading()  # type: ignore[attr-defined]  # of a socket
     return writer
+
+
+async def _until_synced(reader: asyncio.StreamReader) -> None:
+    read = b""
+    async with asyncio.timeout(DEADLINE):
+        while SYNCED not in read:
+            read = read[-len(SYNCED) :] + await reader.read(64 * KB)
 
 
 async def _requested(
