@@ -39,7 +39,7 @@ async def streams(world: World, rounds: int, *, idle: int = 1_000, unread: int =
             await asyncio.gather(*(_close(each) for each in kept))
         [fresh] = await world.start(1)
         [talker] = await talkers(world, 1, lambda: fresh)
-        # What all of them share is not counted: rows, frames, and what replies leave in the process.
+        # What they share is not counted: rows, frames, and what replies leave in the process.
         sleepers = [await _unread(fresh, talker.person, talker.key)]
         for _ in range(rounds):
             await talker.ask("fill 29")
