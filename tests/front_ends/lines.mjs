@@ -1,0 +1,61 @@
+// A driver reads calls from stdin and writes their results to stdout, each a line of JSON.
+// Calls run at the same time; a result has the number of its call.
+
+import {createInterface} from "node:readline";
+
+/** Call these functions by name, each with the fields of its call. */
+export async function serve(functions) {
+  for await (const line of createInterface({input: process.stdin})) {
+    const {number, name, ...fields} = JSON.parse(line);
+    Promise.resolve(fields)
+      .then(functions[name])
+      .then((result) => ({number, result: result ?? null}))
+      .catch((error) => ({number, failure: error.stack}))
+      .then((answer) => process.stdout.write(`${JSON.stringify(answer)}\n`));
+  }
+}
+
+/** Resolve when the condition holds. */
+export async function until(condition) {
+  while (!condition()) await new Promise((done) => setTimeout(done, 10));
+}
+
+/** Return a response whose body breaks after so many bytes, as a network does. */
+export function cut(response, bytes, close) {
+  async function* part() {
+    let left = bytes;
+    for await (const piece of response.body) {
+      if (piece.length >= left) {
+        yield piece.subarray(0, left);
+        close();
+        throw new TypeError("network error");
+      }
+      left -= piece.length;
+      yield piece;
+    }
+  }
+  return new Response(ReadableStream.from(part()), response);
+}
+
+/** `fetch` of a page: it adds the server and the login, and may cut the next response. */
+export class Network {
+  constructor({server, cookie, token}) {
+    this.server = server;
+    this.headers = {Cookie: cookie, "X-CSRFToken": token};
+    this.cutAfter = null;
+    this.hasFailed = false;
+  }
+
+  fetch = async (path, {headers, signal, ...options} = {}) => {
+    const connection = new AbortController();
+    const bytes = this.cutAfter;
+    this.cutAfter = null;
+    const response = await fetch(this.server + path, {
+      ...options,
+      headers: {...headers, ...this.headers},
+      signal: AbortSignal.any([connection.signal, ...(signal ? [signal] : [])]),
+    });
+    if (bytes === null || !response.ok || !response.body) return response;
+    return cut(response, bytes, () => connection.abort());
+  };
+}
