@@ -1,0 +1,36 @@
+"""The examples stay short, and their lock files work with any registry."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.front_ends.node import EXAMPLES, HERE
+
+MAX_LINES = 80
+FOLDERS = sorted(path.parent for path in EXAMPLES.glob("*/package.json"))
+each_example = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+each_lock = pytest.mark.parametrize("folder", [HERE, *FOLDERS], ids=lambda folder: folder.name)
+
+
+@each_example
+def test_an_example_has_few_lines_of_its_own(folder):
+    sources = [path.read_text() for path in (folder / "src").iterdir()]
+    assert 0 < sum(text.count("\n") for text in sources) <= MAX_LINES
+
+
+@each_lock
+def test_a_lock_file_has_a_digest_of_each_package_and_no_address(folder):
+    packages = json.loads((folder / "package-lock.json").read_text())["packages"]
+    locked = {name: package for name, package in packages.items() if name}
+    assert [name for name, package in locked.items() if "resolved" in package] == []
+    assert [name for name, package in locked.items() if "integrity" not in package] == []
+
+
+@each_lock
+def test_a_lock_file_is_of_its_package(folder):
+    package = json.loads((folder / "package.json").read_text())
+    locked = json.loads((folder / "package-lock.json").read_text())["packages"][""]
+    kinds = ("dependencies", "devDependencies")
+    assert {kind: locked.get(kind) for kind in kinds} == {kind: package.get(kind) for kind in kinds}
