@@ -23,6 +23,7 @@ urlpatterns = [
     path("shop/", with_policy(shop), name="shop"),
     path("accounts/", include("chatmemory.accounts")),
     path("chat/", include("chatmemory.urls")),
+    path("api/", include("chatmemory.streams.urls")),
     path("api/", include("chatmemory.api.urls")),
     path("admin/", admin.site.urls),
 ]

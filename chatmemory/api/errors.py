@@ -131,18 +131,18 @@ def error_response(error: Exception, context: object) -> Response:
         return _response(error)
     if http_error := entry_for(HTTP_ONLY, type(error)):
         status, code, detail = http_error
-        return _problem_response(status, detail, code=code, retry=False)
+        return problem_response(status, detail, code=code, retry=False)
     ref = secrets.token_hex(6)
     log_error(logger, "internal error, ref %s", ref, error=error)
     internal = ChatMemoryError()
-    return _problem_response(500, str(internal), code=internal.code, retry=internal.retry, ref=ref)
+    return problem_response(500, str(internal), code=internal.code, retry=internal.retry, ref=ref)
 
 
 def _response(error: ChatMemoryError) -> Response:
     status = entry_for(STATUSES, type(error)) or 500
     values = {name: getattr(error, name, None) for name in ATTRIBUTES}
     present = {name: value for name, value in values.items() if value not in (None, "")}
-    response = _problem_response(
+    response = problem_response(
         413 if error.code == "too_large" else status,
         str(error),
         code=error.code,
@@ -157,7 +157,7 @@ def _response(error: ChatMemoryError) -> Response:
     return response
 
 
-def _problem_response(status: int, detail: str, **extensions: object) -> Response:
+def problem_response(status: int, detail: str, **extensions: object) -> Response:
     title = HTTPStatus(status).phrase
     problem = {"status": status, "title": title, "detail": detail, **extensions}
     return Response(problem, status, content_type=CONTENT_TYPE)

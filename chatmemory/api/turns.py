@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from rest_framework.request import Request
@@ -18,19 +19,8 @@ class TurnList(View):
 
     def get(self, request: Request, key: str) -> Response:
         turns = services.list_turns(session_key=codec.key_of_address(key), by=self.actor)
-        return Response(
-            {
-                "turns": [
-                    {
-                        "turn": turn.turn,
-                        "status": turn.status,
-                        "text": turn.text,
-                        "since": turn.since.isoformat(),
-                    }
-                    for turn in turns
-                ]
-            }
-        )
+        found = [{**asdict(turn), "since": turn.since.isoformat()} for turn in turns]
+        return Response({"turns": found})
 
 
 class TurnDetail(View):
@@ -40,16 +30,7 @@ class TurnDetail(View):
         state = services.get_turn(
             session_key=codec.key_of_address(key), turn=codec.turn_of_address(turn), by=self.actor
         )
-        return Response(
-            {
-                "turn": state.turn,
-                "status": state.status,
-                "seqs": state.seqs,
-                "error": state.error,
-                "model": state.model,
-                "usage": state.usage,
-            }
-        )
+        return Response(asdict(state))
 
 
 class Stop(View):

@@ -155,15 +155,15 @@ def open_session(
 
     `title`, `instructions`, `metadata`, `expires_at` (an aware time) and `ttl_seconds` (after the
     last message, 1 to 2,147,483,647) apply only to a new session. The two ends replace
-    `SESSION_TTL`; the earlier one counts. A key has 1 to 200 characters and does not begin with
-    `ui:`, a title has at most 200, metadata at most 8,192 bytes as JSON.
+    `SESSION_TTL`; the earlier one counts. A key has 1 to 200 characters; one that begins with `ui:`
+    is only for people's own clients. A title has at most 200, metadata at most 8,192 bytes as JSON.
     Raises BadInput, also if the user has MAX_SESSIONS_PER_USER sessions, Unauthenticated for a
     visitor who has ended or was adopted, and MemoryUnavailable.
     """
     check_own_name(by)
     scope = scope_for(by, scope)
     check_session_key(session_key)
-    if session_key.startswith(CLIENT_PREFIX):
+    if session_key.startswith(CLIENT_PREFIX) and by.kind not in ("user", "visitor"):
         message = f"Keys that begin with {CLIENT_PREFIX} are reserved for foreign chat clients."
         raise BadInput(message, field="session_key")
     if scope.startswith(INTERNAL_PREFIXES):

@@ -50,6 +50,8 @@ class Admitted:
     """A turn after its admission; for a repeated send, its current state."""
 
     session_pk: int
+    epoch: int
+    """The epoch of the session, which identifies its streamed texts."""
     turn: str
     """Its client_id."""
     status: str
@@ -306,6 +308,7 @@ def _claimed(send: _Send, stored: StoredRows) -> Admitted:
     )
     return Admitted(
         session_pk=stored.session_pk,
+        epoch=stored.epoch,
         turn=send.client_id,
         status=Turn.Status.RUNNING,
         seq=stored.first_seq,
@@ -348,6 +351,7 @@ def _insert_waiting(send: _Send, only_if: Mapping[str, object]) -> Admitted | No
     announce_waiting(session.pk, send.client_id, is_ready=is_ready)
     return Admitted(
         session_pk=session.pk,
+        epoch=session.epoch,
         turn=send.client_id,
         status=Turn.Status.WAITING,
         seq=None,
@@ -384,6 +388,7 @@ def _replay(state: SessionState, send: _Send) -> Admitted:
         )
     return Admitted(
         session_pk=state.session_pk,
+        epoch=state.epoch,
         turn=send.client_id,
         status=turn.status,
         seq=turn.user_seq,

@@ -50,11 +50,11 @@ def list_turns(*, session_key: str, by: Actor, scope: str | None = None) -> list
 
     Raises BadInput, NotFound, MemoryUnavailable.
     """
-    return _live_turns(get_session(session_key=session_key, by=by, scope=scope))
+    return live_turns(get_session(session_key=session_key, by=by, scope=scope))
 
 
 @retried(is_repeatable=True)
-def _live_turns(session: Session) -> list[LiveTurn]:
+def live_turns(session: Session) -> list[LiveTurn]:
     row = Message.stored.filter(session=OuterRef("session_id"), seq=OuterRef("user_seq"))
     found = (
         session.turns.undeferred()

@@ -1,0 +1,162 @@
+"""The base of the views whose answers are streams."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from typing import Any, Protocol
+
+from asgiref.sync import sync_to_async
+from django.core.handlers.asgi import ASGIRequest
+from django.http import StreamingHttpResponse
+from rest_framework.exceptions import APIException
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from chatmemory.access import rates
+from chatmemory.access.visits import visit_of_request
+from chatmemory.api.authentication import SessionLogin
+from chatmemory.api.base import WRITES, View
+from chatmemory.api.errors import problem_response
+from chatmemory.conf import settings
+from chatmemory.database.pool import release_connections
+from chatmemory.live.drain import drain
+from chatmemory.live.runner import runner
+from chatmemory.live.texts import SessionRef
+from chatmemory.logs import log_error
+from chatmemory.services import Login
+from chatmemory.streams.turns import Event, Silence, follow
+from chatmemory.streams.watching import Stream, StreamClosed, Watch, watches
+
+logger = logging.getLogger(__name__)
+
+CONTENT_TYPE = "text/event-stream"
+COMMENT = ":\n\n"
+"""What clients ignore; it keeps a connection open."""
+
+
+class Translator(Protocol):
+    """Writes the events of a turn in the format of a client."""
+
+    headers: Mapping[str, str]
+
+    def begin(self) -> str: ...
+
+    def of(self, event: Event) -> str: ...
+
+    def end(self) -> str: ...
+
+
+class NotStreamable(APIException):
+    """The server cannot stream: it is a WSGI server."""
+
+    status_code = 501
+
+
+class EventStreamRenderer(JSONRenderer):
+    """Lets clients ask for a stream; errors before it are JSON."""
+
+    media_type = CONTENT_TYPE
+
+
+class StreamView(View):
+    """The base of the views that send messages, or show them as a stream."""
+
+    renderer_classes = (JSONRenderer, EventStreamRenderer)
+    check_write = staticmethod(rates.check_rate)
+    schema = None  # type: ignore[assignment]  # its answers are not JSON
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if self.visitor is not None and request.method in WRITES:
+            rates.check_network(self.actor, self.visitor.network)
+
+    def begin(self) -> None:
+        """Let this process run turns, and end its streams at a restart. Raises NotStreamable."""
+        if not isinstance(self.request._request, ASGIRequest):  # noqa: SLF001  # Django's own request
+            raise NotStreamable
+        runner.enable()
+        drain.watch_from_view(signal.SIGTERM)
+
+    def handle_exception(self, exc: Exception) -> Response:
+        if isinstance(exc, NotStreamable):
+            detail = "Streams need an ASGI server. Messages can be sent over REST."
+            return problem_response(501, detail, code="not_streamable", retry=False)
+        return super().handle_exception(exc)
+
+    @property
+    def login(self) -> Login:
+        """The login on which the stream depends, as a socket does."""
+        login = self._login
+        if settings.GATE is None and settings.IMPERSONATOR is None:
+            return login
+        request = self.request._request  # noqa: SLF001  # Django's own request
+        visit = visit_of_request(request, kind="rest", by=login.actor, user=self.request.user)
+        return replace(login, visit=visit, person=self.actor)
+
+    @property
+    def _login(self) -> Login:
+        if self.visitor is not None:
+            return self.visitor
+        user: Any = self.request.user  # an account: `initial` has checked it
+        if isinstance(self.request.successful_authenticator, SessionLogin):
+            session = getattr(self.request, "session", None)
+            return Login.of(user, None if session is None else session.session_key)
+        auth = self.request.auth
+        return Login.of(user, credential=None if auth is None else str(auth))
+
+    def turn_stream(
+        self, ref: SessionRef, turn: str, translator: Translator
+    ) -> StreamingHttpResponse:
+        """Return the response that shows a turn up to its end."""
+        texts = _turn_texts(self.login, ref, turn, translator)
+        return event_stream(texts, translator.headers)
+
+
+def event_stream(
+    texts: AsyncIterator[str], headers: Mapping[str, str] | None = None
+) -> StreamingHttpResponse:
+    """Return the response that sends these texts as they come."""
+    response = StreamingHttpResponse(texts, content_type=CONTENT_TYPE)
+    response["Cache-Control"] = "no-store, no-transform"
+    response["X-Accel-Buffering"] = "no"  # of nginx
+    for name, value in (headers or {}).items():
+        response[name] = value
+    return response
+
+
+async def _turn_texts(
+    login: Login, ref: SessionRef, turn: str, translator: Translator
+) -> AsyncIterator[str]:
+    async with opened(login, ref) as (watch, stream):
+        yield COMMENT + translator.begin()
+        async with aclosing(follow(watch, stream, ref, turn)) as events:
+            async for event in events:
+                text = COMMENT if isinstance(event, Silence) else translator.of(event)
+                if text:
+                    with stream.sending():
+                        yield text
+        yield translator.end()
+
+
+@asynccontextmanager
+async def opened(login: Login, ref: SessionRef) -> AsyncIterator[tuple[Watch, Stream]]:
+    """Watch a session while a response is sent. No connection to the database is held meanwhile.
+
+    An unexpected error is logged, and breaks the connection: a stream that ends without its last
+    event must not seem complete.
+    """
+    await sync_to_async(release_connections)()  # of the request's thread, which waits meanwhile
+    with watches.watching(login, ref) as found:
+        try:
+            yield found
+        except StreamClosed as closed:
+            logger.info("a stream ends: %s", closed.reason)
+            raise
+        except Exception as error:
+            log_error(logger, "a stream failed", error=error)
+            raise StreamClosed("internal") from error

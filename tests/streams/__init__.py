@@ -1,0 +1,1 @@
+"""Tests of the streams for foreign front ends."""

@@ -1,0 +1,184 @@
+"""The stream of the AI SDK: what a page shows is what is stored, at each end of a turn."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+
+from chatmemory.models import Message, Session, Turn
+from tests import responders_for_tests
+from tests.servers import live_process, person_with_talk, serving, use_responder
+from tests.streams.front import Front, text_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ann = person_with_talk
+live = live_process
+
+
+@pytest.fixture(autouse=True)
+def _live(live):
+    pass
+
+
+def types(chunks):
+    return [chunk["type"] for chunk in chunks]
+
+
+async def test_a_reply_is_streamed_and_stored(ann):
+    async with serving() as address, Front(address, ann) as page:
+        async with page.send("one two three") as stream:
+            assert stream.response.headers["x-vercel-ai-ui-message-stream"] == "v1"
+            chunks = await stream.rest()
+        assert stream.is_done
+        assert chunks[0]["type"] == "start"
+        assert chunks[0]["messageId"] == "a.c1"
+        assert text_of(chunks) == "one two three "
+        assert types(chunks)[-2:] == ["finish-step", "finish"]
+        assert chunks[-1]["finishReason"] == "stop"
+        metadata = chunks[-1]["messageMetadata"]
+        assert (metadata["turn"], metadata["userSeq"], metadata["seq"]) == ("c1", 1, 2)
+        user, reply = await page.history()
+        assert (user["id"], user["parts"][0]["text"]) == ("c1", "one two three")
+        assert (reply["id"], reply["metadata"]) == ("a.c1", metadata)
+        assert reply["parts"] == [
+            {"type": "step-start"},
+            {"type": "text", "text": "one two three ", "state": "done"},
+        ]
+
+
+@pytest.mark.parametrize("new", [str(uuid.uuid4()), "GzXzhnNiDhpAuvRR"])
+async def test_the_first_message_creates_the_session(ann, new):
+    async with serving() as address, Front(address, ann, new) as page:
+        async with page.send("hi") as stream:
+            assert text_of(await stream.rest()) == "hi "
+        [session] = [each async for each in Session.objects.exclude(key="talk")]
+        assert session.key == (new if len(new) == 36 else f"ui:{new}")
+        assert len(await page.history()) == 2
+
+
+async def test_tools_are_parts_with_their_results(ann, settings):
+    use_responder(settings, "with_tools")
+    async with serving() as address, Front(address, ann) as page:
+        async with page.send("Rain?") as stream:
+            chunks = await stream.rest()
+        assert types(chunks)[-10:] == [
+            "text-end",
+            "tool-input-available",
+            "tool-output-available",
+            "finish-step",
+            "start-step",
+            "text-start",
+            "text-delta",
+            "text-end",
+            "finish-step",
+            "finish",
+        ]
+        _, reply = await page.history()
+        assert [part["type"] for part in reply["parts"]] == [
+            "step-start",
+            "text",
+            "dynamic-tool",
+            "step-start",
+            "text",
+        ]
+        assert reply["parts"][2]["output"] == "rain"
+
+
+async def test_a_failed_reply_ends_with_its_code(ann, settings):
+    use_responder(settings, "failing")
+    async with serving() as address, Front(address, ann) as page:
+        async with page.send("hi") as stream:
+            chunks = await stream.rest()
+        assert types(chunks)[-2:] == ["message-metadata", "error"]
+        assert json.loads(chunks[-1]["errorText"]) == {"code": "responder_error", "turn": "c1"}
+        assert "secret" not in json.dumps(chunks)
+
+
+async def test_stop_keeps_the_text(ann, settings):
+    use_responder(settings, "slow")
+    async with serving() as address, Front(address, ann) as page:
+        async with page.send("hi") as stream:
+            await stream.until("text-delta")
+            assert (await page.stop())["turn"] == "c1"
+            chunks = await stream.rest()
+        assert chunks[-1]["finishReason"] == "interrupted"
+        row = await Message.stored.aget(seq=2)
+        assert (row.text, row.status) == ("So far, ", "interrupted")
+
+
+async def test_a_page_that_reloads_continues(ann, settings):
+    use_responder(settings, "slow")
+    async with serving() as address, Front(address, ann) as page:
+        async with page.send("hi") as stream:
+            await stream.until("text-delta")
+        async with page.resume() as stream:
+            chunks = await stream.until("text-delta")
+            assert (chunks[0]["messageId"], chunks[-1]["delta"]) == ("a.c1", "So far, ")
+            responders_for_tests.GO.set()
+            assert text_of([*chunks, *await stream.rest()]) == "So far, so good."
+
+
+async def test_a_reply_that_has_just_ended_is_replayed_unless_it_was_seen(ann):
+    async with serving() as address, Front(address, ann) as page:
+        async with page.send("hi") as stream:
+            await stream.rest()
+        async with page.resume() as stream:
+            assert text_of(await stream.rest()) == "hi "
+        async with page.resume(seen="a.c1") as stream:
+            assert stream.response.status_code == 204
+        await Turn.objects.aupdate(ended_at="2020-01-01T00:00:00Z")
+        async with page.resume() as stream:
+            assert stream.response.status_code == 204
+
+
+async def test_a_message_during_a_reply_waits_and_shows_its_place(ann, settings):
+    use_responder(settings, "echo_with_pause")
+    async with serving() as address, Front(address, ann) as page:
+        async with page.send("first!") as first:
+            await first.until("text-delta")
+            async with page.send("second", "c2") as second:
+                queue = (await second.until("data-queue"))[-1]["data"]
+                assert (queue["place"], [each["turn"] for each in queue["turns"]]) == (
+                    1,
+                    ["c1", "c2"],
+                )
+                waiting = (await page.history())[-1]
+                assert (waiting["id"], waiting["metadata"]["status"]) == ("c2", "waiting")
+                responders_for_tests.GO.set()
+                chunks = await second.rest()
+            await first.rest()
+        assert text_of(chunks) == "second"
+        queues = [chunk["data"]["turns"] for chunk in chunks if chunk["type"] == "data-queue"]
+        assert queues[-1] == []
+        assert [each["id"] for each in await page.history()] == ["c1", "a.c1", "c2", "a.c2"]
+
+
+async def test_an_edit_and_a_new_reply_keep_the_id_of_the_message(ann):
+    async with serving() as address, Front(address, ann) as page:
+        for text, more in (
+            ("one", {}),
+            ("two", {"messageId": "c1", "requestId": "r1"}),
+            ("two", {"trigger": "regenerate-message", "requestId": "r2"}),
+            ("two", {"trigger": "regenerate-message", "requestId": "r2"}),  # repeated
+        ):
+            async with page.send(text, **more) as stream:
+                chunks = await stream.rest()
+                assert text_of(chunks) == f"{text} "
+        user, reply = await page.history()
+        assert (user["id"], user["parts"][0]["text"]) == ("c1", "two")
+        assert reply["id"] == chunks[0]["messageId"]
+        assert await Turn.objects.acount() == 3
+
+
+async def test_the_same_id_with_another_text_is_a_conflict(ann):
+    async with serving() as address, Front(address, ann) as page:
+        async with page.send("hi") as stream:
+            await stream.rest()
+        async with page.send("hi") as stream:
+            assert text_of(await stream.rest()) == "hi "
+        async with page.send("ho") as stream:
+            assert stream.response.status_code == 409
+            assert json.loads(await stream.response.aread())["code"] == "conflict"
