@@ -34,3 +34,12 @@ def test_a_lock_file_is_of_its_package(folder):
     locked = json.loads((folder / "package-lock.json").read_text())["packages"][""]
     kinds = ("dependencies", "devDependencies")
     assert {kind: locked.get(kind) for kind in kinds} == {kind: package.get(kind) for kind in kinds}
+
+
+@each_lock
+def test_a_lock_file_has_the_packages_of_all_platforms(folder):
+    """Else `npm ci` fails: a registry that lacks a platform's package leaves it out."""
+    packages = json.loads((folder / "package-lock.json").read_text())["packages"]
+    locked = {name.rpartition("node_modules/")[2] for name in packages}
+    for package in packages.values():
+        assert {*package.get("optionalDependencies", {})} <= locked
