@@ -59,7 +59,7 @@ def _start(django_db_setup: None, tmp_path_factory: Any) -> Iterator[Callable[..
 @pytest.fixture
 def servers(_start: Callable[..., list[Server]], redis_url: str) -> list[Server]:
     """Two servers on one database and Redis, which the tests of a module share."""
-    return _start(2, redis_url=redis_url, RESPONDER=BOT)
+    return _start(2, redis_url=redis_url, RESPONDER=BOT, QUEUE_DEPTH=50)
 
 
 @pytest.fixture(scope="module")

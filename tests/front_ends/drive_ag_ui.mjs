@@ -96,7 +96,7 @@ class TanStackPage {
 
 const CLASSES = {agent: AgentPage, tanstack: TanStackPage};
 
-async function run(action, {page, server, cutAfter = null, ...fields}) {
+async function run(action, {page, server, cutAfter = Number.POSITIVE_INFINITY, ...fields}) {
   const found = pages.get(page);
   if (server) found.network.server = server;
   found.network.cutAfter = cutAfter;

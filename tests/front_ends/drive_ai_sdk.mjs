@@ -44,7 +44,7 @@ class Page {
     });
   }
 
-  async run(action, {server, cutAfter = null, seen}) {
+  async run(action, {server, cutAfter = Number.POSITIVE_INFINITY, seen}) {
     if (server) this.network.server = server;
     this.network.cutAfter = cutAfter;
     this.seen = seen ? `?seen=${encodeURIComponent(seen)}` : "";
@@ -85,10 +85,14 @@ await serve({
   open({page, ...options}) {
     pages.set(page, new Page(options));
   },
-  send({page, id, text, messageId, body, ...how}) {
-    const message = {id, role: "user", parts: [{type: "text", text}], messageId};
+  send({page, id, text, body, ...how}) {
+    const message = {id, role: "user", parts: [{type: "text", text}]};
     const {chat} = pages.get(page);
     return pages.get(page).run(() => chat.sendMessage(message, {body}), how);
+  },
+  edit({page, messageId, text, body, ...how}) {
+    const {chat} = pages.get(page);
+    return pages.get(page).run(() => chat.sendMessage({text, messageId}, {body}), how);
   },
   regenerate({page, messageId, body, ...how}) {
     const {chat} = pages.get(page);

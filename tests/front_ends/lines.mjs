@@ -20,21 +20,30 @@ export async function until(condition) {
   while (!condition()) await new Promise((done) => setTimeout(done, 10));
 }
 
-/** Return a response whose body breaks after so many bytes, as a network does. */
-export function cut(response, bytes, close) {
+const BROKEN = "network error"; // the message of Chromium for a body that breaks
+
+/** Return a response whose body breaks as in a browser, at the latest after so many bytes. */
+export function breakable(response, bytes, close) {
   async function* part() {
     let left = bytes;
     for await (const piece of response.body) {
       if (piece.length >= left) {
         yield piece.subarray(0, left);
         close();
-        throw new TypeError("network error");
+        throw new TypeError(BROKEN);
       }
       left -= piece.length;
       yield piece;
     }
   }
-  return new Response(ReadableStream.from(part()), response);
+  async function* pieces() {
+    try {
+      yield* part();
+    } catch (error) {
+      throw error.name === "AbortError" ? error : new TypeError(BROKEN);
+    }
+  }
+  return new Response(ReadableStream.from(pieces()), response);
 }
 
 /** `fetch` of a page: it adds the server and the login, and may cut the next response. */
@@ -42,20 +51,19 @@ export class Network {
   constructor({server, cookie, token}) {
     this.server = server;
     this.headers = {Cookie: cookie, "X-CSRFToken": token};
-    this.cutAfter = null;
-    this.hasFailed = false;
+    this.cutAfter = Number.POSITIVE_INFINITY;
   }
 
   fetch = async (path, {headers, signal, ...options} = {}) => {
     const connection = new AbortController();
     const bytes = this.cutAfter;
-    this.cutAfter = null;
+    this.cutAfter = Number.POSITIVE_INFINITY;
     const response = await fetch(this.server + path, {
       ...options,
       headers: {...headers, ...this.headers},
       signal: AbortSignal.any([connection.signal, ...(signal ? [signal] : [])]),
     });
-    if (bytes === null || !response.ok || !response.body) return response;
-    return cut(response, bytes, () => connection.abort());
+    if (!response.ok || !response.body) return response;
+    return breakable(response, bytes, () => connection.abort());
   };
 }
