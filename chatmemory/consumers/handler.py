@@ -181,14 +181,7 @@ class Handler:
         language = None if frame.html is None else language_of(frame.html)
         self._lifecycle.accept_hello()
         self._watcher.follow(Feed(session, frame.cursor, language))
-        limits = {
-            "max_message_chars": settings.MAX_MESSAGE_CHARS,
-            "max_frame_bytes": protocol.MAX_FRAME_IN,
-        }
-        about = {"key": session.key, "title": session.title}
-        self._queue_answer(
-            protocol.dump("welcome", v=protocol.VERSION, session=about, limits=limits)
-        )
+        self._queue_answer(welcome_frame(session))
 
     async def _open_session(self, *, create: bool) -> Session:
         """Return the session of this socket's key; retry until the database is available."""
@@ -208,3 +201,13 @@ class Handler:
     def _queue_answer(self, frame: str) -> None:
         self._output.queue(frame)
         self._wake()
+
+
+def welcome_frame(session: Session) -> str:
+    """Return the frame that precedes all others of a session."""
+    limits = {
+        "max_message_chars": settings.MAX_MESSAGE_CHARS,
+        "max_frame_bytes": protocol.MAX_FRAME_IN,
+    }
+    about = {"key": session.key, "title": session.title}
+    return protocol.dump("welcome", v=protocol.VERSION, session=about, limits=limits)

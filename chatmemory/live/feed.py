@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import asdict
 
 from chatmemory import protocol
@@ -17,7 +17,7 @@ from chatmemory.live.texts import LiveText, SessionRef
 from chatmemory.models import Change, Head, Page, Session, StoredMessage, Turn, superseded_seqs
 from chatmemory.protocol import Cursor
 from chatmemory.rendering.rows import person_of
-from chatmemory.services.catch_up import Reset, RowCursor, changed_rows, next_rows
+from chatmemory.services.catch_up import NextRows, Reset, RowCursor, changed_rows, next_rows
 
 PAGE_ROWS = 100
 """The most rows of one read; changed and new rows count separately."""
@@ -144,12 +144,8 @@ class Feed:
         The page is None if the session was removed.
         """
         is_new, rows = self._is_new, self._rows
-        found = await _anext_rows(
-            *self.address,
-            self._client_cursor if is_new else rows.position(*self.ref),
-            limit=PAGE_ROWS,
-            row_digests=rows.unchecked,
-        )
+        cursor = self._client_cursor if is_new else rows.position(*self.ref)
+        found = await self.read_rows(cursor, rows.unchecked)
         if found.page is None:
             return None, found.reset
         if found.position is None:
@@ -160,6 +156,12 @@ class Feed:
         self._is_new = False
         self._follow(found.page.head)
         return found.page, found.reset
+
+    async def read_rows(
+        self, cursor: Cursor | str | None, row_digests: Mapping[int, str]
+    ) -> NextRows:
+        """Read the rows after a cursor."""
+        return await anext_rows(*self.address, cursor, limit=PAGE_ROWS, row_digests=row_digests)
 
     def _apply_change(self) -> Page | None:
         """Return the rows of the next change; None if they were sent or must be read."""
@@ -274,7 +276,7 @@ def _superseded(head: Head) -> list[tuple[int, int]]:
     return superseded_seqs(head.first_seq, newest=head.last_seq, **head.as_session())
 
 
-_anext_rows = in_pool(next_rows)
+anext_rows = in_pool(next_rows)
 _asuperseded = in_pool(_superseded)
 _achanged = in_pool(changed_rows)
 _awaiting = in_pool(_waiting_turns)

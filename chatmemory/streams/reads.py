@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, Generic, TypeVar
 
 from chatmemory.database.pool import in_pool
 from chatmemory.database.retries import retried
@@ -27,6 +28,8 @@ from chatmemory.services import Actor, LiveTurn, read_page
 from chatmemory.services.audit.readings import record_view
 from chatmemory.services.sessions import get_head
 from chatmemory.services.turns.states import live_turns
+
+T = TypeVar("T")
 
 MAX_ROWS = 200
 """The most rows of one read."""
@@ -227,54 +230,56 @@ def _find_turn(head: Head) -> ShownTurn | None:
     )
 
 
-class Read:
+class Read(Generic[T]):
     """One read, and its result for each stream that awaits it."""
 
-    def __init__(self) -> None:
-        self.number: int | None = None
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._number: int | None = None
         """The number of its beginning; None before it."""
-        self.result: asyncio.Future[TurnRows | None] | None = None
+        self.result = asyncio.ensure_future(_abegin(self))
+
+    def begin(self) -> T:
+        self._number = next(numbers)
+        return self._call()
 
     def contains(self, news: int) -> bool:
         """Whether it began after this notification, or will begin."""
-        return self.number is None or self.number > news
+        return self._number is None or self._number > news
 
 
 class SharedReads:
-    """The last reads of a session's turns, for all streams of one event loop."""
+    """The last reads of a session, for all streams of one event loop."""
 
-    def __init__(self, ref: SessionRef) -> None:
-        self._ref = ref
-        self._reads: dict[tuple[str, int], Read] = {}
+    def __init__(self) -> None:
+        self._reads: dict[Hashable, Read[Any]] = {}
         self._first_texts: dict[tuple[str, int], int] = {}
 
     def number_of_text(self, turn: str, step: int) -> int:
         """Return the number of the moment when a stream of the session first saw this text."""
         return self._first_texts.setdefault((turn, step), next(numbers))
 
-    async def turn_rows(self, turn: str, after: int, news: int) -> TurnRows | None:
-        """Return the rows of a turn after a seq, with what was notified up to `news`.
+    async def read(self, key: Hashable, news: int, call: Callable[[], T]) -> T:
+        """Return the result of a read that contains what was notified up to `news`.
 
-        None if the turn is hidden or erased. Raises MemoryUnavailable.
+        The key tells what is read. Raises the errors of the call.
         """
-        read = self._reads.get((turn, after))
-        if read is None or read.result is None or not read.contains(news):
-            read = Read()
-            read.result = asyncio.ensure_future(_aread(read, self._ref, turn, after))
-            self._reads[turn, after] = read
+        read = self._reads.get(key)
+        if read is None or not read.contains(news):
+            read = self._reads[key] = Read(call)
             for oldest in list(self._reads)[:-MAX_READS]:
                 del self._reads[oldest]
         try:
-            return await asyncio.shield(read.result)
+            found: T = await asyncio.shield(read.result)
         except Exception:
-            if self._reads.get((turn, after)) is read:
-                del self._reads[turn, after]  # the next stream must try again
+            if self._reads.get(key) is read:
+                del self._reads[key]  # the next stream must try again
             raise
+        return found
 
 
-def _read(read: Read, ref: SessionRef, turn: str, after: int) -> TurnRows | None:
-    read.number = next(numbers)
-    return read_turn_rows(ref, turn, after)
+def _begin(read: Read[T]) -> T:
+    return read.begin()
 
 
-_aread = in_pool(_read)
+_abegin = in_pool(_begin)

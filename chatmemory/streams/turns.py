@@ -12,8 +12,9 @@ The order of the steps in `follow` is what makes a stream exact:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from chatmemory.errors import MemoryUnavailable
@@ -22,7 +23,7 @@ from chatmemory.live.texts import LiveText, SessionRef
 from chatmemory.models import StoredMessage
 from chatmemory.responders import Progress
 from chatmemory.services import LiveTurn
-from chatmemory.streams.reads import TurnRows
+from chatmemory.streams.reads import TurnRows, read_turn_rows
 from chatmemory.streams.watching import Stream, StreamClosed, Watch
 
 RETRY_SECONDS = 1.0
@@ -148,7 +149,8 @@ async def follow(
         if text is not None and end and position.is_new(text):
             news = max(news, watch.reads.number_of_text(turn, text.step))
         if news > read_news:
-            found = await _read(watch, stream, turn, after, news)
+            read = partial(read_turn_rows, ref, turn, after)
+            found = await _read(watch, stream, (turn, after), news, read)
             if found is None:
                 yield Silence()
                 continue
@@ -171,10 +173,16 @@ async def follow(
             yield Silence()
 
 
-async def _read(watch: Watch, stream: Stream, turn: str, after: int, news: int) -> TurnRows | None:
-    """Return the rows of a turn after a seq; None while the database is unavailable."""
+async def _read(
+    watch: Watch,
+    stream: Stream,
+    key: tuple[str, int],
+    news: int,
+    read: Callable[[], TurnRows | None],
+) -> TurnRows | None:
+    """Return the rows of a turn; None while the database is unavailable."""
     try:
-        found = await watch.reads.turn_rows(turn, after, news)
+        found = await watch.reads.read(key, news, read)
     except MemoryUnavailable:
         await stream.wait(RETRY_SECONDS)
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from django.urls import re_path
 
 from chatmemory.streams.ai_sdk import views as ai_sdk
+from chatmemory.streams.events import Events
 
 app_name = "chatmemory_streams"
 
@@ -19,4 +20,5 @@ urlpatterns = [
     re_path(rf"^ui/chat/{CHAT}/stream/?\Z", ai_sdk.ChatStream.as_view(), name="resume"),
     re_path(rf"^ui/chat/{CHAT}/stop/?\Z", ai_sdk.ChatStop.as_view(), name="stop"),
     re_path(rf"^ui/chat/{CHAT}/messages/?\Z", ai_sdk.ChatMessages.as_view(), name="messages"),
+    re_path(rf"^ui/events/{CHAT}/?\Z", Events.as_view(), name="events"),
 ]

@@ -216,7 +216,7 @@ class Watches:
         """Return the reads that all streams of a session share in this event loop."""
         key = (ref, id(asyncio.get_running_loop()))
         if (reads := self._reads.get(key)) is None:
-            reads = self._reads[key] = SharedReads(ref)
+            reads = self._reads[key] = SharedReads()
         return reads
 
 

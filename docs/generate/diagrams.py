@@ -15,6 +15,7 @@ RESPONSIBILITIES = {
     "apps": "ready()",
     "receivers": "connects signals to hub and runner",
     "urls | accounts | middleware | routing | templatetags": "addresses; sign-in; the widget",
+    "streams": "streams over HTTP for front ends of other projects",
     "consumers | api | management": "websockets, REST, commands: parse, call one service, answer",
     "live": "hub, feeds and sweep of sockets; runner, keeper and drain of turns",
     "responders": "the setting RESPONDER as code that streams a reply",

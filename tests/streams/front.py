@@ -25,12 +25,16 @@ class Stream:
         self._lines = response.aiter_lines()
         self.is_done = False
         """Whether the stream ended as complete."""
+        self.last_id = ""
+        """The id of the last event that has one."""
 
     async def next(self) -> Chunk:
         """Return the data of the next event. Raises StopAsyncIteration at the end."""
         async for line in self._lines:
             if line == "data: [DONE]":
                 self.is_done = True
+            elif line.startswith("id: "):
+                self.last_id = line.removeprefix("id: ")
             elif line.startswith("data: "):
                 found: Chunk = json.loads(line.removeprefix("data: "))
                 return found
@@ -90,6 +94,15 @@ class Front:
     async def resume(self, **query: str) -> AsyncIterator[Stream]:
         path = f"chat/{self.chat}/stream"
         async with self.http.stream("GET", path, params=query) as response:
+            yield Stream(response)
+
+    @asynccontextmanager
+    async def events(self, *, last_event_id: str = "", **query: str) -> AsyncIterator[Stream]:
+        headers = {"Accept": "text/event-stream"}
+        if last_event_id:
+            headers["Last-Event-ID"] = last_event_id
+        path = f"events/{self.chat}"
+        async with self.http.stream("GET", path, params=query, headers=headers) as response:
             yield Stream(response)
 
     async def history(self, **query: int) -> list[Chunk]:
