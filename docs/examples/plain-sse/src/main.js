@@ -19,7 +19,7 @@ async function post(path, body) {
   const headers = {"Content-Type": "application/json", "X-CSRFToken": token};
   const response = await fetch(path, {method: "POST", headers, body: JSON.stringify(body)});
   if (response.status === 401) location.assign(`/accounts/login/?next=/%23${key}`);
-  complain(response.ok ? "" : (await response.json()).message);
+  complain(response.ok ? "" : (await response.json()).detail);
   return response.ok;
 }
 

@@ -5,12 +5,15 @@ import {createRoot} from "react-dom/client";
 const threadId = location.hash.slice(1) || crypto.randomUUID();
 location.hash = threadId;
 
-const headers = () => ({"X-CSRFToken": document.cookie.match(/csrftoken=([^;]+)/)?.[1] ?? ""});
+const headers = () => ({
+  "Content-Type": "application/json",
+  "X-CSRFToken": document.cookie.match(/csrftoken=([^;]+)/)?.[1] ?? "",
+});
 const connection = fetchServerSentEvents("/api/ui/ag", () => ({headers: headers()}));
 
 // The hook's stop() ends only the request; the server would continue the reply.
 const stopReply = () =>
-  fetch(`/api/ui/chat/${threadId}/stop`, {method: "POST", headers: headers()});
+  fetch(`/api/ui/chat/${threadId}/stop`, {method: "POST", headers: headers(), body: "{}"});
 
 function Part({part}) {
   if (part.type === "text") return <p>{part.content}</p>;

@@ -6,15 +6,21 @@ const API = "/api/ui/chat";
 export const chatId = location.hash.slice(1) || crypto.randomUUID();
 location.hash = chatId;
 
-const headers = () => ({"X-CSRFToken": document.cookie.match(/csrftoken=([^;]+)/)?.[1] ?? ""});
+const headers = () => ({
+  "Content-Type": "application/json",
+  "X-CSRFToken": document.cookie.match(/csrftoken=([^;]+)/)?.[1] ?? "",
+});
 
-// While the network fails, try again: the server stores a repeated message once.
-const patientFetch = (...request) =>
-  fetch(...request).catch(async (error) => {
-    if (error.name === "AbortError") throw error;
+// While the server cannot be reached, try again: it stores a repeated message once.
+async function patientFetch(url, options) {
+  for (;;) {
+    const response = await fetch(url, options).catch(() => null);
+    // Vite answers 500 for a server that does not run, other proxies 502 to 504.
+    if (response && ![500, 502, 503, 504].includes(response.status)) return response;
+    options.signal?.throwIfAborted();
     await new Promise((done) => setTimeout(done, 2000));
-    return patientFetch(...request);
-  });
+  }
+}
 
 export const transport = new DefaultChatTransport({
   api: API,
@@ -27,10 +33,11 @@ export const transport = new DefaultChatTransport({
 });
 
 export async function loadHistory() {
-  const response = await fetch(`${API}/${chatId}/messages`);
+  const response = await patientFetch(`${API}/${chatId}/messages`, {});
   if (response.status === 401) location.assign(`/accounts/login/?next=/%23${chatId}`);
   return response.ok ? response.json() : [];
 }
 
-// The hook's stop() ends only the request; the server would continue the reply.
-export const stopReply = () => fetch(`${API}/${chatId}/stop`, {method: "POST", headers: headers()});
+// The stop() of useChat ends only the request; the server would continue the reply.
+export const stopReply = () =>
+  fetch(`${API}/${chatId}/stop`, {method: "POST", headers: headers(), body: "{}"});
