@@ -2,24 +2,20 @@
 const key = location.hash.slice(1) || crypto.randomUUID();
 location.hash = key;
 
-const rows = new Map(); // by seq
-const streams = new Map(); // text that is not stored yet, by turn and step
+const rows = new Map(); // the stored messages, by seq
+const streams = new Map(); // texts that are not stored yet, by turn and step
 let session = {};
 
 const find = (selector) => document.querySelector(selector);
-const id = ({turn, step}) => `${turn}:${step}`;
-
-function complain(text) {
-  find("[role=alert]").textContent = text;
-  find("[role=alert]").hidden = !text;
-}
+const streamOf = ({turn, step}) => `${turn}:${step}`;
 
 async function post(path, body) {
   const token = document.cookie.match(/csrftoken=([^;]+)/)?.[1] ?? "";
   const headers = {"Content-Type": "application/json", "X-CSRFToken": token};
   const response = await fetch(path, {method: "POST", headers, body: JSON.stringify(body)});
   if (response.status === 401) location.assign(`/accounts/login/?next=/%23${key}`);
-  complain(response.ok ? "" : (await response.json()).detail);
+  find("[role=alert]").hidden = response.ok;
+  if (!response.ok) find("[role=alert]").textContent = (await response.json()).detail;
   return response.ok;
 }
 
@@ -40,39 +36,44 @@ function show() {
   find("[type=button]").disabled = !session.running;
 }
 
-await post("/api/sessions/", {key});
-
-// The browser reconnects by itself, and sends the last id, from which the server continues.
-const events = new EventSource(`/api/ui/events/${key}`);
 const handlers = {
   session(frame) {
     session = frame;
   },
   message(frame) {
     rows.set(frame.seq, frame);
-    streams.delete(id(frame));
+    streams.delete(streamOf(frame));
   },
   snapshot(frame) {
-    streams.set(id(frame), frame.text);
+    streams.set(streamOf(frame), frame.text);
   },
   delta(frame) {
-    streams.set(id(frame), (streams.get(id(frame)) ?? "") + (frame.text ?? ""));
+    streams.set(streamOf(frame), (streams.get(streamOf(frame)) ?? "") + (frame.text ?? ""));
   },
   reset() {
     rows.clear();
     streams.clear();
   },
 };
-for (const [type, handle] of Object.entries(handlers)) {
-  events.addEventListener(type, ({data}) => {
-    handle(JSON.parse(data));
+
+function listen() {
+  // The browser reconnects by itself, and sends the last id, from which the server continues.
+  const events = new EventSource(`/api/ui/events/${key}`);
+  events.addEventListener("message", ({data}) => {
+    const frame = JSON.parse(data);
+    handlers[frame.type]?.(frame);
+    if (frame.type === "bye" && !frame.reconnect) events.close();
     show();
   });
 }
 
+const opened = post("/api/sessions/", {key});
+opened.then((isOpen) => isOpen && listen());
+
 find("form").addEventListener("submit", async (event) => {
   event.preventDefault();
   const message = {client_id: crypto.randomUUID(), text: event.target.elements.text.value};
+  await opened;
   if (await post(`/api/sessions/${key}/messages/`, message)) event.target.reset();
 });
 find("[type=button]").addEventListener("click", () => post(`/api/sessions/${key}/stop/`, {}));
