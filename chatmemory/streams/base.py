@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Mapping
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -18,6 +20,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from chatmemory.access import rates
+from chatmemory.access.logins import login_of_session
 from chatmemory.access.visits import visit_of_request
 from chatmemory.api.authentication import SessionLogin
 from chatmemory.api.base import WRITES, View
@@ -49,6 +52,9 @@ class Translator(Protocol):
     def of(self, event: Event) -> str: ...
 
     def end(self) -> str: ...
+
+    def broken(self, reason: str) -> str:
+        """Return what reports an error, of a stream whose connection cannot be broken."""
 
 
 class NotStreamable(APIException):
@@ -105,7 +111,10 @@ class StreamView(View):
         user: Any = self.request.user  # an account: `initial` has checked it
         if isinstance(self.request.successful_authenticator, SessionLogin):
             session = getattr(self.request, "session", None)
-            return Login.of(user, None if session is None else session.session_key)
+            key = None if session is None else session.session_key
+            if key is not None and settings.IMPERSONATOR is not None:
+                return login_of_session(key)  # a middleware may have replaced the user
+            return Login.of(user, key)
         auth = self.request.auth
         return Login.of(user, credential=None if auth is None else str(auth))
 
@@ -118,10 +127,10 @@ class StreamView(View):
 
 
 def event_stream(
-    texts: AsyncIterator[str], headers: Mapping[str, str] | None = None
+    texts: AsyncGenerator[str, None], headers: Mapping[str, str] | None = None
 ) -> StreamingHttpResponse:
     """Return the response that sends these texts as they come."""
-    response = StreamingHttpResponse(texts, content_type=CONTENT_TYPE)
+    response = StreamingHttpResponse(_until_closed(texts), content_type=CONTENT_TYPE)
     response["Cache-Control"] = "no-store, no-transform"
     response["X-Accel-Buffering"] = "no"  # of nginx
     for name, value in (headers or {}).items():
@@ -129,7 +138,31 @@ def event_stream(
     return response
 
 
+async def _until_closed(texts: AsyncGenerator[str, None]) -> AsyncIterator[str]:
+    """Break the connection of a stream that must not end as if it were complete."""
+    try:
+        async with aclosing(texts):
+            async for text in texts:
+                yield text
+    except StreamClosed as closed:
+        # Django ends a request without an error when its client disconnects; then the server finds
+        # that the response is not complete, and closes the connection.
+        raise asyncio.CancelledError from closed
+
+
 async def _turn_texts(
+    login: Login, ref: SessionRef, turn: str, translator: Translator
+) -> AsyncGenerator[str, None]:
+    try:
+        async for text in _texts_of_turn(login, ref, turn, translator):
+            yield text
+    except StreamClosed as closed:
+        if not is_daphne():
+            raise
+        yield translator.broken(closed.reason)
+
+
+async def _texts_of_turn(
     login: Login, ref: SessionRef, turn: str, translator: Translator
 ) -> AsyncIterator[str]:
     async with opened(login, ref) as (watch, stream):
@@ -141,6 +174,15 @@ async def _turn_texts(
                     with stream.sending():
                         yield text
         yield translator.end()
+
+
+def is_daphne() -> bool:
+    """Whether the server is Daphne: it buffers what a client does not read, without a limit.
+
+    It also leaves the connection of an incomplete response open.
+    """
+    reactor = sys.modules.get("twisted.internet.reactor")
+    return bool(reactor is not None and getattr(reactor, "running", False))
 
 
 @asynccontextmanager

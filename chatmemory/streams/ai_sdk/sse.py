@@ -27,6 +27,9 @@ class UIMessageStream:
     def end(self) -> str:
         return "data: [DONE]\n\n"
 
+    def broken(self, reason: str) -> str:
+        return _written([self._chunks.error(reason)])
+
 
 def _written(chunks: Iterable[Chunk]) -> str:
     return "".join(f"data: {codec.dump_json(chunk)}\n\n" for chunk in chunks)
