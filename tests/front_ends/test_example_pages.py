@@ -105,6 +105,15 @@ def assert_shown(page):
     assert not set(found) & set("0123456789"), f"{found!r} follows"
 
 
+def test_a_new_chat_is_empty(page, example):
+    if "ai-sdk" in example.name:
+        with page.expect_response("**/stream") as resumed:
+            page.reload()
+        assert resumed.value.status == 204
+    expect(replies(page)).to_have_count(0)
+    expect(page.get_by_role("alert")).to_be_hidden()
+
+
 def test_a_reply_continues_after_a_reload_and_one_is_stopped(page):
     send(page, "count 80")
     expect(replies(page)).to_contain_text("1 2 3 4 5")
