@@ -96,10 +96,10 @@ class TanStackPage {
 
 const CLASSES = {agent: AgentPage, tanstack: TanStackPage};
 
-async function run(action, {page, server, cutAfter = Number.POSITIVE_INFINITY, ...fields}) {
+async function run(action, {page, server, cutAfter, ...fields}) {
   const found = pages.get(page);
   if (server) found.network.server = server;
-  found.network.cutAfter = cutAfter;
+  found.network.cutAfter = cutAfter ?? Number.POSITIVE_INFINITY;
   await found[action](fields);
   return found.state();
 }

@@ -44,9 +44,9 @@ class Page {
     });
   }
 
-  async run(action, {server, cutAfter = Number.POSITIVE_INFINITY, seen}) {
+  async run(action, {server, cutAfter, seen}) {
     if (server) this.network.server = server;
-    this.network.cutAfter = cutAfter;
+    this.network.cutAfter = cutAfter ?? Number.POSITIVE_INFINITY;
     this.seen = seen ? `?seen=${encodeURIComponent(seen)}` : "";
     this.transport.types = [];
     this.ending = null;

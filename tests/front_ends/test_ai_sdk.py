@@ -151,6 +151,7 @@ def lose_connections(page, seed, size=3_000):
     cuts = 0
     while state["ending"] is None or state["ending"]["isDisconnect"]:
         cuts += 1
+        assert cuts <= 30, f"the page with the seed {seed} never continues: {state}"
         time.sleep(chance.random() * chance.choice([0, 0, 0.2, 1.5]))  # a network that is away
         cut = chance.randrange(1, size) if chance.random() < 0.5 else None
         state = page.call("resume", cutAfter=cut, at=chance.randrange(2))
