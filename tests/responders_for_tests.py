@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 import threading
 from collections.abc import AsyncGenerator, Mapping
@@ -227,6 +228,16 @@ async def with_tools(
     yield "It rains."
 
 
+async def with_tools_and_pause(
+    messages: Messages, session: Session
+) -> AsyncGenerator[str | dict[str, object], None]:
+    """Call a tool, and pause in the middle of the reply until GO."""
+    async for piece in with_tools(messages, session):
+        yield piece
+    await _wait()
+    yield " Still."
+
+
 async def counting_steps(
     messages: Messages, session: Session
 ) -> AsyncGenerator[dict[str, object], None]:
@@ -331,3 +342,32 @@ async def leaving_words(messages: Messages, session: Session) -> AsyncGenerator[
     """Leave the reply for the end of the turn."""
     leave("words", "a long reply")
     yield "a long reply"
+
+
+async def by_seed(
+    messages: Messages, session: Session
+) -> AsyncGenerator[str | Progress | dict[str, object], None]:
+    """Stream steps with tools and pauses that depend on the message alone.
+
+    The stored text of a step may differ from the streamed one, or be longer or shorter; a run may
+    fail.
+    """
+    chance = random.Random(text_of(messages[-1]["content"]))  # noqa: S311  # no secret
+    for step in range(chance.randint(1, 4)):
+        streamed = ""
+        for _ in range(chance.randint(0, 6)):
+            await asyncio.sleep(chance.choice([0, 0, 0.005, 0.05]))
+            if chance.random() < 0.2:
+                yield Progress("tool", f"step {step}", "started")
+            streamed += (piece := "".join(chance.choices("abc ü😀\n", k=chance.randint(1, 40))))
+            yield piece
+        if chance.random() < 0.1:
+            raise ModelError("failed on purpose")
+        text = chance.choice([streamed, streamed, f"{streamed} more", streamed[:3], "other " * 50])
+        call: dict[str, object] = {"id": "call", "name": "weather", "args": {"step": step}}
+        if chance.random() < 0.6:
+            yield {"role": "assistant", "content": text, "tool_calls": [call]}
+            await asyncio.sleep(chance.choice([0, 0.02]))
+            yield {"role": "tool", "content": f"rain {step}", "tool_call_id": "call"}
+        else:
+            yield {"role": "assistant", "content": text}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Mapping
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -49,6 +51,9 @@ class Translator(Protocol):
     async def of(self, event: Event) -> str: ...
 
     def end(self) -> str: ...
+
+    def broken(self, reason: str) -> str:
+        """Return what reports an error, of a stream whose connection cannot be broken."""
 
 
 class NotStreamable(APIException):
@@ -118,10 +123,10 @@ class StreamView(View):
 
 
 def event_stream(
-    texts: AsyncIterator[str], headers: Mapping[str, str] | None = None
+    texts: AsyncGenerator[str, None], headers: Mapping[str, str] | None = None
 ) -> StreamingHttpResponse:
     """Return the response that sends these texts as they come."""
-    response = StreamingHttpResponse(texts, content_type=CONTENT_TYPE)
+    response = StreamingHttpResponse(_until_closed(texts), content_type=CONTENT_TYPE)
     response["Cache-Control"] = "no-store, no-transform"
     response["X-Accel-Buffering"] = "no"  # of nginx
     for name, value in (headers or {}).items():
@@ -129,7 +134,31 @@ def event_stream(
     return response
 
 
+async def _until_closed(texts: AsyncGenerator[str, None]) -> AsyncIterator[str]:
+    """Break the connection of a stream that must not end as if it were complete."""
+    try:
+        async with aclosing(texts):
+            async for text in texts:
+                yield text
+    except StreamClosed as closed:
+        # Django ends a request without an error when its client disconnects; then the server finds
+        # that the response is not complete, and closes the connection.
+        raise asyncio.CancelledError from closed
+
+
 async def _turn_texts(
+    login: Login, ref: SessionRef, turn: str, translator: Translator
+) -> AsyncGenerator[str, None]:
+    try:
+        async for text in _texts_of_turn(login, ref, turn, translator):
+            yield text
+    except StreamClosed as closed:
+        if not is_daphne():
+            raise
+        yield translator.broken(closed.reason)
+
+
+async def _texts_of_turn(
     login: Login, ref: SessionRef, turn: str, translator: Translator
 ) -> AsyncIterator[str]:
     async with opened(login, ref) as (watch, stream):
@@ -141,6 +170,15 @@ async def _turn_texts(
                     with stream.sending():
                         yield text
         yield translator.end()
+
+
+def is_daphne() -> bool:
+    """Whether the server is Daphne: it buffers what a client does not read, without a limit.
+
+    It also leaves the connection of an incomplete response open.
+    """
+    reactor = sys.modules.get("twisted.internet.reactor")
+    return bool(reactor is not None and getattr(reactor, "running", False))
 
 
 @asynccontextmanager

@@ -7,7 +7,8 @@ that reconnects with `Last-Event-ID`, as browsers do by themselves, gets what it
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,10 +28,13 @@ from chatmemory.protocol.shapes import Shape
 from chatmemory.services import Login
 from chatmemory.services.audit.readings import record_reading
 from chatmemory.services.catch_up import NextRows, next_rows
-from chatmemory.streams.base import COMMENT, StreamView, event_stream, opened
+from chatmemory.streams.base import COMMENT, StreamView, event_stream, is_daphne, opened
 from chatmemory.streams.sending import key_of_url
 from chatmemory.streams.turns import RETRY_SECONDS
 from chatmemory.streams.watching import Stream, StreamClosed, Watch
+
+MAX_CHARS_ON_DAPHNE = 512 * 1024
+"""After these characters a stream of Daphne ends, which keeps what a client does not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,17 +83,19 @@ class SharingFeed(Feed):
 
 async def _event_texts(
     login: Login, session: Session, cursor: str | None, language: str | None
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str, None]:
     feed = SharingFeed(session, cursor, language)
     ref = feed.ref
     try:
         async with opened(login, ref) as (watch, stream):
             feed.watch = watch
             yield COMMENT + _event(welcome_frame(session))
-            while not feed.is_removed and feed.ref.session_pk == ref.session_pk:
+            left = MAX_CHARS_ON_DAPHNE if is_daphne() else math.inf
+            while left > 0 and not feed.is_removed and feed.ref.session_pk == ref.session_pk:
                 async for text in _news(feed, watch, stream):
                     with stream.sending():
                         yield text
+                    left -= len(text)
     except StreamClosed as closed:
         if closed.reason == "internal":
             raise

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from functools import partial
 from weakref import WeakValueDictionary
 
-from django.core.exceptions import RequestAborted
-
 from chatmemory.conf import settings
 from chatmemory.errors import ChatMemoryError
 from chatmemory.live.connections import connections
@@ -31,12 +29,8 @@ CLOSE_SECONDS = 2.0
 """How long a stream that is told to end may take before its connection is broken."""
 
 
-class StreamClosed(RequestAborted):
-    """The stream must not end as if it were complete.
-
-    Of this class, since Django then ends the request without an error, and servers break the
-    connection of a response that is not complete.
-    """
+class StreamClosed(Exception):
+    """The stream ends before what it shows."""
 
     def __init__(self, reason: str, after_ms: int | None = None) -> None:
         super().__init__(reason)

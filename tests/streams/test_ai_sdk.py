@@ -8,9 +8,11 @@ import uuid
 import pytest
 
 from chatmemory.models import Message, Session, Turn
+from chatmemory.streams.watching import Watch
 from tests import responders_for_tests
 from tests.servers import live_process, person_with_talk, serving, use_responder
 from tests.streams.front import Front, text_of
+from tests.streams.page import shown
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -85,6 +87,26 @@ async def test_tools_are_parts_with_their_results(ann, settings):
             "text",
         ]
         assert reply["parts"][2]["output"] == "rain"
+
+
+async def test_the_rows_of_a_step_precede_the_next_text_if_their_notification_is_lost(
+    ann, settings, monkeypatch
+):
+    use_responder(settings, "with_tools_and_pause")
+    notify = Watch.notify
+    async with serving() as address, Front(address, ann) as page:
+        async with page.send("Rain?") as stream:
+            await stream.until("start")
+            monkeypatch.setattr(Watch, "notify", Watch.notify_text)
+            chunks = await stream.until("text-delta")
+            while chunks[-1]["delta"] != "It rains.":
+                chunks += await stream.until("text-delta")
+            monkeypatch.setattr(Watch, "notify", notify)
+            responders_for_tests.GO.set()
+            chunks += await stream.rest()
+        assert types(chunks).index("tool-output-available") < types(chunks).index("finish-step")
+        assert "reset-step" not in types(chunks)
+        assert shown(chunks) == (await page.history())[-1]["parts"]
 
 
 async def test_a_failed_reply_ends_with_its_code(ann, settings):

@@ -44,3 +44,7 @@ class RunStream:
 
     def end(self) -> str:
         return ""
+
+    def broken(self, reason: str) -> str:
+        message = f"The stream of the reply has ended ({reason})."
+        return data_events([{"type": "RUN_ERROR", "message": message, "code": reason}])

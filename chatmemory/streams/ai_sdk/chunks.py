@@ -114,6 +114,11 @@ class TurnChunks:
             "messageMetadata": {"turn": self._turn},
         }
 
+    def error(self, code: str) -> Chunk:
+        """Return the chunk that ends the stream with an error."""
+        text = codec.dump_json({"code": code, "turn": self._turn})
+        return {"type": "error", "errorText": text}
+
     def of(self, event: Event) -> Iterator[Chunk]:
         """Yield the chunks of an event; the last one ends the stream."""
         match event:
@@ -178,8 +183,7 @@ class TurnChunks:
         metadata = metadata_of(self._turn, found, self._seq)
         if found.status == "failed":
             yield {"type": "message-metadata", "messageMetadata": metadata}
-            error = {"code": found.error, "turn": self._turn}
-            yield {"type": "error", "errorText": codec.dump_json(error)}
+            yield self.error(found.error)
         else:
             reason = "stop" if found.status == "complete" else "interrupted"
             yield {"type": "finish", "finishReason": reason, "messageMetadata": metadata}

@@ -26,3 +26,6 @@ class UIMessageStream:
 
     def end(self) -> str:
         return "data: [DONE]\n\n"
+
+    def broken(self, reason: str) -> str:
+        return data_events([self._chunks.error(reason)])
