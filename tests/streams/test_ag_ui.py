@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import json
+import random
 import uuid
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,6 +27,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 ann = person_with_talk
 live = live_process
+
+TURNS = 12
+"""How many random turns are run."""
 
 
 @pytest.fixture(autouse=True)
@@ -406,3 +412,31 @@ async def test_the_history_has_pages(ann):
         assert older["messages"][0]["id"] == "c1"
         oldest = await agent.thread(limit=2, before=older["page"]["cursor"])
         assert oldest["page"] == {"truncated": False}
+
+
+async def check_turn(agent: Agent, ann, seed: str, chance: random.Random) -> None:
+    """Run a turn, which other pages join at different moments."""
+    before = [*await stored(ann), user(seed, seed)]
+
+    async def join(pause: float):
+        await asyncio.sleep(pause)
+        async with agent.join(runId=f"run-{seed}", offset="-1") as stream:
+            return await stream.rest()
+
+    pages = [asyncio.ensure_future(join(chance.uniform(0, 0.3))) for _ in range(3)]
+    async with agent.run(seed, seed, f"run-{seed}") as stream:
+        found = [await stream.rest()]
+    found += [events for events in await asyncio.gather(*pages) if events]
+    for events in found:
+        page = Page(*copy.deepcopy(before)).read(events)
+        assert page.end is not None
+        assert page.messages == await stored(ann), seed
+
+
+@pytest.mark.slow
+async def test_pages_show_what_is_stored(ann, settings):
+    use_responder(settings, "by_seed", READS_PER_MINUTE=None)
+    chance = random.Random(7)  # noqa: S311  # no secret
+    async with serving() as address, Agent(address, ann) as agent:
+        for turn in range(TURNS):
+            await check_turn(agent, ann, f"s{turn}", chance)
