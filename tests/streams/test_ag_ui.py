@@ -8,15 +8,21 @@ import json
 import random
 import uuid
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
 
 from chatmemory.models import Session, Turn
-from chatmemory.services import Actor
+from chatmemory.services import clear_session, trim_session
+from chatmemory.streams.ag_ui.events import TurnEvents
 from chatmemory.streams.ag_ui.messages import messages_of
-from chatmemory.streams.reads import read_turns
+from chatmemory.streams.ag_ui.runs import active_turn
+from chatmemory.streams.ag_ui.sse import RunStream
+from chatmemory.streams.reads import TurnRows, read_turns
+from chatmemory.streams.turns import Ended, Piece
+from chatmemory.streams.watching import StreamClosed
 from tests import responders_for_tests
 from tests.factories import make_user
 from tests.servers import live_process, person_with_talk, serving, sign_in, use_responder
@@ -68,9 +74,8 @@ def types(events):
 
 async def stored(ann, key: str = "talk"):
     """Return the stored messages as those of AG-UI."""
-    read = sync_to_async(read_turns)
-    by = Actor.user(ann.user)
-    return messages_of(await read(session_key=key, by=by, before=None, limit=100))
+    talk = {**ann.talk, "session_key": key}
+    return messages_of(await sync_to_async(read_turns)(**talk, before=None, limit=1000))
 
 
 async def code_of(stream: Stream) -> str:
@@ -90,7 +95,7 @@ async def test_a_reply_is_streamed_and_stored(ann):
             "CUSTOM",
             "RUN_FINISHED",
         ]
-        assert events[-1]["outcome"] == {"type": "success"}
+        assert "outcome" not in events[-1]
         page = Page(user("one two three")).read(events)
         assert page.text == "one two three "
         assert page.messages == await stored(ann)
@@ -146,16 +151,17 @@ async def test_a_failed_reply_ends_with_its_code(ann, settings):
         assert "secret" not in json.dumps(events)
 
 
-async def test_stop_keeps_the_text(ann, settings):
+@pytest.mark.parametrize("version", [None, "1.0"])
+async def test_stop_keeps_the_text(ann, settings, version):
     use_responder(settings, "slow")
     async with serving() as address, Agent(address, ann) as agent:
-        async with agent.run("hi") as stream:
+        async with agent.run("hi", protocolVersion=version) as stream:
             events = await stream.until("TEXT_MESSAGE_CONTENT")
             await agent.stop()
             events += await stream.rest()
         page = Page(user("hi")).read(events)
         assert page.end is not None
-        assert page.end["outcome"] == {"type": "cancelled"}
+        assert page.end.get("outcome") == (version and {"type": "cancelled"})
         assert page.of("turn")[0]["status"] == "interrupted"
         assert page.messages == await stored(ann)
         assert page.text == "So far, "
@@ -197,7 +203,54 @@ async def test_a_stored_text_replaces_another_one_that_was_streamed(ann, setting
         assert [each["id"] for each in page.messages][::2] == ["c1", "c2"]
 
 
-async def test_a_snapshot_has_the_messages_that_wait_but_no_later_reply(ann, settings):
+def ended(status: str = "complete") -> Ended:
+    """Return the end of the turn of the first message."""
+    turn = TurnRows(
+        status=status,
+        error="",
+        model="",
+        usage="",
+        user_seq=1,
+        rows=[],
+        is_complete=True,
+        queue=[],
+    )
+    return Ended(turn)
+
+
+@pytest.mark.parametrize("status", ["complete", "interrupted", "failed"])
+def test_a_text_without_a_row_ends_and_is_wrong(status):
+    end = ended(status)
+    events = TurnEvents("c1", "talk", "run-1")
+    found = [*events.of(Piece(0, "So far, ")), *events.of(end), events.finish(end.turn)]
+    assert events.is_wrong
+    assert Page().read(found).end == found[-1]
+    assert "TEXT_MESSAGE_END" in types(found)
+
+
+async def test_a_snapshot_has_no_later_reply(ann):
+    async with serving() as address, Agent(address, ann) as agent:
+        for name in ("c1", "c2"):
+            async with agent.run("hi", name) as stream:
+                await stream.rest()
+    read = partial(sync_to_async(read_turns), **ann.talk, before=None, limit=100)
+    run = RunStream(TurnEvents("c1", "talk", "run-1"), read)
+    await run.of(Piece(0, "So far, "))
+    last = (await run.of(ended())).split("data: ")[-2:]
+    snapshot, end = map(json.loads, last)
+    assert end["type"] == "RUN_FINISHED"
+    assert [each["role"] for each in snapshot["messages"]] == ["user", "assistant", "user"]
+
+
+async def test_a_stream_of_a_removed_session_breaks_at_its_snapshot(ann):
+    read = partial(sync_to_async(read_turns), **{**ann.talk, "session_key": "removed"})
+    run = RunStream(TurnEvents("c1", "talk", "run-1"), partial(read, before=None, limit=100))
+    await run.of(Piece(0, "So far, "))
+    with pytest.raises(StreamClosed):
+        await run.of(ended())
+
+
+async def test_a_snapshot_has_the_messages_that_wait(ann, settings):
     use_responder(settings, "other_final_text")
     async with serving() as address, Agent(address, ann) as agent:
         async with agent.run("one") as first:
@@ -241,7 +294,10 @@ async def test_bad_bodies_are_refused_with_their_field(ann, body, field):
     async with serving() as address, Agent(address, ann) as agent:
         async with agent.run("hi", **body) as stream:
             assert stream.response.status_code == 400
-            assert json.loads(await stream.response.aread())["field"] == field
+            problem = json.loads(await stream.response.aread())
+        assert problem["field"] == field
+        if "c" * 47 in json.dumps(body):
+            assert problem["limit"] == 46
         assert await Turn.objects.acount() == 0
 
 
@@ -277,6 +333,15 @@ async def test_another_run_of_a_stored_message_is_a_new_version(ann):
         assert await Turn.objects.acount() == 3
         assert [each["content"] for each in await stored(ann)] == ["two", "two "]
         assert (await stored(ann))[0]["id"] == "c1"
+
+
+async def test_a_run_of_a_message_of_another_client_is_a_new_version(ann):
+    async with serving() as address, Agent(address, ann) as agent:
+        async with agent.send("one") as stream:
+            await stream.rest()
+        async with agent.run("two") as stream:
+            await stream.rest()
+        assert [each["content"] for each in await stored(ann)] == ["two", "two "]
 
 
 async def test_another_id_that_begins_alike_is_another_message(ann):
@@ -332,6 +397,38 @@ async def test_a_version_is_found_by_its_run(ann):
         async with agent.join(runId="run-2") as stream:
             page = Page(user("hi")).read(await stream.rest())
         assert page.messages == await stored(ann)
+
+
+async def test_the_server_names_runs_by_turn_and_session(ann):
+    async with serving() as address, Agent(address, ann) as agent:
+        for agent.chat in ("talk", "new"):
+            async with agent.send(f"hi {agent.chat}") as stream:
+                await stream.rest()
+        for run, thread in (("c1@talk", "talk"), ("c1@ui:new", "new")):
+            async with agent.join(runId=run) as stream:
+                events = await stream.rest()
+            assert events[0]["threadId"] == thread
+            assert Page().read(events).text == f"hi {thread} "
+
+
+@pytest.mark.parametrize("remove", [clear_session, partial(trim_session, keep_last=0)])
+async def test_a_run_of_removed_messages_is_not_found(ann, remove):
+    async with serving() as address, Agent(address, ann) as agent:
+        async with agent.run("hi") as stream:
+            await stream.rest()
+        await sync_to_async(remove)(**ann.talk, reason="test")
+        async with agent.join(runId="run-1") as stream:
+            assert stream.response.status_code == 404
+
+
+async def test_a_turn_that_begins_between_two_reads_is_active(ann, settings):
+    use_responder(settings, "slow")
+    async with serving() as address, Agent(address, ann) as agent:
+        async with agent.run("hi") as stream:
+            await stream.until("TEXT_MESSAGE_CONTENT")
+            talk = {**ann.talk, "before": None, "limit": 100}
+            history = await sync_to_async(read_turns)(**talk)
+        assert active_turn(None, history) == history.rows[0].client_id
 
 
 async def test_another_person_finds_no_run(ann):

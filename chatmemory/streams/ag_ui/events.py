@@ -28,9 +28,11 @@ FAILED_CALL: Data = {"tanstack": {"state": "output-error"}}
 class TurnEvents:
     """Translates the events of one turn. Each assistant row is a message."""
 
-    def __init__(self, turn: str, thread: str, run: str) -> None:
+    def __init__(self, turn: str, thread: str, run: str, *, is_versioned: bool = False) -> None:
+        """`is_versioned` is whether the client has named its version, as those from 1.0 on do."""
         self._turn = turn
         self._run: Data = {"threadId": thread, "runId": run}
+        self._is_versioned = is_versioned
         self._calls = CallIds()
         self._seq: int | None = None
         self._count = 0
@@ -65,8 +67,10 @@ class TurnEvents:
         if found.status == "failed":
             message = f"The reply failed ({found.error})."
             return {"type": "RUN_ERROR", "message": message, "code": found.error}
-        outcome = "success" if found.status == "complete" else "cancelled"
-        return {"type": "RUN_FINISHED", **self._run, "outcome": {"type": outcome}}
+        finished: Data = {"type": "RUN_FINISHED", **self._run}
+        if found.status == "complete" or not self._is_versioned:
+            return finished  # clients before 1.0 refuse the other outcome
+        return {**finished, "outcome": {"type": "cancelled"}}
 
     @property
     def _id(self) -> str:

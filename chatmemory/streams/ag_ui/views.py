@@ -94,10 +94,15 @@ class Runs(StreamView):
     def post(self, request: Request) -> HttpResponseBase:
         """Send the last message, and stream its reply."""
         self.begin()
-        send = parse_run(json_body(request))
+        body = json_body(request)
+        send = parse_run(body)
         admitted = admit(send, self.actor)
         ref = SessionRef(admitted.session_pk, admitted.epoch)
-        return self._stream(ref, admitted.turn, send.chat, send.request_id or "")
+        is_versioned = body.get("protocolVersion") is not None
+        events = TurnEvents(
+            admitted.turn, send.chat, send.request_id or "", is_versioned=is_versioned
+        )
+        return self._stream(ref, admitted.turn, send.chat, events)
 
     def get(self, request: Request) -> HttpResponseBase:
         query = self.query(RUN_QUERY)
@@ -114,11 +119,14 @@ class Runs(StreamView):
         found = find_run(run, self.actor, key)
         if found is None:
             raise NotFound("No turn of this run waits, runs, or has just ended.")
-        return self._stream(found.ref, found.turn, thread or found.thread, run)
+        thread = thread or found.thread
+        return self._stream(found.ref, found.turn, thread, TurnEvents(found.turn, thread, run))
 
-    def _stream(self, ref: SessionRef, turn: str, thread: str, run: str) -> HttpResponseBase:
+    def _stream(
+        self, ref: SessionRef, turn: str, thread: str, events: TurnEvents
+    ) -> HttpResponseBase:
         read = partial(_aread_newest, self.actor, thread)
-        return self.turn_stream(ref, turn, RunStream(TurnEvents(turn, thread, run), read))
+        return self.turn_stream(ref, turn, RunStream(events, read))
 
     def _history(self, thread: str, query: RunQuery) -> Data:
         """Return the messages, and the run whose reply is not among them; both of TanStack AI.
