@@ -8,10 +8,11 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Protocol
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import SyncToAsync, sync_to_async
 from django.core.handlers.asgi import ASGIRequest
 from django.http import StreamingHttpResponse
 from rest_framework.exceptions import APIException
@@ -20,6 +21,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from chatmemory.access import rates
+from chatmemory.access.logins import login_of_session
 from chatmemory.access.visits import visit_of_request
 from chatmemory.api.authentication import SessionLogin
 from chatmemory.api.base import WRITES, View
@@ -39,6 +41,8 @@ logger = logging.getLogger(__name__)
 CONTENT_TYPE = "text/event-stream"
 COMMENT = ":\n\n"
 """What clients ignore; it keeps a connection open."""
+MAX_PIECE_CHARS = 8 * 1024
+"""Longest text that a server is given at a time."""
 
 
 class Translator(Protocol):
@@ -110,7 +114,10 @@ class StreamView(View):
         user: Any = self.request.user  # an account: `initial` has checked it
         if isinstance(self.request.successful_authenticator, SessionLogin):
             session = getattr(self.request, "session", None)
-            return Login.of(user, None if session is None else session.session_key)
+            key = None if session is None else session.session_key
+            if key is not None and settings.IMPERSONATOR is not None:
+                return login_of_session(key)  # a middleware may have replaced the user
+            return Login.of(user, key)
         auth = self.request.auth
         return Login.of(user, credential=None if auth is None else str(auth))
 
@@ -139,7 +146,9 @@ async def _until_closed(texts: AsyncGenerator[str, None]) -> AsyncIterator[str]:
     try:
         async with aclosing(texts):
             async for text in texts:
-                yield text
+                # In pieces, so that a server buffers one of them, not a long message.
+                for begin in range(0, len(text), MAX_PIECE_CHARS):
+                    yield text[begin : begin + MAX_PIECE_CHARS]
     except StreamClosed as closed:
         # Django ends a request without an error when its client disconnects; then the server finds
         # that the response is not complete, and closes the connection.
@@ -181,6 +190,21 @@ def is_daphne() -> bool:
     return bool(reactor is not None and getattr(reactor, "running", False))
 
 
+def _end_request_thread() -> None:
+    """End the thread that Django keeps for this request; a later call starts another one.
+
+    Otherwise each stream has a thread, which is half of its memory. asgiref has no public name for
+    it: if its attributes change, the threads stay.
+    """
+    context = getattr(SyncToAsync, "thread_sensitive_context", _NO_CONTEXT).get(None)
+    executor = getattr(SyncToAsync, "context_to_thread_executor", {}).pop(context, None)
+    if executor is not None:
+        executor.shutdown(wait=False)
+
+
+_NO_CONTEXT: ContextVar[None] = ContextVar("chatmemory_no_context")
+
+
 @asynccontextmanager
 async def opened(login: Login, ref: SessionRef) -> AsyncIterator[tuple[Watch, Stream]]:
     """Watch a session while a response is sent. No connection to the database is held meanwhile.
@@ -188,7 +212,8 @@ async def opened(login: Login, ref: SessionRef) -> AsyncIterator[tuple[Watch, St
     An unexpected error is logged, and breaks the connection: a stream that ends without its last
     event must not seem complete.
     """
-    await sync_to_async(release_connections)()  # of the request's thread, which waits meanwhile
+    await sync_to_async(release_connections)()  # of the request's thread
+    _end_request_thread()
     with watches.watching(login, ref) as found:
         try:
             yield found

@@ -1,4 +1,4 @@
-"""Writes the last section of docs/howto/audit.md, the table of actions, from `AuditAction`."""
+"""Writes the last section of docs/howto/audit.md, the list of actions, from `AuditAction`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ PAGE = Path(__file__).resolve().parents[1] / "howto/audit.md"
 HEADING = "\n## The actions\n"
 INTRO = """
 The codes in `action`, and what the admin shows for them. `python docs/generate/audit_page.py`
-writes this table from `AuditAction`.
+writes this list from `AuditAction`.
 
-| code | in the admin |
-| --- | --- |
 """
 
 
 def page() -> str:
     """Return the page as Markdown: what is written by hand, then the actions in source order."""
     by_hand, _, _ = PAGE.read_text().partition(HEADING)
-    rows = "".join(f"| `{action.value}` | {action.label} |\n" for action in AuditAction)
-    return f"{by_hand}{HEADING}{INTRO}{rows}"
+    actions = ",\n".join(f"`{action.value}` ({action.label})" for action in AuditAction)
+    return f"{by_hand}{HEADING}{INTRO}{actions}.\n"
 
 
 if __name__ == "__main__":

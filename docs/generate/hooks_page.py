@@ -14,7 +14,7 @@ from chatmemory import conf, signals
 INTRO = """# Signals and hooks
 
 What of your code the app calls: receivers of signals, and the functions that
-[settings](settings.md) name by a dotted path. [The how-to](../howto/hooks.md) links the examples.
+[settings](settings.md) name by a dotted path. [How-tos](../README.md#your-project) have examples.
 `python docs/generate/hooks_page.py` generates this page from `chatmemory/signals.py` and
 `chatmemory/conf.py`.
 """

@@ -27,7 +27,7 @@ import redis
 
 from tests.programs.peers.base import POSTGRESQL, REDIS
 from tests.programs.peers.results import SIZES
-from tests.programs.peers.scoreboard import cells_of, group, summary
+from tests.programs.peers.scoreboard import cells_of, group, not_offered, summary
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).resolve().parent
@@ -79,12 +79,11 @@ GROUPS = {
 INTRO = """# The scoreboard
 
 [Our contract](contract.md#the-promise-of-each-test), run on the memories of other packages and on
-ours. Each peer is used as its documentation describes, in its own environment, with the versions
-below.
+ours. Each peer is used as its documentation describes, in an environment of its own.
 
-*pass*: the promise was kept. **Bold**: it was broken, with the number of lost, doubled, split and
-other messages. *Not offered*: the store does not claim this, so it cannot fail. Counts that depend
-on chance, such as the order of eight processes, differ from run to run.
+*pass*: the promise was kept. **Bold**: it was broken, with counts of messages; those that depend on
+chance, such as the order of processes, differ from run to run. *Not offered*: the store does not
+claim this, so it cannot fail.
 
 `make peers` creates the environments and prints this page; `make peers ARGS=--write` writes it. It
 needs PostgreSQL, MariaDB and Redis on this machine (`PEERS_POSTGRESQL`, `PEERS_MARIADB` and
@@ -203,9 +202,9 @@ def versions() -> str:
         with redis.Redis.from_url(REDIS) as client:
             info: Any = client.info("server")
             lines.append(f"- Redis {info['redis_version']}")
-    for name in MODULES:
-        pinned = (HERE / f"requirements-{name}.txt").read_text().split()
-        lines.append(f"- {name}: {', '.join(pin.replace('==', ' ') for pin in pinned)}")
+    texts = [(HERE / f"requirements-{name}.txt").read_text() for name in MODULES]
+    pins = sorted({*" ".join(texts).split()}, key=str.lower)
+    lines.append(f"- {', '.join(pin.replace('==', ' ') for pin in pins)}")
     return "\n".join(lines) + "\n"
 
 
@@ -222,6 +221,8 @@ def page(results: Sequence[Mapping[str, Any]]) -> str:
             for name, columns in GROUPS.items()
             for part in (f"## {name}\n", group(cells, columns))
         ),
+        "## Not offered\n",
+        not_offered(cells, GROUPS),
         "## Versions\n",
         f"Sizes: {sizes}.\n\n{versions()}",
     ]

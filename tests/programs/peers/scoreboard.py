@@ -23,7 +23,7 @@ class Cell:
 
     def __str__(self) -> str:
         if "failed" in self.outcomes:
-            counts = [f"{n} of {of} {kind}" for kind, (n, of) in self.counts.items()]
+            counts = [f"{n}/{of} {kind}" for kind, (n, of) in self.counts.items()]
             return "**" + (", ".join(counts) or self.why) + "**"
         if "passed" in self.outcomes:
             return PASSED
@@ -138,7 +138,7 @@ def titles() -> dict[str, str]:
 
 
 def group(cells: Cells, columns: Sequence[str]) -> str:
-    """Return the results of some stores: a table of the tests whose results differ, and the rest.
+    """Return the results of some stores: a table of what not all kept, and counts of the rest.
 
     Stores that were not run have a line each instead of a column.
     """
@@ -148,19 +148,36 @@ def group(cells: Cells, columns: Sequence[str]) -> str:
     results = {test: [str(cells.get((own, test), NOT_RUN)) for own in shown] for test in found}
     same = {test: row[0] for test, row in results.items() if len({*row}) == 1}
     kept = [test for test, cell in same.items() if cell == PASSED]
-    missing = [found[test] for test, cell in same.items() if cell == NOT_OFFERED]
+    missing = [test for test, cell in same.items() if cell == NOT_OFFERED]
     rest = [test for test in found if test not in kept and same.get(test) != NOT_OFFERED]
     lines = [f"{column} was {why}.\n" for column, why in idle.items()]
     if not shown:
         return "\n".join(lines)
     if rest:
         lines += [_table(["", *shown], [[found[test], *results[test]] for test in rest])]
-    lines += [
-        f"Kept by all: {'the other ' if rest or missing else ''}{len(kept)} of {len(found)}.\n"
-    ]
+    counts = f"Kept by all: {'the other ' if rest or missing else ''}{len(kept)} of {len(found)}."
     if missing:
-        lines += ["Not offered:\n", "".join(f"- {title}\n" for title in missing)]
-    return "\n".join(lines)
+        counts += f" Not offered: {len(missing)}."
+    return "\n".join([*lines, counts + "\n"])
+
+
+def not_offered(cells: Cells, groups: Mapping[str, Sequence[str]]) -> str:
+    """List what no store of a group offers, and those groups; of all that have one, "all"."""
+    missing = {
+        title: [name for name, columns in groups.items() if _is_missing(cells, columns, test)]
+        for test, title in titles().items()
+    }
+    lacking = [name for name in groups if any(name in names for names in missing.values())]
+    return "".join(
+        f"- {title}: {'all' if names == lacking else '; '.join(names)}\n"
+        for title, names in missing.items()
+        if names
+    )
+
+
+def _is_missing(cells: Cells, columns: Sequence[str], test: str) -> bool:
+    shown = [column for column in columns if not _why_not_run(cells, column)]
+    return {str(cells.get((column, test), NOT_RUN)) for column in shown} == {NOT_OFFERED}
 
 
 def _why_not_run(cells: Cells, column: str) -> str:

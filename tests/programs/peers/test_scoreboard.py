@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.programs.peers.scoreboard import cells_of, group, titles
+from tests.programs.peers.scoreboard import cells_of, group, not_offered, titles
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -20,13 +20,15 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_the_scoreboard_counts_each_test():
     """In each group: the rows of the table, the tests that all passed, and those not offered."""
     page = (ROOT / "docs/reasons/peers.md").read_text()
-    groups = page.partition("## Ours\n")[2].partition("## Versions\n")[0].split("\n## ")
-    for text in groups:
-        counts = r"^Kept by all: (?:the other )?(\d+) of (\d+)\.$"
-        [(kept, total)] = re.findall(counts, text, re.MULTILINE)
-        shown = re.findall(r"^(?:\| |- )(\w.*?)(?: \|.*)?$", text, re.MULTILINE)
+    groups, _, missing = page.partition("## Ours\n")[2].partition("## Not offered\n")
+    counts = r"^Kept by all: (?:the other )?(\d+) of (\d+)\.(?: Not offered: (\d+)\.)?$"
+    for text in groups.split("\n## "):
+        [(kept, total, rest)] = re.findall(counts, text, re.MULTILINE)
+        shown = re.findall(r"^\| (\w.*?) \|", text, re.MULTILINE)
         assert {*shown} <= {*titles().values()}
-        assert int(kept) + len(shown) == int(total) == len(titles())
+        assert int(kept) + len(shown) + int(rest or 0) == int(total) == len(titles())
+    listed = re.findall(r"^- (\w.*?): ", missing.partition("## Versions\n")[0], re.MULTILINE)
+    assert {*listed} <= {*titles().values()}
 
 
 @pytest.mark.long
@@ -43,10 +45,9 @@ def test_the_scoreboard_counts_what_a_store_loses(tmp_path):
         ["one list for all", "read, changed, written back"],
     ).splitlines()
     assert (
-        "| Two users' sessions of the same name are separate | **12 of 24 of others** | pass |"
-        in rows
+        "| Two users' sessions of the same name are separate | **12/24 of others** | pass |" in rows
     )
-    assert "- A session expires completely, and a new one starts" in rows
+    assert rows[-1].endswith("Not offered: 1.")
 
 
 def result(outcome: str, why: str = "", **counts: tuple[int, int]) -> dict[str, Any]:
@@ -63,8 +64,8 @@ def result(outcome: str, why: str = "", **counts: tuple[int, int]) -> dict[str, 
     ("results", "shown"),
     [
         ([result("passed")], "pass"),
-        ([result("passed"), result("failed", lost=(2, 4))], "**2 of 4 lost**"),
-        ([result("failed", lost=(1, 4)), result("failed", lost=(3, 4))], "**3 of 4 lost**"),
+        ([result("passed"), result("failed", lost=(2, 4))], "**2/4 lost**"),
+        ([result("failed", lost=(1, 4)), result("failed", lost=(3, 4))], "**3/4 lost**"),
         ([result("failed", "KeyError: 'a'")], "**KeyError: 'a'**"),
         ([result("passed"), result("skipped", "not offered: trim")], "pass"),
         ([result("skipped", "not offered: trim")], "not offered"),
@@ -76,7 +77,7 @@ def test_a_cell_shows_the_worst_result_of_its_variants(results, shown):
 
 
 def test_a_group_names_what_was_not_kept_by_all():
-    first, second, third, *_ = titles()
+    first, _, third, *_ = titles()
 
     def results(column, *outcomes):
         rest = ["passed"] * (len(titles()) - len(outcomes))
@@ -88,9 +89,20 @@ def test_a_group_names_what_was_not_kept_by_all():
     cells = cells_of([*results("a", "failed", "skipped"), *results("b", "passed", "skipped")])
     text = group(cells, ["a", "b"])
     assert f"| {titles()[first]} | **not offered: it** | pass |" in text
-    assert f"Kept by all: the other {len(titles()) - 2} of {len(titles())}.\n" in text
-    assert f"Not offered:\n\n- {titles()[second]}\n" in text
+    counts = f"Kept by all: the other {len(titles()) - 2} of {len(titles())}. Not offered: 1.\n"
+    assert text.endswith(counts)
     assert titles()[third] not in text
+
+
+def test_what_no_store_of_a_group_offers_is_listed_with_the_group():
+    first, second, third, *_ = titles()
+    cells = cells_of(
+        {**result("skipped", "not offered: it"), "column": column, "test": test}
+        for column, test in [("a", first), ("b", first), ("b", second)]
+    )
+    cells |= cells_of({**result("passed"), "column": "a", "test": test} for test in (second, third))
+    listed = not_offered(cells, {"A": ["a"], "B": ["b"], "Both": ["a", "b"]})
+    assert listed == f"- {titles()[first]}: all\n- {titles()[second]}: B\n"
 
 
 def test_a_store_that_was_not_run_has_a_line():

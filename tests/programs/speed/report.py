@@ -40,7 +40,6 @@ ON_THE_PAGE = (
     "median",
     "÷ baseline",
     "CPU",
-    "CPU ÷ baseline",
     "PostgreSQL CPU",
     "statements",
 )

@@ -60,6 +60,7 @@ SCHEDULE = (
     Stage("loss", 10),
     Stage("readers", 8),
     Stage("readers", 8, program="daphne"),
+    Stage("streams", 4),
     Stage("storm", 3),
     Stage("isolation", 1_000_000),
     Stage("isolation", 1_000_000, layer="core"),

@@ -28,6 +28,7 @@ from chatmemory.services.turns.recovery import recover_overdue_turn
 from tests.factories import TALK, make_messages, make_session, make_user
 from tests.locking import held, second_connection, thread, waits_for_a_lock
 from tests.servers import wait_for
+from tests.services.jobs.ordering import finish, make_talks, order, outcomes
 from tests.services.turns.test_turns import let_the_lease_end, rows
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database, pytest.mark.regression]
@@ -238,3 +239,13 @@ def test_the_command_lists_sessions_that_were_not_erased(tmp_path):
         call_command("chatmemory_restored", by="olga", reason="disk failure")
     with override_settings(CHATMEMORY=listed):
         call_command("chatmemory_restored", by="olga", reason="disk failure")
+
+
+def test_a_job_of_the_backup_changes_no_session_after_the_recovery():
+    """As docs/howto/backup.md states."""
+    make_talks(2)
+    job = order("purge")
+    recover()
+    assert finish(job).status == "complete"
+    assert outcomes(job) == ["changed", "changed"]
+    assert Session.objects.active().count() == 2

@@ -14,6 +14,7 @@ from tests.programs.torture.plans.links import commits, loss, redis
 from tests.programs.torture.plans.locks import locks
 from tests.programs.torture.plans.restores import restore
 from tests.programs.torture.plans.slow import slow
+from tests.programs.torture.plans.streams import streams
 from tests.programs.torture.plans.upgrades import upgrade
 from tests.programs.torture.plans.zombies import zombie
 from tests.programs.torture.world import Outcome, World
@@ -29,6 +30,7 @@ PLANS: dict[str, Plan] = {
     "redis": redis,
     "loss": loss,
     "readers": readers,
+    "streams": streams,
     "storm": storm,
     "isolation": isolation,
     "stuck": stuck,
