@@ -52,7 +52,7 @@ class Translator(Protocol):
 
     def begin(self) -> str: ...
 
-    def of(self, event: Event) -> str: ...
+    async def of(self, event: Event) -> str: ...
 
     def end(self) -> str: ...
 
@@ -174,7 +174,7 @@ async def _texts_of_turn(
         yield COMMENT + translator.begin()
         async with aclosing(follow(watch, stream, ref, turn)) as events:
             async for event in events:
-                text = COMMENT if isinstance(event, Silence) else translator.of(event)
+                text = COMMENT if isinstance(event, Silence) else await translator.of(event)
                 if text:
                     with stream.sending():
                         yield text
