@@ -52,6 +52,14 @@ async def test_a_reply_is_streamed_and_stored(ann):
         ]
 
 
+async def test_a_stream_is_not_compressed(ann, settings):
+    settings.MIDDLEWARE = ["django.middleware.gzip.GZipMiddleware", *settings.MIDDLEWARE]
+    async with serving() as address, Front(address, ann) as page:
+        async with page.send("one " * 100) as stream:
+            assert text_of(await stream.rest()).count("one") == 100
+        assert stream.response.headers["Content-Encoding"] == "identity"
+
+
 @pytest.mark.parametrize("new", [str(uuid.uuid4()), "GzXzhnNiDhpAuvRR"])
 async def test_the_first_message_creates_the_session(ann, new):
     async with serving() as address, Front(address, ann, new) as page:
