@@ -34,14 +34,15 @@ ADDRESSES = (
     ("GET", f"chat/{KEY}/messages"),
     ("GET", f"chat/{KEY}/messages/?before=9"),
     ("POST", f"chat/{KEY}/stop"),
+    ("POST", "ag"),
     ("POST", "chat"),
     ("POST", "chat/"),
     ("GET", f"events/{KEY}"),
+    ("GET", f"ag?threadId={KEY}"),
+    ("GET", f"ag?runId=none@{KEY}"),
 )
-BODY = {
-    "id": KEY,
-    "messages": [{"id": "m1", "role": "user", "parts": [{"type": "text", "text": "hi"}]}],
-}
+MESSAGE = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "hi"}], "content": "hi"}
+BODY = {"id": KEY, "threadId": KEY, "runId": "r1", "messages": [MESSAGE]}
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ async def answers(page):
     """Return the status of each address, and check that no answer has a word of the session."""
     found = {}
     for method, path in ADDRESSES:
-        body = BODY if path.startswith("chat") and path.strip("/") == "chat" else {}
+        body = BODY if path.strip("/") in ("chat", "ag") else {}
         given = {"json": body} if method == "POST" else {}
         async with page.http.stream(method, path, **given) as response:
             found[path] = response.status_code
@@ -83,8 +84,8 @@ async def test_a_stranger_finds_nothing(talk):
     async with serving() as address, Front(address, bob, KEY) as page:
         found = await answers(page)
     # The key of a session names it only among a person's own: Bob has opened another one.
-    assert found.pop("chat") == found.pop("chat/") == 200
-    assert found.pop(f"events/{KEY}") == 200
+    assert found.pop("chat") == found.pop("chat/") == found.pop("ag") == 200
+    assert found.pop(f"events/{KEY}") == found.pop(f"ag?threadId={KEY}") == 200
     assert set(found.values()) == {404}
     assert await Session.objects.filter(key=KEY).acount() == 2
     assert not await Turn.objects.filter(session__scope=talk.address["by"].owner).aexists()
