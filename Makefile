@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST ?= -m pytest
 PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
 
-.PHONY: help demo test test-fast test-long test-programs ci-long test-django release-check upgrade-fixtures themes torture bench recall lint types js check docs site messages peers audit lock ci clean
+.PHONY: help demo test test-fast test-long test-programs ci-long test-django release-check upgrade-fixtures themes torture bench recall lint types js check docs site messages front-ends peers audit lock ci clean
 
 help:
 	@echo "make demo    run the demo on http://127.0.0.1:8000/; ARGS='--port 9000' another port"
@@ -25,6 +25,7 @@ help:
 	@echo "make lint    check format, style and imports"
 	@echo "make types   check the types"
 	@echo "make js      check and test the JavaScript; needs Node.js 20.19 or newer with npm"
+	@echo "make front-ends test React, Vue, Svelte, AG-UI and TanStack AI against real servers, and docs/examples"
 	@echo "make check   check the project, its migrations and the OpenAPI schema"
 	@echo "make docs    generate the pages and diagrams that are made from the code, then the site"
 	@echo "make site    build the site in build/docs, and fail at a broken link or anchor"
@@ -131,6 +132,14 @@ messages: .venv/dev
 	@cd chatmemory && ../$(BIN)/python ../manage.py $(COLLECT) -d djangojs
 	@cd chatmemory && ../$(BIN)/python ../manage.py compilemessages
 
+# Minutes, and it needs the package registry. `make test-long` runs these tests with fewer cuts and
+# kills, and skips those whose packages are missing. They ask for Node.js 22; 20.19 runs them too.
+FRONT_ENDS := tests/front_ends $(patsubst %/package.json,%,$(wildcard docs/examples/*/package.json))
+
+front-ends: .venv/dev $(FRONT_ENDS:%=%/node_modules/.made)
+	@FRONT_END_CUTS=$${FRONT_END_CUTS:-500} FRONT_END_KILLS=$${FRONT_END_KILLS:-20} \
+	    $(BIN)/python $(PYTEST) tests/front_ends -m long $(ARGS)
+
 peers: .venv/dev .venv/mariadb
 	@$(BIN)/python -m tests.programs.peers $(ARGS)
 
@@ -153,7 +162,7 @@ ci-long: .venv/dev
 	    --hypothesis-profile=random $(ARGS)
 
 clean:
-	rm -rf .venv build var tests/js/node_modules
+	rm -rf .venv build var tests/js/node_modules $(FRONT_ENDS:%=%/node_modules)
 
 .venv/demo: requirements.txt pyproject.toml $(LOCK) .venv/made
 	@echo "Installing what the demo needs into .venv; this happens once."
@@ -171,6 +180,10 @@ clean:
 
 tests/js/node_modules/.made: tests/js/package.json
 	@cd tests/js && npm install
+	@touch $@
+
+%/node_modules/.made: %/package-lock.json
+	@cd $* && npm ci
 	@touch $@
 
 .venv/made:

@@ -22,6 +22,7 @@ copyright = "the django-chatmemory contributors"  # noqa: A001  # Sphinx reads t
 extensions = ["myst_parser"]
 root_doc = "docs/README"
 include_patterns = ["*.md", "docs/**"]
+exclude_patterns = ["docs/examples/*/node_modules"]
 source_suffix = {".md": "markdown"}
 
 nitpicky = True

@@ -8,9 +8,16 @@ from pathlib import Path
 from textwrap import dedent
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pages_in_docs() -> list[Path]:
+    """Return the pages of the folder `docs`, without those of the packages of its examples."""
+    return [path for path in (ROOT / "docs").rglob("*.md") if "node_modules" not in path.parts]
+
+
 PAGES = sorted(
     str(path.relative_to(ROOT))
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages_in_docs())
 )
 FENCE = re.compile(r"^( *)(`{3,}|~{3,})(\w*)[^\n]*\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 REASON = re.compile(r"<!-- not run: ([^>]+) -->\n *$")

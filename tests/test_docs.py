@@ -22,12 +22,13 @@ from chatmemory.formats.columns import SESSION
 from chatmemory.models import installed_models
 from chatmemory.templatetags.chatmemory import register
 from tests import frames
+from tests.blocks import pages_in_docs
 from tests.programs.speed.databases import OWN_PREFIX
 
 ROOT = Path(__file__).resolve().parent.parent
 APP = ROOT / "chatmemory"
 IMPORT = re.compile(r"^from (chatmemory[\w.]*) import ([\w, ]+)", re.MULTILINE)
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *pages_in_docs()])
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_each_picture_is_on_a_page_and_small():
     shown = {
         name for page in PAGES for name in re.findall(r"!\[[^\]]+\]\((.+?)\)", page.read_text())
     }
-    pictures = [*(ROOT / "docs").rglob("*.png")]
+    pictures = [path for path in (ROOT / "docs").rglob("*.png") if "node_modules" not in path.parts]
     assert {picture.name for picture in pictures} <= {Path(name).name for name in shown}
     assert all(0 < picture.stat().st_size <= 100_000 for picture in pictures)
 
@@ -281,7 +282,7 @@ def test_the_schema_knows_each_code_of_a_close():
     sorted(
         {
             (module, name.strip())
-            for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+            for page in [ROOT / "README.md", *pages_in_docs()]
             for module, names in IMPORT.findall(page.read_text())
             for name in names.split(",")
         }

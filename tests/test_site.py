@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.blocks import pages_in_docs
+
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 2_500
 """Words of a page, as `wc -w` counts them."""
@@ -29,8 +31,7 @@ GENERATED = {
 def words_of_pages():
     folder = ROOT / "docs"
     return {
-        str(path.relative_to(folder)): len(path.read_text().split())
-        for path in folder.rglob("*.md")
+        str(path.relative_to(folder)): len(path.read_text().split()) for path in pages_in_docs()
     }
 
 

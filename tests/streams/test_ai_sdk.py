@@ -6,11 +6,12 @@ import json
 import uuid
 
 import pytest
+from asgiref.sync import sync_to_async
 
 from chatmemory.models import Message, Session, Turn
 from chatmemory.streams.watching import Watch
 from tests import responders_for_tests
-from tests.servers import live_process, person_with_talk, serving, use_responder
+from tests.servers import live_process, person_with_talk, serving, sign_in, use_responder
 from tests.streams.front import Front, text_of
 from tests.streams.page import shown
 
@@ -154,6 +155,14 @@ async def test_a_reply_that_has_just_ended_is_replayed_unless_it_was_seen(ann):
         await Turn.objects.aupdate(ended_at="2020-01-01T00:00:00Z")
         async with page.resume() as stream:
             assert stream.response.status_code == 204
+
+
+async def test_a_new_chat_and_that_of_another_person_have_nothing_to_resume(ann):
+    bob = await sync_to_async(sign_in)()
+    async with serving() as address:
+        for person, chat in ((ann, str(uuid.uuid4())), (bob, "talk")):
+            async with Front(address, person, chat) as page, page.resume() as stream:
+                assert stream.response.status_code == 204
 
 
 async def test_a_message_during_a_reply_waits_and_shows_its_place(ann, settings):

@@ -14,7 +14,7 @@ from chatmemory import codec
 from chatmemory.api.base import View
 from chatmemory.api.requests import LIMIT, SEQ
 from chatmemory.api.turns import Stop
-from chatmemory.errors import BadInput
+from chatmemory.errors import BadInput, NotFound
 from chatmemory.live.texts import SessionRef
 from chatmemory.protocol import MAX_FETCH
 from chatmemory.protocol.shapes import Shape
@@ -83,11 +83,17 @@ class ChatStream(StreamView):
     """Streams the reply that a page has lost."""
 
     def get(self, request: Request, chat: str) -> HttpResponseBase:
-        """Stream the running, the next or the last turn from its beginning; 204 without one."""
+        """Stream the running, the next or the last turn from its beginning; 204 without one.
+
+        Also without a session, or if it is another person's.
+        """
         self.begin()
         query = self.query(RESUME_QUERY)
-        key = key_of_url(chat, self.actor)
-        shown = find_turn_to_resume(session_key=key, by=self.actor)
+        try:
+            key = key_of_url(chat, self.actor)
+            shown = find_turn_to_resume(session_key=key, by=self.actor)
+        except NotFound:  # pages resume a new chat too, and would show the error
+            shown = None
         if shown is None or (shown.has_ended and query.seen == turn_reply_id(shown.turn)):
             return Response(status=204)
         return self.turn_stream(shown.ref, shown.turn, UIMessageStream(shown.turn))
