@@ -311,6 +311,15 @@ async def two_messages(
     yield "ond."
 
 
+async def other_final_text(
+    messages: Messages, session: Session
+) -> AsyncGenerator[str | dict[str, object], None]:
+    """Pause in the middle until GO, then end with a message that the text does not begin."""
+    yield "So far, "
+    await _wait()
+    yield {"role": "assistant", "content": "Sorry, no."}
+
+
 async def with_history(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
     """Read and write LangChain's memory of the same session, as a wrapped chain does."""
     history = DjangoChatMessageHistory(session.key, owner=session.owner)

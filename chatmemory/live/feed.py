@@ -34,6 +34,9 @@ class Feed:
     database the session may have another primary key, and another session its old one.
     """
 
+    is_shared = False
+    """Whether several feeds belong to one socket of the hub."""
+
     def __init__(self, session: Session, cursor: str | None, language: str | None = None) -> None:
         """With a `language`, finished blocks of streamed text are also sent as HTML."""
         self.ref = SessionRef(session.pk, session.epoch)
@@ -123,7 +126,7 @@ class Feed:
             yield frame
 
     def _frame_of(self, row: StoredMessage) -> str:
-        if hub.has_several_sockets(self.ref.session_pk):
+        if self.is_shared or hub.has_several_sockets(self.ref.session_pk):
             return row_frames.frame_of(self.ref, row)
         return protocol.dump_message(row.public())
 

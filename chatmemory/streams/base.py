@@ -8,10 +8,11 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Protocol
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import SyncToAsync, sync_to_async
 from django.core.handlers.asgi import ASGIRequest
 from django.http import StreamingHttpResponse
 from rest_framework.exceptions import APIException
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 CONTENT_TYPE = "text/event-stream"
 COMMENT = ":\n\n"
 """What clients ignore; it keeps a connection open."""
+MAX_PIECE_CHARS = 8 * 1024
+"""Longest text that a server is given at a time."""
 
 
 class Translator(Protocol):
@@ -49,7 +52,7 @@ class Translator(Protocol):
 
     def begin(self) -> str: ...
 
-    def of(self, event: Event) -> str: ...
+    async def of(self, event: Event) -> str: ...
 
     def end(self) -> str: ...
 
@@ -143,7 +146,9 @@ async def _until_closed(texts: AsyncGenerator[str, None]) -> AsyncIterator[str]:
     try:
         async with aclosing(texts):
             async for text in texts:
-                yield text
+                # In pieces, so that a server buffers one of them, not a long message.
+                for begin in range(0, len(text), MAX_PIECE_CHARS):
+                    yield text[begin : begin + MAX_PIECE_CHARS]
     except StreamClosed as closed:
         # Django ends a request without an error when its client disconnects; then the server finds
         # that the response is not complete, and closes the connection.
@@ -169,7 +174,7 @@ async def _texts_of_turn(
         yield COMMENT + translator.begin()
         async with aclosing(follow(watch, stream, ref, turn)) as events:
             async for event in events:
-                text = COMMENT if isinstance(event, Silence) else translator.of(event)
+                text = COMMENT if isinstance(event, Silence) else await translator.of(event)
                 if text:
                     with stream.sending():
                         yield text
@@ -185,6 +190,21 @@ def is_daphne() -> bool:
     return bool(reactor is not None and getattr(reactor, "running", False))
 
 
+def _end_request_thread() -> None:
+    """End the thread that Django keeps for this request; a later call starts another one.
+
+    Otherwise each stream has a thread, which is half of its memory. asgiref has no public name for
+    it: if its attributes change, the threads stay.
+    """
+    context = getattr(SyncToAsync, "thread_sensitive_context", _NO_CONTEXT).get(None)
+    executor = getattr(SyncToAsync, "context_to_thread_executor", {}).pop(context, None)
+    if executor is not None:
+        executor.shutdown(wait=False)
+
+
+_NO_CONTEXT: ContextVar[None] = ContextVar("chatmemory_no_context")
+
+
 @asynccontextmanager
 async def opened(login: Login, ref: SessionRef) -> AsyncIterator[tuple[Watch, Stream]]:
     """Watch a session while a response is sent. No connection to the database is held meanwhile.
@@ -192,7 +212,8 @@ async def opened(login: Login, ref: SessionRef) -> AsyncIterator[tuple[Watch, St
     An unexpected error is logged, and breaks the connection: a stream that ends without its last
     event must not seem complete.
     """
-    await sync_to_async(release_connections)()  # of the request's thread, which waits meanwhile
+    await sync_to_async(release_connections)()  # of the request's thread
+    _end_request_thread()
     with watches.watching(login, ref) as found:
         try:
             yield found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -67,6 +67,7 @@ class Events(StreamView):
 class SharingFeed(Feed):
     """A feed that shares its reads with the other streams of the session."""
 
+    is_shared = True
     watch: Watch
     news = 0
     """The number of the last notification before its reads: Note [News] in reads.py."""
@@ -89,7 +90,9 @@ async def _event_texts(
     try:
         async with opened(login, ref) as (watch, stream):
             feed.watch = watch
-            yield COMMENT + _event(welcome_frame(session))
+            yield COMMENT
+            for text in _event(welcome_frame(session)):
+                yield text
             left = MAX_CHARS_ON_DAPHNE if is_daphne() else math.inf
             while left > 0 and not feed.is_removed and feed.ref.session_pk == ref.session_pk:
                 async for text in _news(feed, watch, stream):
@@ -113,7 +116,8 @@ async def _news(feed: SharingFeed, watch: Watch, stream: Stream) -> AsyncIterato
     try:
         # Credit that is never spent: the server waits until the client has read.
         async for frame in feed.frames(Credit(CreditLimits())):
-            yield _event(frame)
+            for text in _event(frame):
+                yield text
     except MemoryUnavailable:
         feed.receive(None)
         await stream.wait(RETRY_SECONDS)
@@ -123,10 +127,13 @@ async def _news(feed: SharingFeed, watch: Watch, stream: Stream) -> AsyncIterato
         yield COMMENT
 
 
-def _event(frame: str) -> str:
+def _event(frame: str) -> Iterator[str]:
+    """Yield the parts of an event. The frame itself, which streams share, is not copied."""
     if frame.startswith('{"type":"synced"'):
-        return f"id: {json.loads(frame)['cursor']}\ndata: {frame}\n\n"
-    return f"data: {frame}\n\n"
+        yield f"id: {json.loads(frame)['cursor']}\n"
+    yield "data: "
+    yield frame
+    yield "\n\n"
 
 
 def _bye(reason: str, after_ms: int | None = None) -> str:

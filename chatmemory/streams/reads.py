@@ -112,6 +112,8 @@ class History:
     """The seq and the client_id of the first version of a message that was edited, by its seq."""
     waiting: list[LiveTurn]
     """Turns that have no row yet, in order."""
+    has_older: bool
+    """Whether older rows are left."""
 
 
 def read_turns(*, session_key: str, by: Actor, before: int | None, limit: int) -> History:
@@ -121,7 +123,7 @@ def read_turns(*, session_key: str, by: Actor, before: int | None, limit: int) -
     HistoryCleared, MemoryUnavailable.
     """
     rows: list[StoredMessage] = []
-    head, ranges = None, []
+    head, ranges, has_older = None, [], False
     lowest = before
     while True:
         page = read_page(session_key=session_key, by=by, before=lowest, limit=limit)
@@ -138,9 +140,9 @@ def read_turns(*, session_key: str, by: Actor, before: int | None, limit: int) -
         lowest = page.rows[0].seq
         begin = next((at for at, row in enumerate(rows) if _starts_turn(row)), None)
         if len(rows) >= limit and begin is not None:
-            rows = rows[begin:]
+            rows, has_older = rows[begin:], True
             break
-    return _history_of(head, rows, ranges, has_waiting=before is None)
+    return _history_of(head, rows, ranges, has_waiting=before is None, has_older=has_older)
 
 
 def _starts_turn(row: StoredMessage) -> bool:
@@ -157,7 +159,12 @@ def _superseded_until(head: Head) -> list[SupersededRange]:
 
 @retried(is_repeatable=True)
 def _history_of(
-    head: Head, rows: list[StoredMessage], ranges: list[SupersededRange], *, has_waiting: bool
+    head: Head,
+    rows: list[StoredMessage],
+    ranges: list[SupersededRange],
+    *,
+    has_waiting: bool,
+    has_older: bool,
 ) -> History:
     numbers_of_turns = {row.turn for row in rows if row.turn is not None}
     found = Turn.objects.filter(session=head.pk, user_seq__in=numbers_of_turns)
@@ -177,6 +184,7 @@ def _history_of(
         turns={turn.user_seq or 0: _without_rows(turn) for turn in found},
         first_versions={seq: (first, names.get(first)) for seq, first in firsts.items()},
         waiting=[each for each in queue if each.status == "waiting" and each.turn != head.running],
+        has_older=has_older,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from django.urls import re_path
 
+from chatmemory.streams.ag_ui import views as ag_ui
 from chatmemory.streams.ai_sdk import views as ai_sdk
 from chatmemory.streams.events import Events
 
@@ -21,4 +22,5 @@ urlpatterns = [
     re_path(rf"^ui/chat/{CHAT}/stop/?\Z", ai_sdk.ChatStop.as_view(), name="stop"),
     re_path(rf"^ui/chat/{CHAT}/messages/?\Z", ai_sdk.ChatMessages.as_view(), name="messages"),
     re_path(rf"^ui/events/{CHAT}/?\Z", Events.as_view(), name="events"),
+    re_path(r"^ui/ag/?\Z", ag_ui.Runs.as_view(), name="runs"),
 ]

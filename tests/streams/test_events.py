@@ -11,7 +11,14 @@ from django.contrib.auth.models import User
 from chatmemory import services
 from chatmemory.live.hub import hub
 from tests.factories import make_messages
-from tests.servers import Tab, live_process, person_with_talk, serving, sign_in, use_responder
+from tests.servers import (
+    Tab,
+    live_process,
+    person_with_talk,
+    serving,
+    sign_in,
+    use_responder,
+)
 from tests.streams.front import Front
 
 pytestmark = pytest.mark.django_db(transaction=True)

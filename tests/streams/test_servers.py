@@ -6,6 +6,8 @@ import asyncio
 import json
 import random
 import time
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,7 +17,9 @@ from django.test import Client
 
 from chatmemory import services
 from chatmemory.models import Turn
+from tests.factories import make_messages
 from tests.servers import (
+    Server,
     on_daphne_and_uvicorn,
     person_with_talk,
     start_servers,
@@ -138,6 +142,23 @@ async def test_a_cleared_reply_ends_with_an_error_on_daphne(ann, serve, redis_ur
         await services.aclear_session(**ann.talk, reason="test")
         error = (await stream.rest())[-1]
         assert json.loads(error["errorText"]) == {"code": "hidden", "turn": "c1"}
+
+
+async def test_an_open_stream_keeps_no_thread(ann, serve):
+    [server] = await db(serve)()
+    async with Front(server.address, ann) as page, AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(page.events()) for _ in range(12)]
+        for stream in streams:
+            await stream.until("synced")
+        count = threads_of(server)
+        await services.aappend_messages(**ann.talk, messages=make_messages("hi"))
+        for stream in streams:
+            await stream.until("message")  # all are open
+    assert count < 12 + 12 / 2
+
+
+def threads_of(server: Server) -> int:
+    return len([*Path(f"/proc/{server.pid}/task").iterdir()])
 
 
 def test_a_wsgi_server_refuses_before_it_stores(ann):

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from chatmemory import codec
 from chatmemory.models import StoredMessage
 from chatmemory.responders import Progress
+from chatmemory.services import LiveTurn
 from chatmemory.streams.reads import TurnRows
+from chatmemory.streams.replies import (
+    MAX_STEP_CHARS,
+    Data,
+    StreamedText,
+    metadata_of,
+    queue_data,
+)
 from chatmemory.streams.turns import Ended, Event, Piece, Queued
 
-Chunk = dict[str, object]
-
-MAX_STEP_CHARS = 4_000_000
-"""A stream has the arguments of tool calls and the reasoning whole, up to this length."""
+Chunk = Data
 
 OF_SERVER: Mapping[str, object] = {"dynamic": True, "providerExecuted": True}
 """Marks tools that the server calls, so that a page does not call them itself."""
@@ -90,19 +94,6 @@ def _parsed(args: str) -> object:
         return args
 
 
-def metadata_of(turn: str, found: TurnRows, seq: int | None) -> Chunk:
-    """Return the metadata of a reply; `seq` is that of its last row."""
-    return {
-        "turn": turn,
-        "userSeq": found.user_seq,
-        "seq": seq,
-        "status": found.status,
-        "model": found.model,
-        "usage": json.loads(found.usage) if found.usage else None,
-        "error": found.error,
-    }
-
-
 class TurnChunks:
     """Translates the events of one turn."""
 
@@ -132,7 +123,7 @@ class TurnChunks:
         """Yield the chunks of an event; the last one ends the stream."""
         match event:
             case Queued(turns):
-                yield self._queue([{"turn": each.turn, "text": each.text} for each in turns])
+                yield self._queue(turns)
             case Piece():
                 yield from self._text(event)
             case Progress():
@@ -142,15 +133,13 @@ class TurnChunks:
             case Ended(found):
                 yield from self._end(found)
 
-    def _queue(self, turns: list[Chunk]) -> Chunk:
+    def _queue(self, turns: Sequence[LiveTurn] = ()) -> Chunk:
         self._is_queued = bool(turns)
-        names = [each["turn"] for each in turns]
-        place = names.index(self._turn) if self._turn in names else 0
-        return {"type": "data-queue", "id": "queue", "data": {"place": place, "turns": turns}}
+        return {"type": "data-queue", "id": "queue", "data": queue_data(self._turn, turns)}
 
     def _begin_step(self) -> Iterator[Chunk]:
         if self._is_queued:
-            yield self._queue([])
+            yield self._queue()
         if self._is_step_open:
             yield {"type": "finish-step"}
         self._is_step_open = True
@@ -188,7 +177,7 @@ class TurnChunks:
 
     def _end(self, found: TurnRows) -> Iterator[Chunk]:
         if self._is_queued:
-            yield self._queue([])
+            yield self._queue()
         if self._is_step_open:
             yield {"type": "finish-step"}
         metadata = metadata_of(self._turn, found, self._seq)
@@ -198,24 +187,6 @@ class TurnChunks:
         else:
             reason = "stop" if found.status == "complete" else "interrupted"
             yield {"type": "finish", "finishReason": reason, "messageMetadata": metadata}
-
-
-class StreamedText:
-    """The length and the hash of a text that was sent."""
-
-    def __init__(self) -> None:
-        self.chars = 0
-        self._hash = hashlib.blake2b()
-
-    def add(self, text: str) -> None:
-        self.chars += len(text)
-        self._hash.update(text.encode())
-
-    def begins(self, text: str) -> bool:
-        """Whether a text begins with what was sent."""
-        begin = text[: self.chars].encode()
-        is_long_enough = len(text) >= self.chars
-        return is_long_enough and hashlib.blake2b(begin).digest() == self._hash.digest()
 
 
 def parts_of(chunks: Iterable[Chunk]) -> list[Chunk]:

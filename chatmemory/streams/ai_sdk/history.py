@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from chatmemory.models import StoredMessage
 from chatmemory.services import LiveTurn
-from chatmemory.streams.ai_sdk.chunks import Chunk, ToolIds, metadata_of, parts_of, row_chunks
+from chatmemory.streams.ai_sdk.chunks import Chunk, ToolIds, parts_of, row_chunks
 from chatmemory.streams.reads import History
+from chatmemory.streams.replies import metadata_of
 from chatmemory.streams.sending import ROW_PREFIX, turn_reply_id
 
 

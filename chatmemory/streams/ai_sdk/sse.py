@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from chatmemory import codec
-from chatmemory.streams.ai_sdk.chunks import Chunk, TurnChunks
+from chatmemory.streams.ai_sdk.chunks import TurnChunks
 from chatmemory.streams.sending import turn_reply_id
+from chatmemory.streams.sse import data_events
 from chatmemory.streams.turns import Event
 
 
@@ -19,17 +19,13 @@ class UIMessageStream:
         self._chunks = TurnChunks(turn, turn_reply_id(turn))
 
     def begin(self) -> str:
-        return _written([self._chunks.start()])
+        return data_events([self._chunks.start()])
 
-    def of(self, event: Event) -> str:
-        return _written(self._chunks.of(event))
+    async def of(self, event: Event) -> str:
+        return data_events(self._chunks.of(event))
 
     def end(self) -> str:
         return "data: [DONE]\n\n"
 
     def broken(self, reason: str) -> str:
-        return _written([self._chunks.error(reason)])
-
-
-def _written(chunks: Iterable[Chunk]) -> str:
-    return "".join(f"data: {codec.dump_json(chunk)}\n\n" for chunk in chunks)
+        return data_events([self._chunks.error(reason)])
