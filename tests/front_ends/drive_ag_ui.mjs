@@ -5,6 +5,9 @@ import {HttpAgent} from "@ag-ui/client";
 import {ChatClient, fetchServerSentEvents} from "@tanstack/ai-client";
 import {Network, serve, until} from "./lines.mjs";
 
+// The client also leaves a rejected promise of its own; a browser only writes that to its console.
+process.on("unhandledRejection", () => {});
+
 const API = "/api/ui/ag";
 const pages = new Map();
 

@@ -45,7 +45,6 @@ class Driver:
             cwd=HERE,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
             text=True,
         )
         self._numbers = count(1)

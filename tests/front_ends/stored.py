@@ -22,27 +22,32 @@ class Transcript:
     """Collects what is shown; the rows of one reply are one message."""
 
     def __init__(self) -> None:
-        self.shown: list[Shown] = []
+        self._messages: list[Shown] = []
         self._calls: dict[str, int] = {}
         """The places of the tools without a result in the last message, by their calls' ids."""
 
+    @property
+    def shown(self) -> list[Shown]:
+        """The messages, without a reply that is empty: a page may show nothing for it."""
+        return [each for each in self._messages if each.parts]
+
     def begin(self, role: str) -> None:
         """Begin a message, unless the last one continues."""
-        if role == "user" or not self.shown or self.shown[-1].role == "user":
-            self.shown.append(Shown("user" if role == "user" else "assistant", []))
+        if role == "user" or not self._messages or self._messages[-1].role == "user":
+            self._messages.append(Shown("user" if role == "user" else "assistant", []))
             self._calls.clear()
 
     def add_text(self, text: str) -> None:
         if text:
-            self.shown[-1].parts.append(("text", text))
+            self._messages[-1].parts.append(("text", text))
 
     def add_call(self, call_id: str, name: str, args: object, output: str = "") -> None:
-        parts = self.shown[-1].parts
+        parts = self._messages[-1].parts
         self._calls[call_id] = len(parts)
         parts.append(("tool", name, json.dumps(args, sort_keys=True), output))
 
     def add_result(self, call_id: str, text: str) -> None:
-        parts = self.shown[-1].parts
+        parts = self._messages[-1].parts
         place = self._calls.pop(call_id)
         parts[place] = (*parts[place][:3], text)
 

@@ -9,7 +9,14 @@ const headers = () => ({
   "Content-Type": "application/json",
   "X-CSRFToken": document.cookie.match(/csrftoken=([^;]+)/)?.[1] ?? "",
 });
-const connection = fetchServerSentEvents("/api/ui/ag", () => ({headers: headers()}));
+
+async function fetchClient(url, options) {
+  const response = await fetch(url, options);
+  if (response.status === 401) location.assign(`/accounts/login/?next=/%23${threadId}`);
+  return response;
+}
+
+const connection = fetchServerSentEvents("/api/ui/ag", () => ({headers: headers(), fetchClient}));
 
 // The hook's stop() ends only the request; the server would continue the reply.
 const stopReply = () =>
