@@ -1,12 +1,37 @@
-"""A page that reads AG-UI: it has the rules of `@ag-ui/client` 1.0.0, and builds the messages."""
+"""A page of AG-UI: it has the rules of `@ag-ui/client` 1.0.0, and builds the messages."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
+
+from tests.streams.front import Front, Stream
 
 Event = dict[str, Any]
 
 ENDS = ("RUN_FINISHED", "RUN_ERROR")
+
+
+class Agent(Front):
+    """A page of a client of AG-UI."""
+
+    def run(self, text: object, message_id: str = "c1", run: str = "run-1", **more: object) -> Any:
+        """POST a message as `HttpAgent` does."""
+        messages = [{"id": message_id, "role": "user", "content": text}]
+        body = {"threadId": self.chat, "runId": run, "messages": messages, "tools": [], **more}
+        return self.post("ag", {"state": {}, "context": [], "forwardedProps": {}, **body})
+
+    @asynccontextmanager
+    async def join(self, **query: str) -> AsyncIterator[Stream]:
+        async with self.http.stream("GET", "ag", params=query) as response:
+            yield Stream(response)
+
+    async def thread(self, **query: Any) -> Any:
+        """Return the history, as `useChat` of TanStack AI reads it."""
+        response = await self.http.get("ag", params={"threadId": self.chat, **query})
+        assert response.status_code == 200, response.text
+        return response.json()
 
 
 class Page:

@@ -7,9 +7,7 @@ import copy
 import json
 import random
 import uuid
-from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -26,8 +24,8 @@ from chatmemory.streams.watching import StreamClosed
 from tests import responders_for_tests
 from tests.factories import make_user
 from tests.servers import live_process, person_with_talk, serving, sign_in, use_responder
-from tests.streams.ag_ui_page import Page
-from tests.streams.front import Front, Stream
+from tests.streams.ag_ui_page import Agent, Page
+from tests.streams.front import Stream
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -41,27 +39,6 @@ TURNS = 12
 @pytest.fixture(autouse=True)
 def _live(live):
     pass
-
-
-class Agent(Front):
-    """A page of a client of AG-UI."""
-
-    def run(self, text: object, message_id: str = "c1", run: str = "run-1", **more: object):
-        """POST a message as `HttpAgent` does."""
-        messages = [{"id": message_id, "role": "user", "content": text}]
-        body = {"threadId": self.chat, "runId": run, "messages": messages, "tools": [], **more}
-        return self.post("ag", {"state": {}, "context": [], "forwardedProps": {}, **body})
-
-    @asynccontextmanager
-    async def join(self, **query: str):
-        async with self.http.stream("GET", "ag", params=query) as response:
-            yield Stream(response)
-
-    async def thread(self, **query: Any):
-        """Return the history, as `useChat` of TanStack AI reads it."""
-        response = await self.http.get("ag", params={"threadId": self.chat, **query})
-        assert response.status_code == 200, response.text
-        return response.json()
 
 
 def user(text: str, name: str = "c1"):
