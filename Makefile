@@ -34,7 +34,7 @@ help:
 	@echo "make audit   check the locked versions for known vulnerabilities; needs the network"
 	@echo "make lock    lock the newest versions that pyproject.toml allows"
 	@echo "make ci      everything, on PostgreSQL, MariaDB, SQLite and Redis"
-	@echo "make ci-long run the property tests with random examples, other ones in each run"
+	@echo "make ci-long run the random tests with more examples, those of Hypothesis with other ones each time"
 	@echo "make clean   remove .venv, the site and the demo's data"
 
 demo: .venv/demo
@@ -160,6 +160,8 @@ ci:
 ci-long: .venv/dev
 	@FUZZ_CALLS=10000 CHATMEMORY_EXAMPLES=200 $(BIN)/python $(PYTEST) -n 2 --dist worksteal -m hypothesis \
 	    --hypothesis-profile=random $(ARGS)
+	@FUZZ_FACTOR=5 $(BIN)/python $(PYTEST) tests/rendering -m long
+	@STREAM_RUNS=1000 $(BIN)/python $(PYTEST) tests/streams/test_schedules.py -m long
 
 clean:
 	rm -rf .venv build var tests/js/node_modules $(FRONT_ENDS:%=%/node_modules)

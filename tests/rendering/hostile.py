@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from random import Random
 
 from chatmemory.rendering.text import MAX_MARKDOWN_CHARS
+
+FUZZ_FACTOR = int(os.environ.get("FUZZ_FACTOR", "1"))
+"""How many times as many random texts the long tests render."""
 
 
 def repeated(part: str) -> str:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 ann = person_with_talk
 live = live_process
 
-RUNS = int(os.environ.get("STREAM_RUNS", "150"))
+RUNS = int(os.environ.get("STREAM_RUNS", "60"))
 """How many random turns the long test runs."""
 
 

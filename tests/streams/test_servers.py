@@ -49,7 +49,7 @@ async def test_a_reply_is_the_same_after_cuts_and_at_either_process(ann, serve, 
     one, two = await db(serve)(2, redis_url=redis_url)
     chance = random.Random(3)  # noqa: S311  # no secret
     async with Front(one.address, ann) as first, Front(two.address, ann) as second:
-        for turn in range(20):
+        for turn in range(8):
             name = f"t{turn}"
             found = await cut(first, chance, first.send("count 12", name))
             while not found or found[-1]["type"] != "finish":
