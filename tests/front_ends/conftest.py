@@ -36,6 +36,11 @@ class Page:
         cookie = f"{settings.SESSION_COOKIE_NAME}={person.cookie}; csrftoken={TOKEN}"
         self.call("open", at=0, kind=kind, chat=chat, cookie=cookie, token=TOKEN)
 
+    @property
+    def key(self) -> str:
+        """The key of its session."""
+        return self.chat if len(self.chat) == 36 else f"ui:{self.chat}"
+
     def start(self, name: str, *, at: int | None = None, **fields: object) -> Future[Any]:
         """Start a call of the driver; `at` chooses the server."""
         if at is not None:
@@ -83,12 +88,12 @@ def open_page(
 ) -> Callable[..., Page]:
     """A function that opens a page of a new chat."""
 
-    def run(kind: str, *, at: list[Server] = servers) -> Page:
+    def run(kind: str, chat: str = "", *, at: list[Server] = servers) -> Page:
         if kind in {"react", "vue", "svelte"}:
             flags = ("--import", "./svelte_modules.mjs", "--conditions", "svelte")
             driver = run_driver("drive_ai_sdk.mjs", *flags)
         else:
             driver = run_driver("drive_ag_ui.mjs")
-        return Page(driver, at, sign_in(), kind, str(uuid.uuid4()))
+        return Page(driver, at, sign_in(), kind, chat or str(uuid.uuid4()))
 
     return run

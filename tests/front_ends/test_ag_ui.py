@@ -31,9 +31,9 @@ def shown(page, state):
 
 def assert_shown(page, state):
     """The page shows what is stored, and a reload does too."""
-    assert shown(page, state) == expected(page.chat)
+    assert shown(page, state) == expected(page.key)
     history = page.call("history", chat=page.chat)
-    assert of_tanstack(history["messages"]) == expected(page.chat)
+    assert of_tanstack(history["messages"]) == expected(page.key)
 
 
 def start_send(page, text, message_id="m1", **fields):
@@ -50,8 +50,14 @@ def test_a_reply_is_shown_as_it_is_stored(open_page, kind, text):
     page = open_page(kind)
     state = send(page, text)
     assert state["error"] is None
-    assert len(expected(page.chat)) == 2
+    assert len(expected(page.key)) == 2
     assert_shown(page, state)
+
+
+@each_client
+def test_a_chat_keeps_the_id_that_the_package_chose(open_page, kind):
+    page = open_page(kind, f"thread-{kind}-6mQMVfzB3w")
+    assert_shown(page, send(page, "mixed 3"))
 
 
 @each_client
@@ -60,7 +66,7 @@ def test_two_messages_are_answered(open_page, kind):
     send(page, "mixed 4")
     state = send(page, "mixed 5", "m2")
     assert state["error"] is None
-    assert len(expected(page.chat)) == 4
+    assert len(expected(page.key)) == 4
     assert_shown(page, state)
 
 
@@ -69,7 +75,7 @@ def test_a_failure_is_shown(open_page, kind):
     page = open_page(kind)
     state = send(page, "fail")
     assert state["types"][-1] == "RUN_ERROR"
-    assert shown(page, state) == expected(page.chat)
+    assert shown(page, state) == expected(page.key)
 
 
 def test_a_repeated_run_is_stored_once(open_page):
@@ -104,7 +110,7 @@ def test_connections_are_cut_at_random_bytes(open_page, kind):
     wrong = [
         seed
         for seed, page, (state, _) in zip(seeds, pages, found, strict=True)
-        if shown(page, state) != expected(page.chat)
+        if shown(page, state) != expected(page.key)
     ]
     print(f"{len(found)} runs, {sum(cuts for _, cuts in found)} cuts, {len(wrong)} wrong")  # noqa: T201
     assert wrong == []
@@ -122,10 +128,10 @@ def test_the_running_server_is_killed(open_page, start, redis_url, kind):
         servers[0].kill()
         assert sent.result(60)["error"]
         state = page.call("resume", at=1)
-        assert [turn.status for turn in Turn.objects.filter(session__key=page.chat)] == [
+        assert [turn.status for turn in Turn.objects.filter(session__key=page.key)] == [
             "interrupted"
         ]
-        wrong += shown(page, state) != expected(page.chat)
+        wrong += shown(page, state) != expected(page.key)
         servers[0].start()
     print(f"{KILLS} kills, {wrong} wrong")  # noqa: T201
     assert wrong == 0

@@ -30,8 +30,8 @@ SEED = int(os.environ.get("FRONT_END_SEED", "1"))
 def assert_shown(page, state):
     """Page and history show what is stored; their replies have the same ids and metadata."""
     history = page.call("history")
-    assert of_ai_sdk(history) == expected(page.chat)
-    assert of_ai_sdk(state["messages"]) == expected(page.chat)
+    assert of_ai_sdk(history) == expected(page.key)
+    assert of_ai_sdk(state["messages"]) == expected(page.key)
     shown, loaded = (
         {each["id"]: each.get("metadata") for each in found if each["role"] != "user"}
         for found in (state["messages"], history)
@@ -51,7 +51,15 @@ def test_a_reply_is_shown_as_it_is_stored(open_page, kind, text):
     assert (state["status"], state["error"]) == ("ready", None)
     assert state["ending"]["finishReason"] == "stop"
     assert_shown(page, state)
-    assert len(expected(page.chat)) == 2
+    assert len(expected(page.key)) == 2
+
+
+def test_a_chat_keeps_the_id_that_the_package_chose(open_page):
+    page = open_page("react", "QK1xSj6mQMVfzB3w")
+    assert_shown(page, send(page, "mixed 3"))
+    other = page.other()
+    other.call("load")
+    assert_shown(other, send(other, "weather"))
 
 
 @each_package
@@ -84,7 +92,7 @@ def test_a_message_is_edited(open_page, kind):
     state = page.call("edit", messageId="m1", text="three")
     assert [each["id"] for each in state["messages"][:-1]] == ["m1"]
     assert_shown(page, state)
-    assert [parts for _, parts in expected(page.chat)] == [
+    assert [parts for _, parts in expected(page.key)] == [
         [("text", "three")],
         [("text", "three ")],
     ]
@@ -167,7 +175,7 @@ def test_connections_are_cut_at_random_bytes(open_page):
     wrong = [
         seed
         for seed, page, (state, _) in zip(seeds, pages, found, strict=True)
-        if of_ai_sdk(state["messages"]) != expected(page.chat)
+        if of_ai_sdk(state["messages"]) != expected(page.key)
     ]
     print(f"{len(found)} runs, {sum(cuts for _, cuts in found)} cuts, {len(wrong)} wrong")  # noqa: T201
     assert wrong == []
@@ -180,7 +188,7 @@ def test_ten_pages_watch_a_reply(open_page):
     others = [page.other() for _ in range(10)]
     watched = [other.start("watch") for other in others]
     assert_shown(page, sent.result(60))
-    reply = expected(page.chat)[1:]
+    reply = expected(page.key)[1:]
     assert [of_ai_sdk([each.result(60)]) for each in watched] == [reply] * 10
 
 
@@ -195,10 +203,9 @@ def test_the_running_server_is_killed(open_page, start, redis_url):
         watching = page.other().start("resume")
         servers[0].kill()
         assert sent.result(60)["ending"]["isDisconnect"]
-        states = [page.call("resume", at=1), watching.result(60)]
-        wrong += sum(
-            of_ai_sdk(state["messages"])[-1] != expected(page.chat)[-1] for state in states
-        )
+        own, watched = page.call("resume", at=1), watching.result(60)
+        wrong += of_ai_sdk(own["messages"]) != expected(page.key)
+        wrong += of_ai_sdk(watched["messages"]) != expected(page.key)[1:]
         servers[0].start()
     print(f"{KILLS} kills, {wrong} wrong")  # noqa: T201
     assert wrong == 0
@@ -221,5 +228,5 @@ def test_messages_are_sent_and_pages_reloaded_at_random_moments(open_page):
         each.result(60)
     wait_for(lambda: not Turn.objects.filter(status__in=Turn.ACTIVE_STATUSES).exists(), "no end")
     state = page.call("load")
-    assert len(expected(page.chat)) == 2 * MOMENTS
+    assert len(expected(page.key)) == 2 * MOMENTS
     assert_shown(page, state)

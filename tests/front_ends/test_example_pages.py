@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from contextlib import nullcontext
 
 import pytest
 from django.conf import global_settings
@@ -161,4 +162,18 @@ def test_a_reply_continues_after_a_restart_of_the_server(page, server, example):
         page.reload()
         expect(replies(page)).to_contain_text("word")
     expect(page.get_by_role("button", name="Stop")).to_be_disabled()
+    assert_shown(page)
+
+
+def test_a_reply_continues_after_the_network_was_away(page, example):
+    send(page, "count 200")
+    expect(replies(page)).to_contain_text("1 2 3 4 5")
+    is_reported = example.name != "plain-sse"  # Chromium reports no failure of an EventSource
+    with page.expect_event("requestfailed") if is_reported else nullcontext():
+        page.context.set_offline(True)
+    wait_for(lambda: Turn.objects.get().status == "complete", "the turn does not end")
+    page.context.set_offline(False)
+    if example.name == "tanstack-ai":
+        page.reload()
+    expect(replies(page)).to_contain_text("198 199 200")
     assert_shown(page)
