@@ -128,6 +128,7 @@ TESTED = {
     ("docs/howto/sign-in.md", "members:login"): "howto/test_front_ends.py",
     ("docs/howto/signals.md", "prometheus_client"): "database/test_after_commit.py",
     ("docs/howto/signals.md", "waited_seconds="): "howto_operations/test_monitoring.py",
+    ("docs/howto/streams.md", "chatmemory.streams.urls"): "howto/test_streams.py",
     ("docs/howto/tasks.md", "# shop/tasks.py"): "test_examples.py",
     ("docs/howto/tasks.md", "# shop/receivers.py"): "test_examples.py",
     ("docs/howto/tenants.md", "def begin(by, asked)"): "howto/test_hooks.py",

@@ -136,6 +136,8 @@ def event_stream(
     response = StreamingHttpResponse(_until_closed(texts), content_type=CONTENT_TYPE)
     response["Cache-Control"] = "no-store, no-transform"
     response["X-Accel-Buffering"] = "no"  # of nginx
+    # Django's GZipMiddleware would compress each piece as a file of its own, despite `no-transform`.
+    response["Content-Encoding"] = "identity"
     for name, value in (headers or {}).items():
         response[name] = value
     return response

@@ -166,7 +166,7 @@ async def follow(
                 queue = queued
                 yield Queued(queue)
             is_running = found.user_seq is not None
-        if text is not None and is_running and text.step > last_step:
+        if text is not None and end and is_running and text.step > last_step:
             for each in position.advance(text, end):
                 yield each
         if read_news and not await stream.wait():

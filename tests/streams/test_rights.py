@@ -34,15 +34,19 @@ ADDRESSES = (
     ("GET", f"chat/{KEY}/messages"),
     ("GET", f"chat/{KEY}/messages/?before=9"),
     ("POST", f"chat/{KEY}/stop"),
-    ("POST", "ag"),
     ("POST", "chat"),
     ("POST", "chat/"),
     ("GET", f"events/{KEY}"),
+    ("POST", "ag"),
     ("GET", f"ag?threadId={KEY}"),
-    ("GET", f"ag?runId=none@{KEY}"),
+    ("GET", f"ag?runId=c1@{KEY}&offset=-1"),
 )
-MESSAGE = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "hi"}], "content": "hi"}
-BODY = {"id": KEY, "threadId": KEY, "runId": "r1", "messages": [MESSAGE]}
+MESSAGE = {"role": "user", "parts": [{"type": "text", "text": "hi"}]}
+BODIES = {
+    "chat": {"id": KEY, "messages": [{**MESSAGE, "id": "m1"}]},
+    "chat/": {"id": KEY, "messages": [{**MESSAGE, "id": "m1"}]},
+    "ag": {"threadId": KEY, "runId": "r1", "messages": [{**MESSAGE, "id": "m2", "content": "hi"}]},
+}
 
 
 @dataclass(frozen=True)
@@ -67,11 +71,10 @@ async def answers(page):
     """Return the status of each address, and check that no answer has a word of the session."""
     found = {}
     for method, path in ADDRESSES:
-        body = BODY if path.strip("/") in ("chat", "ag") else {}
-        given = {"json": body} if method == "POST" else {}
+        given = {"json": BODIES.get(path, {})} if method == "POST" else {}
         async with page.http.stream(method, path, **given) as response:
             found[path] = response.status_code
-            if response.headers["content-type"].startswith("text/event-stream"):
+            if response.headers.get("content-type", "").startswith("text/event-stream"):
                 text = await anext(response.aiter_text())
             else:
                 text = (await response.aread()).decode()
@@ -84,8 +87,9 @@ async def test_a_stranger_finds_nothing(talk):
     async with serving() as address, Front(address, bob, KEY) as page:
         found = await answers(page)
     # The key of a session names it only among a person's own: Bob has opened another one.
-    assert found.pop("chat") == found.pop("chat/") == found.pop("ag") == 200
-    assert found.pop(f"events/{KEY}") == found.pop(f"ag?threadId={KEY}") == 200
+    for own in ("chat", "chat/", f"events/{KEY}", "ag", f"ag?threadId={KEY}"):
+        assert found.pop(own) == 200
+    assert found.pop(f"chat/{KEY}/stream") == 204  # as of a new chat
     assert set(found.values()) == {404}
     assert await Session.objects.filter(key=KEY).acount() == 2
     assert not await Turn.objects.filter(session__scope=talk.address["by"].owner).aexists()
@@ -108,7 +112,7 @@ async def test_without_a_token_nothing_is_written(talk):
         del page.http.headers["X-CSRFToken"]
         for method, path in ADDRESSES:
             if method == "POST":
-                assert (await page.http.post(path, json=BODY)).status_code == 403
+                assert (await page.http.post(path, json=BODIES.get(path, {}))).status_code == 403
     assert not await Turn.objects.aexists()
 
 
