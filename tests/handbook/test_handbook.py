@@ -21,6 +21,7 @@ from tests.admin.visits import talk_of
 from tests.factories import BY, make_user
 from tests.handbook.reading import chapters
 from tests.handbook.visiting import Visit
+from tests.management.commanding import run
 
 pytestmark = pytest.mark.django_db
 
@@ -201,6 +202,12 @@ def test_a_request_of_a_person(chapter, sign_in, tmp_path, monkeypatch):
     status, output = chapter.run("chatmemory_erase")
     assert (status, "The receipt is audit entry" in output) == (0, True)
     assert not Session.objects.filter(scope=scope).exists()
+    page.open(person)
+    page.see("No conversation is stored.")
+    assert "0 conversations, 0 messages, 0 turns" in run("chatmemory_person", "--scope", scope)[1]
+    stored = run("dumpdata", "chatmemory")[1]
+    assert "erasure_started" in stored
+    assert {"order-4711", scope} & set(re.findall(r"[\w:-]+", stored)) == set()
 
     page.open("/admin/")
     page.click("Conversations")
