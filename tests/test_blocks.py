@@ -74,6 +74,7 @@ TESTED = {
     ): "howto/test_from_langchain.py",
     ("docs/howto/from-langchain.md", "bot = with_memory"): "howto/test_from_langchain.py",
     ("docs/howto/from-langchain.md", "def ask(request, key)"): "howto/test_from_langchain.py",
+    ("docs/howto/from-langchain.md", "django.setup()"): "howto/test_from_langchain.py",
     ("docs/howto/from-langchain.md", "trim_messages("): "howto/test_from_langchain.py",
     ("docs/howto/from-langchain.md", "def move_histories"): "howto/test_from_langchain.py",
     ("docs/howto/front-end.md", "CSRF_TRUSTED_ORIGINS ="): "howto/test_front_ends.py",
