@@ -99,7 +99,7 @@ def test_undo_a_purge(chapter, sign_in):
     assert "Restore 4 messages" in page.text
     page.fill("Reason", "wrong conversation")
     page.press("Undo in 1 conversation")
-    page.see("Restore: one conversation", "Complete", "Done")
+    page.see("Restore: 1 conversation", "Complete", "Done")
     assert last_action() == ("restore", "olga", "wrong conversation")
     assert services.get_session(**address_of(talk)).message_count == 4
 
