@@ -111,11 +111,7 @@ HTTP_ONLY: Mapping[type, tuple[int, str, str]] = {
         "unsupported_media_type",
         "The body must be application/json.",
     ),
-    NotStreamable: (
-        501,
-        "not_streamable",
-        "Streams need an ASGI server. All other URLs work without.",
-    ),
+    NotStreamable: (501, "not_streamable", "Streams need an ASGI server; other URLs do not."),
 }
 """Errors of HTTP itself, with their status, code and detail."""
 
