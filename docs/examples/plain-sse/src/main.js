@@ -1,3 +1,5 @@
+const API = import.meta.env.VITE_API ?? "/chat/api";
+
 // The chat's id is in the page's address, so a reload opens the same chat.
 const key = location.hash.slice(1) || crypto.randomUUID();
 location.hash = key;
@@ -58,7 +60,7 @@ const handlers = {
 
 function listen() {
   // The browser reconnects by itself, and sends the last id, from which the server continues.
-  const events = new EventSource(`/api/ui/events/${key}`);
+  const events = new EventSource(`${API}/ui/events/${key}`);
   events.addEventListener("message", ({data}) => {
     const frame = JSON.parse(data);
     handlers[frame.type]?.(frame);
@@ -67,13 +69,13 @@ function listen() {
   });
 }
 
-const opened = post("/api/sessions/", {key});
+const opened = post(`${API}/sessions/`, {key});
 opened.then((isOpen) => isOpen && listen());
 
 find("form").addEventListener("submit", async (event) => {
   event.preventDefault();
   const message = {client_id: crypto.randomUUID(), text: event.target.elements.text.value};
   await opened;
-  if (await post(`/api/sessions/${key}/messages/`, message)) event.target.reset();
+  if (await post(`${API}/sessions/${key}/messages/`, message)) event.target.reset();
 });
-find("[type=button]").addEventListener("click", () => post(`/api/sessions/${key}/stop/`, {}));
+find("[type=button]").addEventListener("click", () => post(`${API}/sessions/${key}/stop/`, {}));
