@@ -221,3 +221,16 @@ async def test_the_same_id_with_another_text_is_a_conflict(ann):
         async with page.send("ho") as stream:
             assert stream.response.status_code == 409
             assert json.loads(await stream.response.aread())["code"] == "conflict"
+
+
+@pytest.mark.parametrize(("message_id", "request_id"), [("\ud800", "r1"), ("c1", "\ud800")])
+async def test_ids_that_cannot_be_stored_are_refused(ann, message_id, request_id):
+    async with serving() as address, Front(address, ann) as page:
+        async with page.send("hi") as stream:
+            await stream.rest()
+        message = {"id": message_id, "role": "user", "parts": [{"type": "text", "text": "ho"}]}
+        version = {"messageId": "c1", "requestId": request_id}
+        body = json.dumps({"id": "talk", "messages": [message], **version})
+        headers = {"Content-Type": "application/json"}
+        answer = await page.http.post("chat", content=body, headers=headers)
+        assert answer.status_code == 400, answer.text
