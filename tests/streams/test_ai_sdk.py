@@ -234,3 +234,25 @@ async def test_ids_that_cannot_be_stored_are_refused(ann, message_id, request_id
         headers = {"Content-Type": "application/json"}
         answer = await page.http.post("chat", content=body, headers=headers)
         assert answer.status_code == 400, answer.text
+
+
+async def with_odd_json(messages, session):
+    """Reply with a call and a result that are what the message says."""
+    text = messages[-1]["content"]
+    call = {"id": "x", "name": "look", "args": text, "type": "invalid_tool_call"}
+    yield {"role": "assistant", "content": "", "invalid_tool_calls": [call]}
+    yield {"role": "tool", "content": text, "tool_call_id": "x"}
+    yield {"role": "assistant", "content": "Done."}
+
+
+@pytest.mark.parametrize("text", ["NaN", "[1e999]", "[" * 5000 + "]" * 5000, '"\\ud800"'])
+async def test_calls_whose_json_no_response_can_contain_are_text(ann, settings, text):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "RESPONDER": f"{__name__}.with_odd_json"}
+    async with serving() as address, Front(address, ann) as page:
+        async with page.send(text) as stream:
+            chunks = await stream.rest()
+        parts = (await page.history())[-1]["parts"]
+        assert shown(chunks) == parts
+        assert parts[1]["input"] == text
+        [_, message, _] = (await page.http.get("ag?threadId=talk")).json()["messages"]
+        assert [part["input"] for part in message["parts"] if "input" in part] == [text]
