@@ -76,6 +76,7 @@ class StreamView(View):
     """The base of the views that send messages, or show them as a stream."""
 
     renderer_classes = (JSONRenderer, EventStreamRenderer)
+    http_method_names = ("get", "post")  # a HEAD would hold its connection as long as a stream
     check_write = staticmethod(rates.check_rate)
     schema = None  # type: ignore[assignment]  # its answers are not JSON
 
@@ -136,7 +137,7 @@ def event_stream(
     response = StreamingHttpResponse(_until_closed(texts), content_type=CONTENT_TYPE)
     response["Cache-Control"] = "no-store, no-transform"
     response["X-Accel-Buffering"] = "no"  # of nginx
-    # Django's GZipMiddleware would compress each piece as a file of its own, despite `no-transform`.
+    # Django's GZipMiddleware would compress each piece as a file of its own.
     response["Content-Encoding"] = "identity"
     for name, value in (headers or {}).items():
         response[name] = value

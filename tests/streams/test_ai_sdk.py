@@ -256,3 +256,9 @@ async def test_calls_whose_json_no_response_can_contain_are_text(ann, settings, 
         assert parts[1]["input"] == text
         [_, message, _] = (await page.http.get("ag?threadId=talk")).json()["messages"]
         assert [part["input"] for part in message["parts"] if "input" in part] == [text]
+
+
+async def test_a_head_request_holds_no_connection(ann):
+    async with serving() as address, Front(address, ann) as page:
+        for path in ("events/talk", "chat/talk/stream", "ag"):
+            assert (await page.http.head(path)).status_code == 405
