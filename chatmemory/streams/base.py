@@ -134,7 +134,7 @@ def event_stream(
     texts: AsyncGenerator[str, None], headers: Mapping[str, str] | None = None
 ) -> StreamingHttpResponse:
     """Return the response that sends these texts as they come."""
-    response = StreamingHttpResponse(_until_closed(texts), content_type=CONTENT_TYPE)
+    response = EventStreamResponse(_until_closed(texts))
     response["Cache-Control"] = "no-store, no-transform"
     response["X-Accel-Buffering"] = "no"  # of nginx
     # Django's GZipMiddleware would compress each piece as a file of its own.
@@ -144,7 +144,20 @@ def event_stream(
     return response
 
 
-async def _until_closed(texts: AsyncGenerator[str, None]) -> AsyncIterator[str]:
+class EventStreamResponse(StreamingHttpResponse):
+    """Ends its texts with its request: Django leaves them to the garbage collector."""
+
+    def __init__(self, texts: AsyncGenerator[str, None]) -> None:
+        super().__init__(texts, content_type=CONTENT_TYPE)
+        self._texts = texts
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async with aclosing(self._texts):
+            async for part in super().__aiter__():
+                yield part
+
+
+async def _until_closed(texts: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
     """Break the connection of a stream that must not end as if it were complete."""
     try:
         async with aclosing(texts):
@@ -162,8 +175,9 @@ async def _turn_texts(
     login: Login, ref: SessionRef, turn: str, translator: Translator
 ) -> AsyncGenerator[str, None]:
     try:
-        async for text in _texts_of_turn(login, ref, turn, translator):
-            yield text
+        async with aclosing(_texts_of_turn(login, ref, turn, translator)) as texts:
+            async for text in texts:
+                yield text
     except StreamClosed as closed:
         if not is_daphne():
             raise
@@ -172,7 +186,7 @@ async def _turn_texts(
 
 async def _texts_of_turn(
     login: Login, ref: SessionRef, turn: str, translator: Translator
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str, None]:
     async with opened(login, ref) as (watch, stream):
         yield COMMENT + translator.begin()
         async with aclosing(follow(watch, stream, ref, turn)) as events:
