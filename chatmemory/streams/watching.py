@@ -81,6 +81,12 @@ class Stream:
         self.check()
         return is_news
 
+    async def pause(self, seconds: float) -> None:
+        """Wait for this time, whatever the news. Raises StreamClosed."""
+        end = self._loop.time() + seconds
+        while (left := end - self._loop.time()) > 0:
+            await self.wait(left)
+
     @contextmanager
     def sending(self) -> Iterator[None]:
         """Measure the time until the client has read what it is given."""

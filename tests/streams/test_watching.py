@@ -1,4 +1,4 @@
-"""Streams of clients that do not read."""
+"""Streams of clients that do not read, and the waits of a stream."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django.conf import settings as django_settings
 
 from chatmemory.live.hub import hub
 from chatmemory.streams import watching
+from chatmemory.streams.watching import Stream, StreamClosed
 from tests.servers import (
     eventually,
     live_process,
@@ -51,3 +52,17 @@ async def test_a_client_that_does_not_read_is_disconnected(
             assert b"200" in await reader.readline()
         await eventually(lambda: hub.has_no_sockets)
         writer.close()
+
+
+async def test_news_do_not_end_a_pause():
+    stream = Stream()
+    pause = asyncio.ensure_future(stream.pause(3600))
+    for _ in range(5):
+        stream.notify()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert not pause.done()
+    stream.close(StreamClosed("rotating"))
+    with pytest.raises(StreamClosed):
+        await pause
+    stream.end()
