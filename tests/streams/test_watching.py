@@ -8,10 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 from django.conf import settings as django_settings
+from django.contrib.auth.models import User
 
 from chatmemory.live.hub import hub
+from chatmemory.services import Login
 from chatmemory.streams import watching
-from chatmemory.streams.watching import Stream, StreamClosed
+from chatmemory.streams.reads import SharedReads
+from chatmemory.streams.watching import Stream, StreamClosed, Watch
 from tests.servers import (
     eventually,
     live_process,
@@ -65,4 +68,14 @@ async def test_news_do_not_end_a_pause():
     stream.close(StreamClosed("rotating"))
     with pytest.raises(StreamClosed):
         await pause
+    stream.end()
+
+
+async def test_a_stream_that_joins_a_watch_while_it_is_closed_ends():
+    watch = Watch(Login.of(User(pk=1), None), SharedReads())
+    watch.close_unauthorized()
+    stream = Stream()
+    watch.add(stream)
+    with pytest.raises(StreamClosed):
+        stream.check()
     stream.end()
