@@ -188,14 +188,16 @@ async def _texts_of_turn(
     login: Login, ref: SessionRef, turn: str, translator: Translator
 ) -> AsyncGenerator[str, None]:
     async with opened(login, ref) as (watch, stream):
-        yield COMMENT + translator.begin()
+        with stream.sending():
+            yield COMMENT + translator.begin()
         async with aclosing(follow(watch, stream, ref, turn)) as events:
             async for event in events:
                 text = COMMENT if isinstance(event, Silence) else await translator.of(event)
                 if text:
                     with stream.sending():
                         yield text
-        yield translator.end()
+        with stream.sending():
+            yield translator.end()
 
 
 def is_daphne() -> bool:
