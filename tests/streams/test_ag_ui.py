@@ -214,7 +214,7 @@ async def test_a_snapshot_has_no_later_reply(ann):
             async with agent.run("hi", name) as stream:
                 await stream.rest()
     read = partial(sync_to_async(read_turns), **ann.talk, before=None, limit=100)
-    run = RunStream(TurnEvents("c1", "talk", "run-1"), read)
+    run = RunStream(TurnEvents("c1", "talk", "run-1"), (await read()).ref, read)
     await run.of(Piece(0, "So far, "))
     last = (await run.of(ended())).split("data: ")[-2:]
     snapshot, end = map(json.loads, last)
