@@ -50,7 +50,7 @@ class Stream:
         """When the client was given what it has not read yet; None while the stream waits."""
         # Random: clients that connected at the same time must not reconnect at the same time.
         age = settings.CONNECTION_AGE * random.uniform(0.9, 1)  # noqa: S311  # no secret
-        self._timers = [self._loop.call_later(age, self.close, StreamClosed("rotating"))]
+        self._timers = {"age": self._loop.call_later(age, self.close, StreamClosed("rotating"))}
         self._check_later()
 
     def notify(self) -> None:
@@ -61,7 +61,7 @@ class Stream:
         if self._closed is None:
             self._closed = closed
             self._wake.set()
-            self._timers.append(self._loop.call_later(CLOSE_SECONDS, self._break))
+            self._timers["close"] = self._loop.call_later(CLOSE_SECONDS, self._break)
 
     def check(self) -> None:
         """Raise StreamClosed if the stream must end."""
@@ -95,11 +95,11 @@ class Stream:
         self._sent_at = None
 
     def end(self) -> None:
-        for timer in self._timers:
+        for timer in self._timers.values():
             timer.cancel()
 
     def _check_later(self) -> None:
-        self._timers[1:2] = [self._loop.call_later(SEND_SECONDS / 3, self._check_reader)]
+        self._timers["reader"] = self._loop.call_later(SEND_SECONDS / 3, self._check_reader)
 
     def _check_reader(self) -> None:
         if self._sent_at is not None and time.monotonic() - self._sent_at > SEND_SECONDS:

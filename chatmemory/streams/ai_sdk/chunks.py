@@ -97,6 +97,8 @@ class TurnChunks:
         self._is_step_open = False
         self._streamed: StreamedText | None = None
         """The text of the open step that was sent before its row."""
+        self._name = ""
+        """The id of its part."""
         self._is_queued = False
 
     def start(self) -> Chunk:
@@ -138,14 +140,12 @@ class TurnChunks:
         yield {"type": "start-step"}
 
     def _text(self, piece: Piece) -> Iterator[Chunk]:
-        name = f"s{piece.step}"
         if self._streamed is None:
             yield from self._begin_step()
-            self._streamed = StreamedText()
-            yield {"type": "text-start", "id": name}
+            self._streamed, self._name = StreamedText(), f"s{piece.step}"
+            yield {"type": "text-start", "id": self._name}
         self._streamed.add(piece.text)
-        yield {"type": "text-delta", "id": name, "delta": piece.text}
-        self._name = name
+        yield {"type": "text-delta", "id": self._name, "delta": piece.text}
 
     def _row(self, row: StoredMessage) -> Iterator[Chunk]:
         """Yield the chunks of a row. It wins: text that it does not continue is taken back."""
