@@ -9,6 +9,9 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from chatmemory.models import Message, Session, Turn
+from chatmemory.streams.ai_sdk.chunks import TurnChunks
+from chatmemory.streams.reads import TurnRows
+from chatmemory.streams.turns import Ended, Piece
 from chatmemory.streams.watching import Watch
 from tests import responders_for_tests
 from tests.servers import live_process, person_with_talk, serving, sign_in, use_responder
@@ -262,3 +265,20 @@ async def test_a_head_request_holds_no_connection(ann):
     async with serving() as address, Front(address, ann) as page:
         for path in ("events/talk", "chat/talk/stream", "ag"):
             assert (await page.http.head(path)).status_code == 405
+
+
+def test_a_text_without_a_row_is_taken_back():
+    chunks = TurnChunks("c1", "a.c1")
+    end = TurnRows(
+        status="interrupted",
+        error="",
+        model="",
+        usage="",
+        user_seq=1,
+        rows=[],
+        is_complete=True,
+        queue=[],
+    )
+    found = [*chunks.of(Piece(0, "So far, ")), *chunks.of(Ended(end))]
+    assert shown(found) == [{"type": "step-start"}]
+    assert found[-1]["finishReason"] == "interrupted"

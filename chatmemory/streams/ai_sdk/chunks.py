@@ -170,6 +170,8 @@ class TurnChunks:
     def _end(self, found: TurnRows) -> Iterator[Chunk]:
         if self._is_queued:
             yield self._queue()
+        if self._streamed is not None:  # of a text that has no row
+            yield {"type": "reset-step"}
         if self._is_step_open:
             yield {"type": "finish-step"}
         metadata = metadata_of(self._turn, found, self._seq)
