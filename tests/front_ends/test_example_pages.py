@@ -15,7 +15,7 @@ from tests.factories import make_user
 from tests.front_ends.conftest import BOT
 from tests.front_ends.node import EXAMPLES, node_or_skip
 from tests.front_ends.stored import expected
-from tests.servers import free_port, is_listening, start_servers, wait_for
+from tests.servers import free_port, is_listening, wait_for
 
 pytestmark = [
     pytest.mark.long,
@@ -24,7 +24,6 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
 ]
 
-start = start_servers
 NAMES = ["react-ai-sdk", "vue-ai-sdk", "tanstack-ai", "plain-sse"]
 COUNTED = " ".join(map(str, range(1, 81)))
 
@@ -45,9 +44,9 @@ def vite(example, tmp_path_factory):
 
 
 @pytest.fixture
-def server(start, redis_url):
-    [server] = start(redis_url=redis_url, RESPONDER=BOT)
-    return server
+def server(start_once, redis_url):
+    [server] = start_once(redis_url=redis_url, RESPONDER=BOT, LEASE=3)
+    return server.start()
 
 
 class Preview:
