@@ -72,8 +72,10 @@ opened.then((isOpen) => isOpen && listen());
 
 find("form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const message = {client_id: crypto.randomUUID(), text: event.target.elements.text.value};
+  const input = event.target.elements.text;
+  const message = {client_id: crypto.randomUUID(), text: input.value};
+  input.value = "";
   await opened;
-  if (await post(`/api/sessions/${key}/messages/`, message)) event.target.reset();
+  if (!(await post(`/api/sessions/${key}/messages/`, message))) input.value ||= message.text;
 });
 find("[type=button]").addEventListener("click", () => post(`/api/sessions/${key}/stop/`, {}));
