@@ -171,11 +171,13 @@ def started_demo(folder: Path) -> Iterator[list[tuple[str, str, str]]]:
         env={**os.environ, "DATABASE_URL": f"sqlite:///{folder}/db.sqlite3", "REDIS_URL": ""},
         cwd=settings.BASE_DIR,
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
     ) as process:
         try:
             assert process.stdout is not None
             printed = "".join(iter(process.stdout.readline, "Ctrl-C ends the demo.\n"))
+            assert "ERROR" not in printed
             yield re.findall(r"(http\S+)\s+user (\S+), password (\S+)", printed)
         finally:
             process.send_signal(signal.SIGINT)

@@ -71,6 +71,21 @@ def test_each_translation_has_the_placeholders_of_its_text(domain):
             assert sorted(PLACEHOLDER.findall(translated)) == sorted(PLACEHOLDER.findall(text))
 
 
+RANGE = {"%(first)s", "%(last)s"}
+"""Placeholders of a range, of which a singular may have only the first."""
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_each_singular_has_the_number_of_its_plural(domain):
+    """In Russian the singular is also the form for 21, so "one message" would be wrong."""
+    counted = [entry for entry in read_catalog(domain) if entry.plural]
+    assert counted
+    for entry in counted:
+        one, many = ({*PLACEHOLDER.findall(text)} - RANGE for text in (entry.text, entry.plural))
+        assert one == many, entry
+        assert one, entry
+
+
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_each_translation_begins_and_ends_as_its_text(domain):
     for entry in read_catalog(domain):

@@ -73,7 +73,7 @@ def _described(forgetting: AccountDeletionPlan) -> Iterable[Any]:
 def _named_sessions(sessions: Mapping[int, int]) -> Iterable[str | Promise]:
     for pk, messages in islice(sessions.items(), MAX_LISTED):
         line = ngettext(
-            "Conversation %(pk)s: one message",
+            "Conversation %(pk)s: %(messages)s message",
             "Conversation %(pk)s: %(messages)s messages",
             messages,
         )

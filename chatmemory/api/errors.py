@@ -54,6 +54,12 @@ class PreconditionFailed(exceptions.APIException):
     status_code = 412
 
 
+class NotStreamable(exceptions.APIException):
+    """The server is not an ASGI server, so it cannot stream."""
+
+    status_code = 501
+
+
 STATUSES: Mapping[type, int] = {
     BadInput: 400,
     Unauthenticated: 401,
@@ -105,6 +111,7 @@ HTTP_ONLY: Mapping[type, tuple[int, str, str]] = {
         "unsupported_media_type",
         "The body must be application/json.",
     ),
+    NotStreamable: (501, "not_streamable", "Streams need an ASGI server; other URLs do not."),
 }
 """Errors of HTTP itself, with their status, code and detail."""
 
@@ -131,18 +138,18 @@ def error_response(error: Exception, context: object) -> Response:
         return _response(error)
     if http_error := entry_for(HTTP_ONLY, type(error)):
         status, code, detail = http_error
-        return problem_response(status, detail, code=code, retry=False)
+        return _problem_response(status, detail, code=code, retry=False)
     ref = secrets.token_hex(6)
     log_error(logger, "internal error, ref %s", ref, error=error)
     internal = ChatMemoryError()
-    return problem_response(500, str(internal), code=internal.code, retry=internal.retry, ref=ref)
+    return _problem_response(500, str(internal), code=internal.code, retry=internal.retry, ref=ref)
 
 
 def _response(error: ChatMemoryError) -> Response:
     status = entry_for(STATUSES, type(error)) or 500
     values = {name: getattr(error, name, None) for name in ATTRIBUTES}
     present = {name: value for name, value in values.items() if value not in (None, "")}
-    response = problem_response(
+    response = _problem_response(
         413 if error.code == "too_large" else status,
         str(error),
         code=error.code,
@@ -157,7 +164,7 @@ def _response(error: ChatMemoryError) -> Response:
     return response
 
 
-def problem_response(status: int, detail: str, **extensions: object) -> Response:
+def _problem_response(status: int, detail: str, **extensions: object) -> Response:
     title = HTTPStatus(status).phrase
     problem = {"status": status, "title": title, "detail": detail, **extensions}
     return Response(problem, status, content_type=CONTENT_TYPE)

@@ -43,6 +43,4 @@ class Stop(View):
         if name is not None:
             return Response({"turn": name, "status": services.stop_turn(**where, turn=name)})
         stopped = stop_running_turn(**where)
-        if stopped is None:
-            return Response({"turn": None, "status": None})
-        return Response({"turn": stopped.turn, "status": stopped.status})
+        return Response({"turn": None, "status": None} if stopped is None else asdict(stopped))

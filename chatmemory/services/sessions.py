@@ -154,9 +154,9 @@ def open_session(
     """Return the session with this key; create it if it is missing.
 
     `title`, `instructions`, `metadata`, `expires_at` (an aware time) and `ttl_seconds` (after the
-    last message, 1 to 2,147,483,647) apply only to a new session. The two ends replace
-    `SESSION_TTL`; the earlier one counts. A key has 1 to 200 characters; one that begins with `ui:`
-    is only for people's own clients. A title has at most 200, metadata at most 8,192 bytes as JSON.
+    last message, 1 to 2,147,483,647) apply only to a new session. The earlier end replaces
+    `SESSION_TTL`. A key has 1 to 200 characters, a title up to 200, metadata 8,192 bytes as JSON.
+    Keys `ui:…` are only for people's own clients; only keys of A-Z a-z 0-9 - _ . : @ have a page.
     Raises BadInput, also if the user has MAX_SESSIONS_PER_USER sessions, Unauthenticated for a
     visitor who has ended or was adopted, and MemoryUnavailable.
     """

@@ -15,17 +15,15 @@ from typing import Any, Protocol
 from asgiref.sync import SyncToAsync, sync_to_async
 from django.core.handlers.asgi import ASGIRequest
 from django.http import StreamingHttpResponse
-from rest_framework.exceptions import APIException
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
-from rest_framework.response import Response
 
 from chatmemory.access import rates
 from chatmemory.access.logins import login_of_session
 from chatmemory.access.visits import visit_of_request
 from chatmemory.api.authentication import SessionLogin
 from chatmemory.api.base import WRITES, View
-from chatmemory.api.errors import problem_response
+from chatmemory.api.errors import NotStreamable
 from chatmemory.conf import settings
 from chatmemory.database.pool import release_connections
 from chatmemory.live.drain import drain
@@ -60,12 +58,6 @@ class Translator(Protocol):
         """Return what reports an error, of a stream whose connection cannot be broken."""
 
 
-class NotStreamable(APIException):
-    """The server cannot stream: it is a WSGI server."""
-
-    status_code = 501
-
-
 class EventStreamRenderer(JSONRenderer):
     """Lets clients ask for a stream; errors before it are JSON."""
 
@@ -90,12 +82,6 @@ class StreamView(View):
             raise NotStreamable
         runner.enable()
         drain.watch_from_view(signal.SIGTERM)
-
-    def handle_exception(self, exc: Exception) -> Response:
-        if isinstance(exc, NotStreamable):
-            detail = "Streams need an ASGI server. Messages can be sent over REST."
-            return problem_response(501, detail, code="not_streamable", retry=False)
-        return super().handle_exception(exc)
 
     @property
     def login(self) -> Login:

@@ -124,6 +124,7 @@ def read_turns(*, session_key: str, by: Actor, before: int | None, limit: int) -
     """
     rows: list[StoredMessage] = []
     head, ranges, has_older = None, [], False
+    queue: list[LiveTurn] = []
     lowest = before
     while True:
         page = read_page(session_key=session_key, by=by, before=lowest, limit=limit)
@@ -132,6 +133,12 @@ def read_turns(*, session_key: str, by: Actor, before: int | None, limit: int) -
         if head is None:
             head = page.head
             ranges = _superseded_until(head)
+            if before is None and head.waiting and not queue:
+                # Before the rows: a turn that begins in between has its row in the second page.
+                queue, head = _queue_of(head), None
+                if queue:
+                    continue
+                head = page.head
         elif head.epoch != page.head.epoch:
             raise HistoryCleared
         rows = [row for row in page.rows if not any(row.seq in each for each in ranges)] + rows
@@ -142,7 +149,7 @@ def read_turns(*, session_key: str, by: Actor, before: int | None, limit: int) -
         if len(rows) >= limit and begin is not None:
             rows, has_older = rows[begin:], True
             break
-    return _history_of(head, rows, ranges, has_waiting=before is None, has_older=has_older)
+    return _history_of(head, rows, ranges, queue=queue, has_older=has_older)
 
 
 def _starts_turn(row: StoredMessage) -> bool:
@@ -158,12 +165,17 @@ def _superseded_until(head: Head) -> list[SupersededRange]:
 
 
 @retried(is_repeatable=True)
+def _queue_of(head: Head) -> list[LiveTurn]:
+    return live_turns(Session.objects.get(pk=head.pk))
+
+
+@retried(is_repeatable=True)
 def _history_of(
     head: Head,
     rows: list[StoredMessage],
     ranges: list[SupersededRange],
     *,
-    has_waiting: bool,
+    queue: list[LiveTurn],
     has_older: bool,
 ) -> History:
     numbers_of_turns = {row.turn for row in rows if row.turn is not None}
@@ -178,12 +190,12 @@ def _history_of(
             firsts[row.seq] = first
     edited = Message.objects.filter(session=head.pk, seq__in=firsts.values())
     names = dict(edited.values_list("seq", "client_id")) if firsts else {}
-    queue = live_turns(Session.objects.get(pk=head.pk)) if has_waiting and head.waiting else []
+    shown = {head.running, *(row.turn_client_id for row in rows)}
     return History(
         rows=rows,
         turns={turn.user_seq or 0: _without_rows(turn) for turn in found},
         first_versions={seq: (first, names.get(first)) for seq, first in firsts.items()},
-        waiting=[each for each in queue if each.status == "waiting" and each.turn != head.running],
+        waiting=[each for each in queue if each.status == "waiting" and each.turn not in shown],
         has_older=has_older,
     )
 

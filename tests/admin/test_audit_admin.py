@@ -257,6 +257,12 @@ def test_filters_select_by_actor_session_person_and_action(admin, entries):
     assert len(listed(admin, by="cron", action_is="hold")) == 1
 
 
+def test_a_filter_states_what_to_type(admin, entries):
+    page = admin.get(LIST).content.decode()
+    assert "By conversation ID, such as 17" in page
+    assert "By person, such as user:7" in page
+
+
 @pytest.mark.slow
 def test_readings_of_a_person_are_found_until_an_erasure(admin):
     """As docs/howto/audit.md states; docs/howto/erasure.md states that the username stays."""

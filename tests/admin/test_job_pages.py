@@ -523,7 +523,7 @@ def test_an_operator_views_own_jobs_and_with_view_audit_all(admin, talk):
     assert "Put on hold" in shown(admin.get(JOBS))
     assert "Put on hold" in shown(auditor.get(JOBS))
     assert f"#{job.pk}" in shown(admin.get(JOBS))
-    assert "Put on hold: one conversation" not in shown(other.get(JOBS))
+    assert "Put on hold: 1 conversation" not in shown(other.get(JOBS))
     assert auditor.get(job_url(job)).status_code == 200
     for page in ("", "undo/"):
         assert other.get(job_url(job, page)).status_code == 404
@@ -546,7 +546,7 @@ def test_a_job_is_named_by_what_it_does(admin, talk, monkeypatch):
     admin.post(job_url(job, "undo/"), {"reason": "a mistake"})
     undo = Job.objects.latest("pk")
     assert "Undoes Purge: 12,345 conversations" in shown(admin.get(job_url(undo)))
-    assert "Undone by Restore: one conversation" in shown(admin.get(job_url(job)))
+    assert "Undone by Restore: 1 conversation" in shown(admin.get(job_url(job)))
 
 
 def test_a_job_does_not_link_a_job_that_the_operator_cannot_view(admin, talk):
@@ -570,8 +570,8 @@ def test_the_list_of_jobs_is_filtered_and_read_only(admin, talk):
     page = shown(admin.get(JOBS))
     assert "0 of 1 (skipped: 1)" in page
     assert "1 of 1" in page
-    assert "Put on hold: one" not in shown(admin.get(f"{JOBS}?action_is=purge"))
-    assert "Put on hold: one" in shown(admin.get(f"{JOBS}?status_is=complete"))
+    assert "Put on hold: 1" not in shown(admin.get(f"{JOBS}?action_is=purge"))
+    assert "Put on hold: 1" in shown(admin.get(f"{JOBS}?status_is=complete"))
     assert "changelist-search" not in admin.get(JOBS).content.decode(), "it has no search"
     job = Job.objects.first()
     for path in ("add/", f"{job.pk}/change/", f"{job.pk}/delete/"):

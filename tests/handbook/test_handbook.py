@@ -21,6 +21,7 @@ from tests.admin.visits import talk_of
 from tests.factories import BY, make_user
 from tests.handbook.reading import chapters
 from tests.handbook.visiting import Visit
+from tests.management.commanding import run
 
 pytestmark = pytest.mark.django_db
 
@@ -98,7 +99,7 @@ def test_undo_a_purge(chapter, sign_in):
     assert "Restore 4 messages" in page.text
     page.fill("Reason", "wrong conversation")
     page.press("Undo in 1 conversation")
-    page.see("Restore: one conversation", "Complete", "Done")
+    page.see("Restore: 1 conversation", "Complete", "Done")
     assert last_action() == ("restore", "olga", "wrong conversation")
     assert services.get_session(**address_of(talk)).message_count == 4
 
@@ -165,6 +166,8 @@ def test_a_request_of_a_person(chapter, sign_in, tmp_path, monkeypatch):
     talk, held = make_talk(), make_talk(key="held")
     scope = talk.scope
     services.hold_session(**address_of(held), reason="case 9")
+    names = {"order-4711", scope}
+    assert _dumped() & names == names
     page = sign_in(PROTECTION)
     page.click("Conversations")
     page.click("People")
@@ -201,6 +204,10 @@ def test_a_request_of_a_person(chapter, sign_in, tmp_path, monkeypatch):
     status, output = chapter.run("chatmemory_erase")
     assert (status, "The receipt is audit entry" in output) == (0, True)
     assert not Session.objects.filter(scope=scope).exists()
+    page.open(person)
+    page.see("No conversation is stored.")
+    assert "0 conversations, 0 messages, 0 turns" in run("chatmemory_person", "--scope", scope)[1]
+    assert _dumped() & names == set()
 
     page.open("/admin/")
     page.click("Conversations")
@@ -215,6 +222,11 @@ def test_a_request_of_a_person(chapter, sign_in, tmp_path, monkeypatch):
     page.see("Erasures of a conversation with this key")
     assert chapter.run("chatmemory_erased", scope=scope)[0] == 0
     assert chapter.run("chatmemory_person")[0] == 0
+
+
+def _dumped() -> set[str]:
+    """Return the texts of all rows of the app."""
+    return set(re.findall(r'"([^"]*)"', run("dumpdata", "chatmemory", "--all")[1]))
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import warnings
 from types import ModuleType
@@ -17,8 +19,10 @@ from langchain_core.messages import AIMessage, HumanMessage, messages_to_dict
 from langchain_core.prompts import ChatPromptTemplate
 
 from chatmemory import services
+from chatmemory.errors import BadInput
 from chatmemory.langchain import DjangoChatMessageHistory, with_memory
 from chatmemory.services import Actor
+from tests.blocks import ROOT, block_with
 from tests.factories import make_messages, make_user
 from tests.test_examples import run_example
 
@@ -107,6 +111,57 @@ def test_a_view_calls_the_chain(monkeypatch, rf):
     assert texts(ann) == ["Where is it?", "On its way."]
 
 
+BOTS = """
+from chatmemory.langchain import with_memory
+from langchain_core.messages import AIMessage
+from langchain_core.prompts import ChatPromptTemplate
+
+prompt = ChatPromptTemplate([("placeholder", "{history}"), ("human", "{input}")])
+bot = with_memory(
+    prompt | (lambda value: AIMessage(f"Message {len(value.to_messages())}")),
+    input_messages_key="input",
+    history_messages_key="history",
+)
+"""
+
+
+@pytest.mark.long
+def test_a_script_continues_its_history(tmp_path):
+    files = {
+        "mysite/settings.py": "from project.settings import *",
+        "shop/bots.py": BOTS,
+        "ask.py": block_with(PAGE, "django.setup()").text,
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    database = f"sqlite:///{tmp_path}/db.sqlite3"
+    env = {**os.environ, "DATABASE_URL": database, "REDIS_URL": "", "PYTHONPATH": str(ROOT)}
+    del env["DJANGO_SETTINGS_MODULE"]
+
+    def run(*args):
+        done = subprocess.run(  # noqa: S603  # our own page
+            [sys.executable, *args],
+            cwd=tmp_path,
+            env=env,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout.strip()
+
+    code = """
+import django
+from django.core.management import call_command
+
+django.setup()
+call_command("migrate", verbosity=0)
+call_command("createsuperuser", username="ann", email="ann@shop.example", interactive=False)
+"""
+    run("-c", f"import os; os.environ['DJANGO_SETTINGS_MODULE'] = 'mysite.settings'\n{code}")
+    assert [run("ask.py", "Hi"), run("ask.py", "Again")] == ["Message 1", "Message 3"]
+
+
 def test_the_table_of_langchain_is_moved_once():
     users = {"a": make_user(), "b": make_user()}
     call = {"id": "c1", "name": "weather", "args": {"city": "Oslo"}, "type": "tool_call"}
@@ -138,3 +193,18 @@ def test_the_table_of_langchain_is_moved_once():
     assert [message.content for message in moved] == ["Hi", "Hello"]
     assert moved[1].tool_calls == [call]
     assert texts(users["b"], "b") == [f"{number}" for number in range(1_001)]
+
+
+def test_a_key_of_other_characters_has_no_page(client):
+    ann = make_user("ann")
+    for key in ("ann-1", "ann 2"):
+        DjangoChatMessageHistory(key, owner=ann).add_messages([HumanMessage(key)])
+        assert texts(ann, key) == [key]
+    client.force_login(ann)
+    pages = [client.get(f"/chat/{key}/").status_code for key in ("ann-1", "ann 2")]
+    assert pages == [200, 404]
+    listed = client.get("/chat/~all/").content.decode()
+    assert "ann-1" in listed
+    assert "ann 2" not in listed
+    with pytest.raises(BadInput):
+        DjangoChatMessageHistory("a" * 201, owner=ann).add_messages([HumanMessage("Hi")])

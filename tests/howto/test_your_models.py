@@ -20,18 +20,20 @@ PAGE = "docs/howto/your-models.md"
 
 @pytest.fixture
 def orders(shop, monkeypatch):
-    """Two customers and two visitors with an order; the models are those of `shop.models`."""
+    """The chats of two customers with an order, and of two visitors."""
+    models = ModuleType("shop.models")
+    vars(models)["Order"] = shop.Purchase
     monkeypatch.setitem(sys.modules, "shop", ModuleType("shop"))
-    monkeypatch.setitem(sys.modules, "shop.models", shop)
-    talks = [
-        make_session("a", owner=make_user("ann")),
-        make_session("b", owner=make_user("bob")),
+    monkeypatch.setitem(sys.modules, "shop.models", models)
+    customers = [make_user("ann"), make_user("bob")]
+    for customer, item in zip(customers, ("kettle", "cup"), strict=True):
+        shop.Purchase.objects.create(customer=customer, item=item)
+    return [
+        make_session("a", owner=customers[0]),
+        make_session("b", owner=customers[1]),
         make_session("c", scope=make_visitor().actor.owner),
         make_session("d", scope=make_visitor().actor.owner),
     ]
-    for talk, item in zip(talks, ("kettle", "cup", "pot", "spoon"), strict=True):
-        shop.Order.objects.create(chat=talk, item=item)
-    return talks
 
 
 @pytest.mark.slow

@@ -285,10 +285,10 @@ def test_a_part_that_could_not_be_loaded_is_loaded_later(page, name):
     html = PAGE.replace("></chat-memory>", ' page="/chat/k/"></chat-memory>')
     page.route(f"{SITE}/", lambda route: route.fulfill(body=html, content_type="text/html"))
     script = ScriptedServer(page)
-    page.goto(SITE)
     call = {"id": "c1", "name": "search", "args": "{}", "cut": False}
     reply = row(2, "A **word**", turn="t", role="assistant", calls=[call])
-    with page.expect_event("requestfailed"):
+    with page.expect_event("requestfailed"):  # of reply.js already when the socket opens
+        page.goto(SITE)
         script.welcome(row(1, "hi", turn="t"), reply)
     script.session(last_seq=2, revision=1)
     shown = page.locator(".cm-step" if name == "steps" else ".cm-rich strong")

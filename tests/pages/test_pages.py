@@ -13,6 +13,7 @@ import pytest
 from django.contrib.staticfiles import finders
 from django.db import OperationalError, connection
 from django.test import Client, override_settings
+from django.urls import reverse
 
 from chatmemory import codec, errors, services
 from chatmemory.errors import ModelError
@@ -24,6 +25,7 @@ from chatmemory.pages.views import (
 from chatmemory.rendering import budget
 from chatmemory.rendering.rows import RENDERED_CHARS
 from chatmemory.services import Actor
+from tests.blocks import ROOT
 from tests.factories import make_messages, make_session, make_user
 from tests.payloads import ELSEWHERE, PAYLOADS
 
@@ -360,3 +362,13 @@ def test_only_staff_users_see_details_for_operators(web, ann):
     ann.is_staff = True
     ann.save()
     assert " details>" in html_of(web.get(f"/chat/{uuid.uuid4()}/"))
+
+
+def test_the_pages_have_the_documented_names():
+    text = (ROOT / "docs/howto/chat-page.md").read_text()
+    rows = re.findall(r"^\| `([^`]+)` \| `([\w-]+)` \|", text, re.MULTILINE)
+    assert len(rows) == 7
+    for address, name in rows:
+        args = ["a"] if "<key>" in address else []
+        end = address.strip('"').replace("<key>", "a")
+        assert reverse(f"chatmemory:{name}", args=args) == f"/chat/{end}"

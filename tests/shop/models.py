@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.db import models
 
 from chatmemory.derived import DerivedFileRow, DerivedPersonRow, DerivedRow
@@ -92,3 +93,13 @@ class Order(models.Model):
     @property
     def customer(self) -> object:
         return self.chat.owner
+
+
+class Purchase(models.Model):
+    """An order that no chat belongs to."""
+
+    customer = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
+    item = models.CharField(max_length=100)
+
+    def __str__(self) -> str:
+        return self.item

@@ -6,7 +6,6 @@ import asyncio
 import copy
 import json
 import random
-import uuid
 from functools import partial
 
 import pytest
@@ -80,7 +79,9 @@ async def test_a_reply_is_streamed_and_stored(ann):
         assert (turn["status"], turn["userSeq"], turn["seq"]) == ("complete", 1, 2)
 
 
-@pytest.mark.parametrize("new", [str(uuid.uuid4()), "thread-1764328969000-k3j9x2a"])
+@pytest.mark.parametrize(
+    "new", ["41e0165d-e1f8-4954-8578-bd2561f86015", "thread-1764328969000-k3j9x2a"]
+)
 async def test_the_first_message_creates_the_session(ann, new):
     async with serving() as address, Agent(address, ann, new) as agent:
         assert (await agent.thread())["messages"] == []

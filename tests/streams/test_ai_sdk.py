@@ -60,7 +60,7 @@ async def test_a_stream_is_not_compressed(ann, settings):
         assert stream.response.headers["Content-Encoding"] == "identity"
 
 
-@pytest.mark.parametrize("new", [str(uuid.uuid4()), "GzXzhnNiDhpAuvRR"])
+@pytest.mark.parametrize("new", ["41e0165d-e1f8-4954-8578-bd2561f86015", "GzXzhnNiDhpAuvRR"])
 async def test_the_first_message_creates_the_session(ann, new):
     async with serving() as address, Front(address, ann, new) as page:
         async with page.send("hi") as stream:

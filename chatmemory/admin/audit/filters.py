@@ -67,7 +67,7 @@ class ActorFilter(TextFilter):
 class SessionFilter(TextFilter):
     """By the primary key of the session."""
 
-    title = _("conversation")
+    title = _("conversation ID, such as 17")
     parameter_name = "session_pk"
     input_mode = "numeric"
 

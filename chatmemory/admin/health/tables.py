@@ -51,7 +51,8 @@ def _task_row(task: TaskState) -> tuple[Any, ...]:
 
 
 def _interval(days: int) -> str:
-    return ngettext("daily", "every %(days)s days", days) % {"days": days}
+    every = ngettext("every %(days)s day", "every %(days)s days", days)
+    return _("daily") if days == 1 else every % {"days": days}
 
 
 def _shown_setting(value: object) -> str:

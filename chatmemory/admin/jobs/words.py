@@ -49,10 +49,8 @@ REASONS: Words = {
 
 def job_name(job: Job) -> str:
     """Return what all pages call a job: what it does, and to how many conversations."""
-    text = ngettext(
-        "%(title)s: one conversation", "%(title)s: %(sessions)s conversations", job.total
-    )
-    return text % {"title": TITLES.get(job.action, job.action), "sessions": grouped(job.total)}
+    text = ngettext("%(title)s: %(n)s conversation", "%(title)s: %(n)s conversations", job.total)
+    return text % {"title": TITLES.get(job.action, job.action), "n": grouped(job.total)}
 
 
 def skipped_by(job: Job) -> list[tuple[str, str, int]]:

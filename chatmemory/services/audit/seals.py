@@ -221,8 +221,8 @@ _WRONG_MACS = {
     MacCheck.FORGED: (
         "forged",
         ngettext_lazy(
-            "Entry %(pks)s was edited before it was sealed, or inserted without the app: the MAC "
-            "is wrong.",
+            "%(count)s entry (%(pks)s) was edited before it was sealed, or inserted without the "
+            "app: the MAC is wrong.",
             "%(count)s entries (%(pks)s) were edited before they were sealed, or inserted without "
             "the app: the MAC is wrong.",
             "n",
@@ -231,7 +231,7 @@ _WRONG_MACS = {
     MacCheck.UNKNOWN_KEY: (
         "unknown_key",
         ngettext_lazy(
-            "Entry %(pks)s was inserted under an unknown key. Add the former key to "
+            "%(count)s entry (%(pks)s) was inserted under an unknown key. Add the former key to "
             "AUDIT_KEY_FALLBACKS; without AUDIT_KEY it was SECRET_KEY.",
             "%(count)s entries (%(pks)s) were inserted under an unknown key. Add the former key "
             "to AUDIT_KEY_FALLBACKS; without AUDIT_KEY it was SECRET_KEY.",
@@ -310,7 +310,6 @@ class _Mismatch:
     """Consecutive seals that do not match; the next matching seal shows what was changed."""
 
     first: AuditSeal
-    last: AuditSeal
     pks: _Pks = field(default_factory=_Pks)
     """The entries of the seals."""
     expected: Sequence[str] = ()
@@ -318,7 +317,6 @@ class _Mismatch:
 
     def add(self, seal: AuditSeal, expected: Sequence[str]) -> None:
         """Add the next seal that does not match."""
-        self.last = seal
         self.pks.add(seal.entry_pk)
         self.expected = expected
 
@@ -341,14 +339,15 @@ class _Mismatch:
 
     def unexplained(self) -> AuditFinding:
         """Return a finding that does not decide between the seals and their entries."""
+        first, count = self.first.number, self.pks.count
         sentence = ngettext(
-            "Seal %(first)s or its entry (%(pks)s) was changed or moved, or sealed under an "
-            "unknown key.",
-            "Of seals %(first)s to %(last)s and their entries (%(pks)s), some were changed or "
-            "moved, or sealed under an unknown key.",
-            self.pks.count,
-        ) % {"first": self.first.number, "last": self.last.number, "pks": self.pks}
-        return AuditFinding(code="unproven", number=self.first.number, sentence=sentence)
+            "%(count)s seal (%(first)s) or its entry (%(pks)s) was changed or moved, or sealed "
+            "under an unknown key.",
+            "Of %(count)s seals (%(first)s to %(last)s) and their entries (%(pks)s), some were "
+            "changed or moved, or sealed under an unknown key.",
+            count,
+        ) % {"count": count, "first": first, "last": first + count - 1, "pks": self.pks}
+        return AuditFinding(code="unproven", number=first, sentence=sentence)
 
 
 class _Chain:
@@ -399,7 +398,7 @@ class _Chain:
             self.mismatch = None
             return
         if self.mismatch is None:
-            self.mismatch = _Mismatch(seal, seal)
+            self.mismatch = _Mismatch(seal)
         expected = [_seal_digest(key, self.digest, seal.created_at, entry) for key in self.keys]
         self.mismatch.add(seal, expected)
 
@@ -421,11 +420,12 @@ class _Chain:
     def _missing_seals(self, seal: AuditSeal) -> AuditFinding:
         first, last = self.next_number, seal.number - 1
         sentence = ngettext(
-            "Seal %(first)s is missing, so entry %(entry)s of the next seal cannot be verified.",
-            "Seals %(first)s to %(last)s are missing, so entry %(entry)s of the next seal cannot "
-            "be verified.",
+            "%(count)s seal (%(first)s) is missing, so entry %(entry)s of the next seal cannot be "
+            "verified.",
+            "%(count)s seals (%(first)s to %(last)s) are missing, so entry %(entry)s of the next "
+            "seal cannot be verified.",
             last - first + 1,
-        ) % {"first": first, "last": last, "entry": seal.entry_pk}
+        ) % {"count": last - first + 1, "first": first, "last": last, "entry": seal.entry_pk}
         return AuditFinding(code="seals_missing", number=first, sentence=sentence)
 
 

@@ -262,17 +262,18 @@ def _read_facts(pks: Sequence[int]) -> list[_Facts]:
 
 def _bad_batches(pks: Sequence[int]) -> QuerySet[Message]:
     """Return the first rows of batches whose length does not lead to the next batch or the end."""
-    others = Message.stored.filter(session_id=OuterRef("session_id"))
-    is_start = Q(batch__isnull=False) | Q(client_id__isnull=False)
-    within = others.filter(is_start, seq__gt=OuterRef("seq"), seq__lt=OuterRef("end"))
     # The repeated filter by session: without it, PostgreSQL hashes the whole table of messages.
-    is_short = others.filter(~is_start, seq=OuterRef("end"), session_id__in=pks)
-    is_stored = others.filter(seq__gte=OuterRef("end") - 1)
+    others = Message.stored.filter(session_id=OuterRef("session_id"), session_id__in=pks)
+    is_start = Q(batch__isnull=False) | Q(client_id__isnull=False)
+    is_short = others.filter(~is_start, seq=OuterRef("end"))
+    is_stored = others.filter(seq=OuterRef("end") - 1)
+    # Not a subquery with a range of seq: for each row MariaDB would read the whole session.
+    following = Window(Lead("seq"), partition_by=F("session_id"), order_by=F("seq").asc())
     starts = Message.stored.filter(is_start, session_id__in=pks)
-    return starts.annotate(end=F("seq") + F("batch")).filter(
+    return starts.annotate(end=F("seq") + F("batch"), following=following).filter(
         Q(batch__isnull=True)
         | Q(batch__lt=1)
-        | Exists(within)
+        | Q(following__lt=F("end"))
         | Exists(is_short)
         | (Q(end__gt=F("session__last_seq") + 1) & ~Exists(is_stored))
     )

@@ -7,6 +7,7 @@ import socket
 from argparse import ArgumentParser
 from contextlib import suppress
 
+from channels.routing import get_default_application
 from daphne.server import Server
 from django.conf import settings
 from django.contrib.auth.models import Permission, User
@@ -16,7 +17,6 @@ from django.utils.crypto import salted_hmac
 
 from chatmemory import services
 from chatmemory.errors import Archived, Conflict, HistoryCleared
-from project.asgi import application
 from project.demo_data.example_data import is_made, make_example_data
 from project.demo_dialogues import DIALOGUES
 from project.demo_models import model_hint
@@ -30,6 +30,8 @@ class Command(BaseCommand):
     """The command behind `make demo`."""
 
     help = __doc__
+    requires_system_checks = ()
+    """They would import the application as one that does not serve; `handle` runs them later."""
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
@@ -50,6 +52,9 @@ class Command(BaseCommand):
             make_example_data(User.objects.get(username=operator.username))
         seed(user)
         with listen(port) as listener:
+            # Not before `migrate`: two seconds after its import the application sweeps the tables.
+            application = get_default_application()
+            self.check()
             _, bound = listener.getsockname()
             if bound != port:
                 self.stdout.write(f"Port {port} is in use; using {bound}.")

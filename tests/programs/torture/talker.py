@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import websockets
 
@@ -175,6 +175,26 @@ async def talkers(
         return world.chance.choice(alive or world.servers)
 
     return [Talker(world, *await world.person(), choose or any_alive) for _ in range(number)]
+
+
+@contextlib.asynccontextmanager
+async def sending(world: World, people: Sequence[Talker], *, longest: int) -> AsyncIterator[None]:
+    """Let each talker send one message after another; at the end wait for their last replies.
+
+    `longest` is the length of the longest reply in words.
+    """
+    is_over = asyncio.Event()
+
+    async def send_until_over(talker: Talker) -> None:
+        while not is_over.is_set():
+            await talker.ask(f"count {world.chance.randint(2, longest)}")
+
+    tasks = [asyncio.ensure_future(send_until_over(talker)) for talker in people]
+    try:
+        yield
+    finally:
+        is_over.set()
+        await asyncio.gather(*tasks)
 
 
 async def close_all(people: Sequence[Talker]) -> None:

@@ -260,7 +260,7 @@ def test_an_edit_at_the_last_seal_is_reported_for_both_seal_and_entry():
     seal(3).update(digest="0" * 64)
     [finding] = verify_audit()
     assert (finding.code, finding.number) == ("unproven", 3)
-    assert f"Seal 3 or its entry ({rows[2].pk}) was" in finding.sentence
+    assert f"1 seal (3) or its entry ({rows[2].pk}) was" in finding.sentence
 
 
 def test_swapped_seals_are_found():
@@ -268,7 +268,9 @@ def test_swapped_seals_are_found():
     seal(2).update(number=100)
     seal(4).update(number=2)
     seal(100).update(number=4)
-    assert found() == [("unproven", 2)]
+    [finding] = verify_audit()
+    assert (finding.code, finding.number) == ("unproven", 2)
+    assert finding.sentence.startswith("Of 4 seals (2 to 5) and their entries (")
 
 
 def test_renumbered_seals_are_found():
@@ -307,7 +309,7 @@ def test_adjacent_edits_are_one_finding_that_lists_them():
     assert (first.code, first.number) == ("changed", 1)
     assert (second.code, second.number) == ("unproven", 11)
     assert f"entries ({rows[10].pk}, " in second.sentence
-    assert "seals 11 to 30" in second.sentence
+    assert "seals (11 to 30)" in second.sentence
 
 
 def test_a_kept_head_reveals_a_truncated_chain():
@@ -359,7 +361,7 @@ def test_an_entry_edited_before_it_was_sealed_is_found(column):
     entry(rows[1]).update(**{column: CHANGES[column]})
     [finding] = verify_audit()
     assert (finding.code, finding.number) == ("forged", 0)
-    assert f"Entry {rows[1].pk} was" in finding.sentence
+    assert f"1 entry ({rows[1].pk}) was" in finding.sentence
     assert seal_audit() == 2
     assert found() == [("forged", 0)]
 

@@ -825,6 +825,46 @@ def test_the_statements_grow_with_the_batches_and_not_with_the_sessions():
     assert counts == [3 + 15, 3 + 22, 3 + 29]
 
 
+def test_mariadb_reads_each_row_of_a_session_a_few_times():
+    if connection.vendor != "mysql":
+        pytest.skip("only for MariaDB")
+    reads = []
+    for number, length in enumerate((100, 400)):
+        append_messages(
+            session_key=f"s{number}", by=BY, scope=SERVER, create=True, messages=make_messages("a")
+        )
+        session = Session.objects.get(key=f"s{number}")
+        row = Message.stored.get(session=session)
+        Message.stored.bulk_create(copies_of(row, length))
+        totals = {"last_seq": length, "tokens": length * row.tokens}
+        Session.objects.filter(pk=session.pk).update(**totals)
+        before = reads_of_rows()
+        assert found(session_pk=session.pk) == []
+        reads.append(reads_of_rows() - before)
+    assert reads[1] < 6 * reads[0], reads
+
+
+def copies_of(row: Message, length: int) -> list[Message]:
+    """Return the rows from 2 to `length`, each a batch of its own like this row."""
+    copies = []
+    for seq in range(2, length + 1):
+        columns = {field.attname: getattr(row, field.attname) for field in row._meta.fields}
+        copies.append(Message(**columns | {"id": None, "seq": seq, "client_id": None, "batch": 1}))
+    return copies
+
+
+def reads_of_rows() -> int:
+    """Return how many rows of tables and indexes the connection has read, also in vain."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW SESSION STATUS LIKE 'Handler%'")
+        status = dict(cursor.fetchall())
+    return sum(
+        int(number)
+        for name, number in status.items()
+        if name.startswith("Handler_read") or name == "Handler_icp_attempts"
+    )
+
+
 def check(capsys: Any, **options: Any) -> list[str]:
     call_command("chatmemory_check", **options)
     return str(capsys.readouterr().out).splitlines()

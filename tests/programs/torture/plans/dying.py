@@ -13,7 +13,7 @@ from chatmemory.models import Turn
 from tests.programs.torture.checker import Violation
 from tests.programs.torture.speaker import PAUSE
 from tests.programs.torture.steps import STEPS
-from tests.programs.torture.talker import Talker, close_all, talkers
+from tests.programs.torture.talker import Talker, close_all, sending, talkers
 from tests.programs.torture.world import LEASE, Figure, Outcome, World, db, now
 from tests.servers import DEADLINE, Server
 
@@ -180,23 +180,13 @@ async def rolling(world: World, rounds: int, *, talking: int = 6, servers: int =
     if not world.servers:
         await world.start(servers)
     people = await talkers(world, talking)
-    is_over = asyncio.Event()
     killed = 0
-
-    async def send_until_over(talker: Talker) -> None:
-        while not is_over.is_set():
-            await talker.ask(f"count {world.chance.randint(2, 12)}")
-
-    tasks = [asyncio.ensure_future(send_until_over(talker)) for talker in people]
-    try:
+    async with sending(world, people, longest=12):
         for server in world.servers * rounds:
             await asyncio.sleep(world.chance.uniform(0.3, 1))
             killed += not await asyncio.to_thread(terminate, server)
             world.fault("terminated")
             await asyncio.to_thread(server.start)
-    finally:
-        is_over.set()
-        await asyncio.gather(*tasks)
     settled = await world.settle()
     await close_all(people)
     found = await world.check(faults={"terminated": rounds * len(world.servers)})

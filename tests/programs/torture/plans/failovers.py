@@ -8,7 +8,7 @@ import statistics
 from pathlib import Path
 
 from tests.programs.torture.standbys import FOLDER, StandbyPair
-from tests.programs.torture.talker import Talker, close_all, talkers
+from tests.programs.torture.talker import close_all, sending, talkers
 from tests.programs.torture.verdict import Absent
 from tests.programs.torture.world import Figure, Outcome, World, db, forget_connections, now
 
@@ -26,22 +26,14 @@ async def failover(world: World, rounds: int) -> Outcome:
     servers = await world.start(2)
     pids = [server.pid for server in servers]
     people = await talkers(world, 4)
-    is_over = asyncio.Event()
-
-    async def send_until_over(talker: Talker) -> None:
-        while not is_over.is_set():
-            await talker.ask(f"count {world.chance.randint(2, 8)}")
-
-    tasks = [asyncio.ensure_future(send_until_over(talker)) for talker in people]
     waited: list[float] = []
     try:
-        for _ in range(rounds):
-            await asyncio.sleep(world.chance.uniform(1, 2))
-            waited.append(await _fail_over(world, pair))
-            await asyncio.to_thread(pair.add_standby)
+        async with sending(world, people, longest=8):
+            for _ in range(rounds):
+                await asyncio.sleep(world.chance.uniform(1, 2))
+                waited.append(await _fail_over(world, pair))
+                await asyncio.to_thread(pair.add_standby)
     finally:
-        is_over.set()
-        await asyncio.gather(*tasks)
         await db(forget_connections)()
     settled = await world.settle()
     await close_all(people)

@@ -52,7 +52,7 @@ async def streams(world: World, rounds: int, *, idle: int = 1_000, unread: int =
             world.fault("reader stalled")
             writer.transport.abort()
         await talker.close()
-        figures.append(Figure("KB of a stream that is never read", kb, at_most=128))
+        figures.append(Figure("KB of a stream that is never read", kb, at_most=160))
     return Outcome(await world.check(faults={"reader stalled": unread + 1}), figures)
 
 

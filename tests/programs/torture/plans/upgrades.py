@@ -16,7 +16,7 @@ from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
 from tests.programs.torture.plans.dying import terminate
-from tests.programs.torture.talker import Talker, close_all, talkers
+from tests.programs.torture.talker import close_all, sending, talkers
 from tests.programs.torture.verdict import Absent
 from tests.programs.torture.world import Figure, Outcome, World, db
 from tests.servers import Server
@@ -36,12 +36,7 @@ async def upgrade(world: World, rounds: int, *, talking: int = 4) -> Outcome:
     servers = await world.start(2, application="project.asgi:application")
     current = [dict(server.env) for server in servers]
     people = await talkers(world, talking)
-    is_over = asyncio.Event()
     killed = 0
-
-    async def send_until_over(talker: Talker) -> None:
-        while not is_over.is_set():
-            await talker.ask(f"count {world.chance.randint(2, 8)}")
 
     async def replace(server: Server, env: dict[str, str], name: str) -> None:
         nonlocal killed
@@ -51,8 +46,7 @@ async def upgrade(world: World, rounds: int, *, talking: int = 4) -> Outcome:
         world.fault(name)
         await asyncio.sleep(LOAD_SECONDS)
 
-    tasks = [asyncio.ensure_future(send_until_over(talker)) for talker in people]
-    try:
+    async with sending(world, people, longest=8):
         for _ in range(rounds):
             for server, env in zip(servers, current, strict=True):
                 await replace(server, env | release, "older version started")
@@ -64,9 +58,6 @@ async def upgrade(world: World, rounds: int, *, talking: int = 4) -> Outcome:
                 if name != "dropped":
                     server, env = servers[name == "filled"], current[name == "filled"]
                     await replace(server, env, "newer version started")
-    finally:
-        is_over.set()
-        await asyncio.gather(*tasks)
     settled = await world.settle()
     await close_all(people)
     starts = 2 * rounds
