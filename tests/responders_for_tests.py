@@ -194,6 +194,13 @@ async def endless(messages: Messages, session: Session) -> AsyncGenerator[str, N
         await asyncio.sleep(0.01)
 
 
+async def flooding(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
+    """More text than a connection buffers, up to `GO`."""
+    while not GO.is_set():
+        yield "x" * 5_000
+        await asyncio.sleep(0.001)
+
+
 async def pausing(messages: Messages, session: Session) -> AsyncGenerator[str, None]:
     """Send empty pieces too."""
     for piece in ("", "So ", "", "", "far.", ""):

@@ -68,6 +68,7 @@ class StreamView(View):
     """The base of the views that send messages, or show them as a stream."""
 
     renderer_classes = (JSONRenderer, EventStreamRenderer)
+    http_method_names = ("get", "post")  # a HEAD would hold its connection as long as a stream
     check_write = staticmethod(rates.check_rate)
     schema = None  # type: ignore[assignment]  # its answers are not JSON
 
@@ -119,7 +120,7 @@ def event_stream(
     texts: AsyncGenerator[str, None], headers: Mapping[str, str] | None = None
 ) -> StreamingHttpResponse:
     """Return the response that sends these texts as they come."""
-    response = StreamingHttpResponse(_until_closed(texts), content_type=CONTENT_TYPE)
+    response = EventStreamResponse(_until_closed(texts))
     response["Cache-Control"] = "no-store, no-transform"
     response["X-Accel-Buffering"] = "no"  # of nginx
     # Else Django's GZipMiddleware compresses each piece by itself, despite `no-transform`.
@@ -129,7 +130,20 @@ def event_stream(
     return response
 
 
-async def _until_closed(texts: AsyncGenerator[str, None]) -> AsyncIterator[str]:
+class EventStreamResponse(StreamingHttpResponse):
+    """Ends its texts with its request: Django leaves them to the garbage collector."""
+
+    def __init__(self, texts: AsyncGenerator[str, None]) -> None:
+        super().__init__(texts, content_type=CONTENT_TYPE)
+        self._texts = texts
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async with aclosing(self._texts):
+            async for part in super().__aiter__():
+                yield part
+
+
+async def _until_closed(texts: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
     """Break the connection of a stream that must not end as if it were complete."""
     try:
         async with aclosing(texts):
@@ -147,8 +161,9 @@ async def _turn_texts(
     login: Login, ref: SessionRef, turn: str, translator: Translator
 ) -> AsyncGenerator[str, None]:
     try:
-        async for text in _texts_of_turn(login, ref, turn, translator):
-            yield text
+        async with aclosing(_texts_of_turn(login, ref, turn, translator)) as texts:
+            async for text in texts:
+                yield text
     except StreamClosed as closed:
         if not is_daphne():
             raise
@@ -157,16 +172,18 @@ async def _turn_texts(
 
 async def _texts_of_turn(
     login: Login, ref: SessionRef, turn: str, translator: Translator
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str, None]:
     async with opened(login, ref) as (watch, stream):
-        yield COMMENT + translator.begin()
+        with stream.sending():
+            yield COMMENT + translator.begin()
         async with aclosing(follow(watch, stream, ref, turn)) as events:
             async for event in events:
                 text = COMMENT if isinstance(event, Silence) else await translator.of(event)
                 if text:
                     with stream.sending():
                         yield text
-        yield translator.end()
+        with stream.sending():
+            yield translator.end()
 
 
 def is_daphne() -> bool:

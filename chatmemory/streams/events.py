@@ -120,7 +120,7 @@ async def _news(feed: SharingFeed, watch: Watch, stream: Stream) -> AsyncIterato
                 yield text
     except MemoryUnavailable:
         feed.receive(None)
-        await stream.wait(RETRY_SECONDS)
+        await stream.pause(RETRY_SECONDS)
         yield COMMENT
         return
     if not feed.is_removed and not await stream.wait():

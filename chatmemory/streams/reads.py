@@ -104,6 +104,7 @@ def read_turn_rows(ref: SessionRef, turn: str, after: int) -> TurnRows | None:
 class History:
     """Whole turns of a session, without superseded rows."""
 
+    ref: SessionRef
     rows: list[StoredMessage]
     """In order of seq."""
     turns: Mapping[int, TurnRows]
@@ -192,6 +193,7 @@ def _history_of(
     names = dict(edited.values_list("seq", "client_id")) if firsts else {}
     shown = {head.running, *(row.turn_client_id for row in rows)}
     return History(
+        ref=SessionRef(head.pk, head.epoch),
         rows=rows,
         turns={turn.user_seq or 0: _without_rows(turn) for turn in found},
         first_versions={seq: (first, names.get(first)) for seq, first in firsts.items()},
@@ -277,7 +279,9 @@ class SharedReads:
 
     def number_of_text(self, turn: str, step: int) -> int:
         """Return the number of the moment when a stream of the session first saw this text."""
-        return self._first_texts.setdefault((turn, step), next(numbers))
+        if (turn, step) not in self._first_texts:
+            self._first_texts = {(turn, step): next(numbers)}  # a session streams one at a time
+        return self._first_texts[turn, step]
 
     async def read(self, key: Hashable, news: int, call: Callable[[], T]) -> T:
         """Return the result of a read that contains what was notified up to `news`.

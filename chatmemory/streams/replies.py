@@ -6,6 +6,9 @@ import hashlib
 import json
 from collections.abc import Sequence
 
+from chatmemory import codec
+from chatmemory.codec.json import BODY_READER, check_depth
+from chatmemory.errors import BadInput
 from chatmemory.services import LiveTurn
 from chatmemory.streams.reads import TurnRows
 
@@ -14,6 +17,19 @@ Data = dict[str, object]
 
 MAX_STEP_CHARS = 4_000_000
 """A stream has the arguments of tool calls and the reasoning whole, up to this length."""
+MAX_DEPTH = 100
+"""The deepest nesting of arguments and results that are sent as JSON."""
+
+
+def value_of(text: str) -> object:
+    """Return what a text contains as JSON; else, or if no response can contain it, the text."""
+    try:
+        check_depth(text, MAX_DEPTH)
+        value: object = BODY_READER.decode(text)
+        codec.dump_json(value).encode()  # fails for the escape of a lone surrogate
+    except (ValueError, BadInput):
+        return text
+    return value
 
 
 def metadata_of(turn: str, found: TurnRows, seq: int | None) -> Data:

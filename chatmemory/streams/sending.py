@@ -66,12 +66,15 @@ def admit(send: Send, by: Actor) -> Admitted:
 
     A repeated send returns the current state of its turn. Raises the errors of `admit_turn`.
     """
+    codec.check_client_id(send.message_id, field="messages")
+    if send.request_id is not None:
+        codec.check_storable(send.request_id, "requestId")
     key = session_key_of(send.chat, by)
     session = _find_session(key, by) if send.is_version else None
     found = None if session is None else find_message(session, send.message_id)
     if found is None:  # new: of a regenerated reply too, if the first request did not arrive
         waiting = _find_waiting(session, send) if session is not None and send.is_run else None
-        client_id = waiting or codec.check_client_id(_first_id(send), field="messages")
+        client_id = waiting or _first_id(send)
         return _admit(key, send, by, client_id=client_id, create=_may_create(key))
     versions = list_versions(session_key=key, seq=found, by=by)
     replayed = _replayed(versions, send)

@@ -184,7 +184,7 @@ async def _read(
     try:
         found = await watch.reads.read(key, news, read)
     except MemoryUnavailable:
-        await stream.wait(RETRY_SECONDS)
+        await stream.pause(RETRY_SECONDS)
         return None
     if found is None:
         raise StreamClosed("hidden")

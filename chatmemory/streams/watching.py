@@ -81,6 +81,12 @@ class Stream:
         self.check()
         return is_news
 
+    async def pause(self, seconds: float) -> None:
+        """Wait for this time, whatever the news. Raises StreamClosed."""
+        end = self._loop.time() + seconds
+        while (left := end - self._loop.time()) > 0:
+            await self.wait(left)
+
     @contextmanager
     def sending(self) -> Iterator[None]:
         """Measure the time until the client has read what it is given."""
@@ -118,8 +124,7 @@ class Watch:
         self.reads = reads
         self.news = next(numbers)
         """The number of the last notification: Note [News] in reads.py."""
-        self.is_closed = False
-        """Whether its streams end, so that a new stream needs another watch."""
+        self._closed: StreamClosed | None = None
         self._lock = threading.Lock()
         self._streams: dict[Stream, asyncio.AbstractEventLoop] = {}
 
@@ -127,9 +132,16 @@ class Watch:
     def owner(self) -> str:
         return self.login.actor.owner
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether its streams end, so that a new stream needs another watch."""
+        return self._closed is not None
+
     def add(self, stream: Stream) -> None:
         with self._lock:
             self._streams[stream] = asyncio.get_running_loop()
+        if self._closed is not None:  # by another thread, which may not have seen the stream
+            stream.close(self._closed)
 
     def remove(self, stream: Stream) -> bool:
         """Remove a stream; return whether no other is left."""
@@ -159,8 +171,7 @@ class Watch:
         self._close("too_many_connections")
 
     def _close(self, reason: str, after_ms: int | None = None) -> None:
-        self.is_closed = True
-        closed = StreamClosed(reason, after_ms)
+        self._closed = closed = StreamClosed(reason, after_ms)
         self._each(lambda stream: partial(stream.close, closed))
 
     def _each(self, call: Callable[[Stream], Callable[[], None]]) -> None:

@@ -39,7 +39,8 @@ def vite(example, tmp_path_factory):
     command = [node_or_skip(example), "node_modules/vite/bin/vite.js"]
     folder = str(tmp_path_factory.mktemp("built") / "dist")
     build = [*command, "build", "--outDir", folder, "--emptyOutDir"]
-    subprocess.run(build, cwd=example, check=True, capture_output=True)  # noqa: S603
+    env = {**os.environ, "VITE_API": "/api"}
+    subprocess.run(build, cwd=example, env=env, check=True, capture_output=True)  # noqa: S603
     return command, folder
 
 

@@ -80,6 +80,14 @@ def test_the_proxy_of_the_page_keeps_the_host_and_passes_websockets():
     assert '"/ws/": {target, ws: true}' in config
 
 
+def test_the_proxy_of_the_page_breaks_lost_streams_as_that_of_the_examples():
+    """A test of tests/front_ends restarts the server of an example."""
+    pages = [ROOT / "docs/howto/front-end.md", *ROOT.glob("docs/examples/*/vite.config.js")]
+    for page in pages:
+        assert re.search(r'response\.on\("close", \(\) => .*destroy', page.read_text()), page
+        assert re.search(r"{target, (.*, )?configure", page.read_text()), page
+
+
 def test_a_view_gives_the_user_and_the_csrf_cookie(settings, monkeypatch):
     page, ann = "docs/howto/front-end.md", make_user("ann")
     shop, views = ModuleType("shop"), ModuleType("shop.views")

@@ -11,6 +11,8 @@ from functools import partial
 import pytest
 from asgiref.sync import sync_to_async
 
+from chatmemory import services
+from chatmemory.live.texts import SessionRef
 from chatmemory.models import Session, Turn
 from chatmemory.services import clear_session, trim_session
 from chatmemory.streams.ag_ui.events import TurnEvents
@@ -212,7 +214,7 @@ async def test_a_snapshot_has_no_later_reply(ann):
             async with agent.run("hi", name) as stream:
                 await stream.rest()
     read = partial(sync_to_async(read_turns), **ann.talk, before=None, limit=100)
-    run = RunStream(TurnEvents("c1", "talk", "run-1"), read)
+    run = RunStream(TurnEvents("c1", "talk", "run-1"), (await read()).ref, read)
     await run.of(Piece(0, "So far, "))
     last = (await run.of(ended())).split("data: ")[-2:]
     snapshot, end = map(json.loads, last)
@@ -222,8 +224,22 @@ async def test_a_snapshot_has_no_later_reply(ann):
 
 async def test_a_stream_of_a_removed_session_breaks_at_its_snapshot(ann):
     read = partial(sync_to_async(read_turns), **{**ann.talk, "session_key": "removed"})
-    run = RunStream(TurnEvents("c1", "talk", "run-1"), partial(read, before=None, limit=100))
+    events = TurnEvents("c1", "talk", "run-1")
+    run = RunStream(events, SessionRef(1, 1), partial(read, before=None, limit=100))
     await run.of(Piece(0, "So far, "))
+    with pytest.raises(StreamClosed):
+        await run.of(ended())
+
+
+async def test_a_snapshot_has_no_message_of_a_new_session_under_the_key(ann):
+    session = await services.aget_session(**ann.talk)
+    read = partial(sync_to_async(read_turns), **ann.talk)
+    events = TurnEvents("c1", "talk", "run-1")
+    ref = SessionRef(session.pk, session.epoch)
+    run = RunStream(events, ref, partial(read, before=None, limit=100))
+    await run.of(Piece(0, "So far, "))
+    await sync_to_async(services.purge_session)(**ann.talk, reason="test")
+    await services.aopen_session(**ann.talk)
     with pytest.raises(StreamClosed):
         await run.of(ended())
 

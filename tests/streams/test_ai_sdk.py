@@ -221,3 +221,44 @@ async def test_the_same_id_with_another_text_is_a_conflict(ann):
         async with page.send("ho") as stream:
             assert stream.response.status_code == 409
             assert json.loads(await stream.response.aread())["code"] == "conflict"
+
+
+@pytest.mark.parametrize(("message_id", "request_id"), [("\ud800", "r1"), ("c1", "\ud800")])
+async def test_ids_that_cannot_be_stored_are_refused(ann, message_id, request_id):
+    async with serving() as address, Front(address, ann) as page:
+        async with page.send("hi") as stream:
+            await stream.rest()
+        message = {"id": message_id, "role": "user", "parts": [{"type": "text", "text": "ho"}]}
+        version = {"messageId": "c1", "requestId": request_id}
+        body = json.dumps({"id": "talk", "messages": [message], **version})
+        headers = {"Content-Type": "application/json"}
+        answer = await page.http.post("chat", content=body, headers=headers)
+        assert answer.status_code == 400, answer.text
+
+
+async def with_odd_json(messages, session):
+    """Reply with a call and a result that are what the message says."""
+    text = messages[-1]["content"]
+    call = {"id": "x", "name": "look", "args": text, "type": "invalid_tool_call"}
+    yield {"role": "assistant", "content": "", "invalid_tool_calls": [call]}
+    yield {"role": "tool", "content": text, "tool_call_id": "x"}
+    yield {"role": "assistant", "content": "Done."}
+
+
+@pytest.mark.parametrize("text", ["NaN", "[1e999]", "[" * 5000 + "]" * 5000, '"\\ud800"'])
+async def test_calls_whose_json_no_response_can_contain_are_text(ann, settings, text):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "RESPONDER": f"{__name__}.with_odd_json"}
+    async with serving() as address, Front(address, ann) as page:
+        async with page.send(text) as stream:
+            chunks = await stream.rest()
+        parts = (await page.history())[-1]["parts"]
+        assert shown(chunks) == parts
+        assert parts[1]["input"] == text
+        [_, message, _] = (await page.http.get("ag?threadId=talk")).json()["messages"]
+        assert [part["input"] for part in message["parts"] if "input" in part] == [text]
+
+
+async def test_a_head_request_holds_no_connection(ann):
+    async with serving() as address, Front(address, ann) as page:
+        for path in ("events/talk", "chat/talk/stream", "ag"):
+            assert (await page.http.head(path)).status_code == 405

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from chatmemory.codec.steps import Call
 from chatmemory.models import StoredMessage
 from chatmemory.services import LiveTurn
 from chatmemory.streams.reads import History
-from chatmemory.streams.replies import MAX_STEP_CHARS, Data
+from chatmemory.streams.replies import MAX_STEP_CHARS, Data, value_of
 from chatmemory.streams.sending import ROW_PREFIX, turn_reply_id, without_run
 
 
@@ -130,21 +129,13 @@ def parts_of(messages: Iterable[Data]) -> list[Data]:
 def _call_parts(message: Mapping[str, Any]) -> Iterator[Data]:
     for call in message.get("toolCalls", ()):
         args = call["function"]["arguments"]
-        part = {"name": call["function"]["name"], "arguments": args, "input": _parsed(args)}
+        part = {"name": call["function"]["name"], "arguments": args, "input": value_of(args)}
         yield {"type": "tool-call", "id": call["id"], "state": "input-complete", **part}
 
 
 def _add_result(call: Data, message: Data) -> Data:
     """Add the result to the part of its call, and return its own part."""
     text, state = message["content"], "error" if "error" in message else "complete"
-    call |= {"state": state, "output": _parsed(text)}
+    call |= {"state": state, "output": value_of(str(text))}
     part: Data = {"type": "tool-result", "toolCallId": call["id"], "content": text, "state": state}
     return {**part, **({"error": text} if state == "error" else {})}
-
-
-def _parsed(text: object) -> object:
-    """Return what a text has as JSON, as the client shows it; else the text."""
-    try:
-        return json.loads(str(text))
-    except ValueError:
-        return text

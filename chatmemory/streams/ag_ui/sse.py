@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from chatmemory.errors import ChatMemoryError
+from chatmemory.live.texts import SessionRef
 from chatmemory.streams.ag_ui.events import TurnEvents
 from chatmemory.streams.ag_ui.messages import messages_of
 from chatmemory.streams.reads import History, TurnRows
@@ -18,8 +19,14 @@ class RunStream:
 
     headers: Mapping[str, str] = {}
 
-    def __init__(self, events: TurnEvents, read_history: Callable[[], Awaitable[History]]) -> None:
+    def __init__(
+        self,
+        events: TurnEvents,
+        ref: SessionRef,
+        read_history: Callable[[], Awaitable[History]],
+    ) -> None:
         self._events = events
+        self._ref = ref
         self._read_history = read_history
 
     def begin(self) -> str:
@@ -39,6 +46,8 @@ class RunStream:
             history = await self._read_history()
         except ChatMemoryError as error:
             raise StreamClosed(error.code) from error
+        if history.ref != self._ref:
+            raise StreamClosed("hidden")  # a new session may have the key
         messages = messages_of(history, until=turn.user_seq)
         return data_events([{"type": "MESSAGES_SNAPSHOT", "messages": messages}])
 

@@ -126,7 +126,7 @@ class Runs(StreamView):
         self, ref: SessionRef, turn: str, thread: str, events: TurnEvents
     ) -> HttpResponseBase:
         read = partial(_aread_newest, self.actor, thread)
-        return self.turn_stream(ref, turn, RunStream(events, read))
+        return self.turn_stream(ref, turn, RunStream(events, ref, read))
 
     def _history(self, thread: str, query: RunQuery) -> Data:
         """Return the messages, and the run whose reply is not among them; both of TanStack AI.

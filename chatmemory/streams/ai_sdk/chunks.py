@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
@@ -17,6 +16,7 @@ from chatmemory.streams.replies import (
     StreamedText,
     metadata_of,
     queue_data,
+    value_of,
 )
 from chatmemory.streams.turns import Ended, Event, Piece, Queued
 
@@ -68,7 +68,7 @@ def _rest(row: StoredMessage, ids: ToolIds) -> Iterator[Chunk]:
             "type": "tool-input-available",
             "toolCallId": ids.begin(call.id),
             "toolName": call.name,
-            "input": _parsed(call.args),
+            "input": value_of(call.args),
             **OF_SERVER,
         }
     if (question := codec.Question.of(row.plain())) is not None:
@@ -84,14 +84,6 @@ def _result(row: StoredMessage, ids: ToolIds) -> Iterator[Chunk]:
     if result.failed:
         end = {"type": "tool-output-error", "toolCallId": call_id, "errorText": row.text}
     yield {**end, **OF_SERVER}
-
-
-def _parsed(args: str) -> object:
-    """Return the arguments of a call; those of an invalid call as the model wrote them."""
-    try:
-        return json.loads(args)
-    except ValueError:
-        return args
 
 
 class TurnChunks:

@@ -1,3 +1,5 @@
+const API = import.meta.env.VITE_API ?? "/chat/api";
+
 // The chat's id is in the page's address, so a reload opens the same chat.
 const key = location.hash.slice(1) || crypto.randomUUID();
 location.hash = key;
@@ -17,7 +19,6 @@ async function post(path, body) {
   const response = await request.catch(() => new Response(null, {status: 503}));
   if (response.status === 401) location.assign(`/accounts/login/?next=/%23${key}`);
   const {detail} = await response.json().catch(() => ({detail: "The server cannot be reached."}));
-  find("[role=alert]").hidden = response.ok;
   find("[role=alert]").textContent = response.ok ? "" : detail;
   return response;
 }
@@ -61,13 +62,13 @@ const handlers = {
 };
 
 async function open() {
-  const {ok, status} = await post("/api/sessions/", {key});
+  const {ok, status} = await post(`${API}/sessions/`, {key});
   if (ok) listen();
   else if (status >= 500) setTimeout(open, 2000);
 }
 
 function listen() {
-  const events = new EventSource(`/api/ui/events/${key}${cursor && `?cursor=${cursor}`}`);
+  const events = new EventSource(`${API}/ui/events/${key}${cursor && `?cursor=${cursor}`}`);
   events.addEventListener("message", ({data}) => {
     const frame = JSON.parse(data);
     handlers[frame.type]?.(frame);
@@ -86,7 +87,7 @@ find("form").addEventListener("submit", async (event) => {
   const message = {client_id: crypto.randomUUID(), text: input.value};
   input.value = "";
   await opened;
-  const {ok} = await post(`/api/sessions/${key}/messages/`, message);
+  const {ok} = await post(`${API}/sessions/${key}/messages/`, message);
   if (!ok) input.value ||= message.text;
 });
-find("[type=button]").addEventListener("click", () => post(`/api/sessions/${key}/stop/`, {}));
+find("[type=button]").addEventListener("click", () => post(`${API}/sessions/${key}/stop/`, {}));

@@ -1,6 +1,8 @@
 import {fetchServerSentEvents, useChat} from "@tanstack/ai-react";
 import {createRoot} from "react-dom/client";
 
+const API = `${import.meta.env.VITE_API ?? "/chat/api"}/ui`;
+
 // The chat's id is in the page's address, so a reload opens the same chat.
 const threadId = location.hash.slice(1) || crypto.randomUUID();
 location.hash = threadId;
@@ -16,11 +18,11 @@ async function fetchClient(url, options) {
   return response;
 }
 
-const connection = fetchServerSentEvents("/api/ui/ag", () => ({headers: headers(), fetchClient}));
+const connection = fetchServerSentEvents(`${API}/ag`, () => ({headers: headers(), fetchClient}));
 
 // The hook's stop() ends only the request; the server would continue the reply.
 const stopReply = () =>
-  fetch(`/api/ui/chat/${threadId}/stop`, {method: "POST", headers: headers(), body: "{}"});
+  fetch(`${API}/chat/${threadId}/stop`, {method: "POST", headers: headers(), body: "{}"});
 
 function Part({part}) {
   if (part.type === "text") return <p>{part.content}</p>;

@@ -1,6 +1,6 @@
 import {DefaultChatTransport} from "ai";
 
-const API = "/api/ui/chat";
+const API = `${import.meta.env.VITE_API ?? "/chat/api"}/ui/chat`;
 
 // The chat's id is in the page's address, so a reload opens the same chat.
 export const chatId = location.hash.slice(1) || crypto.randomUUID();
