@@ -56,15 +56,18 @@ class Page:
 
 
 @pytest.fixture(scope="module")
-def _start(django_db_setup: None, tmp_path_factory: Any) -> Iterator[Callable[..., list[Server]]]:
+def start_once(
+    django_db_setup: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., list[Server]]]:
+    """A function that starts servers, once in a module for the same options."""
     with started(tmp_path_factory.mktemp("servers")) as start:
         yield cache(start)
 
 
 @pytest.fixture
-def servers(_start: Callable[..., list[Server]], redis_url: str) -> list[Server]:
+def servers(start_once: Callable[..., list[Server]], redis_url: str) -> list[Server]:
     """Two servers on one database and Redis, which the tests of a module share."""
-    return _start(2, redis_url=redis_url, RESPONDER=BOT, QUEUE_DEPTH=50)
+    return start_once(2, redis_url=redis_url, RESPONDER=BOT, QUEUE_DEPTH=50)
 
 
 @pytest.fixture(scope="module")

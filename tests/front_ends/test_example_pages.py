@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from contextlib import nullcontext
 
 import pytest
 from django.conf import global_settings
@@ -16,7 +15,7 @@ from tests.factories import make_user
 from tests.front_ends.conftest import BOT
 from tests.front_ends.node import EXAMPLES, node_or_skip
 from tests.front_ends.stored import expected
-from tests.servers import free_port, is_listening, start_servers, wait_for
+from tests.servers import free_port, is_listening, wait_for
 
 pytestmark = [
     pytest.mark.long,
@@ -25,7 +24,6 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
 ]
 
-start = start_servers
 NAMES = ["react-ai-sdk", "vue-ai-sdk", "tanstack-ai", "plain-sse"]
 COUNTED = " ".join(map(str, range(1, 81)))
 
@@ -47,38 +45,50 @@ def vite(example, tmp_path_factory):
 
 
 @pytest.fixture
-def server(start, redis_url):
-    [server] = start(redis_url=redis_url, RESPONDER=BOT)
-    return server
+def server(start_once, redis_url):
+    [server] = start_once(redis_url=redis_url, RESPONDER=BOT, LEASE=3)
+    return server.start()
+
+
+class Preview:
+    """Vite, which serves the built example and passes Django's paths to the server."""
+
+    def __init__(self, command, cwd, server):
+        self.port = free_port()
+        self.address = f"http://127.0.0.1:{self.port}"
+        place = ["--host", "127.0.0.1", "--port", str(self.port), "--strictPort"]
+        self.command = [*command, *place]
+        self.options = {"cwd": cwd, "env": {**os.environ, "DJANGO": server.address}}
+
+    def start(self):
+        self.process = subprocess.Popen(self.command, **self.options)  # noqa: S603  # our own
+        wait_for(lambda: is_listening(self.port), "Vite does not start")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
 
 
 @pytest.fixture
-def address(server, example, vite):
-    """The address of the built example; Vite passes Django's paths to the server."""
+def preview(server, example, vite):
     command, folder = vite
-    port = free_port()
-    place = ["--outDir", folder, "--host", "127.0.0.1", "--port", str(port), "--strictPort"]
-    env = {**os.environ, "DJANGO": server.address}
-    process = subprocess.Popen([*command, "preview", *place], cwd=example, env=env)  # noqa: S603
-    try:
-        wait_for(lambda: is_listening(port), "Vite does not start")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
+    preview = Preview([*command, "preview", "--outDir", folder], example, server)
+    preview.start()
+    yield preview
+    preview.kill()
 
 
 @pytest.fixture
-def page(address, launch, chromium, settings):
+def page(preview, launch, chromium, settings):
     """The example's page, after the user has signed in."""
     settings.PASSWORD_HASHERS = global_settings.PASSWORD_HASHERS  # as in the server
     make_user("ann")
     page = launch(chromium).new_context().new_page()
-    page.goto(address)
+    page.goto(preview.address)
     page.get_by_label("Username").fill("ann")
     page.get_by_label("Password").fill("secret")
     page.get_by_role("button", name="Sign in").click()
-    page.wait_for_url(re.compile(f"^{address}/#"))
+    page.wait_for_url(re.compile(f"^{preview.address}/#"))
     expect(page.get_by_role("button", name="Send")).to_be_visible()
     return page
 
@@ -152,9 +162,23 @@ def test_a_message_that_waits_is_answered(page):
     assert_shown(page)
 
 
+def test_messages_that_wait_are_answered_after_a_reload(page, example):
+    if example.name == "tanstack-ai":
+        pytest.skip("the client of TanStack AI keeps waiting messages in the page")
+    send(page, "count 80")
+    for text in ("Good evening", "Good night"):
+        send(page, text)
+        wait_for(Turn.objects.filter(asked__contains=text).exists, "it is not stored")
+    page.reload()
+    expect(page.locator("main")).to_contain_text("Waiting")
+    expect(replies(page).last).to_contain_text("Good night")
+    expect(replies(page)).to_have_count(3)
+    assert_shown(page)
+
+
 def test_a_reply_continues_after_a_restart_of_the_server(page, server, example):
     send(page, "endless")
-    expect(replies(page)).to_contain_text("word word word")
+    expect(replies(page)).to_contain_text("word " * 100)  # 2 s: a part of it is saved each second
     server.kill()
     server.start()
     wait_for(Turn.objects.filter(status="interrupted").exists, "the turn does not end")
@@ -166,14 +190,12 @@ def test_a_reply_continues_after_a_restart_of_the_server(page, server, example):
     assert_shown(page)
 
 
-def test_a_reply_continues_after_the_network_was_away(page, example):
+def test_a_reply_continues_after_lost_connections(page, preview, example):
     send(page, "count 200")
     expect(replies(page)).to_contain_text("1 2 3 4 5")
-    is_reported = example.name != "plain-sse"  # Chromium reports no failure of an EventSource
-    with page.expect_event("requestfailed") if is_reported else nullcontext():
-        page.context.set_offline(True)
+    preview.kill()
     wait_for(lambda: Turn.objects.get().status == "complete", "the turn does not end")
-    page.context.set_offline(False)
+    preview.start()
     if example.name == "tanstack-ai":
         page.reload()
     expect(replies(page)).to_contain_text("198 199 200")

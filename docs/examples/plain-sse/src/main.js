@@ -7,6 +7,7 @@ location.hash = key;
 const rows = new Map(); // the stored messages, by seq
 const streams = new Map(); // texts that are not stored yet, by turn and step
 let session = {};
+let cursor = ""; // what this page has received
 
 const find = (selector) => document.querySelector(selector);
 const streamOf = ({turn, step}) => `${turn}:${step}`;
@@ -14,11 +15,12 @@ const streamOf = ({turn, step}) => `${turn}:${step}`;
 async function post(path, body) {
   const token = document.cookie.match(/csrftoken=([^;]+)/)?.[1] ?? "";
   const headers = {"Content-Type": "application/json", "X-CSRFToken": token};
-  const response = await fetch(path, {method: "POST", headers, body: JSON.stringify(body)});
+  const request = fetch(path, {method: "POST", headers, body: JSON.stringify(body)});
+  const response = await request.catch(() => new Response(null, {status: 503}));
   if (response.status === 401) location.assign(`/accounts/login/?next=/%23${key}`);
-  find("[role=alert]").hidden = response.ok;
-  if (!response.ok) find("[role=alert]").textContent = (await response.json()).detail;
-  return response.ok;
+  const {detail} = await response.json().catch(() => ({detail: "The server cannot be reached."}));
+  find("[role=alert]").textContent = response.ok ? "" : detail;
+  return response;
 }
 
 function article(role, text) {
@@ -46,9 +48,7 @@ const handlers = {
     rows.set(frame.seq, frame);
     streams.delete(streamOf(frame));
   },
-  snapshot(frame) {
-    streams.set(streamOf(frame), frame.text);
-  },
+  snapshot: (frame) => streams.set(streamOf(frame), frame.text),
   delta(frame) {
     streams.set(streamOf(frame), (streams.get(streamOf(frame)) ?? "") + (frame.text ?? ""));
   },
@@ -56,26 +56,38 @@ const handlers = {
     rows.clear();
     streams.clear();
   },
+  synced(frame) {
+    cursor = frame.cursor;
+  },
 };
 
+async function open() {
+  const {ok, status} = await post(`${API}/sessions/`, {key});
+  if (ok) listen();
+  else if (status >= 500) setTimeout(open, 2000);
+}
+
 function listen() {
-  // The browser reconnects by itself, and sends the last id, from which the server continues.
-  const events = new EventSource(`${API}/ui/events/${key}`);
+  const events = new EventSource(`${API}/ui/events/${key}${cursor && `?cursor=${cursor}`}`);
   events.addEventListener("message", ({data}) => {
     const frame = JSON.parse(data);
     handlers[frame.type]?.(frame);
     if (frame.type === "bye" && !frame.reconnect) events.close();
     show();
   });
+  // The browser reconnects by itself, and sends the last cursor; but not after an HTTP error.
+  events.addEventListener("error", () => events.readyState === EventSource.CLOSED && open());
 }
 
-const opened = post(`${API}/sessions/`, {key});
-opened.then((isOpen) => isOpen && listen());
+const opened = open();
 
 find("form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const message = {client_id: crypto.randomUUID(), text: event.target.elements.text.value};
+  const input = event.target.elements.text;
+  const message = {client_id: crypto.randomUUID(), text: input.value};
+  input.value = "";
   await opened;
-  if (await post(`${API}/sessions/${key}/messages/`, message)) event.target.reset();
+  const {ok} = await post(`${API}/sessions/${key}/messages/`, message);
+  if (!ok) input.value ||= message.text;
 });
 find("[type=button]").addEventListener("click", () => post(`${API}/sessions/${key}/stop/`, {}));
