@@ -28,7 +28,7 @@ from tests.servers import live_process, person_with_talk, serving, sign_in, use_
 from tests.streams.ag_ui_page import Agent, Page
 from tests.streams.front import Stream
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 ann = person_with_talk
 live = live_process

@@ -55,6 +55,7 @@ async def test_a_reply_is_streamed_and_stored(ann):
         ]
 
 
+@pytest.mark.slow
 async def test_a_stream_is_not_compressed(ann, settings):
     settings.MIDDLEWARE = ["django.middleware.gzip.GZipMiddleware", *settings.MIDDLEWARE]
     async with serving() as address, Front(address, ann) as page:
@@ -63,6 +64,7 @@ async def test_a_stream_is_not_compressed(ann, settings):
         assert stream.response.headers["Content-Encoding"] == "identity"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new", ["41e0165d-e1f8-4954-8578-bd2561f86015", "GzXzhnNiDhpAuvRR"])
 async def test_the_first_message_creates_the_session(ann, new):
     async with serving() as address, Front(address, ann, new) as page:
@@ -73,6 +75,7 @@ async def test_the_first_message_creates_the_session(ann, new):
         assert len(await page.history()) == 2
 
 
+@pytest.mark.slow
 async def test_tools_are_parts_with_their_results(ann, settings):
     use_responder(settings, "with_tools")
     async with serving() as address, Front(address, ann) as page:
@@ -101,6 +104,7 @@ async def test_tools_are_parts_with_their_results(ann, settings):
         assert reply["parts"][2]["output"] == "rain"
 
 
+@pytest.mark.slow
 async def test_the_rows_of_a_step_precede_the_next_text_if_their_notification_is_lost(
     ann, settings, monkeypatch
 ):
@@ -121,6 +125,7 @@ async def test_the_rows_of_a_step_precede_the_next_text_if_their_notification_is
         assert shown(chunks) == (await page.history())[-1]["parts"]
 
 
+@pytest.mark.slow
 async def test_a_failed_reply_ends_with_its_code(ann, settings):
     use_responder(settings, "failing")
     async with serving() as address, Front(address, ann) as page:
@@ -131,6 +136,7 @@ async def test_a_failed_reply_ends_with_its_code(ann, settings):
         assert "secret" not in json.dumps(chunks)
 
 
+@pytest.mark.slow
 async def test_stop_keeps_the_text(ann, settings):
     use_responder(settings, "slow")
     async with serving() as address, Front(address, ann) as page:
@@ -155,6 +161,7 @@ async def test_a_page_that_reloads_continues(ann, settings):
             assert text_of([*chunks, *await stream.rest()]) == "So far, so good."
 
 
+@pytest.mark.slow
 async def test_a_reply_that_has_just_ended_is_replayed_unless_it_was_seen(ann):
     async with serving() as address, Front(address, ann) as page:
         async with page.send("hi") as stream:
@@ -168,6 +175,7 @@ async def test_a_reply_that_has_just_ended_is_replayed_unless_it_was_seen(ann):
             assert stream.response.status_code == 204
 
 
+@pytest.mark.slow
 async def test_a_new_chat_and_that_of_another_person_have_nothing_to_resume(ann):
     bob = await sync_to_async(sign_in)()
     async with serving() as address:
@@ -176,6 +184,7 @@ async def test_a_new_chat_and_that_of_another_person_have_nothing_to_resume(ann)
                 assert stream.response.status_code == 204
 
 
+@pytest.mark.slow
 async def test_a_message_during_a_reply_waits_and_shows_its_place(ann, settings):
     use_responder(settings, "echo_with_pause")
     async with serving() as address, Front(address, ann) as page:
@@ -198,6 +207,7 @@ async def test_a_message_during_a_reply_waits_and_shows_its_place(ann, settings)
         assert [each["id"] for each in await page.history()] == ["c1", "a.c1", "c2", "a.c2"]
 
 
+@pytest.mark.slow
 async def test_an_edit_and_a_new_reply_keep_the_id_of_the_message(ann):
     async with serving() as address, Front(address, ann) as page:
         for text, more in (
@@ -215,6 +225,7 @@ async def test_an_edit_and_a_new_reply_keep_the_id_of_the_message(ann):
         assert await Turn.objects.acount() == 3
 
 
+@pytest.mark.slow
 async def test_the_same_id_with_another_text_is_a_conflict(ann):
     async with serving() as address, Front(address, ann) as page:
         async with page.send("hi") as stream:
@@ -226,6 +237,7 @@ async def test_the_same_id_with_another_text_is_a_conflict(ann):
             assert json.loads(await stream.response.aread())["code"] == "conflict"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("message_id", "request_id"), [("\ud800", "r1"), ("c1", "\ud800")])
 async def test_ids_that_cannot_be_stored_are_refused(ann, message_id, request_id):
     async with serving() as address, Front(address, ann) as page:
@@ -248,6 +260,7 @@ async def with_odd_json(messages, session):
     yield {"role": "assistant", "content": "Done."}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["NaN", "[1e999]", "[" * 5000 + "]" * 5000, '"\\ud800"'])
 async def test_calls_whose_json_no_response_can_contain_are_text(ann, settings, text):
     settings.CHATMEMORY = {**settings.CHATMEMORY, "RESPONDER": f"{__name__}.with_odd_json"}
@@ -261,6 +274,7 @@ async def test_calls_whose_json_no_response_can_contain_are_text(ann, settings, 
         assert [part["input"] for part in message["parts"] if "input" in part] == [text]
 
 
+@pytest.mark.slow
 async def test_a_head_request_holds_no_connection(ann):
     async with serving() as address, Front(address, ann) as page:
         for path in ("events/talk", "chat/talk/stream", "ag"):

@@ -36,6 +36,7 @@ async def append(person, *texts):
     await services.aappend_messages(**person.talk, messages=make_messages(*texts))
 
 
+@pytest.mark.slow
 async def test_it_has_the_frames_of_a_socket(ann, settings):
     use_responder(settings, "with_tools")
     await append(ann, "before")
@@ -53,6 +54,7 @@ async def test_it_has_the_frames_of_a_socket(ann, settings):
         assert texts == tab.texts()[-4:]
 
 
+@pytest.mark.slow
 async def test_a_client_that_reconnects_gets_what_it_missed(ann):
     await append(ann, "one")
     async with serving() as address, Front(address, ann) as page:
@@ -74,6 +76,7 @@ async def test_a_purge_ends_it(ann):
         assert (frames[-1]["reason"], frames[-1]["reconnect"]) == ("not_found", False)
 
 
+@pytest.mark.slow
 async def test_a_logout_ends_it(ann):
     async with serving() as address, Front(address, ann) as page, page.events() as stream:
         await stream.until("synced")
@@ -83,6 +86,7 @@ async def test_a_logout_ends_it(ann):
         assert (bye["code"], bye["reconnect"]) == (4401, False)
 
 
+@pytest.mark.slow
 async def test_a_restart_asks_to_reconnect(ann):
     async with serving() as address, Front(address, ann) as page, page.events() as stream:
         await stream.until("synced")
@@ -91,12 +95,14 @@ async def test_a_restart_asks_to_reconnect(ann):
         assert (bye["code"], bye["reconnect"]) == (4503, True)
 
 
+@pytest.mark.slow
 async def test_it_ends_at_its_age(ann, settings):
     settings.CHATMEMORY = {**settings.CHATMEMORY, "CONNECTION_AGE": 0.5}
     async with serving() as address, Front(address, ann) as page, page.events() as stream:
         assert (await stream.rest())[-1]["reason"] == "rotating"
 
 
+@pytest.mark.slow
 async def test_another_persons_session_is_not_found(ann):
     bob = await db(sign_in)()
     async with serving() as address, Front(address, bob) as page, page.events() as stream:
@@ -104,6 +110,7 @@ async def test_another_persons_session_is_not_found(ann):
         assert json.loads(await stream.response.aread())["code"] == "not_found"
 
 
+@pytest.mark.slow
 async def test_streams_of_one_login_and_session_count_once(ann, settings):
     settings.CHATMEMORY = {**settings.CHATMEMORY, "CONNECTIONS_PER_USER": 1}
     async with (
@@ -120,6 +127,7 @@ async def test_streams_of_one_login_and_session_count_once(ann, settings):
                 assert (await stream.rest())[-1]["reason"] == "too_many_connections"
 
 
+@pytest.mark.slow
 async def test_streams_of_a_session_share_the_reads_of_a_notification(ann, page_reads):
     async with (
         serving() as address,

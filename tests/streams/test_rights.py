@@ -23,7 +23,7 @@ from tests.impersonators_for_tests import IMPERSONATE
 from tests.servers import Person, live_process, serving, sign_in, use_responder
 from tests.streams.front import Front
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.regression]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.regression, pytest.mark.slow]
 
 live = live_process
 

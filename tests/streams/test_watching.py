@@ -24,7 +24,7 @@ from tests.servers import (
 )
 from tests.streams.front import Front
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 ann = person_with_talk
 live = live_process
