@@ -266,7 +266,9 @@ class Read(Generic[T]):
         return self._call()
 
     def contains(self, news: int) -> bool:
-        """Whether it began after this notification, or will begin."""
+        """Whether it began after this notification, or will begin. A failed one has nothing."""
+        if self.result.done() and (self.result.cancelled() or self.result.exception()):
+            return False
         return self._number is None or self._number > news
 
 
@@ -286,19 +288,14 @@ class SharedReads:
     async def read(self, key: Hashable, news: int, call: Callable[[], T]) -> T:
         """Return the result of a read that contains what was notified up to `news`.
 
-        The key tells what is read. Raises the errors of the call.
+        The key identifies what is read. Raises the errors of the call.
         """
         read = self._reads.get(key)
         if read is None or not read.contains(news):
             read = self._reads[key] = Read(call)
             for oldest in list(self._reads)[:-MAX_READS]:
                 del self._reads[oldest]
-        try:
-            found: T = await asyncio.shield(read.result)
-        except Exception:
-            if self._reads.get(key) is read:
-                del self._reads[key]  # the next stream must try again
-            raise
+        found: T = await asyncio.shield(read.result)
         return found
 
 

@@ -26,7 +26,7 @@ COMMENT_SECONDS = 10.0
 SEND_SECONDS = 30.0
 """How long a client may not read what was sent to it."""
 CLOSE_SECONDS = 2.0
-"""How long a stream that is told to end may take before its connection is broken."""
+"""How long a stream may take to end before its connection is broken."""
 
 
 class StreamClosed(Exception):

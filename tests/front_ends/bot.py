@@ -60,13 +60,13 @@ async def answer(
 async def mixed(chance: random.Random) -> AsyncGenerator[Piece, None]:
     """Stream one to four steps; all but the last end with a tool's result."""
     for step in range(chance.randrange(4)):
-        said = ""
+        sent = ""
         async for piece in words(chance, chance.randrange(20)):
-            said += piece
+            sent += piece
             yield piece
-        yield call(said, f"call{step}", "look", {"up": chance.random()})
+        yield call(sent, f"call{step}", "look", {"up": chance.random()})
         await asyncio.sleep(PAUSE * chance.random())
-        yield result(f"call{step}", said[::-1])
+        yield result(f"call{step}", sent[::-1])
     async for piece in words(chance, chance.randrange(10, 80)):
         yield piece
 

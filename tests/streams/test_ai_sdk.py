@@ -252,7 +252,7 @@ async def test_ids_that_cannot_be_stored_are_refused(ann, message_id, request_id
 
 
 async def with_odd_json(messages, session):
-    """Reply with a call and a result that are what the message says."""
+    """Reply with a call and a result that are the text of the message."""
     text = messages[-1]["content"]
     call = {"id": "x", "name": "look", "args": text, "type": "invalid_tool_call"}
     yield {"role": "assistant", "content": "", "invalid_tool_calls": [call]}

@@ -10,6 +10,7 @@ import pytest
 from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 
+from chatmemory.errors import MemoryUnavailable
 from chatmemory.live.hub import hub
 from chatmemory.services import Login
 from chatmemory.streams import watching
@@ -79,3 +80,18 @@ async def test_a_stream_that_joins_a_watch_while_it_is_closed_ends():
     with pytest.raises(StreamClosed):
         stream.check()
     stream.end()
+
+
+async def test_a_read_that_failed_is_repeated_for_the_next_stream():
+    reads = SharedReads()
+    answers = iter([MemoryUnavailable(), "rows"])
+
+    def read():
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with pytest.raises(MemoryUnavailable):
+        await reads.read("key", 0, read)
+    assert [await reads.read("key", 0, read) for _ in range(2)] == ["rows", "rows"]
