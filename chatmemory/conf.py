@@ -411,4 +411,16 @@ class Settings:
     the dotted path of a function from the Actor to one of these. Counted in Django's cache."""
 
 
+def register_settings(group: type) -> None:
+    """Let the settings of an optional app be keys of `CHATMEMORY`; a repeated call changes nothing.
+
+    Call it in `ready()`. Raises ValueError if another setting has the name of one of them.
+    """
+    for name, setting in vars(group).items():
+        if isinstance(setting, Setting):
+            if getattr(Settings, name, setting) is not setting:
+                raise ValueError(f"Another setting is named {name!r}.")
+            setattr(Settings, name, setting)
+
+
 settings = Settings()

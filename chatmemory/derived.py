@@ -4,7 +4,8 @@ See docs/howto/own-tables.md.
 
 An app defines models with `DerivedRow`, `DerivedFileRow` or `DerivedPersonRow`, stores their rows
 with `store`, and has no code for removals. `register` is for a table of the host that belongs to a
-conversation. `at_turn_end` stores rows together with the reply from which they were made.
+conversation. `at_turn_end` stores rows together with the reply from which they were made;
+`before_question` adds messages to the model's input.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from __future__ import annotations
 from chatmemory.models.derived import DerivedFileRow, DerivedPersonRow, DerivedRow, register
 from chatmemory.services.derived.writing import Seen, asee, astore, see, store
 from chatmemory.services.turns.at_end import EndingTurn, at_turn_end
+from chatmemory.services.turns.context import Asking, before_question
 from chatmemory.services.turns.run_context import leave
 
 __all__ = [
+    "Asking",
     "DerivedFileRow",
     "DerivedPersonRow",
     "DerivedRow",
@@ -23,6 +26,7 @@ __all__ = [
     "asee",
     "astore",
     "at_turn_end",
+    "before_question",
     "leave",
     "register",
     "see",

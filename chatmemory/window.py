@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,10 +56,17 @@ class Window:
     """Whether the message before the last one can contain a question; see `read_question`."""
 
 
-def read_window(session: Session, *, only_if: Mapping[str, object] | None = None) -> Window:
+def read_window(
+    session: Session,
+    *,
+    only_if: Mapping[str, object] | None = None,
+    before_last: Callable[[Mapping[str, object], int], Iterable[dict[str, object]]] | None = None,
+) -> Window:
     """Read the newest messages within `WINDOW_TOKENS` and `WINDOW_MESSAGES`.
 
     `only_if` are columns of the session and their required values: without them there are no rows.
+    `before_last` returns messages to be added before the last one, from this message and the seq of
+    the oldest one.
 
     The window begins with a turn, so no tool call is separated from its result. If the whole
     history fits, system messages before its first turn are included. A last turn that alone exceeds
@@ -74,8 +81,11 @@ def read_window(session: Session, *, only_if: Mapping[str, object] | None = None
     reader = _Reader(session, only_if or {})
     rows = _within(limits, reader)
     tokens = sum(row[2] for row in rows)
+    messages = _instructions(session) + _with_results(reversed(rows))
+    if before_last is not None and rows:
+        messages[-1:-1] = before_last(messages[-1], rows[-1][0])
     window = Window(
-        messages=arranged(_instructions(session) + _with_results(reversed(rows))),
+        messages=arranged(messages),
         tokens=tokens,
         is_over=tokens > limits.tokens or len(rows) > limits.messages,
         is_checked=reader.count == 1 and reader.has_rows,

@@ -51,7 +51,7 @@ def check_rate(by: Actor) -> None:
     Raises RateLimited after SENDS_PER_MINUTE sends in this minute of the clock, or if
     TOKENS_PER_DAY are used on this day (UTC).
     """
-    _check_count("sends", by, "SENDS_PER_MINUTE")
+    check_count("sends", by, "SENDS_PER_MINUTE")
     _check_tokens(by.owner, limit_for("TOKENS_PER_DAY", by))
     if by.kind == "visitor":
         _check_tokens(VISITORS, settings.VISITOR_TOKENS_PER_DAY)
@@ -109,12 +109,12 @@ def _check_total(counted: str, limit: int | None, *, is_first: bool) -> None:
 
 def check_reads(by: Actor) -> None:
     """Count a read. Raises RateLimited after READS_PER_MINUTE reads in this minute of the clock."""
-    _check_count("reads", by, "READS_PER_MINUTE")
+    check_count("reads", by, "READS_PER_MINUTE")
 
 
 def check_writes(by: Actor) -> None:
     """Count a write that sends no message. Raises RateLimited after WRITES_PER_MINUTE."""
-    _check_count("writes", by, "WRITES_PER_MINUTE")
+    check_count("writes", by, "WRITES_PER_MINUTE")
 
 
 def count_tokens(*, scope: str, tokens: int) -> None:
@@ -173,7 +173,8 @@ def limit_for(name: str, by: Actor) -> int | None:
     return max(0, value)
 
 
-def _check_count(counter: str, by: Actor, setting: str) -> None:
+def check_count(counter: str, by: Actor, setting: str) -> None:
+    """Count in this minute of the clock. Raises RateLimited above the limit of this setting."""
     _check_window(counter, by.owner, limit_for(setting, by), MINUTE, "minute")
 
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -31,6 +32,7 @@ from chatmemory.services.derived.writing import Seen
 from chatmemory.services.turns import progress
 from chatmemory.services.turns.at_end import EndingTurn
 from chatmemory.services.turns.claims import Claim
+from chatmemory.services.turns.context import messages_before
 from chatmemory.services.turns.progress import FinishedTurn
 from chatmemory.window import read_question, read_window
 
@@ -186,7 +188,11 @@ def read_request(*, claim: Claim) -> Request | None:
     session = read_session_with_owner(claim.session_pk)
     if session is None:
         return None
-    window = read_window(session, only_if=progress.unanswered_conditions(claim))
+    window = read_window(
+        session,
+        only_if=progress.unanswered_conditions(claim),
+        before_last=partial(messages_before, session, claim.client_id),
+    )
     messages, answers = window.messages, None
     if window.may_answer:
         answers = read_question(session, turn_pk=claim.turn_pk, user_seq=claim.user_seq)

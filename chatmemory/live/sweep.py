@@ -36,6 +36,19 @@ LEASE_END_SPREAD = 0.2
 """A process sweeps at most this many seconds after a lease has expired."""
 MAX_SWEPT_TURNS = 100
 
+_tasks: list[Callable[[], float]] = []
+
+
+def register_sweep(task: Callable[[], float]) -> None:
+    """Call a function of an optional app repeatedly in each process that sweeps.
+
+    It runs on a pool thread, so it may take a second at most, and returns the seconds to its next
+    call. Its failure is logged, and counts for no age that Health shows. Call it in `ready()`, with
+    a function at the top level of a module; a repeated call changes nothing.
+    """
+    if task not in _tasks:
+        _tasks.append(task)
+
 
 class Sweep:
     """Checks heads, logins, turns and jobs in loops, so a slow query of one delays no other."""
@@ -91,7 +104,8 @@ class Sweep:
         self._are_turns_due.set()
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
-        return [self._repeat(sweep, is_due) for sweep, is_due in self._sweeps()]
+        tasks = [(in_pool(task), asyncio.Event()) for task in _tasks]
+        return [self._repeat(sweep, is_due) for sweep, is_due in [*self._sweeps(), *tasks]]
 
     def _sweeps(self) -> list[tuple[Callable[[], Awaitable[float]], asyncio.Event]]:
         """Return each sweep, and what requests it before its time."""
@@ -119,7 +133,8 @@ class Sweep:
         """Sweep, and return the seconds to the next one."""
         try:
             pause = await sweep()
-            self._succeeded_at[sweep.__name__] = time.monotonic()
+            if sweep.__name__ in self._succeeded_at:
+                self._succeeded_at[sweep.__name__] = time.monotonic()
         except Exception as error:
             pause = self.seconds
             if isinstance(error, MemoryUnavailable) or is_unavailable(error):

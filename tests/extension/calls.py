@@ -1,4 +1,4 @@
-"""What the core calls. Tests set `dust`, and read `counted` and `prepared`."""
+"""What the core calls. Tests set `dust`, and read `counted`, `prepared` and `swept`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from chatmemory.services.removal.deletions import Deletion
 dust: list[int] = []
 counted: list[dict[str, int]] = []
 prepared: list[Progress | None] = []
+swept: list[int] = []
 
 
 class Task(TextChoices):
@@ -33,3 +34,11 @@ def count(deletion: Deletion) -> None:
 
 def prepare(progress: Progress | None) -> None:
     prepared.append(progress)
+
+
+def sweep_dust() -> float:
+    """Note the call, and fail each second time."""
+    swept.append(len(swept))
+    if len(swept) % 2 == 0:
+        raise ValueError("dust")
+    return 0.01

@@ -17,6 +17,11 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from chatmemory import services
+from chatmemory.checks.values import check_settings
+from chatmemory.conf import Setting, Settings, register_settings
+from chatmemory.live import sweep
+from chatmemory.live.hub import hub
+from chatmemory.live.sweep import register_sweep
 from chatmemory.management import roles
 from chatmemory.models import (
     AuditAction,
@@ -40,6 +45,7 @@ from chatmemory.services.removal.vacuum import Vacuumed, vacuum, vacuum_session
 from tests.admin.visits import operator
 from tests.extension import calls
 from tests.factories import BY, TALK, make_messages, make_session, make_user
+from tests.servers import wait_for
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
@@ -308,3 +314,39 @@ def test_without_a_counter_a_deletion_opens_no_savepoint():
     without = cost(key="one")
     register_counter("idle", DeletionCounter(count=lambda _: None, prepare=fail))
     assert cost(key="two") == without + 2
+
+
+class OwnSettings:
+    DUST_DAYS = Setting(3)
+
+
+def test_settings_of_an_app_are_keys_of_the_one_dictionary(monkeypatch):
+    monkeypatch.setattr(Settings, "DUST_DAYS", OwnSettings.DUST_DAYS, raising=False)
+    register_settings(OwnSettings)
+    register_settings(OwnSettings)
+    assert OwnSettings().DUST_DAYS == 3
+    with override_settings(CHATMEMORY={"DUST_DAYS": 5}):
+        assert OwnSettings().DUST_DAYS == 5
+        assert not [found for found in check_settings(None) if found.id == "chatmemory.W001"]
+
+
+def test_two_settings_cannot_have_one_name():
+    with pytest.raises(ValueError, match="'LEASE'"):
+        register_settings(type("Other", (), {"LEASE": Setting(1)}))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_sweep_of_an_app_repeats_and_its_failure_makes_no_sweep_old(monkeypatch, settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "DB_THREADS": 1}
+    monkeypatch.setattr(sweep, "_tasks", [])
+    calls.swept.clear()
+    register_sweep(calls.sweep_dust)
+    register_sweep(calls.sweep_dust)
+    assert sweep._tasks == [calls.sweep_dust]
+    monkeypatch.setattr(hub.sweep, "seconds", 0.01)
+    hub.start_sweeps()
+    try:
+        wait_for(lambda: len(calls.swept) > 2, "the app's sweep does not repeat")
+        assert "sweep_dust" not in hub.sweep._succeeded_at
+    finally:
+        hub.shut_down()

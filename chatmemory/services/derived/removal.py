@@ -47,7 +47,7 @@ def forget_words(session_pk: int, low: int, high: int) -> None:
     """
     for model in range_models():
         if model.contains_words:
-            _remove(_overlapping(model, session_pk, low, high))
+            remove(overlapping(model, session_pk, low, high))
 
 
 def forget_text(session_pk: int, user_seq: int | None) -> None:
@@ -59,9 +59,9 @@ def forget_text(session_pk: int, user_seq: int | None) -> None:
     models = [model for model in range_models() if model.contains_words]
     for model in models:
         if user_seq is None:
-            _remove(_rows_of(model, session_pk).filter(high=None))
+            remove(_rows_of(model, session_pk).filter(high=None))
         else:
-            _remove(_overlapping(model, session_pk, user_seq, None))
+            remove(overlapping(model, session_pk, user_seq, None))
     if models:
         revision = F("revision") + 1
         # In this order: MariaDB computes each column from those that are set before it.
@@ -75,7 +75,7 @@ def hide_rows(session_pk: int, low: int, high: int) -> None:
     """
     for model in range_models():
         if model.when_hidden == "delete":
-            _remove(_overlapping(model, session_pk, low, high))
+            remove(overlapping(model, session_pk, low, high))
 
 
 def delete_below(session_pk: int, below: int, limit: int) -> bool:
@@ -98,7 +98,7 @@ def delete_all(session_pk: int, limit: int) -> bool:
 def delete_restored(session_pks: Collection[int]) -> None:
     """Remove the derived rows of the sessions of a restored database. Needs their locks."""
     for model in range_models():
-        _remove(all_rows(model).filter(session__in=session_pks))
+        remove(all_rows(model).filter(session__in=session_pks))
 
 
 def count_derived(sessions: SessionQuerySet | int) -> int:
@@ -178,7 +178,7 @@ def _rows_of(model: type[DerivedRow], session_pk: int) -> QuerySet[Any, Any]:
     return all_rows(model).filter(session=session_pk)
 
 
-def _overlapping(
+def overlapping(
     model: type[DerivedRow], session_pk: int, low: int, high: int | None
 ) -> QuerySet[Any, Any]:
     rows = _rows_of(model, session_pk).filter(Q(high=None) | Q(high__gte=low))
@@ -196,7 +196,7 @@ def _all_of_sessions(sessions: SessionQuerySet | int) -> list[QuerySet[Any, Any]
     return derived + registered
 
 
-def _remove(rows: QuerySet[Any, Any]) -> None:
+def remove(rows: QuerySet[Any, Any]) -> None:
     """Delete rows, or make tombstones of them, which are cleaned up after the commit."""
     if not issubclass(rows.model, DerivedFileRow):
         rows.delete()
@@ -211,6 +211,6 @@ def _remove_some(found: Iterable[QuerySet[Any, Any]], limit: int) -> bool:
         # By primary keys, since not all databases can limit a DELETE.
         pks = list(rows.order_by().values_list("pk", flat=True)[:limit])
         if pks:
-            _remove(rows.filter(pk__in=pks))
+            remove(rows.filter(pk__in=pks))
         is_more |= len(pks) == limit
     return is_more

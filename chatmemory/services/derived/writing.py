@@ -13,6 +13,7 @@ from chatmemory.database.retries import retried
 from chatmemory.errors import BadInput, NotFound
 from chatmemory.models import Session, superseded
 from chatmemory.models.derived import DerivedRow
+from chatmemory.services.derived.removal import overlapping, remove
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,14 @@ def see(*, session_key: str, by: Actor, scope: str | None = None) -> Seen:
 
 
 @retried(is_repeatable=False)
-def store(seen: Seen, rows: Sequence[DerivedRow]) -> bool:
+def store(seen: Seen, rows: Sequence[DerivedRow], *, replace: bool = False) -> bool:
     """Store rows that were made from messages of a session, all of one model; or none.
 
     Returns False and stores nothing if a message was changed since `seen`, if the session was
     cleared, purged or erased, or if the first message of a row is hidden. So it does for a model
     with `when_hidden = "delete"` if an edit has superseded a message of a row. Read again then. An
-    append changes nothing of this. The rows get their session here.
+    append changes nothing of this. The rows get their session here. With `replace`, the rows that
+    are stored and overlap them are deleted.
     Raises BadInput for a range that has no messages, MemoryUnavailable.
     """
     with locked_transaction():
@@ -64,6 +66,8 @@ def store(seen: Seen, rows: Sequence[DerivedRow]) -> bool:
             return False
         for row in rows:
             row.session = session
+            if replace:
+                remove(overlapping(type(row), session.pk, row.low, row.high))
         if rows:
             type(rows[0]).objects.bulk_create(rows)
         return True
@@ -85,7 +89,7 @@ def _is_hidden(row: DerivedRow, session: Session) -> bool:
     return any(found.low <= high for found in superseded(row.low, session=session))
 
 
-def _lane_of_rows(seen: Seen, rows: object) -> Lane:
+def _lane_of_rows(seen: Seen, rows: object, **_: object) -> Lane:
     return (seen.session_pk,)
 
 

@@ -71,6 +71,21 @@ def test_an_edit_rejects_the_writer_whose_rows_it_would_have_deleted(shop, seen)
     assert derived.store(seen, [shop.Summary(low=3, high=4, text="three")])  # for a restore
 
 
+def test_a_row_replaces_those_that_it_overlaps(shop, seen):
+    old = [shop.Summary(low=low, high=high, text="old") for low, high in ((1, 1), (2, 3), (4, 4))]
+    assert derived.store(seen, old)
+    assert derived.store(seen, [shop.Summary(low=3, high=4, text="new")], replace=True)
+    stored = shop.Summary.objects.order_by("low").values_list("low", "high", "text")
+    assert list(stored) == [(1, 1, "old"), (3, 4, "new")]
+
+
+def test_a_rejected_row_replaces_none(shop, seen):
+    assert derived.store(seen, [shop.Summary(low=1, high=2, text="old")])
+    trim_session(**TALK, keep_last=1, reason="")
+    assert not derived.store(seen, [shop.Summary(low=1, high=3, text="new")], replace=True)
+    assert shop.Summary.objects.get().text == "old"
+
+
 def test_a_trim_below_the_range_rejects_no_writer(shop, seen):
     trim_session(**TALK, keep_last=2, reason="")
     assert derived.store(seen, [shop.Summary(low=3, high=4, text="a")])
