@@ -411,7 +411,7 @@ class Settings:
     the dotted path of a function from the Actor to one of these. Counted in Django's cache."""
 
 
-def register_settings(group: type) -> None:
+def register_settings(group: type[Settings]) -> None:
     """Let the settings of an optional app be keys of `CHATMEMORY`; a repeated call changes nothing.
 
     Call it in `ready()`. Raises ValueError if another setting has the name of one of them.

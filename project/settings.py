@@ -32,6 +32,7 @@ INSTALLED_APPS = [
     "channels",
     "rest_framework",
     "chatmemory",
+    "chatmemory.search",
     "chatmemory.statistics",
     *(["chatmemory.imports"] if find_spec("ijson") else []),  # the extra `imports`
     "project",

@@ -196,6 +196,11 @@ def folded_words(text: str) -> list[str]:
     return [word for word, _, _ in _words(_fold(text))]
 
 
+def has_stems(language: str) -> bool:
+    """Return whether there are rules for the words of a language."""
+    return _stemmer(language) is not None
+
+
 def _fold(text: str) -> str:
     if text.isascii():
         return text.lower()

@@ -214,6 +214,15 @@ class Block:
             found.append(words[n])
         return found
 
+    def is_sound(self) -> bool:
+        """Return whether all numbers are possible. `find` notices only those of its term."""
+        try:
+            for number in self._hashes:
+                self.find(number)
+            return self._words is None or bool(self._read_words())
+        except CorruptBlock:
+            return False
+
     def _read_words(self) -> list[str]:
         limit = (len(self._hashes) + 1) * _MAX_TERM_BYTES * 2
         reader = zlib.decompressobj()

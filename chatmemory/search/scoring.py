@@ -113,7 +113,8 @@ def matching(parts: Sequence[Part], query: Query) -> list[tuple[int, int]]:
         found = set(keys) if found is None else found.intersection(keys)
         if not found:
             break
-    return [rows.place_of(key) for key in sorted(found or (), reverse=True)]
+    newest = sorted(((rows.minute_at(key), key) for key in found or ()), reverse=True)
+    return [rows.place_of(key) for _, key in newest]
 
 
 class _Rows:
@@ -162,10 +163,19 @@ class _Rows:
 
     def place_of(self, key: int) -> tuple[int, int]:
         """Return session and seq of a row."""
-        at = bisect_right(self._firsts, key) - 1
-        part, keys = self.parts[at], self._keys[at]
-        n = key - self._firsts[at] if keys is None else keys.index(key)
+        part, n = self._row_at(key)
         return part.session, part.low + part.block.places[n]
+
+    def minute_at(self, key: int) -> int:
+        """Return the minute of a row."""
+        part, n = self._row_at(key)
+        return part.block.minutes[n]
+
+    def _row_at(self, key: int) -> tuple[Part, int]:
+        """Return the part of a row, and its index there."""
+        at = bisect_right(self._firsts, key) - 1
+        keys = self._keys[at]
+        return self.parts[at], key - self._firsts[at] if keys is None else keys.index(key)
 
     def in_months(self, months: Collection[int], years: Collection[int]) -> set[int]:
         """Return the keys of the rows created in these months, of these years if there are any."""

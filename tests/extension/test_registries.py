@@ -316,7 +316,7 @@ def test_without_a_counter_a_deletion_opens_no_savepoint():
     assert cost(key="two") == without + 2
 
 
-class OwnSettings:
+class OwnSettings(Settings):
     DUST_DAYS = Setting(3)
 
 
@@ -332,7 +332,7 @@ def test_settings_of_an_app_are_keys_of_the_one_dictionary(monkeypatch):
 
 def test_two_settings_cannot_have_one_name():
     with pytest.raises(ValueError, match="'LEASE'"):
-        register_settings(type("Other", (), {"LEASE": Setting(1)}))
+        register_settings(type("Other", (Settings,), {"LEASE": Setting(1)}))
 
 
 @pytest.mark.django_db(transaction=True)

@@ -1,0 +1,326 @@
+"""Reads what a search ranks: the blocks of sessions, and the terms of messages without a block."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from django.db.models import Case, F, Q, QuerySet, TextField, When
+from django.db.models.functions import Length, Substr
+
+from chatmemory import codec
+from chatmemory.models import Message, SessionQuerySet, Turn, WithdrawnRange
+from chatmemory.search.analysis import MAX_CHARS, Analyzer
+from chatmemory.search.blocks import Block, BlockRow, CorruptBlock, pack
+from chatmemory.search.models import BLOCK_ROWS, SearchBlock, first_of, number_of
+from chatmemory.search.scoring import Part
+
+MAX_ROWS = 100_000
+"""Messages that one search ranks, rounded up to whole blocks."""
+
+MAX_SESSIONS = 2_000
+"""Sessions that one search ranks."""
+
+MAX_UNINDEXED = 2_000
+"""Messages without a block that one search analyzes."""
+
+BATCH_SESSIONS = 500
+"""Sessions whose blocks one statement reads."""
+
+BATCH_PIECES = 20
+BATCH_ROWS = 256
+"""Pieces, and messages in them, that one statement reads. The time is checked before the next."""
+
+MAX_NAMED_BODY = 4_000
+"""Characters of a body that is read for the name in it."""
+
+ROLES = (Message.Role.USER, Message.Role.ASSISTANT, Message.Role.TOOL)
+"""The roles that are indexed: a system message is no part of the conversation."""
+
+
+class Position(NamedTuple):
+    """A message in the order of reading: the newest session first, in it the highest seq."""
+
+    session_pk: int
+    seq: int
+
+
+class Piece(NamedTuple):
+    """Consecutive messages of a session that have one block number."""
+
+    session_pk: int
+    low: int
+    high: int
+
+    @property
+    def rows(self) -> int:
+        return self.high - self.low + 1
+
+    @property
+    def base(self) -> int:
+        """The lowest seq of the block number."""
+        return first_of(number_of(self.low))
+
+
+@dataclass(slots=True)
+class _Span:
+    """The messages of a session that are read."""
+
+    session_pk: int
+    low: int
+    high: int
+    is_whole: bool
+    """Whether it has all messages of the session that are not hidden."""
+    superseded_to: int
+    """No later message is superseded."""
+    superseded: list[tuple[int, int]] = field(default_factory=list)
+    """The superseded ranges that are not to be found."""
+
+    def has(self, seq: int) -> bool:
+        is_inside = self.low <= seq <= self.high
+        return is_inside and not any(low <= seq <= high for low, high in self.superseded)
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """What a search ranks."""
+
+    parts: list[Part]
+    """Grouped by session; sessions and messages from old to new."""
+    start: Position | None
+    """The first message that was read; None without messages."""
+    rest: Position | None
+    """The first message that was not read; None if all were."""
+
+
+def read_corpus(
+    sessions: SessionQuerySet,
+    analyzer: Analyzer,
+    *,
+    deadline: float,
+    start: Position | None = None,
+    has_words: bool = False,
+    superseded: bool = False,
+    is_checked: bool = False,
+) -> Corpus:
+    """Read as many messages as one search ranks, from `start` on.
+
+    After `deadline`, by the monotonic clock, no more messages are analyzed; some always are.
+    `has_words`: also the words of the blocks, which a prefix needs. `superseded`: also superseded
+    messages. `is_checked`: ignore all blocks with damaged bytes, not only those whose damage is
+    found without reading all of them.
+    """
+    spans, rest = _read_spans(sessions, start)
+    if not superseded:
+        _add_superseded(spans)
+    parts: dict[Position, Part] = {}
+    blocks: dict[int, list[Piece]] = defaultdict(list)
+    for piece, block in _read_blocks(spans.values(), analyzer, has_words=has_words):
+        if is_checked and not block.is_sound():
+            continue
+        blocks[piece.session_pk].append(piece)
+        hidden = _hidden_rows(spans[piece.session_pk], piece, block)
+        position = Position(piece.session_pk, piece.low)
+        parts[position] = Part(piece.session_pk, piece.base, block, hidden)
+    pieces, unread = _newest(_unindexed(spans.values(), blocks))
+    late = _analyze(pieces, spans, analyzer, parts, deadline=deadline)
+    rest = late or unread or rest
+    return Corpus(
+        parts=[parts[at] for at in sorted(parts) if rest is None or at > rest],
+        start=next((Position(span.session_pk, span.high) for span in spans.values()), None),
+        rest=rest,
+    )
+
+
+def indexable(**of: Any) -> QuerySet[Any, Any]:
+    """Select what the index needs of messages, in order: columns for `block_rows`.
+
+    Also of hidden messages, but not of redacted and unreadable ones.
+    """
+    return (
+        Message.stored.filter(**of, role__in=ROLES, redacted=False, quarantined=False)
+        .annotate(start=Substr("text", 1, MAX_CHARS, output_field=TextField()))
+        .annotate(body_chars=Length("body"))
+        .annotate(short_body=Case(When(body_chars__lte=MAX_NAMED_BODY, then=F("body"))))
+        .order_by("session_id", "seq")
+        .values_list("session_id", "seq", "role", "start", "short_body", "created_at")
+    )
+
+
+def block_rows(rows: Iterable[tuple[Any, ...]], analyzer: Analyzer) -> list[BlockRow]:
+    """Return the rows of a block from columns of `indexable`."""
+    return [
+        BlockRow(
+            place=(seq - 1) % BLOCK_ROWS,
+            role=role,
+            name=_name_in(role, body),
+            created_at=created_at,
+            terms=analyzer.terms(text),
+        )
+        for _, seq, role, text, body, created_at in rows
+    ]
+
+
+def pieces_of(session_pk: int, low: int, high: int) -> Iterator[Piece]:
+    """Yield the messages `low` to `high` as pieces, newest first."""
+    while low <= high:
+        first = max(low, first_of(number_of(high)))
+        yield Piece(session_pk, first, high)
+        high = first - 1
+
+
+def _name_in(role: str, body: str | None) -> str | None:
+    if body is None or '"name":' not in body:
+        return None
+    name = codec.decode(role, "", body).get("name")
+    return name if isinstance(name, str) else None
+
+
+def _read_spans(
+    sessions: SessionQuerySet, start: Position | None
+) -> tuple[dict[int, _Span], Position | None]:
+    """Read which messages the sessions have; return what is to be read, and the first of the rest.
+
+    Sessions from new to old.
+    """
+    found = sessions.order_by("-pk").values_list("pk", "first_seq", "last_seq", "superseded_to")
+    if start is not None:
+        found = found.filter(pk__lte=start.session_pk)
+    spans: dict[int, _Span] = {}
+    left = MAX_ROWS
+    for index, (pk, first, last, superseded_to) in enumerate(found[: MAX_SESSIONS + 1]):
+        high = min(last, start.seq) if start is not None and pk == start.session_pk else last
+        if index == MAX_SESSIONS or left <= 0:
+            return spans, Position(pk, high)
+        if high < first:
+            continue
+        low = first
+        if high - first >= left:
+            low = max(first, first_of(number_of(high - left + 1)))
+        spans[pk] = _Span(pk, low, high, (low, high) == (first, last), superseded_to)
+        left -= high - low + 1
+        if low > first:
+            return spans, Position(pk, low - 1)
+    return spans, None
+
+
+def _add_superseded(spans: dict[int, _Span]) -> None:
+    """Read the superseded ranges of the spans."""
+    pks = [pk for pk, span in spans.items() if span.superseded_to >= span.low]
+    for some in _batched(pks, BATCH_SESSIONS):
+        of_session = {"session__in": some}
+        turns = Turn.objects.filter(**of_session).superseding(1)
+        withdrawn = WithdrawnRange.objects.filter(**of_session)
+        for ranges in (
+            turns.values_list("session_id", "replaces_from", "replaces_to"),
+            withdrawn.values_list("session_id", "low", "high"),
+        ):
+            for pk, low, high in ranges:
+                spans[pk].superseded.append((low or 0, high or 0))
+
+
+def _read_blocks(
+    spans: Collection[_Span], analyzer: Analyzer, *, has_words: bool
+) -> Iterator[tuple[Piece, Block]]:
+    """Yield the blocks of the spans, those of a session from old to new."""
+    of_analyzer = SearchBlock.objects.filter(analyzer=analyzer.name)
+    whole = [span.session_pk for span in spans if span.is_whole]
+    found = [of_analyzer.filter(session__in=some) for some in _batched(whole, BATCH_SESSIONS)]
+    found += [
+        of_analyzer.filter(session=span.session_pk, low__lte=span.high, high__gte=span.low)
+        for span in spans
+        if not span.is_whole
+    ]
+    columns = ["session_id", "low", "high", "postings", *(["words"] if has_words else [])]
+    for blocks in found:
+        for pk, low, high, *packed in blocks.order_by("session_id", "number").values_list(*columns):
+            try:
+                yield Piece(pk, low, high), Block(*packed)
+            except CorruptBlock:
+                continue  # its messages are analyzed
+
+
+def _hidden_rows(span: _Span, piece: Piece, block: Block) -> frozenset[int]:
+    """Return the indexes of the rows of a block that are not to be found."""
+    if span.low <= piece.low and piece.high <= span.high and not span.superseded:
+        return frozenset()
+    return frozenset(
+        index for index, place in enumerate(block.places) if not span.has(piece.base + place)
+    )
+
+
+def _unindexed(spans: Iterable[_Span], blocks: dict[int, list[Piece]]) -> Iterator[Piece]:
+    """Yield the messages without a block, newest first."""
+    for span in spans:
+        high = span.high
+        for block in reversed(blocks[span.session_pk]):
+            yield from pieces_of(span.session_pk, block.high + 1, high)
+            high = min(high, block.low - 1)
+        yield from pieces_of(span.session_pk, span.low, high)
+
+
+def _newest(pieces: Iterable[Piece]) -> tuple[list[Piece], Position | None]:
+    """Return as many pieces as one search analyzes, at least one; and the first other message."""
+    found: list[Piece] = []
+    left = MAX_UNINDEXED
+    for piece in pieces:
+        if found and piece.rows > left:
+            return found, Position(piece.session_pk, piece.high)
+        found.append(piece)
+        left -= piece.rows
+    return found, None
+
+
+def _analyze(
+    pieces: Sequence[Piece],
+    spans: dict[int, _Span],
+    analyzer: Analyzer,
+    parts: dict[Position, Part],
+    *,
+    deadline: float,
+) -> Position | None:
+    """Add the parts of pieces without a block; return the first message that was too late."""
+    for number, some in enumerate(_batches(pieces)):
+        if number and time.monotonic() > deadline:
+            return Position(some[0].session_pk, some[0].high)
+        rows = _rows_of(some)
+        for piece in some:
+            span = spans[piece.session_pk]
+            shown = [row for row in rows[piece.session_pk] if piece.low <= row[1] <= piece.high]
+            packed = pack(block_rows((row for row in shown if span.has(row[1])), analyzer))
+            block = Block(packed.postings, packed.words)
+            position = Position(piece.session_pk, piece.low)
+            parts[position] = Part(piece.session_pk, piece.base, block)
+    return None
+
+
+def _rows_of(pieces: Sequence[Piece]) -> dict[int, list[tuple[Any, ...]]]:
+    """Read the messages of pieces, by session."""
+    ranges = Q()
+    for piece in pieces:
+        ranges |= Q(session=piece.session_pk, seq__gte=piece.low, seq__lte=piece.high)
+    found: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+    for row in indexable().filter(ranges):
+        found[row[0]].append(row)
+    return found
+
+
+def _batches(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Yield the pieces that one statement reads."""
+    batch: list[Piece] = []
+    rows = 0
+    for piece in pieces:
+        if batch and (len(batch) == BATCH_PIECES or rows + piece.rows > BATCH_ROWS):
+            yield batch
+            batch, rows = [], 0
+        batch.append(piece)
+        rows += piece.rows
+    if batch:
+        yield batch
+
+
+def _batched(pks: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    return (pks[at : at + size] for at in range(0, len(pks), size))
