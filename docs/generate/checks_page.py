@@ -20,7 +20,7 @@ from django.conf import settings
 
 if not settings.configured:  # run as a script
     names = ("admin", "auth", "contenttypes", "messages", "sessions")
-    apps = [*(f"django.contrib.{name}" for name in names), "chatmemory"]
+    apps = [*(f"django.contrib.{name}" for name in names), "chatmemory", "chatmemory.search"]
     settings.configure(INSTALLED_APPS=apps)
     django.setup()
 
