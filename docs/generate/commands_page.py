@@ -74,7 +74,7 @@ RESULTS: Mapping[str, str] = {
     "chatmemory_vacuum": "A line with `sessions`, `messages`, `turns`, `emptied` (withdrawn "
     "messages that lost their content), `left`, `dry_run`, then as `chatmemory_audit_verify`.",
     "chatmemory_search": "`index`: `blocks`, `sessions`, `complete`. `check`: a line per wrong "
-    "block: `session`, `low`, `high`, `problem`; result, if none is wrong: `wrong`. `drop`: `blocks`.",
+    "block: `session`, `low`, `high`, `problem`; result, if none is: `wrong`. `drop`: `blocks`.",
     "chatmemory_statistics": "`turns`, `messages`, `sessions`, `feedback`, `until`.",
     "chatmemory_audit_verify": "A line per finding: `code`, `number`, `sentence`; result: "
     "`findings`, `sealed`, `unsealed`, `head`.",
