@@ -15,7 +15,9 @@ ENGLISH = Analyzer("english")
 GERMAN = Analyzer("german")
 
 
-def found(query: str, text: str, mode: analysis.Mode = "words", by: Analyzer = ENGLISH) -> list[str]:
+def found(
+    query: str, text: str, mode: analysis.Mode = "words", by: Analyzer = ENGLISH
+) -> list[str]:
     """Return the parts of the text that match."""
     return [text[start:end] for start, end in by.matches(by.parse(query, mode), text)]
 

@@ -184,5 +184,9 @@ def test_any_rows_come_back(rows):
     )
     for term in "abcdefgh":
         found = dict(zip(*block.find(term_hash(term)), strict=True))
-        assert found == {n: terms.count(term) for n, (terms, _, _) in enumerate(rows) if term in terms}
-    assert [block.names[number - 1] for number in block.name_numbers] == [name for _, _, name in rows]
+        assert found == {
+            n: terms.count(term) for n, (terms, _, _) in enumerate(rows) if term in terms
+        }
+    assert [block.names[number - 1] for number in block.name_numbers] == [
+        name for _, _, name in rows
+    ]

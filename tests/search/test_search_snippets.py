@@ -86,6 +86,6 @@ def test_ranges_are_inside_and_in_order(text, places, max_chars):
     assert all(0 <= start < end <= len(short) for start, end in kept)
     if max_chars >= 50 and len(text) < 50:
         wanted = [re.sub(r"\s+|\u202e", "", text[start:end]) for start, end in ranges]
-        assert [re.sub(r"\s", "", short[start:end]) for start, end in kept if short[start:end].strip()] == [
-            part for part in wanted if part
-        ]
+        assert [
+            re.sub(r"\s", "", short[start:end]) for start, end in kept if short[start:end].strip()
+        ] == [part for part in wanted if part]

@@ -162,7 +162,9 @@ def _beam(chat: Path, *, is_fitted: bool) -> Dialogue:
                 text=item["question"],
                 kind=kind,
                 evidence=frozenset(
-                    places[number] for number in _ids(item.get("source_chat_ids")) if number in places
+                    places[number]
+                    for number in _ids(item.get("source_chat_ids"))
+                    if number in places
                 )
                 if kind != "abstention"
                 else frozenset(),
