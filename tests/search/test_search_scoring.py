@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from chatmemory.search import scoring
 from chatmemory.search.analysis import Analyzer, Query
 from chatmemory.search.blocks import Block, BlockRow, CorruptBlock, pack
-from chatmemory.search.scoring import Part, Scored, matching, score
+from chatmemory.search.scoring import Part, Scored, is_relevant, matching, score
 
 ANALYZER = Analyzer("english")
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -105,7 +105,7 @@ def plain(rows: Sequence[Said], query: Query, *, is_by_role: bool) -> dict[tuple
 
     def are_near(a: int, b: int) -> bool:
         """Whether no session ends and no gap is between two rows."""
-        return 0 <= a and b < len(rows) and all(
+        return a >= 0 and b < len(rows) and all(
             rows[n].session == rows[n + 1].session and rows[n + 1].minute - rows[n].minute < 120
             for n in range(a, b)
         )  # fmt: skip
@@ -288,6 +288,15 @@ def test_of_many_matches_the_best_support_their_neighbors(monkeypatch):
             enumerate(["red", "red red", "red", "red red red"], 1)]  # fmt: skip
     assert seqs(search(rows, "red")) == [4, 2]
     assert seqs(search([rows[0], rows[2]], "red")) == [3, 1]
+
+
+def test_a_query_of_which_the_rows_have_little_is_not_relevant():
+    rows = rows_of("I have a red kite", *["the river and a tree"] * 20)
+    assert is_relevant(parts_of(rows), ANALYZER.parse("red kites"))
+    unknown = ANALYZER.parse("the tree of Peru, Chile, Angola, Nepal, Fiji and Malta")
+    assert not is_relevant(parts_of(rows), unknown)
+    assert score(parts_of(rows), unknown, is_by_role=True)
+    assert not is_relevant([], unknown)
 
 
 def test_no_parts_and_empty_blocks_have_no_results():
