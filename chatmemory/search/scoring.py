@@ -241,10 +241,11 @@ class _Rows:
         if minute is None or minutes[0] - minute >= GAP_MINUTES:
             self.flags += _NO_ROWS
         self._firsts.append(len(self.flags))
-        starts = []
+        starts: list[int] = []
         if max(minutes) - min(minutes) >= GAP_MINUTES:
-            differences = map(sub, minutes[1:], minutes)
-            starts = [n for n, gap in enumerate(differences, 1) if gap >= GAP_MINUTES]
+            differences = list(map(sub, minutes[1:], minutes))
+            if max(differences) >= GAP_MINUTES:
+                starts = [n for n, gap in enumerate(differences, 1) if gap >= GAP_MINUTES]
         self._keys.append(self._keys_with_gaps(block, starts) if starts else None)
         if not starts:
             self.flags += block.is_user

@@ -53,7 +53,12 @@ def write_chat(folder: Path) -> None:
     (folder / "probing_questions").mkdir(parents=True)
     turns = [
         [
-            {"id": 2 * n, "role": "user", "content": text, "time_anchor": f"March-0{n + 1}-2024"},
+            {
+                "id": 2 * n,
+                "role": "user",
+                "content": f"{text} ->-> {n},1",
+                "time_anchor": f"March-0{n + 1}-2024",
+            },
             {"id": 2 * n + 1, "role": "assistant", "content": "Fine."},
         ]
         for n, text in enumerate(LINES)
@@ -120,6 +125,7 @@ def test_beam_is_read_by_number_with_the_last_time_and_evidence(beam):
         ("2", False),
         ("10", False),
     ]
+    assert [row.text for row in chats[0].rows[::2]] == LINES
     assert [row.role for row in chats[0].rows[:3]] == ["user", "assistant", "user"]
     assert chats[0].rows[3].created_at == datetime(2024, 3, 2, tzinfo=UTC)
     assert [question.evidence for question in chats[0].questions] == [set(), {2}, {6}]
