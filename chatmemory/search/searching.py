@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Literal
 from weakref import WeakValueDictionary
@@ -174,8 +174,14 @@ def check_filters(
     if role is not None and role not in ROLES:
         raise BadInput(f"role must be one of {', '.join(ROLES)}.", field="role")
     for field, moment in (("before", before), ("after", after)):
-        if moment is not None and moment.utcoffset() is None:
+        if moment is None:
+            continue
+        if moment.utcoffset() is None:
             raise BadInput(f"{field} must have a time zone.", field=field)
+        try:
+            moment.astimezone(UTC)
+        except OverflowError:
+            raise BadInput(f"{field} is out of range.", field=field) from None
     return Filters(role=role, before=before, after=after, superseded=superseded)
 
 
@@ -214,6 +220,8 @@ class Search:
             some = ranked[done : done + size]
             rows = durably(partial(self._read, some), is_repeatable=True)
             for candidate in some:
+                if not self._has_time(done > skip):
+                    break  # a long text can take a tenth of a second
                 done += 1
                 row = rows.get((candidate.session, candidate.seq))
                 hit = None if row is None else self._hit(candidate, row)
@@ -227,7 +235,7 @@ class Search:
         return SearchPage(hits=hits, partial=corpus.rest is not None, cursor=cursor)
 
     def _has_time(self, has_begun: bool) -> bool:
-        # The first candidates are always read, so that each call gets further.
+        # The first candidate is always examined, so that each call gets further.
         return not has_begun or time.monotonic() <= self.deadline
 
     def _rank(self, limit: int) -> tuple[Corpus, list[Scored]]:
