@@ -11,7 +11,7 @@ from chatmemory.api.operations import KEY, MOMENT, Operation
 from chatmemory.api.requests import KEY as SESSION_KEY
 from chatmemory.errors import BadInput, NotFound
 from chatmemory.protocol.server_frames import Seq, SessionKey, Time
-from chatmemory.protocol.shapes import Rule, Shape, check_text, text_rule
+from chatmemory.protocol.shapes import Rule, Shape, check_number, check_text, text_rule
 from chatmemory.search.analysis import Mode
 from chatmemory.search.reading import ROLES
 from chatmemory.search.searching import MAX_HITS, MAX_QUERY_CHARS, MODES, ORDERS, Order
@@ -30,6 +30,9 @@ def _check_time(value: object, name: str) -> datetime:
 
 TIME = Rule(check=_check_time, schema={"type": "string", "format": "date-time"})
 QUERY = text_rule(minLength=1, maxLength=MAX_QUERY_CHARS)
+LIMIT = Rule(
+    check=check_number, schema={"type": "integer", "minimum": 1, "maximum": MAX_HITS}
+)  # `search_messages` checks the bounds
 CURSOR = text_rule(pattern=r"^[0-9a-f]+\.[0-9a-f]+\.[0-9a-f]+$")
 RANGE = Rule(schema={"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "integer"}})
 
@@ -53,7 +56,7 @@ class SearchBody:
     mode: Annotated[str, text_rule(enum=[*MODES])] = MODES[0]
     """`words`, the default: any of them, also in other forms; `prefix`: also words that begin with
     the last one; `phrase`: all of them, next to each other in this order"""
-    limit: int = 20
+    limit: Annotated[int, LIMIT] = 20
     """maximum number of hits, 1 to 50"""
     cursor: Annotated[str | None, CURSOR] = None
     """`cursor` of an earlier answer"""
