@@ -150,6 +150,14 @@ TESTED = {
     },
     "docs/howto/scaling-out.md": {"howto_operations/test_databases.py": ["pool_mode"]},
     "docs/howto/several-bots.md": {"responders/test_responders.py": ["bot_for"]},
+    "docs/howto/search.md": {
+        "howto/test_search_howto.py": [
+            "INSTALLED_APPS +=",
+            "chatmemory.search.urls",
+            '"green kettle"',
+            "def found_by",
+        ]
+    },
     "docs/howto/sign-in.md": {
         "howto/test_front_ends.py": ['include("chatmemory.accounts")', "members:login"]
     },
