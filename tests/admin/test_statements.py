@@ -63,6 +63,8 @@ STATEMENTS = {
     "audit entry": 7,
     "log of an entry": 7,
     "statistics": 9,
+    "search in messages": 7,
+    "search in nothing": 4,
     "health": 9 + PROBES,
 }
 """For each page, the statements of the first visit on PostgreSQL; `ACTION` has those of actions."""

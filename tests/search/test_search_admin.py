@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from urllib.parse import urlencode
 
 import pytest
@@ -19,6 +20,9 @@ from chatmemory.search import searching
 from chatmemory.search.admin import page, tokens
 from chatmemory.search.audit import query_hashes
 from chatmemory.services import user_scope
+from chatmemory.services.audit.seals import verify_audit
+from tests.admin.scene import make_scene
+from tests.admin.screens import NARROW, WIDE, Screens
 from tests.admin.visits import LIST, notices, operator, shown, talk_of
 from tests.factories import BY, make_user
 from tests.impersonators_for_tests import HIJACK
@@ -71,7 +75,7 @@ def test_words_are_found_in_the_conversations_of_a_person(talk, other, ann):
     assert {seq for name, seq in found(answer) if name == "Kettle"} == {1, 2, 3, 4}
     assert len(found(answer)) == 4
     text = shown(answer)
-    assert "4 messages found , 1 conversation searched." in text
+    assert "4 messages found, 1 conversation searched." in text
     assert "My kettle broke." in text
     assert "<mark>kettle</mark>" in answer.text
     assert "sold" not in text
@@ -107,7 +111,9 @@ def test_a_filter_selects_the_conversations_of_several_people(talk, other):
 
 
 @pytest.mark.parametrize(
-    "filters", ["", "state=", "state=nonsense", "length=50", "q=+"], ids="0 1 2 3 4".split()
+    "filters",
+    ["", "state=", "state=nonsense", "length=50", "q=+"],
+    ids=["none", "empty", "unknown", "not-alone", "blank"],
 )
 def test_without_a_person_or_a_filter_nothing_is_searched(talk, filters):
     client = operator(*RIGHTS)
@@ -165,7 +171,7 @@ def test_the_audit_has_counts_codes_and_a_hash(talk, ann):
         "hits": 4,
         "query_hash": query_hashes(" GREEN  kettle ")[0],
     }
-    assert services.verify_audit is not None
+    assert [*verify_audit()] == []
     auditor = operator("view_audit", name="audit")
     page = shown(auditor.get("/admin/chatmemory/auditentry/", {"person": user_scope(ann)}))
     assert "Words searched" in page
@@ -426,3 +432,33 @@ def test_the_page_is_translated(talk, ann):
     for part in ("Wörter", "Begründung", "3 Nachrichten gefunden", "1 Gespräch durchsucht"):
         assert part in text
     assert notices(client.get(f"{PAGE}?{of(ann)}")) == []
+
+
+@pytest.mark.browser
+@pytest.mark.long
+@pytest.mark.django_db(transaction=True)
+def test_the_hits_fit_and_are_accessible_under_a_strict_policy(
+    launch, chromium, live_server, settings
+):
+    scene = make_scene()
+    screens = Screens(launch(chromium), live_server.url, scene.cookie)
+    for mode in ("normal", "masked"):
+        settings.CHATMEMORY = {**settings.CHATMEMORY, "TRANSCRIPTS": mode}
+        tab = screens.open(mode, f"{PAGE}?{of(scene.ann)}")
+        tab.fill("#id_words", "order key")
+        tab.fill("#id_reason", "a complaint")
+        tab.press("#id_reason", "Enter")
+        hits = tab.locator(".chatmemory-hits li")
+        hits.first.wait_for()
+        assert (tab.locator("mark").count() > 0) == (mode == "normal")
+        for scheme, size in product(("light", "dark"), (WIDE, NARROW)):
+            tab.emulate_media(color_scheme=scheme)
+            tab.set_viewport_size(size)
+            screens.check_layout()
+            screens.check_access()
+        with tab.expect_popup() as popup:
+            hits.first.locator("a").first.click()
+        row = popup.value.locator(f"li{popup.value.url[popup.value.url.index('#') :]}")
+        row.wait_for()
+        assert screens.page.url.endswith(of(scene.ann))
+    assert screens.problems == [], "\n".join(screens.problems)

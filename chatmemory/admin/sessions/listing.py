@@ -56,7 +56,7 @@ class SessionChangeList(KeysetChangeList):
     @property
     def is_selective(self) -> bool:
         """Whether a search or a filter with a known value selects sessions."""
-        return bool(self.query or next(self.chips(), None))
+        return bool(self.query.strip() or next(self.chips(), None))
 
     @property
     def chosen(self) -> str:
