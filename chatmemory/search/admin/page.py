@@ -216,6 +216,7 @@ class SearchView(JobsPage):
             if selected > MAX_COUNTED
             else grouped(selected),
             "list_url": f"{self.model_admin.url_of('session_changelist')}?{selection.filters}",
+            "words": visible(form["words"].value() or ""),
             "form": fields_of(form, focus="words" if page is None else None),
             "errors": form.errors,
             "problems": [*form.non_field_errors(), *filter(None, [problem])],

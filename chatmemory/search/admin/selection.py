@@ -32,7 +32,7 @@ class Selection:
     is_selective: bool
     """Whether a person or a filter is chosen."""
     texts: list[str]
-    """The chosen filters for operators."""
+    """The chosen filters for operators, without the person."""
     codes: str
     """The chosen filters for the audit. Only codes and days have values: others may have words."""
     person: Person | None
@@ -50,13 +50,14 @@ def select(model_admin: ReadOnlyAdmin, request: HttpRequest) -> Selection:
         found = None
     owner = next((one.text for one in _chosen(changelist) if isinstance(one, OwnerFilter)), "")
     scope = _scope_of(owner)
+    person = visible_person(model_admin, request, scope) if scope else None
     return Selection(
         sessions=found,
         filters=request.GET.urlencode(),
         is_selective=changelist.is_selective,
-        texts=[*_texts(changelist)],
+        texts=[*_texts(changelist, person)],
         codes=", ".join(_codes(changelist)),
-        person=visible_person(model_admin, request, scope) if scope else None,
+        person=person,
     )
 
 
@@ -66,11 +67,13 @@ def _chosen(changelist: Any) -> list[Any]:
     return [one for one in specs if any(map(changelist.params.get, one.expected_parameters()))]
 
 
-def _texts(changelist: Any) -> Iterator[str]:
+def _texts(changelist: Any, person: Person | None) -> Iterator[str]:
     if changelist.query:
         yield f"{_('Search')}: {visible(changelist.query)}"
+    of_person = f"{OwnerFilter.title}: "
     for text, _url in changelist.chips():
-        yield text
+        if person is None or not text.startswith(of_person):
+            yield text
 
 
 def _codes(changelist: Any) -> Iterator[str]:
