@@ -429,7 +429,7 @@ def test_the_page_is_translated(talk, ann):
     with translation.override("de"):
         client.cookies["django_language"] = "de"
         text = shown(search(client, of(ann), words="kettle"))
-    for part in ("Wörter", "Begründung", "3 Nachrichten gefunden", "1 Gespräch durchsucht"):
+    for part in ("Wörter", "Grund", "3 Nachrichten gefunden", "1 Gespräch durchsucht"):
         assert part in text
     assert notices(client.get(f"{PAGE}?{of(ann)}")) == []
 
