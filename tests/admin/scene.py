@@ -180,9 +180,7 @@ PAGES: dict[str, tuple[Page, ...]] = {
         Page(name="people", path="session/people/?q=eva", offers=("Find",)),
         Page(name="people erased", path="session/people/?q=gone-1", offers=("Find",)),
     ),
-    "session/person/": (
-        Page(name="person", path="session/person/?scope={scope}", offers=PERSON),
-    ),
+    "session/person/": (Page(name="person", path="session/person/?scope={scope}", offers=PERSON),),
     "session/person/export/": (
         Page(
             name="person export",
