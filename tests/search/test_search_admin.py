@@ -13,6 +13,7 @@ from django.core import signing
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import translation
+from django.views.debug import SafeExceptionReporterFilter
 
 from chatmemory import services
 from chatmemory.models import AuditEntry, Reading
@@ -208,6 +209,13 @@ def test_the_words_are_in_no_row_address_log_or_cookie(talk, ann, caplog, settin
     assert PAGE in str(answer.request)
 
 
+def test_an_error_report_has_no_words(talk, ann):
+    request = search(operator(*RIGHTS), of(ann), words="zanzibar").wsgi_request
+    reported = SafeExceptionReporterFilter().get_post_parameters(request)
+    assert "zanzibar" not in str(reported)
+    assert reported["reason"] == "a complaint"
+
+
 def token_of(answer, user, client):
     """Return a token for the rest of a search, as the page would have it."""
     pk = int(client.session["_auth_user_id"])
@@ -380,6 +388,13 @@ def test_a_scoped_admin_finds_only_its_conversations(talk, other, scoped):
     assert {name for name, _seq in found(answer)} == {"Kettle"}
     assert "1 conversation searched" in shown(answer)
     assert found(search(operator(*RIGHTS, name="b"), f"owner_is={other.scope}")) == []
+
+
+def test_a_username_discloses_nothing_of_a_person_out_of_reach(talk, other, scoped):
+    client = operator(*RIGHTS)
+    assert f"ann {talk.scope}" in shown(client.get(f"{PAGE}?owner_is=ann"))
+    pages = [shown(client.get(f"{PAGE}?owner_is={name}")) for name in ("bob", "bib")]
+    assert pages[0] == pages[1].replace("bib", "bob")
 
 
 def test_a_host_that_decides_for_each_conversation_is_asked(talk, other, scoped, monkeypatch):

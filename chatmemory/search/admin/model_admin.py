@@ -7,7 +7,9 @@ from typing import Any
 from django.contrib import admin
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
+from django.utils.decorators import method_decorator
 from django.utils.translation import gettext_lazy as _
+from django.views.decorators.debug import sensitive_post_parameters
 
 from chatmemory.admin.readonly import ReadOnlyAdmin
 from chatmemory.admin.sections import Section, register_section
@@ -57,6 +59,7 @@ class SearchAdmin(ReadOnlyAdmin):
         wrapped = self.admin_site.admin_view(self.changelist_view)
         return [path("", wrapped, name="chatmemory_search_searchblock_changelist")]
 
+    @method_decorator(sensitive_post_parameters("words", "token"))
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         sessions = self.session_admin()
         if sessions is None:

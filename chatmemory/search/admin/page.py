@@ -10,10 +10,8 @@ from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.utils.decorators import method_decorator
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
-from django.views.decorators.debug import sensitive_post_parameters
 
 from chatmemory.access.actors import check_own_name
 from chatmemory.access.visits import person_of, visit_of_request
@@ -65,10 +63,6 @@ class SearchView(JobsPage):
 
     The address has the filters of the list, as that of the list does.
     """
-
-    @method_decorator(sensitive_post_parameters("words", "token"))
-    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        return super().dispatch(request, *args, **kwargs)
 
     @cached_property
     def selection(self) -> Selection:

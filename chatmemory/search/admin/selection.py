@@ -49,8 +49,7 @@ def select(model_admin: ReadOnlyAdmin, request: HttpRequest) -> Selection:
     except DecidesBySession:
         found = None
     owner = next((one.text for one in _chosen(changelist) if isinstance(one, OwnerFilter)), "")
-    scope = _scope_of(owner)
-    person = visible_person(model_admin, request, scope) if scope else None
+    person = _person_of(model_admin, request, owner)
     return Selection(
         sessions=found,
         filters=request.GET.urlencode(),
@@ -91,10 +90,17 @@ def _is_code(spec: Any) -> bool:
     return isinstance(spec, ChoiceFilter) and spec.value() in spec.conditions
 
 
-def _scope_of(owner: str) -> str:
-    """Return the scope that the filter by owner means; empty if it has no meaning."""
-    if not owner or is_person(owner):
-        return owner
+def _person_of(model_admin: ReadOnlyAdmin, request: HttpRequest, owner: str) -> Person | None:
+    """Return the person that the filter by owner means, if the operator may know or named it."""
+    scope = owner if is_person(owner) else _scope_of_username(owner)
+    if not scope:
+        return None
+    found = visible_person(model_admin, request, scope)
+    # Otherwise a username that belongs to no visible person would disclose its primary key.
+    return found if found.label != scope or owner == scope else None
+
+
+def _scope_of_username(name: str) -> str:
     users = get_user_model()
-    found = users._default_manager.filter(**{users.USERNAME_FIELD: owner}).first()
+    found = users._default_manager.filter(**{users.USERNAME_FIELD: name}).first() if name else None
     return "" if found is None else user_scope(found)
