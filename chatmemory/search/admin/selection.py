@@ -24,7 +24,7 @@ from chatmemory.models import SessionQuerySet
 class Selection:
     """The conversations that an operator searches."""
 
-    sessions: SessionQuerySet | None
+    sessions: Any
     """Those that are neither purged nor expired, and that the operator may read; None if the site
     decides about each of too many."""
     filters: str
