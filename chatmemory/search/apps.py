@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class SearchConfig(AppConfig):
-    """Registers what the core calls, and follows the signals of new messages."""
+    """Registers what the core calls and records, and follows the signals of new messages."""
 
     name = "chatmemory.search"
     label = "chatmemory_search"
@@ -19,9 +19,12 @@ class SearchConfig(AppConfig):
         from chatmemory import signals
         from chatmemory.conf import register_settings
         from chatmemory.live.sweep import register_sweep
+        from chatmemory.management.roles import extend_role
         from chatmemory.search import checks, health, pending  # noqa: F401  # registers the checks
+        from chatmemory.search.audit import Action
         from chatmemory.search.conf import SearchSettings
         from chatmemory.search.indexing import Task
+        from chatmemory.services.audit.actions import register_audit_action
         from chatmemory.services.health.facts import register_fact
         from chatmemory.services.maintenance.tasks import register_task
 
@@ -31,5 +34,7 @@ class SearchConfig(AppConfig):
             self.label, label=_("Chats without a complete search index"), read=health.read_lag
         )
         register_sweep(pending.sweep_search)
+        register_audit_action(Action.SEARCH)
+        extend_role("Chat lead", "chatmemory_search.search_content")
         signals.messages_appended.connect(pending.note_appended, dispatch_uid=self.label)
         signals.action_recorded.connect(pending.note_action, dispatch_uid=self.label)

@@ -54,6 +54,9 @@ LONG = "n" * 200
 FIGURES = "chatmemory_statistics/dailyturns"
 """The path of the page of statistics in the admin."""
 
+SEARCH = "chatmemory_search/searchblock"
+"""The path of the search in messages in the admin."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
@@ -79,7 +82,7 @@ class Scene:
         """Return the URL of a page, for a path with names of rows in braces."""
         pks = {name: getattr(self, name).pk for name in ROWS}
         scope = services.user_scope(self.ann)
-        app = "" if path.startswith(FIGURES) else "chatmemory/"
+        app = "" if path.startswith((FIGURES, SEARCH)) else "chatmemory/"
         return f"/admin/{app}{path.format(scope=scope, **pks)}"
 
 
@@ -128,6 +131,7 @@ def _action_pages() -> Iterator[Page]:
         yield Page(name=f"action {name} one", path=path, offers=offers, is_audited=is_audited)
 
 
+PERSON = ("Search in messages…", "Export…", "Erase…")
 SESSION = "session/<path:object_id>/change/"
 PAGES: dict[str, tuple[Page, ...]] = {
     "session/": (
@@ -135,7 +139,7 @@ PAGES: dict[str, tuple[Page, ...]] = {
         Page(
             name="list of none",
             path="session/?q=nothing",
-            offers=("People", "Show all"),
+            offers=("People", "Show all", "Search in messages…"),
             is_audited=False,
         ),
     ),
@@ -176,9 +180,7 @@ PAGES: dict[str, tuple[Page, ...]] = {
         Page(name="people", path="session/people/?q=eva", offers=("Find",)),
         Page(name="people erased", path="session/people/?q=gone-1", offers=("Find",)),
     ),
-    "session/person/": (
-        Page(name="person", path="session/person/?scope={scope}", offers=("Export…", "Erase…")),
-    ),
+    "session/person/": (Page(name="person", path="session/person/?scope={scope}", offers=PERSON),),
     "session/person/export/": (
         Page(
             name="person export",
@@ -244,6 +246,14 @@ PAGES: dict[str, tuple[Page, ...]] = {
         Page(name="log of an entry", path="auditentry/{entry}/history/", is_audited=False),
     ),
     f"{FIGURES}/": (Page(name="statistics", path=f"{FIGURES}/?days=7", offers=("Show",)),),
+    f"{SEARCH}/": (
+        Page(
+            name="search in messages",
+            path=f"{SEARCH}/?owner_is={{scope}}&state=held",
+            offers=("Search", "Cancel"),
+        ),
+        Page(name="search in nothing", path=f"{SEARCH}/", offers=("People",)),
+    ),
     "maintenance/": (Page(name="health", path="maintenance/"),),
 }
 """Examples of each page, by its model and route."""
