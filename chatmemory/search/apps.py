@@ -18,10 +18,12 @@ class SearchConfig(AppConfig):
         # These import models, which Django loads before it calls this.
         from chatmemory import signals
         from chatmemory.conf import register_settings
+        from chatmemory.derived import before_question
         from chatmemory.live.sweep import register_sweep
         from chatmemory.search import checks, health, pending  # noqa: F401  # registers the checks
         from chatmemory.search.conf import SearchSettings
         from chatmemory.search.indexing import Task
+        from chatmemory.search.recall import recall
         from chatmemory.services.health.facts import register_fact
         from chatmemory.services.maintenance.tasks import register_task
 
@@ -30,6 +32,7 @@ class SearchConfig(AppConfig):
         register_fact(
             self.label, label=_("Chats without a complete search index"), read=health.read_lag
         )
+        before_question(recall)
         register_sweep(pending.sweep_search)
         signals.messages_appended.connect(pending.note_appended, dispatch_uid=self.label)
         signals.action_recorded.connect(pending.note_action, dispatch_uid=self.label)

@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,7 +23,7 @@ from chatmemory.access.addresses import MAX_SEQ, Address, check_length
 from chatmemory.codec import check_value
 from chatmemory.database.retries import durably, has_async_version, retried
 from chatmemory.errors import BadInput, NotFound, RateLimited
-from chatmemory.models import Message, SessionQuerySet, is_current
+from chatmemory.models import Message, MessageQuerySet, SessionQuerySet, is_current
 from chatmemory.search.analysis import MAX_CHARS, Analyzer, Mode, Query
 from chatmemory.search.blocks import CorruptBlock
 from chatmemory.search.conf import settings
@@ -198,7 +198,11 @@ class Search:
     """Whether messages of users count more, for models. People search all roles equally."""
     needs_match: bool = True
     """Whether a hit has a word of the query; otherwise its neighbors suffice."""
+    min_relevance: float = 0.0
+    """Nothing is found if the best message is below this share, such as MIN_RELEVANCE."""
     start: Position | None = None
+    highest: Mapping[int, int] | None = None
+    """The highest seq that is searched, of some sessions, by their primary key."""
     deadline: float
 
     def page(self, *, limit: int, skip: int = 0) -> SearchPage:
@@ -226,6 +230,21 @@ class Search:
         cursor = _write_cursor(corpus.start, done) if is_more else _write_cursor(corpus.rest, 0)
         return SearchPage(hits=hits, partial=corpus.rest is not None, cursor=cursor)
 
+    def best(self, limit: int) -> list[Scored]:
+        """Return the best `limit` messages, which `rows` reads again. Raises MemoryUnavailable."""
+        return self._rank(limit)[1]
+
+    def rows(self, candidates: Sequence[Scored]) -> MessageQuerySet:
+        """Select those of the messages that may be hits."""
+        seqs: dict[int, list[int]] = defaultdict(list)
+        for candidate in candidates:
+            seqs[candidate.session].append(candidate.seq)
+        wanted = Q()
+        for session_pk, some in seqs.items():
+            wanted |= Q(session=session_pk, seq__in=some)
+        # With the sessions again: one may have been removed since its blocks were read.
+        return Message.objects.filter(wanted, self.filters.conditions(), session__in=self.sessions)
+
     def _has_time(self, has_begun: bool) -> bool:
         # The first candidates are always read, so that each call gets further.
         return not has_begun or time.monotonic() <= self.deadline
@@ -238,6 +257,7 @@ class Search:
             analyzer(),
             deadline=self.deadline,
             start=self.start,
+            highest=self.highest,
             has_words=bool(self.query.prefix),
             superseded=self.filters.superseded,
         )
@@ -254,24 +274,23 @@ class Search:
         if self.order == "newest":
             return [Scored(*found, 0.0, Why()) for found in matching(parts, query)[:limit]]
         if query.mode != "phrase":
-            return score(parts, query, is_by_role=self.is_by_role, limit=limit)
+            return score(
+                parts,
+                query,
+                is_by_role=self.is_by_role,
+                limit=limit,
+                min_relevance=self.min_relevance,
+            )
         with_all = set(matching(parts, query))
         ranked = score(parts, query, is_by_role=self.is_by_role)
         return [row for row in ranked if (row.session, row.seq) in with_all][:limit]
 
     def _read(self, candidates: Sequence[Scored]) -> dict[tuple[int, int], tuple[Any, ...]]:
         """Read those of the messages that may be hits, by session and seq."""
-        seqs: dict[int, list[int]] = defaultdict(list)
-        for candidate in candidates:
-            seqs[candidate.session].append(candidate.seq)
-        wanted = Q()
-        for session_pk, some in seqs.items():
-            wanted |= Q(session=session_pk, seq__in=some)
-        # With the sessions again: one may have been removed since its blocks were read.
-        rows = Message.objects.filter(wanted, self.filters.conditions(), session__in=self.sessions)
         start = Substr("text", 1, MAX_CHARS, output_field=TextField())
         columns = ("session_id", "seq", "session__key", "session__scope", "role", "created_at")
-        return {tuple(row[:2]): row[2:] for row in rows.values_list(*columns, start)}
+        found = self.rows(candidates).values_list(*columns, start)
+        return {tuple(row[:2]): row[2:] for row in found}
 
     def _hit(self, candidate: Scored, row: tuple[Any, ...]) -> Hit | None:
         """Return a hit, if the message has what was searched."""
