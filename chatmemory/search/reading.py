@@ -181,7 +181,7 @@ def _name_in(role: str, body: str | None) -> str | None:
 
 
 def _read_spans(
-    sessions: SessionQuerySet, start: Position | None, highest: Mapping[int, int] | None
+    sessions: SessionQuerySet, start: Position | None, highest: Mapping[int, int]
 ) -> tuple[dict[int, _Span], Position | None]:
     """Read which messages the sessions have; return what is to be read, and the first of the rest.
 

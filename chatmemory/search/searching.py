@@ -88,6 +88,7 @@ def search_messages(
     superseded: bool = False,
     order: Order = "rank",
     mode: Mode = "words",
+    is_by_role: bool = False,
     limit: int = 20,
     cursor: str | None = None,
 ) -> SearchPage:
@@ -100,6 +101,7 @@ def search_messages(
     has rules for it; of `prefix` one of the words, or a word that begins with the last one; of
     `phrase` all of them next to each other in this order. Upper and lower case are equal.
     `order`: by `rank`, the best first, or the `newest` first, then only messages with every word.
+    `is_by_role`: messages of users count more, which suits questions of models.
     `before` (exclusive) and `after` (inclusive) are aware times of storage. `role` is `user`,
     `assistant` or `tool`.
 
@@ -132,6 +134,7 @@ def search_messages(
             query=parsed,
             filters=filters,
             order=order,
+            is_by_role=is_by_role,
             start=start,
             deadline=time.monotonic() + MAX_SECONDS,
         )

@@ -180,7 +180,7 @@ def test_other_chats_of_the_person_are_recalled_by_the_reach(person, recall_on):
     added = ask(person, question, client_id="c2")[-2]
     places = [added.index(text) for text in ("K47", "M99", "is red")]
     assert places == sorted(places)
-    assert added.count(", in another chat:\n") == 2
+    assert added.count("\n\nIn another chat, user, ") == 2
 
 
 @pytest.mark.parametrize("reach", ["session", "scope"])
