@@ -149,6 +149,10 @@ TESTED = {
         "howto_operations/test_databases.py": ['"VALID_LOGINS"'],
     },
     "docs/howto/scaling-out.md": {"howto_operations/test_databases.py": ["pool_mode"]},
+    "docs/howto/search.md": {
+        "search/test_tools.py": ["memory_tools("],
+        "search/test_mcp.py": ["memory_server"],
+    },
     "docs/howto/several-bots.md": {"responders/test_responders.py": ["bot_for"]},
     "docs/howto/search.md": {
         "howto/test_search_howto.py": [

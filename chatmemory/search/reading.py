@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -106,18 +106,19 @@ def read_corpus(
     *,
     deadline: float,
     start: Position | None = None,
+    highest: Mapping[int, int] | None = None,
     has_words: bool = False,
     superseded: bool = False,
     is_checked: bool = False,
 ) -> Corpus:
     """Read as many messages as one search ranks, from `start` on.
 
-    After `deadline`, by the monotonic clock, no more messages are analyzed; some always are.
-    `has_words`: also the words of the blocks, which a prefix needs. `superseded`: also superseded
-    messages. `is_checked`: ignore all blocks with damaged bytes, not only those whose damage is
-    found without reading all of them.
+    `highest`: the highest seq that is read, of some sessions. After `deadline`, by the monotonic
+    clock, no more messages are analyzed; some always are. `has_words`: also the words of the
+    blocks, which a prefix needs. `superseded`: also superseded messages. `is_checked`: ignore all
+    blocks with damaged bytes, not only those whose damage is found without reading all of them.
     """
-    spans, rest = _read_spans(sessions, start)
+    spans, rest = _read_spans(sessions, start, highest or {})
     if not superseded:
         _add_superseded(spans)
     parts: dict[Position, Part] = {}
@@ -184,7 +185,7 @@ def _name_in(role: str, body: str | None) -> str | None:
 
 
 def _read_spans(
-    sessions: SessionQuerySet, start: Position | None
+    sessions: SessionQuerySet, start: Position | None, highest: Mapping[int, int]
 ) -> tuple[dict[int, _Span], Position | None]:
     """Read which messages the sessions have; return what is to be read, and the first of the rest.
 
@@ -196,7 +197,9 @@ def _read_spans(
     spans: dict[int, _Span] = {}
     left = MAX_ROWS
     for index, (pk, first, last, superseded_to) in enumerate(found[: MAX_SESSIONS + 1]):
-        high = min(last, start.seq) if start is not None and pk == start.session_pk else last
+        high = min(last, highest.get(pk, last))
+        if start is not None and pk == start.session_pk:
+            high = min(high, start.seq)
         if index == MAX_SESSIONS or left <= 0:
             return spans, Position(pk, high)
         if high < first:
