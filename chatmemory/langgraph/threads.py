@@ -1,0 +1,252 @@
+"""Find, create, lock and delete threads; the fence of a run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypedDict
+
+from django.db.models import F
+
+from chatmemory.access.actors import Actor
+from chatmemory.access.addresses import check_length
+from chatmemory.codec import check_value
+from chatmemory.database.after_commit import call_host_after_commit
+from chatmemory.database.locks import lock_pk, locked_transaction
+from chatmemory.database.retries import retried
+from chatmemory.derived import Seen, store
+from chatmemory.errors import Conflict, Held, HistoryCleared, NotFound
+from chatmemory.langgraph.actions import ThreadAction
+from chatmemory.langgraph.models import MAX_THREAD_ID_CHARS, Checkpoint, Thread, key_of
+from chatmemory.models import DatabaseToday, Session
+from chatmemory.models.derived import DerivedQuerySet, all_rows
+from chatmemory.models.sessions import random_epoch
+from chatmemory.services.audit.entries import record, record_person
+
+# Note [Fence of a run]
+#
+# LangGraph reads a thread once, at the start of a run, and then stores checkpoints from memory.
+# Meanwhile another run may store its own, or the thread may be deleted. Without a fence the newer
+# checkpoint hides the other run's, and a deleted thread returns with all that it contained.
+#
+# So the first read of a run takes a fence: the primary key and the epoch of the thread, and the
+# state of its session. Each write of the run locks the row of the thread and compares them. A
+# checkpoint must also continue the newest one of its namespace, unless the run began at a
+# checkpoint that it named. A thread that did not exist gets its epoch from the fence, when the run
+# stores something for the first time; so the run recognizes it, and no other run does.
+#
+# The fence travels in the config, which LangGraph hands to every write and to subgraphs. The config
+# of `get_tuple` is a copy that belongs to the run if it has the run's `Runtime`; only such a copy
+# is changed. Otherwise the fence is in the config that `get_tuple` and `put` return.
+
+FENCE: Final = "chatmemory_fence"
+"""The key of the fence in a config that is returned to the caller."""
+
+RUN_FENCE: Final = "__chatmemory_fence"
+"""The key of the fence in the config of a run. LangGraph copies no such key to the metadata."""
+
+RUNTIME: Final = "__pregel_runtime"
+"""The key by which LangGraph's own copy of a config is recognized."""
+
+GONE = "The thread was deleted, or messages of it were removed, after this run started."
+OVERTAKEN = "Another run has changed the thread since this run started. Run the graph again."
+CHANGED = "A message of the conversation was changed during this run. Run the graph again."
+
+# A run writes on several threads. Only the first one may create the thread: if it was created and
+# deleted since, the others must not create it again.
+_creating = tuple(threading.Lock() for _ in range(64))
+
+
+class Fence(TypedDict):
+    """What a run has seen of its thread. It contains nothing that JSON cannot."""
+
+    key: str
+    thread: int | None
+    """The primary key; None until the run has created the thread."""
+    epoch: int
+    session: tuple[int, int, int] | None
+    """The fields of `Seen`, for a thread of a session."""
+    fork: bool
+    """Whether the run began at a checkpoint that it named, so that it may leave the newest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The session or the person to whom threads belong."""
+
+    scope: str = ""
+    session_pk: int | None = None
+    seq: int | None = None
+    """The only message that a thread is made from; None for all, also later ones."""
+
+    def key_of(self, thread_id: str) -> str:
+        """Return the key of a thread. Raises BadInput for an id that cannot be stored."""
+        check_length("thread_id", thread_id, 1, MAX_THREAD_ID_CHARS)
+        check_value(thread_id, "thread_id")
+        return key_of(self.scope if self.session_pk is None else self.session_pk, thread_id)
+
+    def threads(self) -> DerivedQuerySet:
+        """Select the threads that a graph may read."""
+        if self.session_pk is None:
+            return all_rows(Thread).filter(scope=self.scope)
+        return all_rows(Thread).filter(session=self.session_pk).current()
+
+
+@retried(is_repeatable=True)
+def begin(owner: Owner, thread_id: str, *, fork: bool) -> Fence:
+    """Return the fence of a run that begins now. Raises NotFound if the session is gone."""
+    key = owner.key_of(thread_id)
+    # Before the thread: what is removed in between then makes the fence too old, never too new.
+    seen = None if owner.session_pk is None else _see(owner.session_pk)
+    found = owner.threads().filter(key=key).values_list("pk", "epoch").first()
+    pk, epoch = found or (None, random_epoch())
+    return Fence(key=key, thread=pk, epoch=epoch, session=seen, fork=fork)
+
+
+def fence_of(configurable: Mapping[str, Any], key: str) -> Fence | None:
+    """Return the fence in a config, unless it is of another thread."""
+    for name in (RUN_FENCE, FENCE):
+        fence: Fence | None = configurable.get(name)
+        if fence is not None and fence["key"] == key:
+            return fence
+    return None
+
+
+def create_missing(owner: Owner, thread_id: str, fence: Fence) -> int:
+    """Create the thread unless it exists; return its primary key.
+
+    Raises Conflict if another run created it, or if a message was changed since the run began.
+    """
+    with _creating[fence["epoch"] % len(_creating)]:
+        if fence["thread"] is None:
+            create = _create_for_person if owner.session_pk is None else _create_for_session
+            fence["thread"] = create(owner, thread_id, fence)
+        return fence["thread"]
+
+
+@retried(is_repeatable=True)
+def _create_for_person(owner: Owner, thread_id: str, fence: Fence) -> int:
+    values = {
+        "scope": owner.scope,
+        "thread_id": thread_id,
+        "epoch": fence["epoch"],
+        "low": 1,
+        "last_active_day": DatabaseToday(),
+    }
+    with locked_transaction():
+        thread, _ = Thread.objects.get_or_create(key=fence["key"], defaults=values)
+    return _check_created(thread.pk, thread.epoch, fence)
+
+
+@retried(is_repeatable=True)
+def _create_for_session(owner: Owner, thread_id: str, fence: Fence) -> int:
+    assert fence["session"] is not None
+    of_key = all_rows(Thread).filter(key=fence["key"])
+    with locked_transaction():
+        try:
+            session = lock_pk(fence["session"][0])
+        except NotFound:
+            raise HistoryCleared(GONE) from None
+        if found := of_key.current().values_list("pk", "epoch").first():
+            return _check_created(*found, fence)
+        # A hidden one. A restore would show it, but this run takes its place.
+        if Thread.bury(of_key):
+            call_host_after_commit(Thread.clean_up)
+        thread = Thread(
+            low=session.first_seq if owner.seq is None else owner.seq,
+            high=owner.seq,
+            key=fence["key"],
+            thread_id=thread_id,
+            epoch=fence["epoch"],
+            last_active_day=DatabaseToday(),
+        )
+        if not store(Seen(*fence["session"]), [thread]):
+            raise Conflict(CHANGED)
+    return int(of_key.values_list("pk", flat=True).get())
+
+
+def _check_created(pk: int, epoch: int, fence: Fence) -> int:
+    if epoch != fence["epoch"]:
+        raise Conflict(OVERTAKEN)
+    return pk
+
+
+def lock(owner: Owner, thread_pk: int, fence: Fence) -> None:
+    """Lock a thread, and note that it is in use. Needs a transaction.
+
+    Raises HistoryCleared if it is not the thread that the run has read, or is hidden.
+    """
+    rows = all_rows(Thread).filter(pk=thread_pk, epoch=fence["epoch"])
+    # By an update, since SQLite has no other lock; all others lock the row by it too.
+    if not rows.update(last_active_day=DatabaseToday()):
+        raise HistoryCleared(GONE)
+    if owner.session_pk is None:
+        return
+    assert fence["session"] is not None
+    _, epoch, _ = fence["session"]
+    if not owner.threads().filter(pk=thread_pk, session__epoch=epoch).exists():
+        raise HistoryCleared(GONE)
+
+
+def lock_unfenced(thread_pk: int) -> bool:
+    """Lock a thread as it is now; return whether it exists. Needs a transaction."""
+    return bool(all_rows(Thread).filter(pk=thread_pk).update(epoch=F("epoch")))
+
+
+@retried(is_repeatable=True)
+def delete_thread(owner: Owner, thread_id: str, by: Actor, reason: str) -> None:
+    """Hide a thread permanently, and record it; `clean_up` deletes its rows.
+
+    No run that has begun can write to it any more. Does nothing without a thread. Raises Held.
+    """
+    of_key = all_rows(Thread).filter(key=owner.key_of(thread_id))
+    with locked_transaction():
+        session = lock_session(owner)
+        pks = list(of_key.values_list("pk", flat=True))
+        if not pks:
+            return
+        if session is not None and session.held_at is not None:
+            raise Held
+        checkpoints = Checkpoint.objects.filter(thread__in=pks).count()
+        Thread.bury(of_key)
+        note(owner, session, ThreadAction.DELETE, by, reason, checkpoints=checkpoints)
+        call_host_after_commit(Thread.clean_up)
+
+
+def note(
+    owner: Owner,
+    session: Session | None,
+    action: ThreadAction,
+    by: Actor,
+    reason: str,
+    **counts: int,
+) -> None:
+    """Record an action in the audit, at the session or the person."""
+    if session is not None:
+        record(session, action, by, reason, **counts)
+    elif owner.session_pk is None:
+        record_person(owner.scope, action, by, reason, **counts)
+
+
+def is_held(owner: Owner) -> bool:
+    """Whether the threads belong to a session on hold."""
+    held = Session.objects.filter(pk=owner.session_pk, held_at__isnull=False)
+    return owner.session_pk is not None and held.exists()
+
+
+def lock_session(owner: Owner) -> Session | None:
+    """Lock the session of the threads, if they have one that is stored."""
+    if owner.session_pk is None:
+        return None
+    try:
+        return lock_pk(owner.session_pk)
+    except NotFound:
+        return None
+
+
+def _see(session_pk: int) -> tuple[int, int, int]:
+    found = Session.objects.active().filter(pk=session_pk)
+    for pk, epoch, rows_revision in found.values_list("pk", "epoch", "rows_revision"):
+        return (pk, epoch, rows_revision)
+    raise NotFound
