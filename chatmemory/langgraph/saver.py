@@ -36,7 +36,7 @@ SCOPE = "scope"
 """The key of the scope in the `configurable` of a config."""
 
 OWN_KEYS = frozenset({SCOPE, FENCE, RUN_FENCE})
-"""What the metadata of a checkpoint does not contain: an adoption could not move the scope there."""
+"""What the metadata of a checkpoint does not contain; an adoption could not move a scope there."""
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def _closing_new_connection() -> Iterator[None]:
     try:
         yield
     finally:
-        if is_new:
+        if is_new and write_connection().connection is not None:
             release_connections()
 
 

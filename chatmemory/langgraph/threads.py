@@ -141,11 +141,11 @@ def _create_for_person(owner: Owner, thread_id: str, fence: Fence) -> int:
 
 @retried(is_repeatable=True)
 def _create_for_session(owner: Owner, thread_id: str, fence: Fence) -> int:
-    assert fence["session"] is not None
+    seen = _seen_of(fence)
     of_key = all_rows(Thread).filter(key=fence["key"])
     with locked_transaction():
         try:
-            session = lock_pk(fence["session"][0])
+            session = lock_pk(seen.session_pk)
         except NotFound:
             raise HistoryCleared(GONE) from None
         if found := of_key.current().values_list("pk", "epoch").first():
@@ -161,7 +161,7 @@ def _create_for_session(owner: Owner, thread_id: str, fence: Fence) -> int:
             epoch=fence["epoch"],
             last_active_day=DatabaseToday(),
         )
-        if not store(Seen(*fence["session"]), [thread]):
+        if not store(seen, [thread]):
             raise Conflict(CHANGED)
     return int(of_key.values_list("pk", flat=True).get())
 
@@ -183,8 +183,7 @@ def lock(owner: Owner, thread_pk: int, fence: Fence) -> None:
         raise HistoryCleared(GONE)
     if owner.session_pk is None:
         return
-    assert fence["session"] is not None
-    _, epoch, _ = fence["session"]
+    epoch = _seen_of(fence).epoch
     if not owner.threads().filter(pk=thread_pk, session__epoch=epoch).exists():
         raise HistoryCleared(GONE)
 
@@ -243,6 +242,12 @@ def lock_session(owner: Owner) -> Session | None:
         return lock_pk(owner.session_pk)
     except NotFound:
         return None
+
+
+def _seen_of(fence: Fence) -> Seen:
+    if fence["session"] is None:
+        raise TypeError("this is the fence of a thread without a session")
+    return Seen(*fence["session"])
 
 
 def _see(session_pk: int) -> tuple[int, int, int]:
