@@ -27,6 +27,9 @@ if not apps.is_installed("chatmemory.langgraph"):
 CHUNK = 1_000
 """Rows of a thread that `clean_up` deletes in one transaction."""
 
+TRACE_DAYS = 3
+"""How long an empty thread stays in place of a deleted one; no run takes that long."""
+
 MAX_THREAD_ID_CHARS = 255
 MAX_ID_CHARS = 100
 
@@ -38,6 +41,8 @@ MAX_ID_CHARS = 100
 # - A thread of a person has a scope, and no session. An adoption moves it.
 # - A thread with neither is a tombstone: no reader finds it, and no run continues it, since its
 #   epoch is another one. `clean_up` deletes its rows in chunks.
+# After a deletion an empty thread takes the place, for some days: runs that began before it find
+# another epoch, and store nothing.
 # `key` identifies a thread in both cases. It is null in tombstones, so that the id is free
 # immediately.
 
@@ -50,6 +55,8 @@ class Thread(DerivedFileRow, DerivedPersonRow):
     epoch = models.BigIntegerField(default=random_epoch)
     """Differs between threads that follow one another under one id; see Note [Fence of a run]."""
     last_active_day = models.DateField(_("last active"), null=True, db_index=True)
+    deleted_day = models.DateField(null=True, db_index=True)
+    """When the thread before this one was deleted, until a run uses the id again."""
 
     class Meta(DerivedFileRow.Meta):
         abstract = False
@@ -72,6 +79,8 @@ class Thread(DerivedFileRow, DerivedPersonRow):
     @classmethod
     def clean_up(cls) -> None:
         """Delete the rows of tombstones, and of people's threads that are idle for too long."""
+        past = DatabaseNow() - timedelta(days=TRACE_DAYS)
+        cls.bury(all_rows(cls).filter(deleted_day__lt=past))
         if settings.SESSION_TTL is not None:
             # A day more, since the last day has no time.
             idle = DatabaseNow() - timedelta(seconds=settings.SESSION_TTL, days=1)

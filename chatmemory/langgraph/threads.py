@@ -13,10 +13,11 @@ from chatmemory.access.actors import Actor
 from chatmemory.access.addresses import check_length
 from chatmemory.codec import check_value
 from chatmemory.database.after_commit import call_host_after_commit
+from chatmemory.database.faults import ignored_duplicate
 from chatmemory.database.locks import lock_pk, locked_transaction
 from chatmemory.database.retries import retried
 from chatmemory.derived import Seen, store
-from chatmemory.errors import Conflict, Held, HistoryCleared, NotFound
+from chatmemory.errors import BadInput, Conflict, Held, HistoryCleared, NotFound
 from chatmemory.langgraph.actions import ThreadAction
 from chatmemory.langgraph.models import MAX_THREAD_ID_CHARS, Checkpoint, Thread, key_of
 from chatmemory.models import DatabaseToday, Session
@@ -51,6 +52,7 @@ RUNTIME: Final = "__pregel_runtime"
 
 GONE = "The thread was deleted, or messages of it were removed, after this run started."
 OVERTAKEN = "Another run has changed the thread since this run started. Run the graph again."
+NO_MESSAGE = "The conversation has no message. Append one before the graph runs."
 CHANGED = "A message of the conversation was changed during this run. Run the graph again."
 
 # A run writes on several threads. Only the first one may create the thread: if it was created and
@@ -127,16 +129,15 @@ def create_missing(owner: Owner, thread_id: str, fence: Fence) -> int:
 
 @retried(is_repeatable=True)
 def _create_for_person(owner: Owner, thread_id: str, fence: Fence) -> int:
-    values = {
-        "scope": owner.scope,
-        "thread_id": thread_id,
-        "epoch": fence["epoch"],
-        "low": 1,
-        "last_active_day": DatabaseToday(),
-    }
-    with locked_transaction():
-        thread, _ = Thread.objects.get_or_create(key=fence["key"], defaults=values)
-    return _check_created(thread.pk, thread.epoch, fence)
+    of_key = all_rows(Thread).filter(key=fence["key"]).values_list("pk", "epoch")
+    thread = _new_thread(owner, None, thread_id, fence["key"], fence["epoch"])
+    if thread is not None and not of_key.exists():
+        with ignored_duplicate(), locked_transaction():
+            thread.save(force_insert=True)
+    found = of_key.first()
+    if found is None:
+        raise HistoryCleared(GONE)
+    return _check_created(*found, fence)
 
 
 @retried(is_repeatable=True)
@@ -153,23 +154,21 @@ def _create_for_session(owner: Owner, thread_id: str, fence: Fence) -> int:
         # A hidden one. A restore would show it, but this run takes its place.
         if Thread.bury(of_key):
             call_host_after_commit(Thread.clean_up)
-        thread = Thread(
-            low=session.first_seq if owner.seq is None else owner.seq,
-            high=owner.seq,
-            key=fence["key"],
-            thread_id=thread_id,
-            epoch=fence["epoch"],
-            last_active_day=DatabaseToday(),
-        )
+        thread = _new_thread(owner, session, thread_id, fence["key"], fence["epoch"])
+        if thread is None:
+            raise BadInput(NO_MESSAGE, code="empty", field="session")
         if not store(seen, [thread]):
             raise Conflict(CHANGED)
     return int(of_key.values_list("pk", flat=True).get())
 
 
 def _check_created(pk: int, epoch: int, fence: Fence) -> int:
-    if epoch != fence["epoch"]:
+    """Return the primary key of a thread if this run created it."""
+    if epoch == fence["epoch"]:
+        return pk
+    if Checkpoint.objects.filter(thread=pk).exists():
         raise Conflict(OVERTAKEN)
-    return pk
+    raise HistoryCleared(GONE)
 
 
 def lock(owner: Owner, thread_pk: int, fence: Fence) -> None:
@@ -179,7 +178,7 @@ def lock(owner: Owner, thread_pk: int, fence: Fence) -> None:
     """
     rows = all_rows(Thread).filter(pk=thread_pk, epoch=fence["epoch"])
     # By an update, since SQLite has no other lock; all others lock the row by it too.
-    if not rows.update(last_active_day=DatabaseToday()):
+    if not rows.update(last_active_day=DatabaseToday(), deleted_day=None):
         raise HistoryCleared(GONE)
     if owner.session_pk is None:
         return
@@ -197,20 +196,38 @@ def lock_unfenced(thread_pk: int) -> bool:
 def delete_thread(owner: Owner, thread_id: str, by: Actor, reason: str) -> None:
     """Hide a thread permanently, and record it; `clean_up` deletes its rows.
 
-    No run that has begun can write to it any more. Does nothing without a thread. Raises Held.
+    No run that has begun can write to it any more, nor create it again. Raises Held.
     """
-    of_key = all_rows(Thread).filter(key=owner.key_of(thread_id))
+    key = owner.key_of(thread_id)
+    of_key = all_rows(Thread).filter(key=key)
     with locked_transaction():
         session = lock_session(owner)
-        pks = list(of_key.values_list("pk", flat=True))
-        if not pks:
-            return
         if session is not None and session.held_at is not None:
             raise Held
-        checkpoints = Checkpoint.objects.filter(thread__in=pks).count()
-        Thread.bury(of_key)
-        note(owner, session, ThreadAction.DELETE, by, reason, checkpoints=checkpoints)
-        call_host_after_commit(Thread.clean_up)
+        if pks := list(of_key.values_list("pk", flat=True)):
+            checkpoints = Checkpoint.objects.filter(thread__in=pks).count()
+            Thread.bury(of_key)
+            note(owner, session, ThreadAction.DELETE, by, reason, checkpoints=checkpoints)
+            call_host_after_commit(Thread.clean_up)
+        trace = _new_thread(owner, session, thread_id, key, random_epoch())
+        if trace is not None:
+            trace.deleted_day = DatabaseToday()
+            trace.save(force_insert=True)
+
+
+def _new_thread(
+    owner: Owner, session: Session | None, thread_id: str, key: str, epoch: int
+) -> Thread | None:
+    """Return an unsaved thread; None if its session has no message."""
+    thread = Thread(key=key, thread_id=thread_id, epoch=epoch, last_active_day=DatabaseToday())
+    if owner.session_pk is None:
+        thread.scope, thread.low = owner.scope, 1
+        return thread
+    if session is None or session.last_seq < session.first_seq:
+        return None
+    thread.session, thread.high = session, owner.seq
+    thread.low = session.first_seq if owner.seq is None else owner.seq
+    return thread
 
 
 def note(
