@@ -149,6 +149,8 @@ def _create_for_session(owner: Owner, thread_id: str, fence: Fence) -> int:
             session = lock_pk(seen.session_pk)
         except NotFound:
             raise HistoryCleared(GONE) from None
+        if session.epoch != seen.epoch:
+            raise HistoryCleared(GONE)
         if found := of_key.current().values_list("pk", "epoch").first():
             return _check_created(*found, fence)
         # A hidden one. A restore would show it, but this run takes its place.

@@ -90,7 +90,7 @@ def run_schedule(chosen: random.Random, thread_id: str) -> tuple[int, int, int]:
     with ThreadPoolExecutor(len(runs)) as pool:
         while waiting or active:
             action = chosen.random()
-            if action < 0.12:
+            if action < 0.08:
                 saver().delete_thread(thread_id)
                 deletions += 1
                 ended.clear()
@@ -118,7 +118,7 @@ def run_schedules(number: int, seed: int) -> None:
     results = [run_schedule(chosen, f"talk{index}") for index in range(number)]
     ended, lost, returned = map(sum, zip(*results, strict=True))
     assert (lost, returned) == (0, 0)
-    assert number < ended < 3 * number  # runs end, and some are refused
+    assert number // 2 < ended < 3 * number  # runs end, and some are refused
 
 
 @pytest.mark.slow
