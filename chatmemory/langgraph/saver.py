@@ -98,7 +98,7 @@ class DjangoSaver(BaseCheckpointSaver[str]):
         self.keep_last = keep_last
         self.by = by or Actor.server("langgraph")
         self.reason = reason
-        self._keep(keep_last or 1)  # checks the number
+        self._keep(1 if keep_last is None else keep_last)  # checks the number
 
     @_closing_new_connection()
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
