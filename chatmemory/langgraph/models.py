@@ -62,10 +62,10 @@ class Thread(DerivedFileRow, DerivedPersonRow):
         abstract = False
         verbose_name = _("thread of a graph")
         verbose_name_plural = _("threads of graphs")
-        default_permissions = ("view",)
+        default_permissions = ("view",)  # type: ignore[assignment]  # of any length in Django
 
     def __str__(self) -> str:
-        return self.thread_id
+        return str(self.thread_id)
 
     @classmethod
     def tombstones(cls) -> DerivedQuerySet:
@@ -165,7 +165,7 @@ class Checkpoint(_ThreadRow):
         )
 
     def __str__(self) -> str:
-        return self.checkpoint_id
+        return str(self.checkpoint_id)
 
 
 class Blob(_ThreadRow):

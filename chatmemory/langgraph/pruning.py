@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from chatmemory.access.actors import Actor
 from chatmemory.database.batches import check_size
@@ -158,8 +158,8 @@ def delete_runs(owner: Owner, run_ids: Sequence[str], loads: Loads, by: Actor, r
             return
         of_runs = Checkpoint.objects.filter(run_id__in=run_ids, thread__in=owner.threads())
         counts: Counter[str] = Counter()
-        places = of_runs.order_by("thread", "ns_hash").values_list("thread", "ns_hash").distinct()
-        for thread_pk, ns_hash in list(places):
+        places: QuerySet[Any, Any] = of_runs.order_by("thread", "ns_hash")
+        for thread_pk, ns_hash in list(places.values_list("thread", "ns_hash").distinct()):
             if lock_unfenced(thread_pk):
                 of_ns = Checkpoint.objects.filter(thread=thread_pk, ns_hash=ns_hash)
                 kept = of_ns.exclude(run_id__in=run_ids).values_list("pk", flat=True)

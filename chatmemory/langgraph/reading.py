@@ -79,7 +79,7 @@ def read_page(
     page = list(rows.select_related("thread")[:PAGE])
     found = [row for row in page if matches(_metadata_of(row, loads))][:limit]
     next_below = page[-1].pk if len(page) == PAGE else None
-    return [checkpoint for _, checkpoint in _load(found, loads)], next_below
+    return list(_load(found, loads)), next_below
 
 
 @retried(is_repeatable=True)
@@ -89,16 +89,16 @@ def read_one(owner: Owner, search: Search, loads: Loads) -> CheckpointTuple | No
         row = search.rows(owner).select_related("thread").first()
         if row is None:
             return None
-        for _, checkpoint in _load([row], loads):
+        for checkpoint in _load([row], loads):
             return checkpoint
     return None
 
 
-def _load(rows: Sequence[Checkpoint], loads: Loads) -> Iterator[tuple[Checkpoint, CheckpointTuple]]:
+def _load(rows: Sequence[Checkpoint], loads: Loads) -> Iterator[CheckpointTuple]:
     """Yield checkpoints with their values and writes, without those that were deleted meanwhile."""
     checkpoints = {row.pk: loads((row.type, bytes(row.data))) for row in rows}
     wanted = {
-        (row.thread_id, row.ns_hash, name, str(version)): (row.pk, name)
+        (row.thread_id, row.ns_hash, name, str(version))
         for row in rows
         for name, version in checkpoints[row.pk]["channel_versions"].items()
     }
@@ -118,18 +118,16 @@ def _load(rows: Sequence[Checkpoint], loads: Loads) -> Iterator[tuple[Checkpoint
             for name, blob in stored_blobs
             if blob is not None and blob.type != Blob.EMPTY
         }
-        yield (
-            row,
-            CheckpointTuple(
-                config=config_of(row, row.checkpoint_id),
-                checkpoint={**checkpoints[row.pk], "channel_values": values},
-                metadata=_metadata_of(row, loads),
-                parent_config=None if row.parent_id is None else config_of(row, row.parent_id),
-                pending_writes=[
-                    (write.task_id, write.channel, loads((write.type, bytes(write.data))))
-                    for write in writes[*place, row.checkpoint_id]
-                ],
-            ),
+        checkpoint: Any = {**checkpoints[row.pk], "channel_values": values}
+        yield CheckpointTuple(
+            config=config_of(row, row.checkpoint_id),
+            checkpoint=checkpoint,
+            metadata=_metadata_of(row, loads),
+            parent_config=None if row.parent_id is None else config_of(row, row.parent_id),
+            pending_writes=[
+                (write.task_id, write.channel, loads((write.type, bytes(write.data))))
+                for write in writes[*place, row.checkpoint_id]
+            ],
         )
 
 
@@ -199,10 +197,10 @@ def read_delta_history(
             value = loads((write.type, bytes(write.data)))
             writes[write.channel].append((write.task_id, write.channel, value))
         seeds.update(_values(row, missing, loads))
-    return {
-        name: {"writes": writes[name][::-1], **({"seed": seeds[name]} if name in seeds else {})}
-        for name in channels
-    }
+    history = {name: DeltaChannelHistory(writes=writes[name][::-1]) for name in channels}
+    for name, seed in seeds.items():
+        history[name]["seed"] = seed
+    return history
 
 
 def _ancestors(found: QuerySet[Checkpoint]) -> Iterator[Checkpoint]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -318,14 +318,15 @@ class DjangoSaver(BaseCheckpointSaver[str]):
             type_, data = self.serde.dumps_typed(values[channel])
         return Blob(ns_hash=ns_hash, channel=channel, version=version, type=type_, data=data)
 
-    aget_tuple = in_pool(get_tuple, lane=_lane_of_config)
-    aput = in_pool(put, lane=_lane_of_config)
-    aput_writes = in_pool(put_writes, lane=_lane_of_config)
-    adelete_thread = in_pool(delete_thread)
-    adelete_for_runs = in_pool(delete_for_runs)
-    acopy_thread = in_pool(copy_thread)
-    aprune = in_pool(prune)
-    aget_delta_channel_history = in_pool(get_delta_channel_history)
+    # The base class declares them with itself as `self`.
+    aget_tuple = in_pool(get_tuple, lane=_lane_of_config)  # type: ignore[arg-type]
+    aput = in_pool(put, lane=_lane_of_config)  # type: ignore[arg-type]
+    aput_writes = in_pool(put_writes, lane=_lane_of_config)  # type: ignore[arg-type]
+    adelete_thread = in_pool(delete_thread)  # type: ignore[arg-type]
+    adelete_for_runs = in_pool(delete_for_runs)  # type: ignore[arg-type]
+    acopy_thread = in_pool(copy_thread)  # type: ignore[arg-type]
+    aprune = in_pool(prune)  # type: ignore[arg-type]
+    aget_delta_channel_history = in_pool(get_delta_channel_history)  # type: ignore[arg-type]
 
 
 class _Pages:
@@ -360,7 +361,7 @@ class _Pages:
             self._owner, self._search, self._loads, self._matches, below=self._below, limit=limit
         )
 
-    aread: Callable[[_Pages], Any] = in_pool(read)
+    aread = in_pool(read)
 
     def take(self, page: tuple[Sequence[CheckpointTuple], int | None]) -> Sequence[CheckpointTuple]:
         """Return the checkpoints of a page, and note what is still to be read."""

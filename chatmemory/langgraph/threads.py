@@ -121,10 +121,10 @@ def create_missing(owner: Owner, thread_id: str, fence: Fence) -> int:
     Raises Conflict if another run created it, or if a message was changed since the run began.
     """
     with _creating[fence["epoch"] % len(_creating)]:
-        if fence["thread"] is None:
+        if (pk := fence["thread"]) is None:
             create = _create_for_person if owner.session_pk is None else _create_for_session
-            fence["thread"] = create(owner, thread_id, fence)
-        return fence["thread"]
+            pk = fence["thread"] = create(owner, thread_id, fence)
+        return pk
 
 
 @retried(is_repeatable=True)
@@ -137,7 +137,7 @@ def _create_for_person(owner: Owner, thread_id: str, fence: Fence) -> int:
     found = of_key.first()
     if found is None:
         raise HistoryCleared(GONE)
-    return _check_created(*found, fence)
+    return _check_created(found, fence)
 
 
 @retried(is_repeatable=True)
@@ -152,7 +152,7 @@ def _create_for_session(owner: Owner, thread_id: str, fence: Fence) -> int:
         if session.epoch != seen.epoch:
             raise HistoryCleared(GONE)
         if found := of_key.current().values_list("pk", "epoch").first():
-            return _check_created(*found, fence)
+            return _check_created(found, fence)
         # A hidden one. A restore would show it, but this run takes its place.
         if Thread.bury(of_key):
             call_host_after_commit(Thread.clean_up)
@@ -164,8 +164,9 @@ def _create_for_session(owner: Owner, thread_id: str, fence: Fence) -> int:
     return int(of_key.values_list("pk", flat=True).get())
 
 
-def _check_created(pk: int, epoch: int, fence: Fence) -> int:
-    """Return the primary key of a thread if this run created it."""
+def _check_created(found: tuple[int, int], fence: Fence) -> int:
+    """Return the primary key of a thread, of which the epoch shows that this run created it."""
+    pk, epoch = found
     if epoch == fence["epoch"]:
         return pk
     if Checkpoint.objects.filter(thread=pk).exists():
@@ -249,8 +250,9 @@ def note(
 
 def is_held(owner: Owner) -> bool:
     """Whether the threads belong to a session on hold."""
-    held = Session.objects.filter(pk=owner.session_pk, held_at__isnull=False)
-    return owner.session_pk is not None and held.exists()
+    if owner.session_pk is None:
+        return False
+    return Session.objects.filter(pk=owner.session_pk, held_at__isnull=False).exists()
 
 
 def lock_session(owner: Owner) -> Session | None:

@@ -85,7 +85,8 @@ def run_schedule(chosen: random.Random, thread_id: str) -> tuple[int, int, int]:
         Run(f"turn {number}", thread_id, chosen.choice(("sync", "async", "exit")))
         for number in range(3)
     ]
-    runs, active = [*waiting], []
+    runs = [*waiting]
+    active: list[Run] = []
     ended: list[Run] = []
     with ThreadPoolExecutor(len(runs)) as pool:
         while waiting or active:
