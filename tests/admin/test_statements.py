@@ -63,6 +63,7 @@ STATEMENTS = {
     "audit entry": 7,
     "log of an entry": 7,
     "statistics": 9,
+    "threads": 5,
     "health": 9 + PROBES,
 }
 """For each page, the statements of the first visit on PostgreSQL; `ACTION` has those of actions."""
