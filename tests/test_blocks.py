@@ -118,6 +118,14 @@ TESTED = {
             "LOGGING",
         ]
     },
+    "docs/howto/langgraph.md": {
+        "langgraph/test_langgraph_page.py": [
+            "shop/planner.py",
+            "shop/helper.py",
+            "shop/prune.py",
+            "shop/secret.py",
+        ]
+    },
     "docs/howto/new-sessions.md": {
         "test_examples.py": ["def begin(by, asked)"],
         "services/test_metadata_filters.py": ['metadata={"team": "gold"}', "shop_session_team"],
