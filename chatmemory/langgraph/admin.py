@@ -51,7 +51,7 @@ class ThreadAdmin(ReadOnlyAdmin):
     def belongs_to(self, thread: Thread) -> str:
         if thread.session_id is None:
             return visible(thread.scope)
-        return _("conversation %(id)s") % {"id": f"ID {thread.session_id}"}
+        return _("conversation %(pk)s") % {"pk": thread.session_id}
 
     @admin.display(description=gettext_lazy("checkpoints"))
     def checkpoints(self, thread: Thread) -> str:

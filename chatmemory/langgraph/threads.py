@@ -17,7 +17,14 @@ from chatmemory.database.faults import ignored_duplicate
 from chatmemory.database.locks import lock_pk, locked_transaction
 from chatmemory.database.retries import retried
 from chatmemory.derived import Seen, store
-from chatmemory.errors import BadInput, Conflict, Held, HistoryCleared, NotFound
+from chatmemory.errors import (
+    BadInput,
+    Conflict,
+    Held,
+    HistoryCleared,
+    MemoryUnavailable,
+    NotFound,
+)
 from chatmemory.langgraph.actions import ThreadAction
 from chatmemory.langgraph.models import MAX_THREAD_ID_CHARS, Checkpoint, Thread, key_of
 from chatmemory.models import DatabaseToday, Session
@@ -49,6 +56,9 @@ RUN_FENCE: Final = "__chatmemory_fence"
 
 RUNTIME: Final = "__pregel_runtime"
 """The key by which LangGraph's own copy of a config is recognized."""
+
+MAX_ATTEMPTS = 10
+"""Attempts to delete a thread that runs create again meanwhile."""
 
 GONE = "The thread was deleted, or messages of it were removed, after this run started."
 OVERTAKEN = "Another run has changed the thread since this run started. Run the graph again."
@@ -195,15 +205,23 @@ def lock_unfenced(thread_pk: int) -> bool:
     return bool(all_rows(Thread).filter(pk=thread_pk).update(epoch=F("epoch")))
 
 
-@retried(is_repeatable=True)
 def delete_thread(owner: Owner, thread_id: str, by: Actor, reason: str) -> None:
     """Hide a thread permanently, and record it; `clean_up` deletes its rows.
 
     No run that has begun can write to it any more, nor create it again. Raises Held.
     """
+    for _ in range(MAX_ATTEMPTS):
+        if _hide(owner, thread_id, by, reason):
+            return
+    raise MemoryUnavailable
+
+
+@retried(is_repeatable=True)
+def _hide(owner: Owner, thread_id: str, by: Actor, reason: str) -> bool:
+    """Put an empty thread in place of a thread; return False if a run created it meanwhile."""
     key = owner.key_of(thread_id)
     of_key = all_rows(Thread).filter(key=key)
-    with locked_transaction():
+    with ignored_duplicate(), locked_transaction():
         session = lock_session(owner)
         if session is not None and session.held_at is not None:
             raise Held
@@ -216,6 +234,8 @@ def delete_thread(owner: Owner, thread_id: str, by: Actor, reason: str) -> None:
         if trace is not None:
             trace.deleted_day = DatabaseToday()
             trace.save(force_insert=True)
+        return True
+    return False
 
 
 def _new_thread(

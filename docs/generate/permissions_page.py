@@ -12,7 +12,11 @@ if not settings.configured:  # run as a script
     names = ("admin", "auth", "contenttypes", "messages", "sessions")
     apps_of_django = [f"django.contrib.{name}" for name in names]
     settings.configure(
-        INSTALLED_APPS=[*apps_of_django, "chatmemory", "chatmemory.statistics"],
+        # In the order of the demo's settings, under which the tests generate the page.
+        INSTALLED_APPS=[
+            *(*apps_of_django, "chatmemory"),
+            *("chatmemory.statistics", "chatmemory.langgraph"),
+        ],
     )
     django.setup()
 
@@ -80,13 +84,15 @@ EFFECTS: Mapping[str, str] = {
     "view_audit": "all audit entries, without further permissions",
     "view_health": "the page *Health*",
     "view_statistics": "the figures of all conversations, of the app `chatmemory.statistics`",
+    "view_thread": "the list of all threads, without contents, of the app `chatmemory.langgraph`",
 }
 """What each permission allows."""
 
 ROLES = """## Roles
 
 `manage.py chatmemory_roles` creates these groups. Run again, it adds missing permissions, and
-removes none. Chat lead and Chat auditor get `view_statistics` only with `chatmemory.statistics`.
+removes none. Chat lead and Chat auditor get `view_statistics` only with `chatmemory.statistics`,
+Chat lead and Chat data protection `view_thread` only with `chatmemory.langgraph`.
 
 """
 

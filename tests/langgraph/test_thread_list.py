@@ -30,7 +30,7 @@ def test_the_list_shows_threads_without_their_contents():
     Thread.objects.create(thread_id="gone", low=1)
     Checkpoint.objects.create(thread=ours, checkpoint_id="c", data=b"words", metadata=b"words")
     page = operator("view_thread").get(LIST).content.decode()
-    assert f"conversation ID {session.pk}" in page
+    assert f"conversation {session.pk}" in page
     assert [text in page for text in ("user:7", "anns", "gone", "words")] == [
         True,
         True,
