@@ -40,6 +40,9 @@ MAX_HITS: Final = 50
 MAX_SECONDS: Final = 2.0
 """After this time a search reads no more messages; it returns what it has found."""
 
+MIN_READ_SECONDS: Final = 0.5
+"""How long ranked messages are read at least."""
+
 MAX_CANDIDATES: Final = 2_000
 """Ranked messages that one search reads again."""
 
@@ -213,14 +216,16 @@ class Search:
         Raises MemoryUnavailable.
         """
         corpus, ranked = self._rank(skip + MAX_CANDIDATES)
+        until = max(self.deadline, time.monotonic() + MIN_READ_SECONDS)
         hits: list[Hit] = []
         done = skip
         size = min(2 * limit, BATCH_CANDIDATES)
-        while done < len(ranked) and len(hits) < limit and self._has_time(done > skip):
+        # The first candidate is always examined, so that each call gets further.
+        while done < len(ranked) and len(hits) < limit and _has_time(until, done > skip):
             some = ranked[done : done + size]
             rows = durably(partial(self._read, some), is_repeatable=True)
             for candidate in some:
-                if not self._has_time(done > skip):
+                if not _has_time(until, done > skip):
                     break  # a long text can take a tenth of a second
                 done += 1
                 row = rows.get((candidate.session, candidate.seq))
@@ -233,10 +238,6 @@ class Search:
         is_more = done < len(ranked) or len(ranked) == skip + MAX_CANDIDATES
         cursor = _write_cursor(corpus.start, done) if is_more else _write_cursor(corpus.rest, 0)
         return SearchPage(hits=hits, partial=corpus.rest is not None, cursor=cursor)
-
-    def _has_time(self, has_begun: bool) -> bool:
-        # The first candidate is always examined, so that each call gets further.
-        return not has_begun or time.monotonic() <= self.deadline
 
     def _rank(self, limit: int) -> tuple[Corpus, list[Scored]]:
         """Read the messages; return them, and the best `limit` of them."""
@@ -301,6 +302,10 @@ class Search:
             why=candidate.why,
             text=text,
         )
+
+
+def _has_time(until: float, has_begun: bool) -> bool:
+    return not has_begun or time.monotonic() <= until
 
 
 _locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
