@@ -110,10 +110,11 @@ def search_messages(
     about 100,000 messages, the newest sessions first, and analyzes 2,000 that have no index yet,
     within about two seconds. If there are more, the page is `partial`, and its `cursor` continues
     with the older ones. Each page is ranked for itself; a change between two calls can repeat or
-    omit a hit. It takes no lock and writes nothing. Searches of one actor wait for each other.
+    omit a hit. It takes no lock and writes nothing. Searches of one person wait for each other, and
+    those of the server for those in the same scope or session.
 
-    Raises BadInput, NotFound, RateLimited (for persons), MemoryUnavailable, and TypeError for a
-    scope that the actor cannot have.
+    Raises BadInput, NotFound, RateLimited, MemoryUnavailable, and TypeError for a scope that the
+    actor cannot have.
     """
     parsed = check_query(query, mode)
     filters = check_filters(role=role, before=before, after=after, superseded=superseded)
@@ -129,7 +130,8 @@ def search_messages(
     )
     if is_person(by.owner):
         rates.check_count("searches", by, "SEARCHES_PER_MINUTE")
-    with _turn_of(by.owner):
+    # The server searches for many people, who do not wait for each other.
+    with _turn_of(by.owner if is_person(by.owner) else f"{scope}:{session_key}"):
         search = Search(
             sessions=sessions,
             query=parsed,
@@ -314,7 +316,7 @@ _locks_lock = threading.Lock()
 
 @contextmanager
 def _turn_of(owner: str) -> Iterator[None]:
-    """Wait until no other search of this actor runs in this process. Raises RateLimited."""
+    """Wait until no other search of this owner runs in this process. Raises RateLimited."""
     with _locks_lock:
         lock = _locks.setdefault(owner, threading.Lock())
     if not lock.acquire(timeout=MAX_SECONDS):
