@@ -253,7 +253,9 @@ def test_removed_messages_are_not_found(talk, ann, remove):
     getattr(services, remove)(session_key="talk", scope=talk.scope, by=BY, reason="", **more)
     client = operator(*RIGHTS)
     assert found(search(client, of(ann), words="green")) == []
-    assert found(search(client, f"{of(ann)}&state=purged", words="green")) == []
+    purged = search(client, f"{of(ann)}&state=purged", words="green")
+    assert found(purged) == []
+    assert "0 conversations searched." in shown(purged)
 
 
 def test_masked_texts_are_not_shown_but_where_they_are(talk, ann, settings):
