@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from django.apps import apps
 from django.conf import settings
 from django.contrib import admin
@@ -24,6 +26,7 @@ urlpatterns = [
     path("accounts/", include("chatmemory.accounts")),
     path("chat/", include("chatmemory.urls")),
     path("api/", include("chatmemory.streams.urls")),
+    path("api/", include("chatmemory.search.urls")),
     path("api/", include("chatmemory.api.urls")),
     path("admin/", admin.site.urls),
 ]
@@ -35,6 +38,11 @@ if apps.is_installed("drf_spectacular_sidecar"):  # the extra `openapi`
         path("api/schema/", schema.schema, name="schema"),
         path("api/docs/", schema.docs, name="api-docs"),
     ]
+
+if find_spec("mcp"):  # the extra `mcp`
+    from chatmemory.search.mcp import memory_server
+
+    urlpatterns += [path("mcp/", memory_server, name="mcp")]
 
 # All other URLs of the API get its errors in JSON, instead of a page.
 urlpatterns += [re_path("^api/", Unknown.as_view())]

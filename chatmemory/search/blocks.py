@@ -28,6 +28,7 @@ MAX_NAME_BYTES: Final = 1_020
 _FORMAT: Final = 1
 _HEADER: Final = struct.Struct("<BBHIII")
 """Format, 0, rows, terms, pairs, bytes of the names."""
+_OFFSETS: Final = struct.Struct("<II")
 _MAX_TERM_BYTES: Final = 4 * 64 + 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -80,20 +81,23 @@ def pack(rows: Sequence[BlockRow]) -> Packed:
     places = [row.place for row in rows]
     if len(rows) > MAX_ROWS or places != sorted(set(places)):
         raise ValueError(f"A block has up to {MAX_ROWS} rows, and their places increase.")
-    pairs_by_hash: dict[int, list[tuple[int, int]]] = {}
+    found: list[int] = []
     terms: set[str] = set()
     for index, row in enumerate(rows):
         counts = Counter(row.terms)
         terms.update(counts)
-        for term, count in counts.items():
-            pairs_by_hash.setdefault(zlib.crc32(term.encode()), []).append((index, count))
-    hashes = sorted(pairs_by_hash)
-    offsets = array("I", [0])
-    pairs = bytearray()
-    for number in hashes:
-        for index, count in _summed(pairs_by_hash[number]):
-            pairs += bytes((index, min(count, MAX_FREQUENCY)))
-        offsets.append(len(pairs) // 2)
+        found += _numbers(index, counts)
+    found.sort()
+    hashes, offsets = array("I"), array("I")
+    for at, number in enumerate(found):
+        if not at or number >> 16 != found[at - 1] >> 16:
+            hashes.append(number >> 16)
+            offsets.append(at)
+    offsets.append(len(found))
+    # Of each little-endian number, the second byte and the first one.
+    stored = _stored("Q", found)
+    pairs = bytearray(2 * len(found))
+    pairs[::2], pairs[1::2] = stored[1::8], stored[::8]
     names = list(dict.fromkeys(cut for row in rows if (cut := _encoded(row.name))))
     numbers = {name: number for number, name in enumerate(names, 1)}
     name_bytes = b"".join(struct.pack("<H", len(name)) + name for name in names)
@@ -111,17 +115,23 @@ def pack(rows: Sequence[BlockRow]) -> Packed:
             name_bytes,
         )
     )
-    return Packed(postings, zlib.compress("\n".join(sorted(terms)).encode(), 9))
+    return Packed(postings, zlib.compress("\n".join(sorted(terms)).encode()))
 
 
-def _summed(pairs: list[tuple[int, int]]) -> Iterable[tuple[int, int]]:
-    """Add the frequencies of a row: terms of one hash may both be in it."""
-    if len(pairs) < 2 or len({index for index, _ in pairs}) == len(pairs):
-        return pairs
-    sums: Counter[int] = Counter()
-    for index, count in pairs:
-        sums[index] += count
-    return sorted(sums.items())
+def _numbers(index: int, counts: Counter[str]) -> list[int]:
+    """Return the terms of a row as numbers: CRC-32, row and frequency, in 32, 8 and 8 bits.
+
+    A block may have millions of pairs, for which tuples would need a gigabyte.
+    """
+    hashed = [(zlib.crc32(term.encode()), count) for term, count in counts.items()]
+    by_hash = dict(hashed)
+    if len(by_hash) < len(hashed):  # two terms of one CRC-32
+        by_hash = dict.fromkeys(by_hash, 0)
+        for number, count in hashed:
+            by_hash[number] += count
+    return [
+        number << 16 | index << 8 | min(count, MAX_FREQUENCY) for number, count in by_hash.items()
+    ]
 
 
 def _encoded(name: str | None) -> bytes:
@@ -151,9 +161,18 @@ class Block:
     """
 
     __slots__ = (
-        "_hashes", "_offsets", "_pairs", "_words", "count", "is_user", "lengths", "minutes",
-        "name_numbers", "names", "places",
-    )  # fmt: skip
+        "_hashes",
+        "_pairs_at",
+        "_postings",
+        "_words",
+        "count",
+        "is_user",
+        "lengths",
+        "minutes",
+        "name_numbers",
+        "names",
+        "places",
+    )
 
     count: int
     """Number of rows."""
@@ -179,13 +198,14 @@ class Block:
         at = _HEADER.size
         self.minutes = _loaded("I", postings[at : (at := at + 4 * n)])
         self._hashes = _loaded("I", postings[at : (at := at + 4 * k)])
-        self._offsets = _loaded("I", postings[at : (at := at + 4 * k + 4)])
+        at += 4 * k + 4
         self.lengths = _loaded("H", postings[at : (at := at + 2 * n)])
         self.is_user = postings[at : (at := at + n)]
         self.places = postings[at : (at := at + n)]
         self.name_numbers = postings[at : (at := at + n)]
-        self._pairs = postings[at : (at := at + 2 * pairs)]
-        self.names = tuple(_names(postings[at:])) if name_bytes else ()
+        self._pairs_at = at
+        self._postings = postings  # not copied: most of it is never read
+        self.names = tuple(_names(postings[at + 2 * pairs :])) if name_bytes else ()
         self._words = words
         if n and (max(self.is_user) > 1 or max(self.name_numbers) > len(self.names)):
             raise CorruptBlock("The block has impossible numbers.")
@@ -196,11 +216,14 @@ class Block:
         at = bisect_left(hashes, number)
         if at == len(hashes) or hashes[at] != number:
             return b"", b""
-        start, end = 2 * self._offsets[at], 2 * self._offsets[at + 1]
-        rows = self._pairs[start:end:2]
-        if not start < end <= len(self._pairs) or max(rows) >= self.count:
+        data, pairs_at = self._postings, self._pairs_at
+        offset_at = _HEADER.size + 4 * (self.count + len(hashes) + at)
+        first, last = _OFFSETS.unpack_from(data, offset_at)
+        start, end = pairs_at + 2 * first, pairs_at + 2 * last
+        rows = data[start:end:2]
+        if not start < end <= len(data) or max(rows) >= self.count:
             raise CorruptBlock("The block has impossible pairs.")
-        return rows, self._pairs[start + 1 : end : 2]
+        return rows, data[start + 1 : end : 2]
 
     def find_prefix(self, prefix: str) -> list[str]:
         """Return the terms that begin with a prefix, sorted. Raises ValueError without `words`."""

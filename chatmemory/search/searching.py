@@ -6,10 +6,10 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Literal
 from weakref import WeakValueDictionary
@@ -23,7 +23,7 @@ from chatmemory.access.addresses import MAX_SEQ, Address, check_length
 from chatmemory.codec import check_value
 from chatmemory.database.retries import durably, has_async_version, retried
 from chatmemory.errors import BadInput, NotFound, RateLimited
-from chatmemory.models import Message, SessionQuerySet, is_current
+from chatmemory.models import Message, MessageQuerySet, SessionQuerySet, is_current
 from chatmemory.search.analysis import MAX_CHARS, Analyzer, Mode, Query
 from chatmemory.search.blocks import CorruptBlock
 from chatmemory.search.conf import settings
@@ -40,7 +40,7 @@ MAX_HITS: Final = 50
 MAX_SECONDS: Final = 2.0
 """After this time a search reads no more messages; it returns what it has found."""
 
-MAX_CANDIDATES: Final = 2_000
+MAX_CANDIDATES: Final = 500
 """Ranked messages that one search reads again."""
 
 BATCH_CANDIDATES: Final = 200
@@ -88,6 +88,7 @@ def search_messages(
     superseded: bool = False,
     order: Order = "rank",
     mode: Mode = "words",
+    is_by_role: bool = False,
     limit: int = 20,
     cursor: str | None = None,
 ) -> SearchPage:
@@ -100,6 +101,7 @@ def search_messages(
     has rules for it; of `prefix` one of the words, or a word that begins with the last one; of
     `phrase` all of them next to each other in this order. Upper and lower case are equal.
     `order`: by `rank`, the best first, or the `newest` first, then only messages with every word.
+    `is_by_role`: messages of users count more, which suits questions of models.
     `before` (exclusive) and `after` (inclusive) are aware times of storage. `role` is `user`,
     `assistant` or `tool`.
 
@@ -132,6 +134,7 @@ def search_messages(
             query=parsed,
             filters=filters,
             order=order,
+            is_by_role=is_by_role,
             start=start,
             deadline=time.monotonic() + MAX_SECONDS,
         )
@@ -199,8 +202,14 @@ def check_filters(
     if role is not None and role not in ROLES:
         raise BadInput(f"role must be one of {', '.join(ROLES)}.", field="role")
     for field, moment in (("before", before), ("after", after)):
-        if moment is not None and moment.utcoffset() is None:
+        if moment is None:
+            continue
+        if moment.utcoffset() is None:
             raise BadInput(f"{field} must have a time zone.", field=field)
+        try:
+            moment.astimezone(UTC)
+        except OverflowError:
+            raise BadInput(f"{field} is out of range.", field=field) from None
     return Filters(role=role, before=before, after=after, superseded=superseded)
 
 
@@ -223,7 +232,11 @@ class Search:
     """Whether messages of users count more, for models. People search all roles equally."""
     needs_match: bool = True
     """Whether a hit has a word of the query; otherwise its neighbors suffice."""
+    min_relevance: float = 0.0
+    """Nothing is found if the best message is below this share, such as MIN_RELEVANCE."""
     start: Position | None = None
+    highest: Mapping[int, int] | None = None
+    """The highest seq that is searched, of some sessions, by their primary key."""
     deadline: float
 
     def page(self, *, limit: int, skip: int = 0) -> SearchPage:
@@ -239,6 +252,8 @@ class Search:
             some = ranked[done : done + size]
             rows = durably(partial(self._read, some), is_repeatable=True)
             for candidate in some:
+                if not self._has_time(done > skip):
+                    break  # a long text can take a tenth of a second
                 done += 1
                 row = rows.get((candidate.session, candidate.seq))
                 hit = None if row is None else self._hit(candidate, row)
@@ -256,8 +271,23 @@ class Search:
             searched=len({part.session for part in corpus.parts}),
         )
 
+    def best(self, limit: int) -> list[Scored]:
+        """Return the best `limit` messages, which `rows` reads again. Raises MemoryUnavailable."""
+        return self._rank(limit)[1]
+
+    def rows(self, candidates: Sequence[Scored]) -> MessageQuerySet:
+        """Select those of the messages that may be hits."""
+        seqs: dict[int, list[int]] = defaultdict(list)
+        for candidate in candidates:
+            seqs[candidate.session].append(candidate.seq)
+        wanted = Q()
+        for session_pk, some in seqs.items():
+            wanted |= Q(session=session_pk, seq__in=some)
+        # With the sessions again: one may have been removed since its blocks were read.
+        return Message.objects.filter(wanted, self.filters.conditions(), session__in=self.sessions)
+
     def _has_time(self, has_begun: bool) -> bool:
-        # The first candidates are always read, so that each call gets further.
+        # The first candidate is always examined, so that each call gets further.
         return not has_begun or time.monotonic() <= self.deadline
 
     def _rank(self, limit: int) -> tuple[Corpus, list[Scored]]:
@@ -268,6 +298,7 @@ class Search:
             analyzer(),
             deadline=self.deadline,
             start=self.start,
+            highest=self.highest,
             has_words=bool(self.query.prefix),
             superseded=self.filters.superseded,
         )
@@ -283,25 +314,21 @@ class Search:
         parts, query = corpus.parts, self.query
         if self.order == "newest":
             return [Scored(*found, 0.0, Why()) for found in matching(parts, query)[:limit]]
-        if query.mode != "phrase":
-            return score(parts, query, is_by_role=self.is_by_role, limit=limit)
-        with_all = set(matching(parts, query))
-        ranked = score(parts, query, is_by_role=self.is_by_role)
-        return [row for row in ranked if (row.session, row.seq) in with_all][:limit]
+        return score(
+            parts,
+            query,
+            is_by_role=self.is_by_role,
+            limit=limit,
+            needs_all=query.mode == "phrase",
+            min_relevance=self.min_relevance,
+        )
 
     def _read(self, candidates: Sequence[Scored]) -> dict[tuple[int, int], tuple[Any, ...]]:
         """Read those of the messages that may be hits, by session and seq."""
-        seqs: dict[int, list[int]] = defaultdict(list)
-        for candidate in candidates:
-            seqs[candidate.session].append(candidate.seq)
-        wanted = Q()
-        for session_pk, some in seqs.items():
-            wanted |= Q(session=session_pk, seq__in=some)
-        # With the sessions again: one may have been removed since its blocks were read.
-        rows = Message.objects.filter(wanted, self.filters.conditions(), session__in=self.sessions)
         start = Substr("text", 1, MAX_CHARS, output_field=TextField())
         columns = ("session_id", "seq", "session__key", "session__scope", "role", "created_at")
-        return {tuple(row[:2]): row[2:] for row in rows.values_list(*columns, start)}
+        found = self.rows(candidates).values_list(*columns, start)
+        return {tuple(row[:2]): row[2:] for row in found}
 
     def _hit(self, candidate: Scored, row: tuple[Any, ...]) -> Hit | None:
         """Return a hit, if the message has what was searched."""

@@ -11,7 +11,8 @@ from django.conf import settings
 if not settings.configured:  # run as a script
     names = ("admin", "auth", "contenttypes", "messages", "sessions")
     apps_of_django = [f"django.contrib.{name}" for name in names]
-    ours = ("chatmemory", "chatmemory.search", "chatmemory.statistics")
+    # In the order of the demo's settings, under which the tests generate the page.
+    ours = ("chatmemory", *(f"chatmemory.{name}" for name in ("search", "statistics", "langgraph")))
     settings.configure(INSTALLED_APPS=[*apps_of_django, *ours])
     django.setup()
 
@@ -81,6 +82,7 @@ EFFECTS: Mapping[str, str] = {
     "search_content": "with `view_transcript`: searches words in messages, with the app "
     "[`chatmemory.search`](../howto/search.md#in-the-admin)",
     "view_statistics": "the figures of all conversations, of the app `chatmemory.statistics`",
+    "view_thread": "the list of all threads, without contents, of the app `chatmemory.langgraph`",
 }
 """What each permission allows."""
 
@@ -88,7 +90,8 @@ ROLES = """## Roles
 
 `manage.py chatmemory_roles` creates these groups. Run again, it adds missing permissions, and
 removes none. Chat lead and Chat auditor get `view_statistics` only with `chatmemory.statistics`,
-and Chat lead `search_content` only with `chatmemory.search`.
+Chat lead `search_content` only with `chatmemory.search`, Chat lead and Chat data protection
+`view_thread` only with `chatmemory.langgraph`.
 
 """
 

@@ -69,6 +69,7 @@ STATEMENTS = {
     "statistics": 9,
     "search in messages": 7,
     "search in nothing": 5,
+    "threads": 5,
     "health": 9 + PROBES + LAG,
 }
 """For each page, the statements of the first visit on PostgreSQL; `ACTION` has those of actions."""

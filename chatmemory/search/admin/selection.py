@@ -17,7 +17,6 @@ from chatmemory.admin.people.finding import Person, is_person, visible_person
 from chatmemory.admin.readonly import ReadOnlyAdmin
 from chatmemory.admin.sessions.filters import OwnerFilter
 from chatmemory.admin.text import visible
-from chatmemory.models import SessionQuerySet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
