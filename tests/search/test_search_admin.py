@@ -473,9 +473,10 @@ def test_the_hits_fit_and_are_accessible_under_a_strict_policy(
             tab.set_viewport_size(size)
             screens.check_layout()
             screens.check_access()
-        with tab.expect_popup() as popup:
+        with tab.expect_popup() as opened:
             hits.first.locator("a").first.click()
-        row = popup.value.locator(f"li{popup.value.url[popup.value.url.index('#') :]}")
-        row.wait_for()
+        conversation = opened.value
+        conversation.wait_for_url(re.compile("#m[0-9]+$"))
+        conversation.locator(f"li{conversation.url[conversation.url.index('#') :]}").wait_for()
         assert screens.page.url.endswith(of(scene.ann))
     assert screens.problems == [], "\n".join(screens.problems)
