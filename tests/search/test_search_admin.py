@@ -253,7 +253,9 @@ def test_removed_messages_are_not_found(talk, ann, remove):
     getattr(services, remove)(session_key="talk", scope=talk.scope, by=BY, reason="", **more)
     client = operator(*RIGHTS)
     assert found(search(client, of(ann), words="green")) == []
-    assert found(search(client, f"{of(ann)}&state=purged", words="green")) == []
+    purged = search(client, f"{of(ann)}&state=purged", words="green")
+    assert found(purged) == []
+    assert "0 conversations searched." in shown(purged)
 
 
 def test_masked_texts_are_not_shown_but_where_they_are(talk, ann, settings):
@@ -471,9 +473,10 @@ def test_the_hits_fit_and_are_accessible_under_a_strict_policy(
             tab.set_viewport_size(size)
             screens.check_layout()
             screens.check_access()
-        with tab.expect_popup() as popup:
+        with tab.expect_popup() as opened:
             hits.first.locator("a").first.click()
-        row = popup.value.locator(f"li{popup.value.url[popup.value.url.index('#') :]}")
-        row.wait_for()
+        conversation = opened.value
+        conversation.wait_for_url(re.compile("#m[0-9]+$"))
+        conversation.locator(f"li{conversation.url[conversation.url.index('#') :]}").wait_for()
         assert screens.page.url.endswith(of(scene.ann))
     assert screens.problems == [], "\n".join(screens.problems)
