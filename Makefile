@@ -165,6 +165,7 @@ ci-long: .venv/dev
 	@FUZZ_CALLS=10000 CHATMEMORY_EXAMPLES=200 $(BIN)/python $(PYTEST) -n 2 --dist worksteal -m hypothesis \
 	    --hypothesis-profile=random $(ARGS)
 	@FUZZ_FACTOR=5 $(BIN)/python $(PYTEST) tests/rendering -m long
+	@IMPORTED_CHATS=5000 $(BIN)/python $(PYTEST) tests/imports/test_process.py -m long -k many_chats
 	@STREAM_RUNS=1000 $(BIN)/python $(PYTEST) tests/streams/test_schedules.py -m long
 
 clean:

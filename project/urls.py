@@ -26,6 +26,7 @@ urlpatterns = [
     path("accounts/", include("chatmemory.accounts")),
     path("chat/", include("chatmemory.urls")),
     path("api/", include("chatmemory.streams.urls")),
+    path("api/", include("chatmemory.search.urls")),
     path("api/", include("chatmemory.api.urls")),
     path("admin/", admin.site.urls),
 ]

@@ -149,11 +149,17 @@ TESTED = {
         "howto_operations/test_databases.py": ['"VALID_LOGINS"'],
     },
     "docs/howto/scaling-out.md": {"howto_operations/test_databases.py": ["pool_mode"]},
+    "docs/howto/several-bots.md": {"responders/test_responders.py": ["bot_for"]},
     "docs/howto/search.md": {
+        "howto/test_search_howto.py": [
+            "INSTALLED_APPS +=",
+            "chatmemory.search.urls",
+            '"green kettle"',
+            "def found_by",
+        ],
         "search/test_tools.py": ["memory_tools("],
         "search/test_mcp.py": ["memory_server"],
     },
-    "docs/howto/several-bots.md": {"responders/test_responders.py": ["bot_for"]},
     "docs/howto/sign-in.md": {
         "howto/test_front_ends.py": ['include("chatmemory.accounts")', "members:login"]
     },

@@ -73,7 +73,7 @@ ERRORS = {kind.code: kind for kind in _subclasses(ChatMemoryError)}
 
 
 class OperationSchema(AutoSchema):
-    """Describes a view by its entries in `OPERATIONS`."""
+    """Describes a view by its entries in `OPERATIONS`, or in its own `operations`."""
 
     registry: ComponentRegistry
 
@@ -86,7 +86,8 @@ class OperationSchema(AutoSchema):
         registry: ComponentRegistry,
     ) -> Schema:
         self.registry, self.method = registry, method  # `get_auth` uses both
-        operation = OPERATIONS[type(self.view).__name__, method]
+        operations = getattr(self.view, "operations", OPERATIONS)  # those of an optional app
+        operation = operations[type(self.view).__name__, method]
         described: Schema = {
             "operationId": f"chatmemory_{operation.name}",
             "summary": operation.summary,

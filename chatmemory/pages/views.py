@@ -133,6 +133,7 @@ def session(request: HttpRequest, key: str) -> HttpResponse:
         "current": current,
         "is_new": is_new,
         "is_listed": is_listed,
+        "is_at_message": "at" in request.GET,
         "has_older": has_older,
         "rows": rows,
         "has_steps": any(row.steps for row in rows),

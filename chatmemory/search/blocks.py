@@ -81,20 +81,23 @@ def pack(rows: Sequence[BlockRow]) -> Packed:
     places = [row.place for row in rows]
     if len(rows) > MAX_ROWS or places != sorted(set(places)):
         raise ValueError(f"A block has up to {MAX_ROWS} rows, and their places increase.")
-    pairs_by_hash: dict[int, list[tuple[int, int]]] = {}
+    found: list[int] = []
     terms: set[str] = set()
     for index, row in enumerate(rows):
         counts = Counter(row.terms)
         terms.update(counts)
-        for term, count in counts.items():
-            pairs_by_hash.setdefault(zlib.crc32(term.encode()), []).append((index, count))
-    hashes = sorted(pairs_by_hash)
-    offsets = array("I", [0])
-    pairs = bytearray()
-    for number in hashes:
-        for index, count in _summed(pairs_by_hash[number]):
-            pairs += bytes((index, min(count, MAX_FREQUENCY)))
-        offsets.append(len(pairs) // 2)
+        found += _numbers(index, counts)
+    found.sort()
+    hashes, offsets = array("I"), array("I")
+    for at, number in enumerate(found):
+        if not at or number >> 16 != found[at - 1] >> 16:
+            hashes.append(number >> 16)
+            offsets.append(at)
+    offsets.append(len(found))
+    # Of each little-endian number, the second byte and the first one.
+    stored = _stored("Q", found)
+    pairs = bytearray(2 * len(found))
+    pairs[::2], pairs[1::2] = stored[1::8], stored[::8]
     names = list(dict.fromkeys(cut for row in rows if (cut := _encoded(row.name))))
     numbers = {name: number for number, name in enumerate(names, 1)}
     name_bytes = b"".join(struct.pack("<H", len(name)) + name for name in names)
@@ -115,14 +118,20 @@ def pack(rows: Sequence[BlockRow]) -> Packed:
     return Packed(postings, zlib.compress("\n".join(sorted(terms)).encode()))
 
 
-def _summed(pairs: list[tuple[int, int]]) -> Iterable[tuple[int, int]]:
-    """Add the frequencies of a row: terms of one hash may both be in it."""
-    if len(pairs) < 2 or len({index for index, _ in pairs}) == len(pairs):
-        return pairs
-    sums: Counter[int] = Counter()
-    for index, count in pairs:
-        sums[index] += count
-    return sorted(sums.items())
+def _numbers(index: int, counts: Counter[str]) -> list[int]:
+    """Return the terms of a row as numbers: CRC-32, row and frequency, in 32, 8 and 8 bits.
+
+    A block may have millions of pairs, for which tuples would need a gigabyte.
+    """
+    hashed = [(zlib.crc32(term.encode()), count) for term, count in counts.items()]
+    by_hash = dict(hashed)
+    if len(by_hash) < len(hashed):  # two terms of one CRC-32
+        by_hash = dict.fromkeys(by_hash, 0)
+        for number, count in hashed:
+            by_hash[number] += count
+    return [
+        number << 16 | index << 8 | min(count, MAX_FREQUENCY) for number, count in by_hash.items()
+    ]
 
 
 def _encoded(name: str | None) -> bytes:

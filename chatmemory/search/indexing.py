@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from chatmemory.database.batches import BATCH_SESSIONS, Progress, batches, count_of
 from chatmemory.database.retries import durably, retried
+from chatmemory.errors import BadInput, MemoryUnavailable
 from chatmemory.models import Session
 from chatmemory.search.blocks import pack
 from chatmemory.search.models import BLOCK_ROWS, SearchBlock, first_of, number_of
@@ -20,6 +22,8 @@ from chatmemory.search.reading import block_rows, indexable
 from chatmemory.search.searching import analyzer
 from chatmemory.services.derived.writing import Seen, seen_of, store
 from chatmemory.services.maintenance.records import recorded
+
+logger = logging.getLogger(__name__)
 
 MIN_ROWS = 32
 """Messages without a block that are worth to write the last block again: it is 30 KB."""
@@ -42,7 +46,7 @@ class Indexed:
     """Sessions of which blocks were written."""
     blocks: int
     is_complete: bool
-    """Whether no session was skipped because it changed repeatedly."""
+    """Whether no session was skipped, because it changed repeatedly, was locked or too large."""
 
 
 class _Range(NamedTuple):
@@ -64,7 +68,7 @@ def index_all(*, progress: Progress | None = None) -> Indexed:
     with recorded(Task.SEARCH) as outcome:
         for pks in batches(sessions, BATCH_SESSIONS):
             for pk in due_sessions(pks):
-                result = index_session(pk)
+                result = _index_or_skip(pk)
                 is_complete &= result.is_complete
                 blocks += result.blocks
                 written += result.blocks > 0
@@ -76,11 +80,21 @@ def index_all(*, progress: Progress | None = None) -> Indexed:
     return Indexed(sessions=written, blocks=blocks, is_complete=is_complete)
 
 
+def _index_or_skip(session_pk: int) -> Indexed:
+    """Index a session, or none of it if it is locked or has a block that cannot be stored."""
+    try:
+        return index_session(session_pk)
+    except (BadInput, MemoryUnavailable) as error:
+        logger.warning("session %s is not indexed: %s", session_pk, error.code)
+        return Indexed(sessions=0, blocks=0, is_complete=False)
+
+
 def index_session(session_pk: int, *, min_rows: int = 1, deadline: float | None = None) -> Indexed:
     """Write the missing and outdated blocks of a session that is neither purged nor expired.
 
     The last block is written only if it then has `min_rows` messages more. After `deadline`, by the
-    monotonic clock, no further block is written. Raises MemoryUnavailable.
+    monotonic clock, no further block is written. Raises MemoryUnavailable, and BadInput with the
+    code `too_large` for a block that the database cannot store.
     """
     blocks = 0
     for _attempt in range(MAX_ATTEMPTS):
@@ -133,18 +147,23 @@ def _missing(session: Session, min_rows: int) -> list[_Range]:
 
 def _write(seen: Seen, missing: _Range) -> bool:
     """Write a block; return False if the session changed since `seen`."""
-    used = analyzer()
+    used, number = analyzer(), number_of(missing.low)
     of_range = {"session": seen.session_pk, "seq__gte": missing.low, "seq__lte": missing.high}
     rows = durably(lambda: list(indexable(**of_range)), is_repeatable=True)
     packed = pack(block_rows(rows, used))
     block = SearchBlock(
         low=missing.low,
         high=missing.high,
-        number=number_of(missing.low),
+        number=number,
         analyzer=used.name,
         postings=packed.postings,
         words=packed.words,
     )
+    # `store` replaces what overlaps. This one has only hidden messages, and the same number.
+    hidden = SearchBlock.objects.filter(
+        session=seen.session_pk, number=number, high__lt=missing.low
+    )
+    durably(hidden.delete, is_repeatable=True)
     return store(seen, [block], replace=True)
 
 

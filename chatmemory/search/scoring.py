@@ -102,18 +102,19 @@ def score(
     *,
     is_by_role: bool,
     limit: int | None = None,
+    needs_all: bool = False,
     min_relevance: float = 0.0,
 ) -> list[Scored]:
     """Return the rows that match or have neighbors that match, best first, then newest first.
 
     `parts` are grouped by session, sessions and rows from old to new. `is_by_role`: what users
-    wrote counts more. Scores depend on the rows alone, not on their distribution to blocks. A
-    prefix needs the blocks' words. Returns nothing if the best row is below `min_relevance`, such
-    as MIN_RELEVANCE. Raises CorruptBlock.
+    wrote counts more. `needs_all`: only rows that contain every term. Scores depend on the rows
+    alone, not on their distribution to blocks. A prefix needs the blocks' words. Returns nothing if
+    the best row is below `min_relevance`, such as MIN_RELEVANCE. Raises CorruptBlock.
     """
     rows = _Rows(parts)
     ranking = _Ranking(rows, query, is_by_role=is_by_role)
-    best = ranking.best(limit)
+    best = ranking.best(limit, _with_all(rows, query) if needs_all else None)
     if best and best[0][0] < min_relevance * ranking.mass:
         return []
     return [Scored(*rows.place_of(key), value, ranking.why(key)) for value, key in best]
@@ -128,14 +129,19 @@ def is_relevant(parts: Sequence[Part], query: Query, *, is_by_role: bool = True)
 def matching(parts: Sequence[Part], query: Query) -> list[tuple[int, int]]:
     """Return session and seq of the rows that contain every term, newest first."""
     rows = _Rows(parts)
+    newest = sorted(((rows.minute_at(key), key) for key in _with_all(rows, query)), reverse=True)
+    return [rows.place_of(key) for _, key in newest]
+
+
+def _with_all(rows: _Rows, query: Query) -> set[int]:
+    """Return the keys of the rows that contain every term."""
     found: set[int] | None = None
     for lookup in _lookups(query):
         keys = rows.find(lookup).keys
         found = set(keys) if found is None else found.intersection(keys)
         if not found:
             break
-    newest = sorted(((rows.minute_at(key), key) for key in found or ()), reverse=True)
-    return [rows.place_of(key) for _, key in newest]
+    return found or set()
 
 
 class _Rows:
@@ -251,10 +257,11 @@ class _Rows:
         if minute is None or minutes[0] - minute >= GAP_MINUTES:
             self.flags += _NO_ROWS
         self._firsts.append(len(self.flags))
-        starts = []
+        starts: list[int] = []
         if max(minutes) - min(minutes) >= GAP_MINUTES:
-            differences = map(sub, minutes[1:], minutes)
-            starts = [n for n, gap in enumerate(differences, 1) if gap >= GAP_MINUTES]
+            differences = list(map(sub, minutes[1:], minutes))
+            if max(differences) >= GAP_MINUTES:
+                starts = [n for n, gap in enumerate(differences, 1) if gap >= GAP_MINUTES]
         self._keys.append(self._keys_with_gaps(block, starts) if starts else None)
         if not starts:
             self.flags += block.is_user
@@ -395,9 +402,11 @@ class _Ranking:
         self._spread = _best(self._own, matches)
         self._is_spread = frozenset(self._spread)
 
-    def best(self, limit: int | None) -> list[tuple[float, int]]:
-        """Return scores and keys, best first."""
+    def best(self, limit: int | None, among: set[int] | None) -> list[tuple[float, int]]:
+        """Return scores and keys of all rows or those `among` these, best first."""
         totals = self._totals()
+        if among is not None:
+            totals = [total for total in totals if total[1] in among]
         return sorted(totals, reverse=True) if limit is None else nlargest(limit, totals)
 
     def why(self, key: int) -> Why:

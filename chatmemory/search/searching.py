@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Literal
 from weakref import WeakValueDictionary
@@ -40,7 +40,7 @@ MAX_HITS: Final = 50
 MAX_SECONDS: Final = 2.0
 """After this time a search reads no more messages; it returns what it has found."""
 
-MAX_CANDIDATES: Final = 2_000
+MAX_CANDIDATES: Final = 500
 """Ranked messages that one search reads again."""
 
 BATCH_CANDIDATES: Final = 200
@@ -177,8 +177,14 @@ def check_filters(
     if role is not None and role not in ROLES:
         raise BadInput(f"role must be one of {', '.join(ROLES)}.", field="role")
     for field, moment in (("before", before), ("after", after)):
-        if moment is not None and moment.utcoffset() is None:
+        if moment is None:
+            continue
+        if moment.utcoffset() is None:
             raise BadInput(f"{field} must have a time zone.", field=field)
+        try:
+            moment.astimezone(UTC)
+        except OverflowError:
+            raise BadInput(f"{field} is out of range.", field=field) from None
     return Filters(role=role, before=before, after=after, superseded=superseded)
 
 
@@ -221,6 +227,8 @@ class Search:
             some = ranked[done : done + size]
             rows = durably(partial(self._read, some), is_repeatable=True)
             for candidate in some:
+                if not self._has_time(done > skip):
+                    break  # a long text can take a tenth of a second
                 done += 1
                 row = rows.get((candidate.session, candidate.seq))
                 hit = None if row is None else self._hit(candidate, row)
@@ -249,7 +257,7 @@ class Search:
         return Message.objects.filter(wanted, self.filters.conditions(), session__in=self.sessions)
 
     def _has_time(self, has_begun: bool) -> bool:
-        # The first candidates are always read, so that each call gets further.
+        # The first candidate is always examined, so that each call gets further.
         return not has_begun or time.monotonic() <= self.deadline
 
     def _rank(self, limit: int) -> tuple[Corpus, list[Scored]]:
@@ -276,17 +284,14 @@ class Search:
         parts, query = corpus.parts, self.query
         if self.order == "newest":
             return [Scored(*found, 0.0, Why()) for found in matching(parts, query)[:limit]]
-        if query.mode != "phrase":
-            return score(
-                parts,
-                query,
-                is_by_role=self.is_by_role,
-                limit=limit,
-                min_relevance=self.min_relevance,
-            )
-        with_all = set(matching(parts, query))
-        ranked = score(parts, query, is_by_role=self.is_by_role)
-        return [row for row in ranked if (row.session, row.seq) in with_all][:limit]
+        return score(
+            parts,
+            query,
+            is_by_role=self.is_by_role,
+            limit=limit,
+            needs_all=query.mode == "phrase",
+            min_relevance=self.min_relevance,
+        )
 
     def _read(self, candidates: Sequence[Scored]) -> dict[tuple[int, int], tuple[Any, ...]]:
         """Read those of the messages that may be hits, by session and seq."""

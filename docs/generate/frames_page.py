@@ -12,7 +12,7 @@ import django
 from django.conf import settings
 
 if not settings.configured:  # run as a script
-    apps = ["django.contrib.contenttypes", "django.contrib.auth", "chatmemory"]
+    apps = ["django.contrib.contenttypes", "django.contrib.auth", "chatmemory", "chatmemory.search"]
     settings.configure(INSTALLED_APPS=apps)
     django.setup()
 
@@ -21,6 +21,8 @@ from chatmemory.api.operations import OPERATIONS
 from chatmemory.api.urls import resources  # its models need the settings
 from chatmemory.protocol.schema import class_schema, frames_schema
 from chatmemory.protocol.shapes import Shape
+from chatmemory.search import requests as search
+from chatmemory.search.urls import resources as search_resources
 
 INTRO = """# Frames, request bodies and queries
 
@@ -28,7 +30,7 @@ Every field of every frame of `chatmemory.v1`, whose use the [protocol](protocol
 of every body and query of the [REST API](api.md). Required fields are **bold**.
 `python docs/generate/frames_page.py` generates this page, and the frames as
 [JSON Schema](../../chatmemory/protocol.schema.json), from `chatmemory/protocol` and
-`chatmemory/api/requests.py`.
+`chatmemory/api/requests.py`, that of the search from `chatmemory/search/requests.py`.
 """
 
 MAX_LINE_CHARS = 100
@@ -79,11 +81,11 @@ def _parts() -> Iterator[str]:
 
 def requests() -> Iterator[tuple[str, Shape[Any]]]:
     """Return each request that has a body or a query, with its shape."""
-    for url in resources:
+    for url in (*resources, *search_resources):
         address = re.sub(r"<\w+:", "<", str(url.pattern))
         callback: Any = url.callback
         view = callback.view_class.__name__
-        for (name, method), operation in OPERATIONS.items():
+        for (name, method), operation in {**OPERATIONS, **search.OPERATIONS}.items():
             shape = operation.query or operation.body
             if name == view and shape:
                 yield f"{method} {address}", shape

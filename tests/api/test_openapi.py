@@ -18,6 +18,8 @@ from drf_spectacular.generators import SchemaGenerator
 
 from chatmemory.api.operations import OPERATIONS
 from chatmemory.api.urls import resources
+from chatmemory.search.requests import OPERATIONS as OF_SEARCH
+from chatmemory.search.urls import resources as search_resources
 from tests.servers import DEADLINE, person_with_talk, start_servers
 
 ann = person_with_talk
@@ -60,19 +62,20 @@ def test_the_schema_is_valid_and_causes_no_warning(settings, options, tmp_path):
 
 
 def test_each_operation_of_each_url_is_described(schema):
-    views = [pattern.callback.cls for pattern in resources]
+    views = [pattern.callback.cls for pattern in (*resources, *search_resources)]
     served = {
         (view.__name__, method.upper())
         for view in views
         for method in view.http_method_names
         if method != "head" and hasattr(view, method)
     }
-    assert OPERATIONS.keys() == served
-    assert len(operations(schema)) == len(OPERATIONS)
+    described = {**OPERATIONS, **OF_SEARCH}
+    assert described.keys() == served
+    assert len(operations(schema)) == len(described)
 
 
 def test_no_name_is_used_twice():
-    names = [operation.name for operation in OPERATIONS.values()]
+    names = [operation.name for operation in (*OPERATIONS.values(), *OF_SEARCH.values())]
     assert len(names) == len(set(names))
 
 

@@ -169,6 +169,7 @@ def test_a_phrase_has_its_words_in_order_as_they_are():
     assert found("?", text, "phrase") == []
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60), st.sampled_from(["words", "prefix", "phrase"]))
 @example("İı\u0307̈ ﷺ ǰ", "words")
 @example("ᄀ\u1161\u11a8ﾞ각", "phrase")

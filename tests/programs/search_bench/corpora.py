@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,8 @@ FIRST_DAY = datetime(2024, 1, 1, tzinfo=UTC)
 """When a chat without dates happened."""
 
 _DATE_TIME = re.compile(r"(\d+):(\d+) (am|pm) on (\d+) (\w+),? (\d{4})")
+_PLAN = re.compile(r"\s*->->\s*[\d,\s]*$")
+"""The place of a message in the plan of a BEAM chat, after its text: no part of what was said."""
 _EVIDENCE = re.compile(r"D(\d+):(\d+)")
 
 
@@ -33,8 +36,8 @@ class Row:
 
     @property
     def tokens(self) -> int:
-        """An estimate: three English words have four tokens."""
-        return len(self.text.split()) * 4 // 3 + 1
+        """The estimate of TOKEN_COUNTER's default."""
+        return math.ceil(len(self.text) / 4) + 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +156,8 @@ def _beam(chat: Path, *, is_fitted: bool) -> Dialogue:
                     if message.get("time_anchor"):
                         moment = _anchor(message["time_anchor"])
                     places[message["id"]] = len(rows)
-                    rows.append(
-                        Row(role=message["role"], text=message["content"], created_at=moment)
-                    )
+                    text = _PLAN.sub("", message["content"])
+                    rows.append(Row(role=message["role"], text=text, created_at=moment))
         asked = json.loads((chat / "probing_questions" / "probing_questions.json").read_bytes())
         questions = [
             Question(

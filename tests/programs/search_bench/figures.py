@@ -37,7 +37,7 @@ def results_of(dialogue: Dialogue, rank: Ranker) -> list[Result]:
 
 
 def within_budget(dialogue: Dialogue, ranked: Iterable[int]) -> set[int]:
-    """Return the rows that fit, by rank; one that is too long is left out, and shorter ones follow."""
+    """Return the rows that fit, by rank; others are left out."""
     left = BUDGET_TOKENS
     kept = set()
     for place in ranked:

@@ -14,7 +14,7 @@ from chatmemory.search.scoring import MIN_RELEVANCE, Part, score
 from chatmemory.search.words import STOP_WORDS
 from tests.programs.search_bench.corpora import Dialogue
 
-MAX_RESULTS = 100
+MAX_RESULTS = 300
 """Rows of a result: more than fit into the budgets."""
 
 Ranker = Callable[[str], Sequence[int]]
@@ -75,11 +75,13 @@ def fts5(dialogue: Dialogue) -> Iterator[Ranker]:
 
         def rank(question: str) -> list[int]:
             words = " OR ".join(f'"{word}"' for word in _words(question))
+            if not words:
+                return []
             found = connection.execute(
                 "SELECT rowid - 1 FROM said WHERE said MATCH ? ORDER BY rank LIMIT ?",
                 [words, MAX_RESULTS],
             )
-            return [place for (place,) in found] if words else []
+            return [place for (place,) in found]
 
         yield rank
 
