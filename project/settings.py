@@ -35,6 +35,7 @@ INSTALLED_APPS = [
     "chatmemory.search",
     "chatmemory.statistics",
     *(["chatmemory.imports"] if find_spec("ijson") else []),  # the extra `imports`
+    *(["chatmemory.langgraph"] if find_spec("langgraph") else []),  # the extra `langgraph`
     "project",
     # The description of the REST API, if the extra `openapi` is installed
     *filter(find_spec, ("drf_spectacular", "drf_spectacular_sidecar")),

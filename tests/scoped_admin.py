@@ -13,6 +13,8 @@ from chatmemory.admin import (
     SessionAdmin,
 )
 from chatmemory.models import AuditEntry, Job, Maintenance, Message, Session
+from chatmemory.search.admin import SearchAdmin
+from chatmemory.search.models import SearchBlock
 from chatmemory.statistics.admin import StatisticsAdmin
 from chatmemory.statistics.models import DailyTurns
 from project import urls
@@ -32,6 +34,7 @@ site.register(Session, ScopedSessionAdmin)
 site.register(Message, MessageAdmin)
 site.register(AuditEntry, AuditEntryAdmin)
 site.register(DailyTurns, StatisticsAdmin)
+site.register(SearchBlock, SearchAdmin)
 site.register(Maintenance, HealthAdmin)
 site.register(Job, JobAdmin)
 

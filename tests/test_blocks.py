@@ -118,6 +118,14 @@ TESTED = {
             "LOGGING",
         ]
     },
+    "docs/howto/langgraph.md": {
+        "langgraph/test_langgraph_page.py": [
+            "shop/planner.py",
+            "shop/helper.py",
+            "shop/prune.py",
+            "shop/secret.py",
+        ]
+    },
     "docs/howto/new-sessions.md": {
         "test_examples.py": ["def begin(by, asked)"],
         "services/test_metadata_filters.py": ['metadata={"team": "gold"}', "shop_session_team"],
@@ -157,8 +165,8 @@ TESTED = {
             '"green kettle"',
             "def found_by",
         ],
-        "search/test_tools.py": ["memory_tools("],
         "search/test_mcp.py": ["memory_server"],
+        "search/test_tools.py": ["memory_tools("],
     },
     "docs/howto/sign-in.md": {
         "howto/test_front_ends.py": ['include("chatmemory.accounts")', "members:login"]

@@ -25,11 +25,14 @@ class Section:
     page: str
     """The name of the URL, in the namespace of the site."""
     model: type[Model]
+    of_filters: bool = False
+    """Whether its page is about the conversations that the list selects, by the same query. The
+    list with a filter and the page of a person link to it; the bar does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionLink:
-    """A link of the bar."""
+    """A link to a section."""
 
     label: Label
     url: str
@@ -56,7 +59,8 @@ def register_section(section: Section) -> None:
 
 def sections() -> list[Section]:
     """Return all sections, in the order of the bar."""
-    return [SESSIONS, PEOPLE, JOBS, *_registered, AUDIT, HEALTH]
+    added = [section for section in _registered if not section.of_filters]
+    return [SESSIONS, PEOPLE, JOBS, *added, AUDIT, HEALTH]
 
 
 def visible_sections(site: AdminSite, request: HttpRequest) -> list[Section]:
@@ -78,6 +82,19 @@ def section_links(
             is_current=section is current,
         )
         for section in shown
+    ]
+
+
+def filter_links(site: AdminSite, request: HttpRequest, query: str) -> list[SectionLink]:
+    """Return the links to pages about the conversations that a query of the list selects."""
+    return [
+        SectionLink(
+            label=section.label,
+            url=f"{reverse(f'admin:{section.page}', current_app=site.name)}?{query}",
+            is_current=False,
+        )
+        for section in _registered
+        if section.of_filters and may_view(site, request, section.model)
     ]
 
 

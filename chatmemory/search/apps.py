@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class SearchConfig(AppConfig):
-    """Registers what the core calls, and follows the signals of new messages."""
+    """Registers what the core calls and records, and follows the signals of new messages."""
 
     name = "chatmemory.search"
     label = "chatmemory_search"
@@ -20,10 +20,13 @@ class SearchConfig(AppConfig):
         from chatmemory.conf import register_settings
         from chatmemory.derived import before_question
         from chatmemory.live.sweep import register_sweep
+        from chatmemory.management.roles import extend_role
         from chatmemory.search import checks, health, pending  # noqa: F401  # registers the checks
+        from chatmemory.search.audit import Action
         from chatmemory.search.conf import SearchSettings
         from chatmemory.search.indexing import Task
         from chatmemory.search.recall import recall
+        from chatmemory.services.audit.actions import register_audit_action
         from chatmemory.services.health.facts import register_fact
         from chatmemory.services.maintenance.tasks import register_task
 
@@ -34,5 +37,7 @@ class SearchConfig(AppConfig):
         )
         before_question(recall)
         register_sweep(pending.sweep_search)
+        register_audit_action(Action.SEARCH)
+        extend_role("Chat lead", "chatmemory_search.search_content")
         signals.messages_appended.connect(pending.note_appended, dispatch_uid=self.label)
         signals.action_recorded.connect(pending.note_action, dispatch_uid=self.label)

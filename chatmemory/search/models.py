@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from chatmemory.models import Session
 from chatmemory.models.derived import DerivedRow
@@ -42,6 +43,7 @@ class SearchBlock(DerivedRow):
     """See blocks.py."""
 
     class Meta(DerivedRow.Meta):
+        permissions = (("search_content", _("Can search words in the messages of conversations")),)
         constraints = (
             models.UniqueConstraint(
                 fields=["session", "number"], name="chatmemory_search_searchblock_number"

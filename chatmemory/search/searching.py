@@ -149,6 +149,31 @@ async def asearch_messages(**arguments: Any) -> SearchPage:
     return await search_threads().call(partial(search_messages, **arguments), lambda: None)
 
 
+def search_sessions(
+    *,
+    sessions: SessionQuerySet,
+    by: Actor,
+    query: str,
+    mode: Mode = "words",
+    role: str | None = None,
+    limit: int = 20,
+    cursor: str | None = None,
+) -> SearchPage:
+    """Find messages of these sessions for an operator, as `search_messages` does; the best first.
+
+    Raises BadInput, RateLimited, MemoryUnavailable.
+    """
+    parsed = check_query(query, mode)
+    filters = check_filters(role=role, before=None, after=None)
+    start, skip = _read_cursor(cursor)
+    with _turn_of(by.owner):
+        deadline = time.monotonic() + MAX_SECONDS
+        search = Search(
+            sessions=sessions, query=parsed, filters=filters, start=start, deadline=deadline
+        )
+        return search.page(limit=limit, skip=skip)
+
+
 def analyzer() -> Analyzer:
     """Return the analyzer of SEARCH_LANGUAGE."""
     return Analyzer(settings.SEARCH_LANGUAGE)
@@ -239,7 +264,12 @@ class Search:
             size = BATCH_CANDIDATES
         is_more = done < len(ranked) or len(ranked) == skip + MAX_CANDIDATES
         cursor = _write_cursor(corpus.start, done) if is_more else _write_cursor(corpus.rest, 0)
-        return SearchPage(hits=hits, partial=corpus.rest is not None, cursor=cursor)
+        return SearchPage(
+            hits=hits,
+            partial=corpus.rest is not None,
+            cursor=cursor,
+            searched=len({part.session for part in corpus.parts}),
+        )
 
     def best(self, limit: int) -> list[Scored]:
         """Return the best `limit` messages, which `rows` reads again. Raises MemoryUnavailable."""

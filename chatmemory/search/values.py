@@ -39,3 +39,5 @@ class SearchPage:
     """Whether older messages of the scope have not been searched."""
     cursor: str | None
     """For the next call; None if there is nothing more."""
+    searched: int
+    """The number of chats whose messages were searched."""

@@ -1,4 +1,4 @@
-"""Writes the last section of docs/howto/audit.md, the list of actions, from `AuditAction`."""
+"""Writes the last section of docs/howto/audit.md: the actions of the core and of the search."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ if not settings.configured:  # run as a script
     django.setup()
 
 from chatmemory.models import AuditAction  # the models need the settings
+from chatmemory.search.audit import Action
 
 PAGE = Path(__file__).resolve().parents[1] / "howto/audit.md"
 HEADING = "\n## The actions\n"
 INTRO = """
 The codes in `action`, and what the admin shows for them. `python docs/generate/audit_page.py`
-writes this list from `AuditAction`.
+writes this list from the code.
 
 """
 
@@ -26,8 +27,10 @@ writes this list from `AuditAction`.
 def page() -> str:
     """Return the page as Markdown: what is written by hand, then the actions in source order."""
     by_hand, _, _ = PAGE.read_text().partition(HEADING)
-    actions = ",\n".join(f"`{action.value}` ({action.label})" for action in AuditAction)
-    return f"{by_hand}{HEADING}{INTRO}{actions}.\n"
+    actions = [f"`{action.value}` ({action.label})" for action in AuditAction]
+    of_search = [f"`{action.value}` ({action.label}, by `chatmemory.search`)" for action in Action]
+    listed = ",\n".join([*actions, *of_search])
+    return f"{by_hand}{HEADING}{INTRO}{listed}.\n"
 
 
 if __name__ == "__main__":

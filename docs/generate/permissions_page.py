@@ -11,14 +11,9 @@ from django.conf import settings
 if not settings.configured:  # run as a script
     names = ("admin", "auth", "contenttypes", "messages", "sessions")
     apps_of_django = [f"django.contrib.{name}" for name in names]
-    settings.configure(
-        INSTALLED_APPS=[
-            *apps_of_django,
-            "chatmemory",
-            "chatmemory.search",
-            "chatmemory.statistics",
-        ],
-    )
+    # In the order of the demo's settings, under which the tests generate the page.
+    ours = ("chatmemory", *(f"chatmemory.{name}" for name in ("search", "statistics", "langgraph")))
+    settings.configure(INSTALLED_APPS=[*apps_of_django, *ours])
     django.setup()
 
 from django.apps import apps
@@ -84,14 +79,19 @@ EFFECTS: Mapping[str, str] = {
     "erase_person": "deletes all data of a person permanently",
     "view_audit": "all audit entries, without further permissions",
     "view_health": "the page *Health*",
+    "search_content": "with `view_transcript`: searches words in messages, with the app "
+    "[`chatmemory.search`](../howto/search.md#in-the-admin)",
     "view_statistics": "the figures of all conversations, of the app `chatmemory.statistics`",
+    "view_thread": "the list of all threads, without contents, of the app `chatmemory.langgraph`",
 }
 """What each permission allows."""
 
 ROLES = """## Roles
 
 `manage.py chatmemory_roles` creates these groups. Run again, it adds missing permissions, and
-removes none. Chat lead and Chat auditor get `view_statistics` only with `chatmemory.statistics`.
+removes none. Chat lead and Chat auditor get `view_statistics` only with `chatmemory.statistics`,
+Chat lead `search_content` only with `chatmemory.search`, Chat lead and Chat data protection
+`view_thread` only with `chatmemory.langgraph`.
 
 """
 

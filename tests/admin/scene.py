@@ -15,6 +15,7 @@ from django.test import Client
 from django.utils import timezone
 
 from chatmemory import services
+from chatmemory.langgraph.models import Thread
 from chatmemory.models import (
     AuditEntry,
     Job,
@@ -53,6 +54,11 @@ LONG = "n" * 200
 
 FIGURES = "chatmemory_statistics/dailyturns"
 """The path of the page of statistics in the admin."""
+THREADS = "chatmemory_langgraph/thread"
+"""The path of the list of threads in the admin."""
+
+SEARCH = "chatmemory_search/searchblock"
+"""The path of the search in messages in the admin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +85,7 @@ class Scene:
         """Return the URL of a page, for a path with names of rows in braces."""
         pks = {name: getattr(self, name).pk for name in ROWS}
         scope = services.user_scope(self.ann)
-        app = "" if path.startswith(FIGURES) else "chatmemory/"
+        app = "" if path.startswith((FIGURES, SEARCH, THREADS)) else "chatmemory/"
         return f"/admin/{app}{path.format(scope=scope, **pks)}"
 
 
@@ -128,6 +134,7 @@ def _action_pages() -> Iterator[Page]:
         yield Page(name=f"action {name} one", path=path, offers=offers, is_audited=is_audited)
 
 
+PERSON = ("Search in messages…", "Export…", "Erase…")
 SESSION = "session/<path:object_id>/change/"
 PAGES: dict[str, tuple[Page, ...]] = {
     "session/": (
@@ -135,7 +142,7 @@ PAGES: dict[str, tuple[Page, ...]] = {
         Page(
             name="list of none",
             path="session/?q=nothing",
-            offers=("People", "Show all"),
+            offers=("People", "Show all", "Search in messages…"),
             is_audited=False,
         ),
     ),
@@ -176,9 +183,7 @@ PAGES: dict[str, tuple[Page, ...]] = {
         Page(name="people", path="session/people/?q=eva", offers=("Find",)),
         Page(name="people erased", path="session/people/?q=gone-1", offers=("Find",)),
     ),
-    "session/person/": (
-        Page(name="person", path="session/person/?scope={scope}", offers=("Export…", "Erase…")),
-    ),
+    "session/person/": (Page(name="person", path="session/person/?scope={scope}", offers=PERSON),),
     "session/person/export/": (
         Page(
             name="person export",
@@ -244,6 +249,15 @@ PAGES: dict[str, tuple[Page, ...]] = {
         Page(name="log of an entry", path="auditentry/{entry}/history/", is_audited=False),
     ),
     f"{FIGURES}/": (Page(name="statistics", path=f"{FIGURES}/?days=7", offers=("Show",)),),
+    f"{SEARCH}/": (
+        Page(
+            name="search in messages",
+            path=f"{SEARCH}/?owner_is={{scope}}&state=held",
+            offers=("Search", "Cancel"),
+        ),
+        Page(name="search in nothing", path=f"{SEARCH}/", offers=("People",)),
+    ),
+    f"{THREADS}/": (Page(name="threads", path=f"{THREADS}/"),),
     "maintenance/": (Page(name="health", path="maintenance/"),),
 }
 """Examples of each page, by its model and route."""
@@ -330,6 +344,7 @@ def make_scene() -> Scene:
     archived = _plain("archived", ann, title="An archived chat")
     services.archive_session(**_of(archived, by), reason="")
     _statistics()
+    _threads(talk)
     return Scene(
         root=root,
         cookie=client.cookies[settings.SESSION_COOKIE_NAME].value,
@@ -448,6 +463,13 @@ def _job(
         run_slice(claim)
     job.refresh_from_db()
     return job
+
+
+def _threads(session: Session) -> None:
+    Thread.objects.create(thread_id="return-7", key="1", session=session, low=session.first_seq)
+    day = datetime.now(UTC).date()
+    scope = session.scope
+    Thread.objects.create(thread_id=LONG, key="2", scope=scope, low=1, last_active_day=day)
 
 
 def _erase_person(by: Actor) -> None:

@@ -12,7 +12,7 @@ from django.test import Client
 from chatmemory import services
 from chatmemory.models import AuditEntry, Message, Session, Turn, installed_models
 from chatmemory.services.jobs.actions import ACTIONS, permission_of
-from tests.admin.scene import FIGURES, path_of
+from tests.admin.scene import FIGURES, SEARCH, path_of
 from tests.factories import BY, make_messages, make_session, make_user
 from tests.scoped_admin import OWNER, site
 
@@ -92,6 +92,7 @@ PAGES = {
     ("auditentry", "verify/"): Page(needs=("view_audit",)),
     ("auditentry", "<path:object_id>/change/"): Page(needs=("view_audit",), posted=403),
     ("auditentry", "<path:object_id>/history/"): Page(needs=("view_audit",)),
+    (SEARCH, ""): session_page("view_transcript", "search_content"),
     (FIGURES, "<slug:table>.csv"): statistics_page(),
     ("maintenance", "<slug:table>.csv"): health_page(),
     **{
@@ -120,7 +121,7 @@ def address_of(model, route, pk):
     path = re.sub("<(path|int):(object_id|pk)>", str(pk), route).replace("<int:seq>", "1")
     path = path.replace("<int:turn>", str(turn_of(pk)))
     path = path.replace("<slug:table>", "models" if model == FIGURES else "storage")
-    app = "" if model == FIGURES else "chatmemory/"
+    app = "" if model in (FIGURES, SEARCH) else "chatmemory/"
     return f"/admin/{app}{model}/{path}{PAGES[model, route].query.format(pk=pk)}"
 
 

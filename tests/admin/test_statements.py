@@ -23,6 +23,10 @@ READING = 6
 PROBES = 2
 """A server calls the probes of Health at most once in some seconds, in a thread; a test in each
 request."""
+BLOCKS = 1
+"""Counts the blocks of the search as derived rows."""
+LAG = 3
+"""Chats without a complete index, of those that were active since yesterday."""
 ACTION = {
     **dict.fromkeys(("clear", "purge", "restore", "stop"), 10),
     **dict.fromkeys(("tag", "untag"), 8),
@@ -44,9 +48,9 @@ STATEMENTS = {
     "log": 7,
     "people": 6,
     "people erased": 8,
-    "person": 12,
+    "person": 12 + BLOCKS,
     "person export": 5,
-    "person erase": 9,
+    "person erase": 9 + BLOCKS,
     "message": 9,
     "redact": 7,
     "redact a turn": 7,
@@ -63,7 +67,10 @@ STATEMENTS = {
     "audit entry": 7,
     "log of an entry": 7,
     "statistics": 9,
-    "health": 9 + PROBES,
+    "search in messages": 7,
+    "search in nothing": 5,
+    "threads": 5,
+    "health": 9 + PROBES + LAG,
 }
 """For each page, the statements of the first visit on PostgreSQL; `ACTION` has those of actions."""
 

@@ -15,6 +15,9 @@ FROZEN = {
     "migrations/0001_initial.py": (
         "f49a66313a20aa9e921854217bdc19fa6db1ed46e213accac57804f70599583e"
     ),
+    "langgraph/migrations/0001_initial.py": (
+        "1069c7d34317fee19f12256ccd684f1c99c59ed75d51344a2581254c504bb320"
+    ),
     "statistics/migrations/0001_initial.py": (
         "d1a9c0c1fa2bdbd3c577400f4092a1f14966ccf67a8865500d7a04a16f101709"
     ),

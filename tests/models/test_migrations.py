@@ -20,7 +20,10 @@ from tests.factories import make_session
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-APPS = ("chatmemory", "chatmemory_statistics")
+APPS = ("chatmemory", "chatmemory_langgraph", "chatmemory_statistics")
+
+DEPENDENT = {"chatmemory": ("chatmemory_langgraph",)}
+"""The apps whose tables refer to those of another app."""
 
 KEY_COLUMNS = [
     (model._meta.db_table, field.column)
@@ -47,11 +50,13 @@ def test_no_migration_is_missing(app):
 @pytest.mark.parametrize("app", APPS)
 def test_the_migrations_run_forwards_and_backwards(app):
     before = {name: tables(name) for name in APPS}
-    latest = MigrationLoader(connection).graph.leaf_nodes(app)
-    assert len(latest) == 1
+    removed = (app, *DEPENDENT.get(app, ()))
+    latest = [MigrationLoader(connection).graph.leaf_nodes(name) for name in removed]
+    assert [len(nodes) for nodes in latest] == [1] * len(removed)
+    latest = [nodes[0] for nodes in latest]
     try:
         MigrationExecutor(connection).migrate([(app, None)])
-        assert {name: tables(name) for name in APPS} == before | {app: set()}
+        assert {name: tables(name) for name in APPS} == before | {name: set() for name in removed}
     finally:
         MigrationExecutor(connection).migrate(latest)
     assert {name: tables(name) for name in APPS} == before

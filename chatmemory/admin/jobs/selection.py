@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
+from typing import Any
 
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.exceptions import SuspiciousOperation
@@ -109,14 +110,18 @@ def filtered(
     model_admin: ReadOnlyAdmin, request: HttpRequest, filters: QueryDict
 ) -> QuerySet[Session]:
     """Return all sessions that the list shows for these filters. Raises Http404."""
+    found: QuerySet[Session] = list_of(model_admin, request, filters).queryset
+    return found
+
+
+def list_of(model_admin: ReadOnlyAdmin, request: HttpRequest, filters: QueryDict) -> Any:
+    """Return the list for these filters, without its rows. Raises Http404."""
     listing = copy(request)
     listing.GET = filters  # type: ignore[assignment]  # the list reads its filters from here
     try:
-        changelist = list_without_rows(model_admin, listing)
+        return list_without_rows(model_admin, listing)
     except (IncorrectLookupParameters, SuspiciousOperation):
         raise Http404 from None
-    found: QuerySet[Session] = changelist.queryset
-    return found
 
 
 def permitted(

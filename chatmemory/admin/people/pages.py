@@ -23,7 +23,7 @@ from chatmemory.admin.people.finding import (
 )
 from chatmemory.admin.privacy import names_of
 from chatmemory.admin.readonly import ReadOnlyAdmin, operator
-from chatmemory.admin.sections import PEOPLE
+from chatmemory.admin.sections import PEOPLE, filter_links
 from chatmemory.admin.states import State, last_turns, state_of
 from chatmemory.admin.text import number_of
 from chatmemory.database.batches import in_pages
@@ -142,11 +142,13 @@ class PersonView(PersonPage):
         # What an action on all of the person reaches may be on another page.
         is_shown = any(state not in INACTIVE for _session, _name, state in rows)
         has_active = is_shown or self.sessions().active().exists()
+        site = self.model_admin.admin_site
         return self.render(
             "person.html",
             person=self.person,
             stored=services.count_stored_data(sessions=self.sessions(), scope=self.scope),
             rows=rows,
+            links=has_active and filter_links(site, request, urlencode({"owner_is": self.scope})),
             older=page[PAGE_ROWS - 1].pk if is_more else None,
             hold_url=has_active and self._url_for_all(JobAction.HOLD),
             purge_url=has_active and self._url_for_all(JobAction.PURGE),

@@ -16,6 +16,7 @@ from django.http import HttpRequest
 from chatmemory.admin.keyset import KeysetChangeList
 from chatmemory.admin.privacy import names_of, title_of
 from chatmemory.admin.readonly import has_templates_of_django
+from chatmemory.admin.sections import SectionLink, filter_links
 from chatmemory.admin.sessions.presets import presets_of
 from chatmemory.admin.states import State, last_turns, state_of
 from chatmemory.admin.text import visible
@@ -53,6 +54,11 @@ class SessionChangeList(KeysetChangeList):
         return found if is_chosen else found.exclude(last_seq=0, running=None, waiting=0)
 
     @property
+    def is_selective(self) -> bool:
+        """Whether a search or a filter with a known value selects sessions."""
+        return bool(self.query.strip() or next(self.chips(), None))
+
+    @property
     def chosen(self) -> str:
         """The parameters of the filters that select, as a query string."""
         names = [name for spec in self.filter_specs for name in spec.expected_parameters()]
@@ -74,6 +80,10 @@ class SessionChangeList(KeysetChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """Read the rows of the page, and in five more statements what the columns show."""
         self.presets = partial(presets_of, self, request)
+        self.links: list[SectionLink] = []
+        if self.is_selective:
+            query = self.get_query_string().removeprefix("?")
+            self.links = filter_links(self.model_admin.admin_site, request, query)
         super().get_results(request)
         self.add_listed(request, self.result_list)
 

@@ -34,6 +34,7 @@ class Migration(migrations.Migration):
                 ('session', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='chatmemory.session')),
             ],
             options={
+                'permissions': (('search_content', 'Can search words in the messages of conversations'),),
                 'abstract': False,
                 'default_permissions': (),
                 'base_manager_name': 'objects',

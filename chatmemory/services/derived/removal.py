@@ -124,7 +124,7 @@ def delete_person_rows(scope: str) -> int:
     if not models:
         return 0
     with locked_transaction():
-        return sum(all_rows(model).filter(scope=scope).delete()[0] for model in models)
+        return sum(remove(all_rows(model).filter(scope=scope)) for model in models)
 
 
 def clean_up() -> None:
@@ -196,12 +196,14 @@ def _all_of_sessions(sessions: SessionQuerySet | int) -> list[QuerySet[Any, Any]
     return derived + registered
 
 
-def remove(rows: QuerySet[Any, Any]) -> None:
-    """Delete rows, or make tombstones of them, which are cleaned up after the commit."""
+def remove(rows: QuerySet[Any, Any]) -> int:
+    """Delete rows, or make tombstones of them, cleaned up after the commit; return the number."""
     if not issubclass(rows.model, DerivedFileRow):
-        rows.delete()
-    elif rows.update(**rows.model.emptied()):
+        return rows.delete()[1].get(rows.model._meta.label, 0)
+    count = rows.update(**rows.model.emptied())
+    if count:
         call_host_after_commit(rows.model.clean_up)
+    return count
 
 
 def _remove_some(found: Iterable[QuerySet[Any, Any]], limit: int) -> bool:

@@ -1,0 +1,13 @@
+"""The actions of the app in the audit."""
+
+from __future__ import annotations
+
+from django.db.models import TextChoices
+from django.utils.translation import gettext_lazy as _
+
+
+class ThreadAction(TextChoices):
+    """What a saver removed. The entries contain counts only."""
+
+    DELETE = "delete_thread", _("Thread of a graph deleted")
+    PRUNE = "prune_threads", _("Threads of graphs pruned")

@@ -1,0 +1,211 @@
+"""Threads of graphs, with their checkpoints, the values of their channels and their writes."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from datetime import timedelta
+from typing import Any
+
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from chatmemory.conf import settings
+from chatmemory.database.locks import locked_transaction
+from chatmemory.derived import DerivedFileRow, DerivedPersonRow
+from chatmemory.models import DatabaseNow, KeyField
+from chatmemory.models.derived import DerivedQuerySet, all_rows
+from chatmemory.models.managers import PrimaryManager
+from chatmemory.models.sessions import random_epoch
+
+# Otherwise Django would add these models to the app `chatmemory`, which contains this package.
+if not apps.is_installed("chatmemory.langgraph"):
+    raise ImproperlyConfigured("Add chatmemory.langgraph to INSTALLED_APPS.")
+
+CHUNK = 1_000
+"""Rows of a thread that `clean_up` deletes in one transaction."""
+
+TRACE_DAYS = 3
+"""How long an empty thread stays in place of a deleted one; no run takes that long."""
+
+MAX_THREAD_ID_CHARS = 255
+MAX_ID_CHARS = 100
+
+# Note [Threads]
+#
+# A thread belongs either to a session or to a person. The core removes both, as derived rows:
+# - A thread of a session has its primary key, a range of messages, and no scope. It follows the
+#   session through an adoption, and is hidden while its first message is, or one was superseded.
+# - A thread of a person has a scope, and no session. An adoption moves it.
+# - A thread with neither is a tombstone: no reader finds it, and no run continues it, since its
+#   epoch is another one. `clean_up` deletes its rows in chunks.
+# After a deletion an empty thread takes the place, for some days: runs that began before it find
+# another epoch, and store nothing.
+# `key` identifies a thread in both cases. It is null in tombstones, so that the id is free
+# immediately.
+
+
+class Thread(DerivedFileRow, DerivedPersonRow):
+    """What a graph remembers under one thread id. See Note [Threads]."""
+
+    key = KeyField(max_length=64, null=True, unique=True)
+    thread_id = KeyField(_("thread"), max_length=MAX_THREAD_ID_CHARS)
+    epoch = models.BigIntegerField(default=random_epoch)
+    """Differs between threads that follow one another under one id; see Note [Fence of a run]."""
+    last_active_day = models.DateField(_("last active"), null=True, db_index=True)
+    deleted_day = models.DateField(null=True, db_index=True)
+    """When the thread before this one was deleted, until a run uses the id again."""
+
+    class Meta(DerivedFileRow.Meta):
+        abstract = False
+        verbose_name = _("thread of a graph")
+        verbose_name_plural = _("threads of graphs")
+        default_permissions = ("view",)  # type: ignore[assignment]  # of any length in Django
+
+    def __str__(self) -> str:
+        return str(self.thread_id)
+
+    @classmethod
+    def tombstones(cls) -> DerivedQuerySet:
+        return all_rows(cls).filter(session=None, scope="")
+
+    @classmethod
+    def bury(cls, threads: DerivedQuerySet) -> int:
+        """Make tombstones of threads, and return their number; `clean_up` deletes their rows."""
+        return threads.update(**cls.emptied())
+
+    @classmethod
+    def clean_up(cls) -> None:
+        """Delete the rows of tombstones, and of people's threads that are idle for too long."""
+        past = DatabaseNow() - timedelta(days=TRACE_DAYS)
+        cls.bury(all_rows(cls).filter(deleted_day__lt=past))
+        if settings.SESSION_TTL is not None:
+            # A day more, since the last day has no time.
+            idle = DatabaseNow() - timedelta(seconds=settings.SESSION_TTL, days=1)
+            cls.bury(all_rows(cls).exclude(scope="").filter(last_active_day__lt=idle))
+        for pk in list(cls.tombstones().order_by("pk").values_list("pk", flat=True)):
+            for model in (Write, Blob, Checkpoint):
+                while _delete_some(model, pk):
+                    pass
+            with locked_transaction():
+                all_rows(cls).filter(pk=pk).delete()
+
+    @classmethod
+    def adopt(cls, visitor: str, user: str) -> None:
+        """Move a visitor's threads; an id that the user has already becomes a new UUID."""
+        for thread in all_rows(cls).filter(scope=visitor).order_by("pk"):
+            key = key_of(user, thread.thread_id)
+            if all_rows(cls).filter(key=key).exists():
+                thread.thread_id = str(uuid.uuid4())
+                key = key_of(user, thread.thread_id)
+            thread.scope, thread.key = user, key
+            thread.save(update_fields=["scope", "key", "thread_id"])
+
+
+def key_of(owner: str | int, thread_id: str) -> str:
+    """Return the key of a thread of a person, by scope, or of a session, by primary key."""
+    name = f"session:{owner}" if isinstance(owner, int) else owner
+    return hashlib.sha256(f"{name}\0{thread_id}".encode()).hexdigest()
+
+
+def hash_of(namespace: str) -> str:
+    """Return a text of a fixed length for the namespace of a subgraph, which may be very long."""
+    return hashlib.sha256(namespace.encode()).hexdigest()[:32]
+
+
+def _delete_some(model: type[models.Model], thread_pk: int) -> bool:
+    rows = model._default_manager.filter(thread=thread_pk)
+    # By primary keys, since not all databases can limit a DELETE.
+    pks = list(rows.order_by("pk").values_list("pk", flat=True)[:CHUNK])
+    if pks:
+        with locked_transaction():
+            rows.filter(pk__in=pks).delete()
+    return bool(pks)
+
+
+class _ThreadRow(models.Model):
+    """A row of a thread, in the namespace of the graph or of a subgraph."""
+
+    thread = models.ForeignKey(Thread, on_delete=models.CASCADE, related_name="+", db_index=False)
+    ns_hash = KeyField(max_length=32)
+    type = KeyField(max_length=50)
+    data = models.BinaryField()
+    """As the serializer of the saver returned it, which may encrypt."""
+
+    objects = PrimaryManager[Any]()
+
+    class Meta:
+        abstract = True
+        base_manager_name = "objects"
+        default_permissions = ()
+
+
+class Checkpoint(_ThreadRow):
+    """The state of a graph between two steps, without the values of its channels."""
+
+    ns = models.TextField()
+    checkpoint_id = KeyField(max_length=MAX_ID_CHARS)
+    parent_id = KeyField(max_length=MAX_ID_CHARS, null=True)
+    metadata_type = KeyField(max_length=50)
+    metadata = models.BinaryField()
+    run_id = KeyField(max_length=MAX_ID_CHARS, null=True, db_index=True)
+
+    class Meta(_ThreadRow.Meta):
+        constraints = (
+            models.UniqueConstraint(
+                fields=["thread", "ns_hash", "checkpoint_id"],
+                name="chatmemory_langgraph_checkpoint_key",
+            ),
+        )
+        indexes = (
+            # The newest of a namespace: see Note [Newest checkpoint].
+            models.Index(fields=["thread", "ns_hash", "id"], name="chatmemory_langgraph_newest"),
+        )
+
+    def __str__(self) -> str:
+        return str(self.checkpoint_id)
+
+
+class Blob(_ThreadRow):
+    """The value of a channel in one version, which several checkpoints may refer to."""
+
+    EMPTY = "empty"
+    """The type of a version without a value."""
+
+    channel = KeyField(max_length=255)
+    version = KeyField(max_length=MAX_ID_CHARS)
+
+    class Meta(_ThreadRow.Meta):
+        constraints = (
+            models.UniqueConstraint(
+                fields=["thread", "ns_hash", "channel", "version"],
+                name="chatmemory_langgraph_blob_key",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.channel} {self.version}"
+
+
+class Write(_ThreadRow):
+    """What a task wrote after a checkpoint, so that a resumed run does not repeat the task."""
+
+    checkpoint_id = KeyField(max_length=MAX_ID_CHARS)
+    task_id = KeyField(max_length=MAX_ID_CHARS)
+    idx = models.IntegerField()
+    """The place in the writes of the task; negative for errors, interrupts and answers."""
+    channel = KeyField(max_length=255)
+    task_path = models.TextField(default="")
+
+    class Meta(_ThreadRow.Meta):
+        constraints = (
+            models.UniqueConstraint(
+                fields=["thread", "ns_hash", "checkpoint_id", "task_id", "idx"],
+                name="chatmemory_langgraph_write_key",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.channel} {self.idx}"

@@ -1,0 +1,357 @@
+"""What every removal of the core does to threads: no word of a removed message stays."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from uuid import uuid4
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.test import override_settings
+from django.utils import timezone
+
+from chatmemory import services
+from chatmemory.errors import BadInput, Conflict, Held, HistoryCleared
+from chatmemory.langgraph.actions import ThreadAction
+from chatmemory.langgraph.models import Blob, Checkpoint, Thread, Write
+from chatmemory.langgraph.saver import DjangoSaver
+from chatmemory.models import AuditAction, AuditEntry, Message, Visitor
+from chatmemory.services import SERVER, user_scope
+from chatmemory.services.adoption import adopt_visitor
+from chatmemory.services.integrity.database_restore import recover_restored_database
+from chatmemory.services.integrity.sessions import check_integrity
+from chatmemory.services.removal.vacuum import vacuum
+from chatmemory.services.removal.visitors import delete_ended_visitors
+from chatmemory.testing.derived import check_derived_rows
+from tests.factories import BY, TALK, make_messages, make_session, make_user, make_visitor
+from tests.langgraph.graphs import at, graph_of, reply, said, stored_bytes
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+
+def talk(*texts):
+    """Store a session with these messages."""
+    session = make_session()
+    services.append_messages(**TALK, messages=make_messages(*(texts or ("canary", "b", "c", "d"))))
+    session.refresh_from_db()
+    return session
+
+
+def run(saver, *texts, thread_id="talk", nodes=()):
+    async_to_sync(graph_of(saver, *nodes).ainvoke)(said(*texts), at(thread_id))
+
+
+def remembered(saver, thread_id="talk"):
+    state = async_to_sync(graph_of(saver).aget_state)(at(thread_id))
+    return state.values.get("messages", [])
+
+
+@pytest.fixture(autouse=True)
+def committed(django_capture_on_commit_callbacks):
+    """Return a context in which the hooks of a commit run at its end."""
+    return partial(django_capture_on_commit_callbacks, execute=True)
+
+
+def vacuum_now():
+    with override_settings(CHATMEMORY={"UNDO_DAYS": 0}):
+        vacuum()
+
+
+def rows():
+    return sum(model.objects.count() for model in (Thread, Checkpoint, Blob, Write))
+
+
+def make(low, high, text):
+    return Thread(low=low, high=high, thread_id=text, key=uuid4().hex)
+
+
+@pytest.mark.slow
+def test_threads_follow_each_removal_as_derived_rows():
+    check_derived_rows(Thread, make)
+
+
+def redact(seq=1):
+    services.redact_message(**TALK, seq=seq, reason="")
+
+
+def trim():
+    services.trim_session(**TALK, keep_last=2, reason="")
+    vacuum_now()
+
+
+def clear():
+    services.clear_session(**TALK, reason="")
+    vacuum_now()
+
+
+def purge():
+    services.purge_session(**TALK, reason="")
+    vacuum_now()
+
+
+def erase():
+    services.erase_person(scope=SERVER, by=BY, reason="")
+
+
+def restore_database():
+    recover_restored_database(by=BY, reason="")
+
+
+@pytest.mark.parametrize("remove", [redact, trim, clear, purge, erase, restore_database])
+def test_no_word_of_a_removed_message_stays_in_any_table(remove, committed):
+    saver = DjangoSaver(session=talk())
+    run(saver, "canary")
+    assert b"canary" in stored_bytes()
+    with committed():
+        remove()
+    assert b"canary" not in stored_bytes()
+    assert rows() == 0
+
+
+@pytest.mark.parametrize("remove", [redact, trim, clear, purge])
+def test_a_run_that_began_before_a_removal_stores_nothing(remove, committed):
+    saver = DjangoSaver(session=talk())
+    run(saver, "canary")
+
+    async def node(state):
+        await sync_to_async(remove)()
+        return reply(state)
+
+    with committed(), pytest.raises(HistoryCleared):
+        run(saver, "canary", nodes=(node,))
+    assert b"canary" not in stored_bytes()
+
+
+@pytest.mark.parametrize("remove", [redact, clear])
+def test_a_first_run_that_began_before_a_removal_stores_nothing(remove):
+    saver = DjangoSaver(session=talk())
+    config = at(checkpoint_id="first", __pregel_runtime=None)  # as LangGraph's own copy
+    assert saver.get_tuple(config) is None
+    remove()
+    with pytest.raises((HistoryCleared, Conflict)):
+        saver.put_writes(config, [("messages", "canary")], "task")
+    assert b"canary" not in stored_bytes()
+
+
+@pytest.mark.parametrize("hide", ["trim", "clear", "purge"])
+def test_a_restore_shows_the_thread_again(hide):
+    saver = DjangoSaver(session=talk())
+    run(saver, "a")
+    if hide == "trim":
+        services.trim_session(**TALK, keep_last=2, reason="")
+    else:
+        getattr(services, f"{hide}_session")(**TALK, reason="")
+    if hide != "purge":
+        assert remembered(saver) == []
+    entry = AuditEntry.objects.order_by("-pk").first()
+    services.restore_session(scope=SERVER, by=BY, entry_pk=entry.pk, reason="")
+    assert remembered(saver) == ["a", "reply to a"]
+    run(saver, "b")
+    assert remembered(saver) == ["a", "reply to a", "b", "reply to b"]
+
+
+def test_a_run_takes_the_place_of_a_hidden_thread(committed):
+    saver = DjangoSaver(session=talk())
+    run(saver, "canary")
+    services.trim_session(**TALK, keep_last=2, reason="")
+    with committed():
+        run(saver, "b")
+    assert remembered(saver) == ["b", "reply to b"]
+    assert b"canary" not in stored_bytes()
+
+
+def test_a_thread_of_a_message_follows_only_this_message(committed):
+    session = talk()
+    saver = DjangoSaver(session=session, seq=3)
+    run(saver, "open question")
+    redact(1)
+    trim()
+    assert remembered(saver) == ["open question", "reply to open question"]
+    with committed():
+        redact(3)
+    assert rows() == 0
+
+
+def test_a_session_without_messages_has_no_thread():
+    saver = DjangoSaver(session=make_session())
+    with pytest.raises(BadInput, match="Append one before the graph runs"):
+        run(saver, "a")
+    assert rows() == 0
+
+
+def test_a_hold_keeps_the_thread():
+    session = talk()
+    saver = DjangoSaver(session=session, keep_last=1)
+    run(saver, "canary")
+    services.hold_session(**TALK, reason="")
+    count = rows()
+    with pytest.raises(Held):
+        saver.delete_thread("talk")
+    saver.prune(["talk"])
+    saver.prune(["talk"], strategy="delete")
+    saver.delete_for_runs(["run"])
+    vacuum_now()
+    erase()
+    assert rows() == count
+    run(saver, "b")  # which prunes nothing
+    assert Checkpoint.objects.count() > 2
+
+
+def test_threads_of_one_session_do_not_exist_for_another():
+    first = DjangoSaver(session=talk())
+    other = make_session("other")
+    services.append_messages(**{**TALK, "session_key": "other"}, messages=make_messages("a"))
+    other.refresh_from_db()
+    second = DjangoSaver(session=other)
+    run(first, "a")
+    assert remembered(second) == []
+    run(second, "b")
+    second.delete_thread("talk")
+    assert remembered(first) == ["a", "reply to a"]
+    assert [len([*saver.list(None)]) for saver in (first, second)] == [3, 0]
+
+
+def test_threads_of_one_person_do_not_exist_for_another():
+    ann, bob = (DjangoSaver(scope=user_scope(make_user())) for _ in range(2))
+    run(ann, "a")
+    assert remembered(bob) == []
+    bob.delete_thread("talk")
+    bob.copy_thread("talk", "copy")
+    assert [*bob.list(None)] == []
+    assert remembered(ann) == ["a", "reply to a"]
+
+
+def test_the_scope_may_be_in_the_config():
+    user = make_user()
+    scope = user_scope(user)
+    graph = graph_of(DjangoSaver())
+    async_to_sync(graph.ainvoke)(said("a"), at(scope=scope))
+    assert remembered(DjangoSaver(scope=scope)) == ["a", "reply to a"]
+    assert scope.encode() not in b"".join(bytes(row.metadata) for row in Checkpoint.objects.all())
+    with pytest.raises(TypeError, match="only its own scope"):
+        DjangoSaver(scope=SERVER).get_tuple(at(scope=scope))
+    with pytest.raises(TypeError, match="needs a scope or a session"):
+        DjangoSaver().get_tuple(at())
+    with pytest.raises(BadInput, match="internal scope"):
+        DjangoSaver(scope="removed:1")
+
+
+def test_an_erasure_deletes_the_threads_of_the_person_and_counts_them():
+    user = make_user()
+    saver = DjangoSaver(scope=user_scope(user))
+    run(saver, "canary")
+    run(DjangoSaver(scope=SERVER), "other")
+    preview = services.preview_erasure(scope=user_scope(user), by=BY)
+    erased = services.erase_person(scope=user_scope(user), by=BY, reason="")
+    assert preview.derived == erased.derived == 1
+    assert erased.entry.counts["derived"] == 1
+    assert b"canary" not in stored_bytes()
+    assert remembered(DjangoSaver(scope=SERVER)) == ["other", "reply to other"]
+
+
+def test_a_run_does_not_outlive_an_erasure():
+    saver = DjangoSaver(scope=SERVER)
+    run(saver, "canary")
+
+    async def node(state):
+        await sync_to_async(erase)()
+        return reply(state)
+
+    with pytest.raises(HistoryCleared):
+        run(saver, "canary", nodes=(node,))
+    assert rows() == 0
+
+
+def test_the_threads_of_a_deleted_account_and_an_ended_visitor_are_deleted(committed):
+    visitor = make_visitor()
+    run(DjangoSaver(scope=visitor.actor.owner), "canary")
+    Visitor.objects.update(ends_at=timezone.now() - timedelta(days=1))
+    user = make_user()
+    run(DjangoSaver(scope=user_scope(user)), "canary")
+    with committed():
+        delete_ended_visitors()
+        user.delete()
+    assert b"canary" not in stored_bytes()
+
+
+def test_an_adoption_moves_the_threads_and_keeps_both_of_one_id():
+    user, visitor = make_user(), make_visitor()
+    guest, own = (DjangoSaver(scope=scope) for scope in (visitor.actor.owner, user_scope(user)))
+    run(guest, "a", thread_id="guest")
+    run(guest, "b", thread_id="both")
+    run(own, "c", thread_id="both")
+    adopt_visitor(by=services.Actor.user(user), visitor=visitor.actor)
+    assert remembered(own, "guest") == ["a", "reply to a"]
+    assert remembered(own, "both") == ["c", "reply to c"]
+    assert Thread.objects.filter(scope=user_scope(user)).count() == 3
+    services.erase_person(scope=user_scope(user), by=BY, reason="")
+    assert rows() == 0
+
+
+def test_an_idle_thread_of_a_person_expires_as_a_session_does():
+    saver = DjangoSaver(scope=SERVER)
+    run(saver, "canary")
+    run(saver, "b", thread_id="new")
+    old = timezone.now().date() - timedelta(days=10)
+    Thread.objects.filter(thread_id="talk").update(last_active_day=old)
+    vacuum()
+    assert b"canary" in stored_bytes()
+    with override_settings(CHATMEMORY={"SESSION_TTL": 86_400 * 7}):
+        vacuum()
+    assert b"canary" not in stored_bytes()
+    assert remembered(saver, "new") == ["b", "reply to b"]
+
+
+def test_the_trace_of_a_deleted_thread_disappears():
+    saver = DjangoSaver(scope=SERVER)
+    run(saver, "a")
+    saver.delete_thread("talk")
+    vacuum()
+    assert rows() == 1
+    Thread.objects.update(deleted_day=timezone.now().date() - timedelta(days=5))
+    vacuum()
+    assert rows() == 0
+
+
+def test_a_used_trace_stays():
+    saver = DjangoSaver(scope=SERVER)
+    saver.delete_thread("talk")
+    run(saver, "a")
+    Thread.objects.update(last_active_day=timezone.now().date() - timedelta(days=50))
+    vacuum()
+    assert remembered(saver) == ["a", "reply to a"]
+
+
+def test_the_audit_counts_what_a_saver_removes():
+    session = talk()
+    run(DjangoSaver(session=session), "a")
+    run(DjangoSaver(scope=SERVER), "b")
+    DjangoSaver(session=session, reason="asked").delete_thread("talk")
+    DjangoSaver(scope=SERVER, by=BY).prune(["talk", "unknown"])
+    deleted, pruned = AuditEntry.objects.filter(action__in=ThreadAction.values).order_by("pk")
+    assert (deleted.action, deleted.session_pk, deleted.reason) == (
+        ThreadAction.DELETE,
+        session.pk,
+        "asked",
+    )
+    assert (deleted.counts, pruned.counts) == (
+        {"checkpoints": 3},
+        {"threads": 1, "checkpoints": 2},
+    )
+    assert (pruned.session_pk, pruned.actor_label) == (None, BY.label)
+    assert AuditAction.TRIM not in ThreadAction.values
+
+
+def test_the_rows_of_a_session_that_a_host_deleted_are_cleaned_up():
+    session = talk()
+    run(DjangoSaver(session=session), "canary")
+    Message.stored.all().delete()
+    session.delete()
+    vacuum()
+    assert rows() == 0
+
+
+def test_a_thread_is_no_damage():
+    run(DjangoSaver(session=talk()), "a")
+    assert [finding.code for finding in check_integrity()] == []
