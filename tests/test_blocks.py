@@ -58,6 +58,7 @@ TESTED = {
     "docs/howto/client-js.md": {"js/test_rest.py": ["new ChatMemoryClient", "ApiError"]},
     "docs/howto/client.md": {
         "client/test_client.py": ["order_status", "watch", "patient"],
+        "client/test_client_fallback.py": ["behind_a_proxy"],
         "client/test_rest.py": ["My order", "export_text", "rename", "with_token"],
     },
     "docs/howto/customizing-admin.md": {"test_examples.py": ["class ShopSessionAdmin"]},
