@@ -138,6 +138,7 @@ FRONT_ENDS := tests/front_ends $(patsubst %/package.json,%,$(wildcard docs/examp
 
 front-ends: .venv/dev $(FRONT_ENDS:%=%/node_modules/.made)
 	@FRONT_END_CUTS=$${FRONT_END_CUTS:-500} FRONT_END_KILLS=$${FRONT_END_KILLS:-20} \
+	    FRONT_END_SENDS=$${FRONT_END_SENDS:-1000} \
 	    $(BIN)/python $(PYTEST) tests/front_ends -m long $(ARGS)
 
 peers: .venv/dev .venv/mariadb

@@ -40,6 +40,10 @@ class AgentPage {
     });
   }
 
+  close() {
+    this.agent.abortRun();
+  }
+
   state() {
     const types = this.events.map(({type}) => type);
     const ends = this.events.filter(({type}) => type === "RUN_FINISHED" || type === "RUN_ERROR");
@@ -77,9 +81,13 @@ class TanStackPage {
     return this.client.sendMessage({id, content: text});
   }
 
+  close() {
+    this.client.detach();
+  }
+
   /** Reload the page, and wait for the history and for the end of a reply. */
   async resume() {
-    this.client.detach();
+    this.close();
     this.open();
     await until(() => this.client.getMessages().length > 0);
     await until(() => !this.client.getIsLoading());
@@ -113,6 +121,7 @@ await serve({
   },
   send: (fields) => run("send", fields),
   resume: (fields) => run("resume", fields),
+  close: ({page}) => pages.get(page).close(),
   async grown({page, chars}) {
     await until(() => pages.get(page).text().join("").length >= chars);
   },

@@ -22,8 +22,6 @@ start = start_servers
 each_package = pytest.mark.parametrize("kind", ["react", "vue", "svelte"])
 CUTS = int(os.environ.get("FRONT_END_CUTS", "20"))
 KILLS = int(os.environ.get("FRONT_END_KILLS", "2"))
-MOMENTS = 12
-"""How many messages are sent at random moments."""
 SEED = int(os.environ.get("FRONT_END_SEED", "1"))
 
 
@@ -209,24 +207,3 @@ def test_the_running_server_is_killed(open_page, start, redis_url):
         servers[0].start()
     print(f"{KILLS} kills, {wrong} wrong")  # noqa: T201
     assert wrong == 0
-
-
-def test_messages_are_sent_and_pages_reloaded_at_random_moments(open_page):
-    chance = random.Random(SEED)  # noqa: S311  # no secret
-    page = open_page("react")
-    sends = []
-    for number in range(MOMENTS):
-        sends.append(page.start("send", id=f"m{number}", text=f"mixed {number}"))
-        wait_for(Turn.objects.filter(client_id=f"m{number}").exists, "it is not stored")
-        time.sleep(chance.random() * 0.6)  # a moment in the reply
-        if chance.random() < 0.5:
-            page.call("close")
-            page = page.other()
-            page.call("load")
-            sends.append(page.start("resume"))
-    for each in sends:
-        each.result(60)
-    wait_for(lambda: not Turn.objects.filter(status__in=Turn.ACTIVE_STATUSES).exists(), "no end")
-    state = page.call("load")
-    assert len(expected(page.key)) == 2 * MOMENTS
-    assert_shown(page, state)
