@@ -71,7 +71,10 @@ class TanStackPage {
       threadId: this.chat,
       persistence: true,
       connection: fetchServerSentEvents(API, {fetchClient: this.network.fetch}),
-      onChunk: ({type}) => this.types.push(type),
+      onChunk: ({type, usage}) => {
+        this.types.push(type);
+        this.usage = usage;
+      },
     });
     this.client.attach();
   }
@@ -89,13 +92,15 @@ class TanStackPage {
   async resume() {
     this.close();
     this.open();
-    await until(() => this.client.getMessages().length > 0);
-    await until(() => !this.client.getIsLoading());
+    const state = () => [this.network.last, this.client.getStatus?.(), this.state()];
+    await until(() => this.client.getMessages().length > 0, state);
+    await until(() => !this.client.getIsLoading(), state);
   }
 
   state() {
     const error = this.client.getError()?.message ?? null;
-    return {messages: this.client.getMessages(), error, types: this.types};
+    const {types, usage} = this;
+    return {messages: this.client.getMessages(), error, types, usage};
   }
 
   text() {

@@ -54,6 +54,14 @@ def test_a_reply_is_shown_as_it_is_stored(open_page, kind, text):
     assert_shown(page, state)
 
 
+def test_the_end_of_a_run_has_its_usage(open_page):
+    state = send(open_page("agent"), "counted")
+    [usage] = state["end"]["usage"]
+    assert (usage["inputTokens"], usage["outputTokens"], usage["cachedInputTokens"]) == (20, 8, 4)
+    state = send(open_page("tanstack"), "counted")
+    assert state["usage"]["promptTokens"] == 20
+
+
 @each_client
 def test_a_chat_keeps_the_id_that_the_package_chose(open_page, kind):
     page = open_page(kind, f"thread-{kind}-6mQMVfzB3w")

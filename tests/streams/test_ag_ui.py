@@ -183,13 +183,13 @@ async def test_a_stored_text_replaces_another_one_that_was_streamed(ann, setting
         assert [each["id"] for each in page.messages][::2] == ["c1", "c2"]
 
 
-def ended(status: str = "complete") -> Ended:
+def ended(status: str = "complete", usage: str = "") -> Ended:
     """Return the end of the turn of the first message."""
     turn = TurnRows(
         status=status,
         error="",
-        model="",
-        usage="",
+        model="model-1" if usage else "",
+        usage=usage,
         user_seq=1,
         rows=[],
         is_complete=True,
@@ -206,6 +206,48 @@ def test_a_text_without_a_row_ends_and_is_wrong(status):
     assert events.is_wrong
     assert Page().read(found).end == found[-1]
     assert "TEXT_MESSAGE_END" in types(found)
+
+
+USAGE = {
+    "input_tokens": 20,
+    "output_tokens": 8,
+    "total_tokens": 28,
+    "input_token_details": {"cache_read": 4, "cache_creation": 0, "audio": 1},
+    "output_token_details": {"reasoning": 5},
+}
+TOKENS = {
+    "model": "model-1",
+    "inputTokens": 20,
+    "outputTokens": 8,
+    "totalTokens": 28,
+    "cachedInputTokens": 4,
+    "cacheWriteInputTokens": 0,
+    "reasoningTokens": 5,
+}
+
+
+@pytest.mark.parametrize("status", ["complete", "interrupted", "failed"])
+def test_the_end_of_a_run_has_its_usage(status):
+    """As `tokenUsageFromLangChainMetadata` of `@ag-ui/core` 1.0.0 counts it."""
+    end = ended(status, json.dumps(USAGE)).turn
+    assert TurnEvents("c1", "talk", "run-1").finish(end)["usage"] == [TOKENS]
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        "",
+        "{}",
+        "[1]",
+        "{",
+        '{"input_tokens": "5", "output_tokens": true, "total_tokens": -1}',
+        '{"input_tokens": 9007199254740992, "input_token_details": [4]}',
+        '{"output_tokens": 1.5, "output_token_details": {"reasoning": NaN}}',
+    ],
+    ids=["none", "empty", "a list", "broken", "no numbers", "too large", "no whole numbers"],
+)
+def test_a_usage_without_valid_counts_is_left_out(usage):
+    assert "usage" not in TurnEvents("c1", "talk", "run-1").finish(ended(usage=usage).turn)
 
 
 async def test_a_snapshot_has_no_later_reply(ann):

@@ -10,6 +10,7 @@ from chatmemory.models import StoredMessage
 from chatmemory.responders import Progress
 from chatmemory.services import LiveTurn
 from chatmemory.streams.ag_ui.messages import CallIds, reasoning_id, row_id
+from chatmemory.streams.ag_ui.usage import token_usage
 from chatmemory.streams.reads import TurnRows
 from chatmemory.streams.replies import (
     MAX_STEP_CHARS,
@@ -64,10 +65,12 @@ class TurnEvents:
 
     def finish(self, found: TurnRows) -> Data:
         """Return the last event of the run."""
+        tokens = token_usage(found.model, codec.parse_usage(found.usage))
+        usage: Data = {"usage": [tokens]} if tokens else {}
         if found.status == "failed":
             message = f"The reply failed ({found.error})."
-            return {"type": "RUN_ERROR", "message": message, "code": found.error}
-        finished: Data = {"type": "RUN_FINISHED", **self._run}
+            return {"type": "RUN_ERROR", "message": message, "code": found.error, **usage}
+        finished: Data = {"type": "RUN_FINISHED", **self._run, **usage}
         if found.status == "complete" or not self._is_versioned:
             return finished  # clients before 1.0 refuse the other outcome
         return {**finished, "outcome": {"type": "cancelled"}}
