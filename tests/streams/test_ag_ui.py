@@ -447,6 +447,17 @@ async def test_the_server_names_runs_by_turn_and_session(ann):
             assert Page().read(events).text == f"hi {thread} "
 
 
+@pytest.mark.parametrize("run", ["ann@example.com", "c2@talk", "@", "run-1@"])
+async def test_a_run_whose_id_looks_like_one_of_the_server_is_streamed_again(ann, run):
+    async with serving() as address, Agent(address, ann) as agent:
+        async with agent.run("two", "c2", "run-2") as stream:
+            await stream.rest()
+        async with agent.run("one", "c1", run) as stream:
+            events = await stream.rest()
+        async with agent.join(runId=run) as stream:
+            assert await stream.rest() == events
+
+
 @pytest.mark.parametrize("remove", [clear_session, partial(trim_session, keep_last=0)])
 async def test_a_run_of_removed_messages_is_not_found(ann, remove):
     async with serving() as address, Agent(address, ann) as agent:
