@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
 ]
 
-NAMES = ["react-ai-sdk", "vue-ai-sdk", "tanstack-ai", "plain-sse"]
+NAMES = ["react-ai-sdk", "vue-ai-sdk", "svelte-ai-sdk", "tanstack-ai", "plain-sse"]
 COUNTED = " ".join(map(str, range(1, 81)))
 
 
@@ -174,6 +174,22 @@ def test_messages_that_wait_are_answered_after_a_reload(page, example):
     expect(replies(page).last).to_contain_text("Good night")
     expect(replies(page)).to_have_count(3)
     assert_shown(page)
+
+
+def test_a_message_is_edited(page, example):
+    if example.name != "svelte-ai-sdk":
+        pytest.skip("only one example shows it")
+    send(page, "Good morning")
+    expect(replies(page)).to_contain_text("Good morning")
+    page.get_by_role("button", name="Edit").click()
+    send(page, "Good night")
+    expect(replies(page)).to_contain_text("Good night")
+    expect(page.locator("article")).to_have_count(2)
+    assert_shown(page)
+    page.reload()
+    expect(replies(page)).to_contain_text("Good night")
+    assert_shown(page)
+    assert Turn.objects.count() == 2
 
 
 def test_a_reply_continues_after_a_restart_of_the_server(page, server, example):
