@@ -154,7 +154,7 @@ def test_tools_and_failures_are_shown(page):
 
 
 def test_a_message_that_waits_is_answered(page):
-    send(page, "count 80")
+    send(page, "count 200")
     expect(replies(page)).to_contain_text("1 2 3 4 5")
     send(page, "Good evening")
     expect(page.locator("main")).to_contain_text("Waiting")
@@ -165,10 +165,10 @@ def test_a_message_that_waits_is_answered(page):
 def test_messages_that_wait_are_answered_after_a_reload(page, example):
     if example.name == "tanstack-ai":
         pytest.skip("the client of TanStack AI keeps waiting messages in the page")
-    send(page, "count 80")
-    for text in ("Good evening", "Good night"):
+    send(page, "count 300")
+    for number, text in enumerate(("Good evening", "Good night"), start=2):
         send(page, text)
-        wait_for(Turn.objects.filter(asked__contains=text).exists, "it is not stored")
+        wait_for(lambda number=number: Turn.objects.count() == number, "it is not stored")
     page.reload()
     expect(page.locator("main")).to_contain_text("Waiting")
     expect(replies(page).last).to_contain_text("Good night")
