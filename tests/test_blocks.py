@@ -98,7 +98,8 @@ TESTED = {
             "# shop/views.py",
             "accounts/me/",
             "// src/login.js",
-        ]
+        ],
+        "howto/test_one_origin.py": ["try_files", "STATICFILES_DIRS", "TemplateView"],
     },
     "docs/howto/gate.md": {
         "howto/test_hooks.py": ["otp_device_id", "_impersonate", "hijack_history"]
