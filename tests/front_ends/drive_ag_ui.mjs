@@ -1,21 +1,28 @@
-// Pages of AG-UI and of TanStack AI without a browser; see lines.mjs. The clients of the packages
+// Pages of AG-UI, CopilotKit and TanStack AI without a browser; see lines.mjs. The clients of the packages
 // validate each event.
 
+import {createRequire} from "node:module";
 import {HttpAgent} from "@ag-ui/client";
+import {CopilotKitCore} from "@copilotkit/core";
 import {ChatClient, fetchServerSentEvents} from "@tanstack/ai-client";
 import {Network, serve, until} from "./lines.mjs";
 
 // The client also leaves a rejected promise of its own; a browser only writes that to its console.
 process.on("unhandledRejection", () => {});
 
+// The client of AG-UI that CopilotKit brings, of another version.
+const {HttpAgent: AgentOfCopilotKit} = createRequire(import.meta.resolve("@copilotkit/core"))(
+  "@ag-ui/client",
+);
+
 const API = "/api/ui/ag";
 const pages = new Map();
 
 /** A page with the client of AG-UI, which has no resume: it repeats the run. */
 class AgentPage {
-  constructor({chat, ...where}) {
+  constructor({chat, ...where}, Agent = HttpAgent) {
     this.network = new Network(where);
-    this.agent = new HttpAgent({url: API, threadId: chat, fetch: this.network.fetch});
+    this.agent = new Agent({url: API, threadId: chat, fetch: this.network.fetch});
   }
 
   send({id, text, runId}) {
@@ -54,6 +61,30 @@ class AgentPage {
     const {messages} = this.agent;
     const last = messages.findLastIndex(({role}) => role === "user");
     return messages.slice(last + 1).map(({role, content}) => (role === "assistant" ? content : ""));
+  }
+}
+
+/** A page of CopilotKit: what its hooks and its chat call. */
+class CopilotKitPage extends AgentPage {
+  constructor(options) {
+    super(options, AgentOfCopilotKit);
+    this.core = new CopilotKitCore({agents__unsafe_dev_only: {default: this.agent}});
+    this.agent.subscribe({onEvent: ({event}) => void this.events.push(event)});
+    this.core.subscribe({
+      onError: ({error}) => {
+        this.error = error.message;
+      },
+    });
+  }
+
+  async run() {
+    this.events = [];
+    this.error = null;
+    await this.core.runAgent({agent: this.agent, runId: this.runId});
+  }
+
+  close() {
+    this.core.stopAgent({agent: this.agent});
   }
 }
 
@@ -110,7 +141,7 @@ class TanStackPage {
   }
 }
 
-const CLASSES = {agent: AgentPage, tanstack: TanStackPage};
+const CLASSES = {agent: AgentPage, copilotkit: CopilotKitPage, tanstack: TanStackPage};
 
 async function run(action, {page, server, cutAfter, ...fields}) {
   const found = pages.get(page);

@@ -140,6 +140,20 @@ def test_a_message_waits_and_a_reload_shows_it(open_page):
     assert_shown(other, other.call("load"))
 
 
+def test_messages_that_the_page_queues_are_sent_after_the_reply(open_page):
+    page = open_page("queue")
+    sends = [page.start("send", id="m1", text="count 60")]
+    page.call("grown", chars=10)
+    sends += [page.start("send", id=f"m{number}", text=f"mixed {number}") for number in (2, 3)]
+    assert [turn.client_id for turn in Turn.objects.all()] == ["m1"]
+    for each in sends:
+        each.result(60)
+    wait_for(lambda: Turn.objects.filter(status="complete").count() == 3, "they are not sent")
+    wait_for(lambda: page.call("state")["status"] == "ready", "the page does not end")
+    assert_shown(page, page.call("state"))
+    assert len(expected(page.key)) == 6
+
+
 def test_a_page_that_has_the_whole_reply_resumes_nothing(open_page):
     page = open_page("react")
     state = send(page, "Hello")
