@@ -8,6 +8,7 @@ import os
 import random
 import time
 import uuid
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,7 @@ async def reply_to(number: int) -> Shown:
     found = Transcript()
     found.begin("assistant")
     text = ""
+    piece: Any
     async for piece in bot.mixed(random.Random(str(number))):  # noqa: S311  # no secret
         match piece:
             case str():
