@@ -162,6 +162,7 @@ ci-long: .venv/dev
 	    --hypothesis-profile=random $(ARGS)
 	@FUZZ_FACTOR=5 $(BIN)/python $(PYTEST) tests/rendering -m long
 	@STREAM_RUNS=1000 $(BIN)/python $(PYTEST) tests/streams/test_schedules.py -m long
+	@THREAD_SCHEDULES=1000 $(BIN)/python $(PYTEST) tests/langgraph/test_thread_schedules.py -m long
 
 clean:
 	rm -rf .venv build var tests/js/node_modules $(FRONT_ENDS:%=%/node_modules)
