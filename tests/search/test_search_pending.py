@@ -129,7 +129,7 @@ def test_a_session_that_cannot_be_indexed_does_not_end_the_daily_run(monkeypatch
     def fail_for_first(seen: Any, missing: Any) -> bool:
         if seen.session_pk == first:
             raise error
-        return write(seen, missing)
+        return bool(write(seen, missing))
 
     write = indexing._write
     monkeypatch.setattr(indexing, "_write", fail_for_first)
