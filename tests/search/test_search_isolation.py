@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -45,7 +46,7 @@ def fill(by: Actor, chosen: random.Random, key: str = "talk", rows: int = 8) -> 
     append_messages(session_key=key, by=by, messages=make_messages(*texts), create=True)
 
 
-def way(chosen: random.Random) -> dict[str, str]:
+def way(chosen: random.Random) -> dict[str, Any]:
     return {
         "query": " ".join(chosen.choices(WORDS, k=chosen.randint(1, 4))),
         "mode": chosen.choice(("words", "prefix", "phrase")),

@@ -57,18 +57,19 @@ def indexer(env: dict[str, str]) -> Iterator[Callable[[int], bool]]:
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
+        stdin, stdout = process.stdin, process.stdout
+        assert stdin is not None
+        assert stdout is not None
 
         def killed_at(number: int) -> bool:
-            process.stdin.write(f"{number}\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
+            stdin.write(f"{number}\n")
+            stdin.flush()
+            line = stdout.readline()
             assert line in {"killed\n", "done\n"}
             return bool(line == "killed\n")
 
         yield killed_at
-        process.stdin.close()
+        stdin.close()
 
 
 def check_search() -> None:

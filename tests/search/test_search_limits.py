@@ -32,7 +32,8 @@ def search(**more: Any) -> SearchPage:
 
 def pages(**more: Any) -> list[list[int]]:
     """Return the seqs of each page."""
-    found, cursor = [], None
+    found: list[list[int]] = []
+    cursor: str | None = None
     while not found or cursor is not None:
         page = search(cursor=cursor, **more)
         found.append([hit.seq for hit in page.hits])

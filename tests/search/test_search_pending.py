@@ -39,7 +39,8 @@ def _nothing_pending():
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The clock of the sweep, which a test moves."""
     clock = SimpleNamespace(now=1_000.0)
-    monkeypatch.setattr(pending, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    for module in (pending, indexing):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
 
@@ -95,7 +96,7 @@ def test_a_redacted_or_repaired_session_is_indexed_again(clock, commit):
     sweep_search()
     assert covered() == 4
     Message.stored.filter(seq=2).update(body="{")
-    commit(lambda: check_integrity(repair_by=TALK["by"]))
+    commit(lambda: list(check_integrity(repair_by=TALK["by"])))
     assert covered() == 0
     sweep_search()
     assert covered() == 4
@@ -129,7 +130,7 @@ def test_a_session_that_cannot_be_indexed_does_not_end_the_daily_run(monkeypatch
     def fail_for_first(seen: Any, missing: Any) -> bool:
         if seen.session_pk == first:
             raise error
-        return write(seen, missing)
+        return bool(write(seen, missing))
 
     write = indexing._write
     monkeypatch.setattr(indexing, "_write", fail_for_first)

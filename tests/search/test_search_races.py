@@ -15,6 +15,7 @@ from django.db import connection
 
 from chatmemory.models import Message, Session, database_now
 from chatmemory.search import indexing, search_messages
+from chatmemory.search.blocks import pack
 from chatmemory.search.indexing import index_session
 from chatmemory.search.integrity import find_wrong_blocks
 from chatmemory.search.models import SearchBlock
@@ -108,7 +109,7 @@ def found(**more: Any) -> list[int]:
 
 def before_write(monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> None:
     """Call this once, after the indexer has read the messages of a block."""
-    pack, calls = indexing.pack, [call]
+    calls = [call]
 
     def pack_later(rows: Any) -> Any:
         packed = pack(rows)

@@ -144,7 +144,7 @@ class World:
     def append(self) -> None:
         messages: list[dict[str, object]] = []
         for _ in range(self.chosen.randrange(1, 5)):
-            message = {"role": self.chosen.choice(ROLES), "content": self.text()}
+            message: dict[str, object] = {"role": self.chosen.choice(ROLES), "content": self.text()}
             if name := self.chosen.choice(NAMES):
                 message["name"] = name
             messages.append(message)
@@ -209,12 +209,10 @@ class World:
         self.entries += [entry] if entry else []
 
     def clear(self) -> None:
-        entry = clear_session(**address_of(self.session()), reason="")
-        self.entries += [entry] if entry else []
+        self.entries.append(clear_session(**address_of(self.session()), reason=""))
 
     def purge(self) -> None:
-        entry = purge_session(**address_of(self.session()), reason="")
-        self.entries += [entry] if entry else []
+        self.entries.append(purge_session(**address_of(self.session()), reason=""))
 
     def restore(self) -> None:
         if self.entries:
@@ -280,7 +278,7 @@ class World:
             raise NotFound
         pk = self.chosen.choice(pks)
         SearchBlock.objects.filter(pk=pk).update(**columns)
-        return pk
+        return int(pk)
 
     def adopt(self) -> None:
         adopt_visitor(by=self.user, visitor=self.guest)
@@ -406,7 +404,7 @@ def part_of(session_pk: int, rows: list[Message]) -> Part:
             BlockRow(
                 place=row.seq - low,
                 role=row.role,
-                name=row.plain().get("name"),
+                name=name_of(row),
                 created_at=row.created_at,
                 terms=analyzer().terms(row.text),
             )
@@ -414,6 +412,11 @@ def part_of(session_pk: int, rows: list[Message]) -> Part:
         ]
     )
     return Part(session_pk, low, Block(packed.postings, packed.words))
+
+
+def name_of(row: Message) -> str | None:
+    name = row.plain().get("name")
+    return name if isinstance(name, str) else None
 
 
 def contains(query: Query, text: str) -> bool:
