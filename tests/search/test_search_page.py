@@ -222,9 +222,7 @@ def test_the_answer_to_an_older_text_is_discarded(side):
     held: list[Route] = []
     side.page.route("**/api/search/", lambda route: held.append(route))
     side.search.fill("first")
-    side.page.wait_for_function(
-        "document.querySelector('.cm-found').getAttribute('aria-busy') === 'true'"
-    )
+    expect(side.page.locator(".cm-found")).to_have_attribute("aria-busy", "true")
     side.search.fill("second")
     with side.page.expect_request("**/api/search/") as second:
         held[0].fulfill(body=answer("First"), content_type="application/json")
@@ -245,18 +243,17 @@ PROBLEMS = {
 
 
 def test_errors_are_shown_in_words(side, desk):
-    for code, (status, more, text) in PROBLEMS.items():
-        body = json.dumps({"code": code, **more})
-        side.page.route(
-            "**/api/search/",
-            lambda route, body=body, status=status: route.fulfill(
-                status=status, body=body, content_type="application/problem+json"
-            ),
-        )
-        side.search.fill(f"{code} ")
+    def refuse(route: Route) -> None:
+        code = json.loads(route.request.post_data or "")["query"]
+        status, more, _ = PROBLEMS[code]
+        problem = json.dumps({"code": code, **more})
+        route.fulfill(status=status, body=problem, content_type="application/problem+json")
+
+    side.page.route("**/api/search/", refuse)
+    for code, (_, _, text) in PROBLEMS.items():
+        side.search.fill(code)
         expect(side.status).to_have_text(text)
-        side.page.unroute("**/api/search/")
-        side.search.fill("")
+    side.page.unroute("**/api/search/")
     side.page.route("**/api/search/", lambda route: route.abort("connectionrefused"))
     side.search.fill("marmot")
     expect(side.status).to_have_text("No connection, so messages were not searched.")

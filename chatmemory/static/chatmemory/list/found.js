@@ -15,6 +15,7 @@ const LIMIT = 20;
 /** @typedef {{hits: Hit[], partial: boolean, cursor: string | null}} Page */
 
 const section = document.createElement("section");
+const heading = document.createElement("h2");
 const status = document.createElement("p");
 const hits = document.createElement("ul");
 const older = document.createElement("button");
@@ -31,17 +32,14 @@ let timer;
 /** @param {string} url of the search over REST */
 export async function start(url) {
   address = url;
-  const heading = document.createElement("h2");
   heading.id = "cm-found";
   heading.textContent = _("Messages");
   section.className = "cm-found";
-  section.hidden = true;
-  section.setAttribute("aria-labelledby", heading.id);
+  toggle(false);
   status.setAttribute("role", "status");
   hits.className = "cm-list";
   older.type = "button";
   older.className = "cm-more cm-link";
-  older.hidden = true;
   section.append(heading, status, hits, older);
   await addStyle(document, ["list/found.css"]);
   list.after(section);
@@ -53,6 +51,15 @@ export async function start(url) {
   });
   hits.addEventListener("click", open);
   later();
+}
+
+// Not the whole section: screen readers announce only what changes in a status that is shown.
+/** @param {boolean} isShown */
+function toggle(isShown) {
+  heading.hidden = !isShown;
+  if (isShown) section.setAttribute("aria-labelledby", heading.id);
+  else section.removeAttribute("aria-labelledby");
+  older.hidden = !isShown;
 }
 
 const textOf = () => search.value.trim();
@@ -68,7 +75,7 @@ function later() {
 
 function clear() {
   shownText = "";
-  section.hidden = true;
+  toggle(false);
   status.textContent = "";
   hits.replaceChildren();
 }
@@ -139,7 +146,7 @@ async function post(body) {
  * @param {Page | {problem: string}} page
  */
 function show(page) {
-  section.hidden = false;
+  toggle(true);
   if ("problem" in page) {
     status.textContent = page.problem;
     older.hidden = !hits.firstChild; // else it tries again
