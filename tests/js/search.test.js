@@ -1,6 +1,10 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
-import {partsOf, problemText} from "../../chatmemory/static/chatmemory/list/snippet.js";
+import {
+  partsOf,
+  problemText,
+  withoutSigns,
+} from "../../chatmemory/static/chatmemory/list/snippet.js";
 
 /** @param {{text: string, isFound: boolean}[]} parts */
 const shown = (parts) => parts.map(({text, isFound}) => (isFound ? `[${text}]` : text)).join("");
@@ -24,6 +28,15 @@ test("a snippet keeps its text whatever the ranges are", () => {
     assert.equal(parts.map(({text}) => text).join(""), "<b>x</b>", JSON.stringify(ranges));
   }
   assert.deepEqual(partsOf("", []), []);
+});
+
+test("a reply is shown without stars, ticks and the lines of a table", () => {
+  assert.equal(withoutSigns("**Order** `48213`: - a 2*3"), "Order 48213: - a 2*3");
+  assert.equal(
+    withoutSigns("have: | a | b | |---|:-:| | seal | free |"),
+    "have: · a · b · seal · free · ",
+  );
+  assert.equal(withoutSigns("a plain text - with: signs"), "a plain text - with: signs");
 });
 
 test("a problem is explained by its code", () => {

@@ -34,7 +34,7 @@ def web(client):
 def test_the_field_has_the_address_of_the_search_of_messages(web, page):
     html = web.get(page).content.decode()
     assert ' data-messages="/api/search/"' in html
-    assert ' placeholder="Search chats and messages"' in html
+    assert ' placeholder="Search" aria-label="Search chats and messages"' in html
 
 
 @pytest.mark.parametrize("page", [*PAGES, ARCHIVE], ids=["all", "chat", "archive"])

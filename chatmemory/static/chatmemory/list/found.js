@@ -5,7 +5,7 @@ import {gettext as _, languageOf, ngettext} from "../shared/language.js";
 import {addStyle} from "../shared/style.js";
 import {showTime} from "../shared/times.js";
 import {list, openKey, search} from "./marks.js";
-import {partsOf, problemText} from "./snippet.js";
+import {partsOf, problemText, withoutSigns} from "./snippet.js";
 
 const DELAY_MS = 400; // the server limits the searches of a minute
 const MIN_CHARS = 2;
@@ -182,14 +182,28 @@ function rowOf({session, title, seq, role, at, snippet, ranges}) {
   const text = element("span", "cm-snippet");
   for (const part of partsOf(snippet, ranges)) {
     if (part.isFound) text.append(element("mark", "", part.text));
-    else text.append(part.text);
+    else text.append(role === "user" ? part.text : withoutSigns(part.text));
   }
   const about = element("span", "cm-about", authorOf(role));
-  const time = document.createElement("time");
-  about.append(" · ", showTime(time, at, languageOf(document.documentElement)));
+  about.append(" · ", timeOf(at));
   link.append(element("span", "cm-title", title || _("New chat")), text, about);
   row.append(link);
   return row;
+}
+
+/**
+ * The time of today, else the date, since a line has no room for both.
+ *
+ * @param {string} at
+ */
+function timeOf(at) {
+  const language = languageOf(document.documentElement);
+  const node = showTime(document.createElement("time"), at, language);
+  const date = new Date(at);
+  if (date.toDateString() !== new Date().toDateString()) {
+    node.textContent = date.toLocaleDateString(language, {dateStyle: "medium"});
+  }
+  return node;
 }
 
 /**

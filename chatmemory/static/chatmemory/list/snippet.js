@@ -22,6 +22,14 @@ export function partsOf(snippet, ranges) {
 }
 
 /**
+ * A part of a reply without the signs of Markdown that disturb most in a line.
+ *
+ * @param {string} text
+ */
+export const withoutSigns = (text) =>
+  text.replace(/\*\*|`/g, "").replace(/ ?\|[ |:-]*(?=[^ |:-]|$)/g, " · ");
+
+/**
  * Why a search failed, for people.
  *
  * @param {{code?: string, detail?: string, retry_after?: number} | null} problem
