@@ -160,6 +160,14 @@ TESTED = {
     "docs/howto/streams.md": {"howto/test_streams.py": ["chatmemory.streams.urls"]},
     "docs/howto/tasks.md": {"test_examples.py": ["# shop/tasks.py", "# shop/receivers.py"]},
     "docs/howto/tenants.md": {"howto/test_hooks.py": ["def begin(by, asked)"]},
+    "docs/howto/search.md": {
+        "howto/test_search_howto.py": [
+            "INSTALLED_APPS +=",
+            "chatmemory.search.urls",
+            '"green kettle"',
+            "def found_by",
+        ]
+    },
     "docs/howto/titles.md": {"live/test_titles.py": ["init_chat_model"]},
     "docs/howto/transfer.md": {
         "test_examples.py": ["own_data"],
