@@ -150,6 +150,14 @@ TESTED = {
     },
     "docs/howto/scaling-out.md": {"howto_operations/test_databases.py": ["pool_mode"]},
     "docs/howto/several-bots.md": {"responders/test_responders.py": ["bot_for"]},
+    "docs/howto/search.md": {
+        "howto/test_search_howto.py": [
+            "INSTALLED_APPS +=",
+            "chatmemory.search.urls",
+            '"green kettle"',
+            "def found_by",
+        ]
+    },
     "docs/howto/sign-in.md": {
         "howto/test_front_ends.py": ['include("chatmemory.accounts")', "members:login"]
     },
@@ -160,14 +168,6 @@ TESTED = {
     "docs/howto/streams.md": {"howto/test_streams.py": ["chatmemory.streams.urls"]},
     "docs/howto/tasks.md": {"test_examples.py": ["# shop/tasks.py", "# shop/receivers.py"]},
     "docs/howto/tenants.md": {"howto/test_hooks.py": ["def begin(by, asked)"]},
-    "docs/howto/search.md": {
-        "howto/test_search_howto.py": [
-            "INSTALLED_APPS +=",
-            "chatmemory.search.urls",
-            '"green kettle"',
-            "def found_by",
-        ]
-    },
     "docs/howto/titles.md": {"live/test_titles.py": ["init_chat_model"]},
     "docs/howto/transfer.md": {
         "test_examples.py": ["own_data"],

@@ -32,6 +32,7 @@ def test_the_settings_of_the_page_are_those_of_this_project():
     assert names["CHATMEMORY"] == {"SEARCH_LANGUAGE": "english"}
 
 
+@pytest.mark.slow
 def test_the_line_of_the_page_mounts_the_search_which_answers_its_request(ann, settings):
     urls = run_example("README.md", "# urls.py")["urlpatterns"]
     names = run_example(
