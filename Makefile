@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST ?= -m pytest
 PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
 
-.PHONY: help demo test test-fast test-long test-programs ci-long test-django release-check upgrade-fixtures themes torture bench recall lint types js check docs site messages front-ends peers audit lock ci clean
+.PHONY: help demo test test-fast test-long test-programs ci-long test-django release-check upgrade-fixtures themes torture bench recall search-bench lint types js check docs site messages front-ends peers audit lock ci clean
 
 help:
 	@echo "make demo    run the demo on http://127.0.0.1:8000/; ARGS='--port 9000' another port"
@@ -22,6 +22,7 @@ help:
 	@echo "make torture kill, pause, cut and flood real servers; ARGS='--plan kill --seed 7' selects"
 	@echo "make bench   measure the speed on the database of DATABASE_URL; ARGS='--units append,turn'"
 	@echo "make recall  count the facts that reach the model after a kill; ARGS=FILE names the dialogues"
+	@echo "make search-bench measure what searches find; ARGS='--locomo PATH --beam PATH' names the corpora"
 	@echo "make lint    check format, style and imports"
 	@echo "make types   check the types"
 	@echo "make js      check and test the JavaScript; needs Node.js 20.19 or newer with npm"
@@ -52,7 +53,7 @@ test-fast: .venv/dev
 LONG := -n 3 --dist worksteal -m long --durations=10 \
     -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
-MEASURING := benchmarks partitions peers recall speed
+MEASURING := benchmarks partitions peers recall search_bench speed
 
 test-long: .venv/dev
 	@$(BIN)/python $(PYTEST) $(LONG) $(MEASURING:%=--ignore=tests/programs/%) $(ARGS)
@@ -100,6 +101,9 @@ bench: .venv/dev
 
 recall: .venv/dev
 	@$(BIN)/python -m tests.programs.recall $(ARGS)
+
+search-bench: .venv/dev
+	@$(BIN)/python -m tests.programs.search_bench $(ARGS)
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .
@@ -161,6 +165,7 @@ ci-long: .venv/dev
 	@FUZZ_CALLS=10000 CHATMEMORY_EXAMPLES=200 $(BIN)/python $(PYTEST) -n 2 --dist worksteal -m hypothesis \
 	    --hypothesis-profile=random $(ARGS)
 	@FUZZ_FACTOR=5 $(BIN)/python $(PYTEST) tests/rendering -m long
+	@IMPORTED_CHATS=5000 $(BIN)/python $(PYTEST) tests/imports/test_process.py -m long -k many_chats
 	@STREAM_RUNS=1000 $(BIN)/python $(PYTEST) tests/streams/test_schedules.py -m long
 
 clean:

@@ -77,6 +77,11 @@ DEFAULTS: dict[str, object] = {
     "ASSET_ORIGINS": (),
     "LOGOUT_URL": None,
     "SENDS_PER_MINUTE": 30,
+    # Of the optional app chatmemory.search
+    "SEARCH_LANGUAGE": "english",
+    "SEARCHES_PER_MINUTE": 30,
+    "RECALL_TOKENS": 0,
+    "RECALL_REACH": "session",
 }
 DURATIONS = [name for name, setting in vars(Settings).items() if isinstance(setting, Duration)]
 

@@ -166,7 +166,7 @@ def test_the_tasks_of_cron_run_with_use_tz_off(host):
     with ours(SESSION_TTL=60):
         call_command("chatmemory_expire")
         assert [session.pk for session in Session.objects.active()] == [new.pk]
-        for task in ("vacuum", "statistics", "check", "audit_verify", "recover"):
+        for task in ("vacuum", "statistics", "search", "check", "audit_verify", "recover"):
             call_command(f"chatmemory_{task}")
     assert AuditEntry.objects.filter(action="purge").exists()
 

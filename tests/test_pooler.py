@@ -87,7 +87,16 @@ def test_each_command_works_behind_a_pooler(pooler, settings, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("It is on its way.")
     run("redact", session=[scene.archived.pk], find_file=str(secret), yes=1, **WHO)
-    for task in ("check", "expire", "statistics", "vacuum", "audit_verify", "recover", "roles"):
+    for task in (
+        "check",
+        "expire",
+        "search",
+        "statistics",
+        "vacuum",
+        "audit_verify",
+        "recover",
+        "roles",
+    ):
         run(task)
     assert scope in run("person", owner="ann")
     assert preview_forgetting(scopes=[scope]).removed

@@ -28,6 +28,7 @@ MAX_NAME_BYTES: Final = 1_020
 _FORMAT: Final = 1
 _HEADER: Final = struct.Struct("<BBHIII")
 """Format, 0, rows, terms, pairs, bytes of the names."""
+_OFFSETS: Final = struct.Struct("<II")
 _MAX_TERM_BYTES: Final = 4 * 64 + 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -111,7 +112,7 @@ def pack(rows: Sequence[BlockRow]) -> Packed:
             name_bytes,
         )
     )
-    return Packed(postings, zlib.compress("\n".join(sorted(terms)).encode(), 9))
+    return Packed(postings, zlib.compress("\n".join(sorted(terms)).encode()))
 
 
 def _summed(pairs: list[tuple[int, int]]) -> Iterable[tuple[int, int]]:
@@ -151,9 +152,18 @@ class Block:
     """
 
     __slots__ = (
-        "_hashes", "_offsets", "_pairs", "_words", "count", "is_user", "lengths", "minutes",
-        "name_numbers", "names", "places",
-    )  # fmt: skip
+        "_hashes",
+        "_pairs_at",
+        "_postings",
+        "_words",
+        "count",
+        "is_user",
+        "lengths",
+        "minutes",
+        "name_numbers",
+        "names",
+        "places",
+    )
 
     count: int
     """Number of rows."""
@@ -179,13 +189,14 @@ class Block:
         at = _HEADER.size
         self.minutes = _loaded("I", postings[at : (at := at + 4 * n)])
         self._hashes = _loaded("I", postings[at : (at := at + 4 * k)])
-        self._offsets = _loaded("I", postings[at : (at := at + 4 * k + 4)])
+        at += 4 * k + 4
         self.lengths = _loaded("H", postings[at : (at := at + 2 * n)])
         self.is_user = postings[at : (at := at + n)]
         self.places = postings[at : (at := at + n)]
         self.name_numbers = postings[at : (at := at + n)]
-        self._pairs = postings[at : (at := at + 2 * pairs)]
-        self.names = tuple(_names(postings[at:])) if name_bytes else ()
+        self._pairs_at = at
+        self._postings = postings  # not copied: most of it is never read
+        self.names = tuple(_names(postings[at + 2 * pairs :])) if name_bytes else ()
         self._words = words
         if n and (max(self.is_user) > 1 or max(self.name_numbers) > len(self.names)):
             raise CorruptBlock("The block has impossible numbers.")
@@ -196,11 +207,14 @@ class Block:
         at = bisect_left(hashes, number)
         if at == len(hashes) or hashes[at] != number:
             return b"", b""
-        start, end = 2 * self._offsets[at], 2 * self._offsets[at + 1]
-        rows = self._pairs[start:end:2]
-        if not start < end <= len(self._pairs) or max(rows) >= self.count:
+        data, pairs_at = self._postings, self._pairs_at
+        offset_at = _HEADER.size + 4 * (self.count + len(hashes) + at)
+        first, last = _OFFSETS.unpack_from(data, offset_at)
+        start, end = pairs_at + 2 * first, pairs_at + 2 * last
+        rows = data[start:end:2]
+        if not start < end <= len(data) or max(rows) >= self.count:
             raise CorruptBlock("The block has impossible pairs.")
-        return rows, self._pairs[start + 1 : end : 2]
+        return rows, data[start + 1 : end : 2]
 
     def find_prefix(self, prefix: str) -> list[str]:
         """Return the terms that begin with a prefix, sorted. Raises ValueError without `words`."""

@@ -40,7 +40,7 @@ def _check_values() -> Iterator[checks.CheckMessage]:
 
 
 def _error(name: str, problem: str) -> checks.CheckMessage:
-    return checks.Error(f"CHATMEMORY[{name!r}] {problem}.", id="chatmemory.E002")
+    return checks.Error(f"CHATMEMORY[{name!r}] {problem}.", id="chatmemory.E024")
 
 
 def _is_function(path: object) -> bool:

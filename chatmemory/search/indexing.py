@@ -133,18 +133,23 @@ def _missing(session: Session, min_rows: int) -> list[_Range]:
 
 def _write(seen: Seen, missing: _Range) -> bool:
     """Write a block; return False if the session changed since `seen`."""
-    used = analyzer()
+    used, number = analyzer(), number_of(missing.low)
     of_range = {"session": seen.session_pk, "seq__gte": missing.low, "seq__lte": missing.high}
     rows = durably(lambda: list(indexable(**of_range)), is_repeatable=True)
     packed = pack(block_rows(rows, used))
     block = SearchBlock(
         low=missing.low,
         high=missing.high,
-        number=number_of(missing.low),
+        number=number,
         analyzer=used.name,
         postings=packed.postings,
         words=packed.words,
     )
+    # `store` replaces what overlaps. This one has only hidden messages, and the same number.
+    hidden = SearchBlock.objects.filter(
+        session=seen.session_pk, number=number, high__lt=missing.low
+    )
+    durably(hidden.delete, is_repeatable=True)
     return store(seen, [block], replace=True)
 
 

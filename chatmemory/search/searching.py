@@ -40,7 +40,7 @@ MAX_HITS: Final = 50
 MAX_SECONDS: Final = 2.0
 """After this time a search reads no more messages; it returns what it has found."""
 
-MAX_CANDIDATES: Final = 2_000
+MAX_CANDIDATES: Final = 500
 """Ranked messages that one search reads again."""
 
 BATCH_CANDIDATES: Final = 200
@@ -253,11 +253,8 @@ class Search:
         parts, query = corpus.parts, self.query
         if self.order == "newest":
             return [Scored(*found, 0.0, Why()) for found in matching(parts, query)[:limit]]
-        if query.mode != "phrase":
-            return score(parts, query, is_by_role=self.is_by_role, limit=limit)
-        with_all = set(matching(parts, query))
-        ranked = score(parts, query, is_by_role=self.is_by_role)
-        return [row for row in ranked if (row.session, row.seq) in with_all][:limit]
+        is_phrase = query.mode == "phrase"
+        return score(parts, query, is_by_role=self.is_by_role, limit=limit, needs_all=is_phrase)
 
     def _read(self, candidates: Sequence[Scored]) -> dict[tuple[int, int], tuple[Any, ...]]:
         """Read those of the messages that may be hits, by session and seq."""

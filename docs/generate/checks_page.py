@@ -20,7 +20,7 @@ from django.conf import settings
 
 if not settings.configured:  # run as a script
     names = ("admin", "auth", "contenttypes", "messages", "sessions")
-    apps = [*(f"django.contrib.{name}" for name in names), "chatmemory"]
+    apps = [*(f"django.contrib.{name}" for name in names), "chatmemory", "chatmemory.search"]
     settings.configure(INSTALLED_APPS=apps)
     django.setup()
 
@@ -69,6 +69,7 @@ REMEDIES = {
     "chatmemory.E017": "Name authentication classes of REST framework that identify a user.",
     "chatmemory.E019": "Write each network as `10.0.0.0/8`. The hint has the wrong one.",
     "chatmemory.E023": "Correct the [model](../howto/own-tables.md).",
+    "chatmemory.E024": "Set a value that the message allows.",
     "chatmemory.W001": "Correct the name. The hint has the nearest of the [settings](settings.md).",
     "chatmemory.W016": "Install the package of the provider, such as `langchain-openai`.",
     "chatmemory.W022": "Set ALLOW_ANONYMOUS, or remove the embeds.",

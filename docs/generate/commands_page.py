@@ -18,7 +18,7 @@ if not settings.configured:  # run as a script
     names = ("admin", "auth", "contenttypes", "messages", "sessions")
     apps = [*(f"django.contrib.{name}" for name in names), "chatmemory"]
     settings.configure(
-        INSTALLED_APPS=[*apps, "chatmemory.statistics", "chatmemory.imports"],
+        INSTALLED_APPS=[*apps, "chatmemory.search", "chatmemory.statistics", "chatmemory.imports"],
     )
     django.setup()
 
@@ -73,6 +73,8 @@ RESULTS: Mapping[str, str] = {
     "chatmemory_expire": "`removed` (`sessions` and `messages` by reason), `left`, `dry_run`.",
     "chatmemory_vacuum": "A line with `sessions`, `messages`, `turns`, `emptied` (withdrawn "
     "messages that lost their content), `left`, `dry_run`, then as `chatmemory_audit_verify`.",
+    "chatmemory_search": "`index`: `blocks`, `sessions`, `complete`. `check`: a line per wrong "
+    "block: `session`, `low`, `high`, `problem`; result, if none is: `wrong`. `drop`: `blocks`.",
     "chatmemory_statistics": "`turns`, `messages`, `sessions`, `feedback`, `until`.",
     "chatmemory_audit_verify": "A line per finding: `code`, `number`, `sentence`; result: "
     "`findings`, `sealed`, `unsealed`, `head`.",

@@ -10,7 +10,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parents[1]
 
 RESPONSIBILITIES = {
-    "statistics | imports": "optional apps: figures of each day; chats of other products",
+    "statistics | imports | search": "optional apps: daily figures; chats of others; search",
     "testing": "the memory contract, fakes and fixtures for hosts",
     "apps": "ready()",
     "receivers": "connects signals to hub and runner",

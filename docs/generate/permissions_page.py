@@ -12,7 +12,12 @@ if not settings.configured:  # run as a script
     names = ("admin", "auth", "contenttypes", "messages", "sessions")
     apps_of_django = [f"django.contrib.{name}" for name in names]
     settings.configure(
-        INSTALLED_APPS=[*apps_of_django, "chatmemory", "chatmemory.statistics"],
+        INSTALLED_APPS=[
+            *apps_of_django,
+            "chatmemory",
+            "chatmemory.search",
+            "chatmemory.statistics",
+        ],
     )
     django.setup()
 

@@ -429,7 +429,7 @@ def test_the_page_size_does_not_change_the_output(mira, monkeypatch):
 @pytest.mark.long
 @pytest.mark.parametrize("format", FORMATS)
 def test_memory_does_not_grow_with_the_number_of_messages(mira, monkeypatch, format):
-    few, many = (800, 4_000) if format == "jsonl" else (200, 1_000)
+    few, many = (400, 2_000) if format == "jsonl" else (200, 1_000)
     monkeypatch.setattr(reading, "PAGE", few // 10)
     text_of(format)  # imports modules
     peaks = []

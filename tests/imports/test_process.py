@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from tests.servers import wait_for
 pytestmark = [pytest.mark.long, pytest.mark.django_db(transaction=True)]
 
 MEGABYTE = 2**20
+
+CHATS = int(os.environ.get("IMPORTED_CHATS", "1000"))
 
 # Not `resource`: a forked process begins with the highest memory of its parent there.
 PROGRAM = """
@@ -113,12 +116,12 @@ def test_the_largest_conversation_needs_less_than_200_megabytes(live_database_en
     assert memory < 200 * MEGABYTE
 
 
-def test_five_thousand_chats_are_imported(live_database_env, tmp_path):
+def test_many_chats_are_imported(live_database_env, tmp_path):
     make_user("mira")
-    write(tmp_path / "export.json", chats(5_000))
+    write(tmp_path / "export.json", chats(CHATS))
     report, memory = imported(tmp_path / "export.json", live_database_env)
-    assert (report["new"], report["messages"]) == (5_000, 10_000)
-    assert Session.objects.count() == 5_000
+    assert (report["new"], report["messages"]) == (CHATS, 2 * CHATS)
+    assert Session.objects.count() == CHATS
     assert memory < 200 * MEGABYTE
     report, _ = imported(tmp_path / "export.json", live_database_env)
-    assert (report["new"], report["existing"]) == (0, 5_000)
+    assert (report["new"], report["existing"]) == (0, CHATS)

@@ -228,7 +228,7 @@ def test_a_damaged_block_counts_as_missing(session):
         "naive-time",
         "cursor",
         "high-cursor",
-    ],  # fmt: skip
+    ],
 )
 def test_bad_input_is_refused(arguments, code, field):
     with pytest.raises(BadInput) as refusal:

@@ -157,7 +157,7 @@ def _recheck_flags(session: Session, *, seqs: list[int], repair_by: Actor | None
             quarantined=flag, revision=revision
         )
     Session.objects.filter(pk=session.pk).update(revision=revision, rows_revision=revision)
-    for row in filter(_Row.is_unreadable, wrong):
+    for row in wrong:
         forget_words(session.pk, row.seq, row.seq)
     return record_repair(session, found, repair_by)
 
