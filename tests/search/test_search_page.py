@@ -253,7 +253,7 @@ def test_the_answer_to_an_older_text_is_discarded(side):
     expect(side.hits).to_have_count(1)
 
 
-PROBLEMS = {
+PROBLEMS: dict[str, tuple[int, dict[str, object], str]] = {
     "rate_limited": (429, {"retry_after": 11.2}, "Too many searches. Try again in 12 s."),
     "unauthenticated": (401, {}, "You are signed out. Reload the page."),
     "unavailable": (503, {}, "Messages can't be searched now. Try again in a moment."),
