@@ -145,6 +145,16 @@ def test_a_message_of_the_open_chat_is_shown_without_loading_the_page(side):
     assert side.page.evaluate("document.isSame")
 
 
+@pytest.mark.regression
+def test_a_high_message_is_shown_from_its_start_and_the_page_does_not_scroll(side):
+    text = "\n\n".join(f"Paragraph {number} of the gnu" for number in range(99))
+    Message.stored.filter(session__key="long", seq=OLD + 1).update(text=text)
+    side.page.goto(f"{side.page.url.removesuffix('plain/')}long/?at={OLD + 1}")
+    expect(side.page.locator("[data-found]")).to_be_focused()
+    expect(side.page.get_by_text("Paragraph 0 of the gnu")).to_be_in_viewport(ratio=1)
+    expect(side.page.get_by_role("heading", level=1)).to_be_in_viewport(ratio=1)
+
+
 def test_a_message_far_back_is_shown_by_itself(side):
     by = Actor.user(User.objects.get(username="ann"))
     for number in range(12):
@@ -243,7 +253,7 @@ def test_the_answer_to_an_older_text_is_discarded(side):
     expect(side.hits).to_have_count(1)
 
 
-PROBLEMS = {
+PROBLEMS: dict[str, tuple[int, dict[str, object], str]] = {
     "rate_limited": (429, {"retry_after": 11.2}, "Too many searches. Try again in 12 s."),
     "unauthenticated": (401, {}, "You are signed out. Reload the page."),
     "unavailable": (503, {}, "Messages can't be searched now. Try again in a moment."),

@@ -9,6 +9,7 @@ import {addStyle} from "../shared/style.js";
 const SETTLE_MS = 3_000; // replies above may still become Markdown, which moves what is below
 const MAX_LOADED = 1_000; // browsers take seconds to draw more
 const MAX_FRAMES = 1_000;
+const MARGIN_PIXELS = 16; // above a message that is higher than the log
 const USES = ["wheel", "touchstart", "pointerdown", "keydown"];
 
 const chat = /** @type {import("./chat.js").ChatMemory} */ (document.querySelector("chat-memory"));
@@ -139,9 +140,11 @@ function reveal(node) {
   if (unfold instanceof HTMLElement) unfold.click();
   node.tabIndex = -1;
   node.focus({preventScroll: true});
+  const log = /** @type {HTMLElement} */ (node.closest(".cm-log"));
+  // Not `scrollIntoView`: it would also scroll the page.
   const show = () => {
-    const isHigh = node.offsetHeight > chat.clientHeight / 2;
-    node.scrollIntoView({block: isHigh ? "start" : "center"});
+    const above = Math.max(MARGIN_PIXELS, (log.clientHeight - node.offsetHeight) / 2);
+    log.scrollTop += node.getBoundingClientRect().top - log.getBoundingClientRect().top - above;
   };
   show();
   const observer = new ResizeObserver(show);
