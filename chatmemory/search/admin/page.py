@@ -228,7 +228,8 @@ class SearchView(JobsPage):
         sessions = self.selection.sessions
         if sessions is None or not self.selection.is_selective:
             return 0
-        return sessions.order_by()[: MAX_COUNTED + 1].count()
+        count: int = sessions.order_by()[: MAX_COUNTED + 1].count()
+        return count
 
 
 def add_error(form: SearchForm, error: ChatMemoryError) -> None:
