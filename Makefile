@@ -26,7 +26,7 @@ help:
 	@echo "make lint    check format, style and imports"
 	@echo "make types   check the types"
 	@echo "make js      check and test the JavaScript; needs Node.js 20.19 or newer with npm"
-	@echo "make front-ends test React, Vue, Svelte, AG-UI and TanStack AI against real servers, and docs/examples"
+	@echo "make front-ends test React, Vue, Svelte, AG-UI, CopilotKit and TanStack AI against real servers, and docs/examples"
 	@echo "make check   check the project, its migrations and the OpenAPI schema"
 	@echo "make docs    generate the pages and diagrams that are made from the code, then the site"
 	@echo "make site    build the site in build/docs, and fail at a broken link or anchor"
@@ -142,6 +142,7 @@ FRONT_ENDS := tests/front_ends $(patsubst %/package.json,%,$(wildcard docs/examp
 
 front-ends: .venv/dev $(FRONT_ENDS:%=%/node_modules/.made)
 	@FRONT_END_CUTS=$${FRONT_END_CUTS:-500} FRONT_END_KILLS=$${FRONT_END_KILLS:-20} \
+	    FRONT_END_SENDS=$${FRONT_END_SENDS:-1000} \
 	    $(BIN)/python $(PYTEST) tests/front_ends -m long $(ARGS)
 
 peers: .venv/dev .venv/mariadb
@@ -166,7 +167,9 @@ ci-long: .venv/dev
 	    --hypothesis-profile=random $(ARGS)
 	@FUZZ_FACTOR=5 $(BIN)/python $(PYTEST) tests/rendering -m long
 	@IMPORTED_CHATS=5000 $(BIN)/python $(PYTEST) tests/imports/test_process.py -m long -k many_chats
-	@STREAM_RUNS=1000 $(BIN)/python $(PYTEST) tests/streams/test_schedules.py -m long
+	@STREAM_RUNS=1000 STREAM_KILLS=60 $(BIN)/python $(PYTEST) tests/streams/test_schedules.py \
+	    tests/streams/test_events_kills.py -m long
+	@THREAD_SCHEDULES=1000 $(BIN)/python $(PYTEST) tests/langgraph/test_thread_schedules.py -m long
 
 clean:
 	rm -rf .venv build var tests/js/node_modules $(FRONT_ENDS:%=%/node_modules)

@@ -58,6 +58,7 @@ TESTED = {
     "docs/howto/client-js.md": {"js/test_rest.py": ["new ChatMemoryClient", "ApiError"]},
     "docs/howto/client.md": {
         "client/test_client.py": ["order_status", "watch", "patient"],
+        "client/test_client_fallback.py": ["behind_a_proxy"],
         "client/test_rest.py": ["My order", "export_text", "rename", "with_token"],
     },
     "docs/howto/customizing-admin.md": {"test_examples.py": ["class ShopSessionAdmin"]},
@@ -97,7 +98,8 @@ TESTED = {
             "# shop/views.py",
             "accounts/me/",
             "// src/login.js",
-        ]
+        ],
+        "howto/test_one_origin.py": ["try_files", "STATICFILES_DIRS", "TemplateView"],
     },
     "docs/howto/gate.md": {
         "howto/test_hooks.py": ["otp_device_id", "_impersonate", "hijack_history"]

@@ -1,10 +1,10 @@
-"""A client of the websocket protocol `chatmemory.v1`, for tests, scripts and terminals.
+"""A client of the protocol `chatmemory.v1`, for tests, scripts and terminals.
 
     async with connect("http://127.0.0.1:8000/ws/chat/my-session/", cookies=cookies) as chat:
         reply = await chat.ask("Where is my order?")
         print(reply.text)
 
-It uses the package `websockets` (the extra `client`) and needs no Django.
+It uses the packages `websockets` and `httpx` (the extra `client`) and needs no Django.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from typing import Any, Self
-from urllib.parse import urlsplit, urlunsplit
+from contextlib import aclosing, suppress
+from typing import Any, Literal, Self
+from urllib.parse import unquote, urlsplit, urlunsplit
 from weakref import WeakSet
 
 from websockets.asyncio.client import ClientConnection
@@ -48,14 +48,16 @@ from chatmemory.client.events import (
     Synced,
     Turn,
 )
+from chatmemory.client.http import ApiError
+from chatmemory.client.pauses import max_pause
+from chatmemory.client.posts import RestPosts
+from chatmemory.client.rest import RestClient
 
 logger = logging.getLogger(__name__)
 
 VERSION = 1
 SILENCE_SECONDS = 45.0
 """Time without a frame after which the connection counts as lost."""
-FIRST_RETRY_SECONDS = 0.5
-MAX_RETRY_SECONDS = 10.0
 MAX_AFTER_MS = 10 * 60 * 1000
 """Longest pause that a server can request."""
 FIRST_CONNECTION_SECONDS = 30.0
@@ -72,8 +74,19 @@ MAX_FRAME_BYTES = 4 * 1024 * 1024
 FATAL_CLOSES = frozenset({1008, 4401, 4403, 4404, 4409, 4426})
 """Close codes after which a new connection would be closed too."""
 
+MAX_UNOPENED = 2
+"""How many websockets may close before their first frame until an event stream replaces them."""
+LOGIN_STATUSES = frozenset({401, 403, 407})
+"""HTTP statuses after which an event stream would be refused too."""
+TEMPORARY_STATUSES = frozenset({429, 502, 503, 504})
+"""HTTP statuses that do not show that a proxy refuses websockets."""
+
+Transport = Literal["auto", "websocket", "events"]
+
 WRONG_ADDRESS_ERRORS = (socket.gaierror, ssl.SSLError, WebSocketException)
 """Unknown host, invalid certificate, no websocket: a retry would fail too."""
+UNREACHABLE_ERRORS = (socket.gaierror, ssl.SSLError, ConnectionRefusedError)
+"""After these an event stream would fail too."""
 
 
 class Chat:
@@ -85,6 +98,9 @@ class Chat:
     chat the server sends only what changed since. The first connection is retried for
     `first_connection_seconds` while the server may be starting. `options` are passed to
     `websockets.connect`.
+
+    With `rest`, server-sent events and calls of this client replace a websocket that cannot be
+    opened, as behind a proxy that refuses it. `transport` forces one of them.
     Raises Closed if the session is not found or the server does not respond.
     """
 
@@ -98,8 +114,14 @@ class Chat:
         create: bool = False,
         cursor: str | None = None,
         first_connection_seconds: float = FIRST_CONNECTION_SECONDS,
+        rest: RestClient | None = None,
+        transport: Transport = "auto",
         **options: Any,
     ) -> None:
+        if transport not in ("auto", "websocket", "events"):
+            raise ValueError("transport must be auto, websocket or events")
+        if transport == "events" and rest is None:
+            raise ValueError("an event stream needs a RestClient as `rest`")
         self.rows: dict[int, Message] = {}
         """The received messages, by seq."""
         self.session: Frame = {}
@@ -117,7 +139,16 @@ class Chat:
         self._headers = dict(headers or {})
         self._create = create
         self._options = options
-        self._socket: ClientConnection | None = None
+        self._rest = None if transport == "websocket" else rest
+        self._is_forced = transport == "events"
+        self.uses_events = self._is_forced
+        """Whether the connection is an event stream instead of a websocket."""
+        self._unopened = 0
+        """The websockets that closed before their first frame, since one had a frame."""
+        self._is_welcome = False
+        """Whether the server has answered on this connection."""
+        self._has_had_socket = False
+        self._socket: ClientConnection | RestPosts | None = None
         self._ids = 0
         self._answers: dict[int, asyncio.Future[Frame]] = {}
         # Weak: an iterator that its owner has dropped must not collect events for ever.
@@ -133,6 +164,8 @@ class Chat:
         self._was_live = False
         self._first_seconds = first_connection_seconds
         self._is_wrong_address = False
+        self._is_unreachable = False
+        """Whether the last connection found no server, so no proxy has refused it."""
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.ensure_future(self._stay_connected())
@@ -325,6 +358,7 @@ class Chat:
         try:
             while True:
                 code, reason = await self._connect_once()
+                is_replaced = self._choose_transport(code)
                 bye, self._bye = self._bye or {}, None
                 code, reason = bye.get("code", code), bye.get("reason", reason)
                 failures = 0 if self.is_live else failures + 1
@@ -336,7 +370,9 @@ class Chat:
                 # Random, so that the clients of a restarted server do not return all together.
                 wait = after + random.uniform(0, pause)  # noqa: S311  # no secret
                 is_late = not self._was_live and time.monotonic() + wait > first_deadline
-                if is_late or not self._should_reconnect(code, bye):
+                if is_replaced:
+                    wait = 0
+                elif is_late or not self._should_reconnect(code, bye):
                     end = Closed(code, reason)
                     return
                 self._emit(Lost(code, reason, wait))
@@ -365,8 +401,50 @@ class Chat:
                 answer.set_exception(_Disconnected())
         await self._notify()
 
+    def _choose_transport(self, code: int) -> bool:
+        """Choose the next connection's; return whether an event stream replaces the websocket."""
+        if self._rest is None or self._is_forced:
+            return False
+        if self.uses_events:
+            # A websocket that has worked may work again; and so may one if the events do not.
+            self.uses_events = self._is_welcome and not self._has_had_socket
+            return False
+        if self._is_welcome:
+            self._has_had_socket, self._unopened = True, 0
+        elif not (self._is_unreachable or code in LOGIN_STATUSES or code in FATAL_CLOSES):
+            is_status = 200 <= code < 600 and code not in TEMPORARY_STATUSES
+            self._unopened += MAX_UNOPENED if is_status or self._is_wrong_address else 1
+            self.uses_events = self._unopened >= MAX_UNOPENED
+        return self.uses_events
+
     async def _connect_once(self) -> tuple[int, str]:
-        """Open the socket and process frames until it closes; return code and reason."""
+        """Open a connection and process frames until it closes; return code and reason."""
+        self._is_welcome = self._is_unreachable = self._is_wrong_address = False
+        return await (self._read_events() if self.uses_events else self._read_socket())
+
+    async def _read_events(self) -> tuple[int, str]:
+        assert self._rest is not None  # noqa: S101  # the constructor has checked it
+        key = unquote(urlsplit(self._next_url()).path.rstrip("/").rpartition("/")[2])
+        posts = RestPosts(self._rest, key, answer=self._process, fail=self._fail)
+        try:
+            if self._create:
+                await self._rest.open_session(key)
+            self._begin(posts)
+            async with aclosing(self._rest.events(key, cursor=self.cursor)) as frames:
+                async for frame in frames:
+                    await self._process_checked(frame)
+                    if self._bye is not None:
+                        break
+        except ApiError as error:
+            # A response of no API is a proxy's, or that of a host without these addresses.
+            return error.status or 1006, error.message
+        except (ValueError, RecursionError, _InvalidFrame):  # the first two: no event, or no JSON
+            return self._drop_invalid()
+        finally:
+            await posts.close()
+        return 1006, "the event stream has ended"
+
+    async def _read_socket(self) -> tuple[int, str]:
         try:
             url, options = await self._next_address()
             async with open_socket(url, **options) as socket:
@@ -376,9 +454,7 @@ class Chat:
         except ConnectionClosed as error:
             return (error.rcvd.code, error.rcvd.reason) if error.rcvd else (1006, "lost")
         except _InvalidFrame:
-            self._clear_rows()
-            self.session, self.cursor = {}, None
-            return 1007, "the server sent an invalid frame"
+            return self._drop_invalid()
         except TimeoutError:
             return 1006, "the server does not respond"
         except (OSError, WebSocketException) as error:
@@ -387,12 +463,22 @@ class Chat:
             self._is_wrong_address = isinstance(error, WRONG_ADDRESS_ERRORS) and not isinstance(
                 error, InvalidMessage
             )
+            self._is_unreachable = isinstance(error, UNREACHABLE_ERRORS)
             return 1006, str(error) or type(error).__name__
         return 1000, "closed"
 
+    def _drop_invalid(self) -> tuple[int, str]:
+        """Drop everything after a frame that cannot be parsed; return code and reason."""
+        self._clear_rows()
+        self.session, self.cursor = {}, None
+        return 1007, "the server sent an invalid frame"
+
+    def _next_url(self) -> str:
+        return self._url() if callable(self._url) else self._url
+
     async def _next_address(self) -> tuple[str, dict[str, Any]]:
         """Return the URL and the options of the next connection."""
-        url = self._url() if callable(self._url) else self._url
+        url = self._next_url()
         parts = urlsplit(url)
         scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
         if scheme not in ("ws", "wss") or not parts.hostname:
@@ -419,10 +505,13 @@ class Chat:
         address = urlunsplit((scheme, parts.netloc, parts.path, parts.query, ""))
         return address, {**defaults, **self._options}
 
-    async def _exchange(self, socket: ClientConnection) -> None:
+    def _begin(self, socket: ClientConnection | RestPosts) -> None:
         self._socket = socket
         if self.cursor is None:
             self._clear_rows()  # the newest rows follow; there may be a gap before them
+
+    async def _exchange(self, socket: ClientConnection) -> None:
+        self._begin(socket)
         hello: Frame = {"type": "hello", "v": VERSION}
         hello |= {} if self.cursor is None else {"cursor": self.cursor}
         hello |= {"create": True} if self._create else {}
@@ -433,13 +522,24 @@ class Chat:
             async with asyncio.timeout(SILENCE_SECONDS):
                 data = await socket.recv()
             try:
-                await self._process(json.loads(data))
-            except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+                frame = json.loads(data)
+            except (ValueError, RecursionError) as error:
                 raise _InvalidFrame from error
+            await self._process_checked(frame)
 
     async def _post(self, frame: Frame) -> None:
-        if self._socket is not None:
-            await self._socket.send(json.dumps(frame))
+        match self._socket:
+            case RestPosts() as posts:
+                posts.send(frame)
+            case ClientConnection() as socket:
+                await socket.send(json.dumps(frame))
+
+    async def _process_checked(self, frame: Frame) -> None:
+        """Process what the server sent. Raises _InvalidFrame."""
+        try:
+            await self._process(frame)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise _InvalidFrame from error
 
     async def _process(self, frame: Frame) -> None:
         match frame:
@@ -451,6 +551,7 @@ class Chat:
                 self._put_text((turn, step), frame, is_whole=kind == "snapshot")
                 return
             case {"type": "welcome"}:
+                self._is_welcome = True
                 self._create = False  # a reconnect must not create a purged session again
                 self.limits = frame.get("limits") or {}
             case {"type": "session"}:
@@ -480,8 +581,14 @@ class Chat:
                 "reconnect": bool(),
                 "after_ms": int() | None,
             }:
-                self._bye = frame
+                self._bye, self._is_welcome = frame, True
         await self._notify()
+
+    def _fail(self, frame_id: object, error: BaseException) -> None:
+        """Raise an error where the answer of a frame is awaited."""
+        answer = self._answers.get(frame_id) if isinstance(frame_id, int) else None
+        if answer is not None and not answer.done():
+            answer.set_exception(error)
 
     def _put_session(self, frame: Frame) -> None:
         """Replace the session, unless the frame is older. Drop what it removed or ended."""
@@ -566,12 +673,6 @@ class _Disconnected(Exception):
 
 class _InvalidFrame(Exception):
     """The server sent a frame that cannot be parsed."""
-
-
-def max_pause(failures: int) -> float:
-    """Return the upper limit of the pause, in seconds, after this number of failed connections."""
-    # Without the bound on the exponent, a day of failures would overflow.
-    return min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(failures, 30))
 
 
 connect = Chat

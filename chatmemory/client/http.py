@@ -7,7 +7,7 @@ import json
 import random
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -15,8 +15,8 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from chatmemory.client.chat import max_pause
 from chatmemory.client.events import ClientError, Frame
+from chatmemory.client.pauses import max_pause
 
 TIMEOUT_SECONDS = 30.0
 MAX_REPEATS = 3
@@ -72,6 +72,9 @@ class Call:
     """Whether a second execution changes nothing and has the same answer."""
     timeout_seconds: float | None = 0.0
     """Time to wait for the response, in addition to the client's; None for no limit."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    silence_seconds: float | None = None
+    """Of a stream: the time without a byte after which it counts as lost."""
 
 
 class Http:
@@ -126,7 +129,7 @@ class Http:
             # Random, so that the clients of a restarted server do not return all together.
             await asyncio.sleep(random.uniform(0, max_pause(attempt - 1)))  # noqa: S311  # no secret
 
-    async def stream(self, call: Call) -> AsyncIterator[bytes]:
+    async def stream(self, call: Call) -> AsyncGenerator[bytes, None]:
         """Yield the response of a call, which is sent once. Raises ApiError."""
         try:
             async with self._client.stream(**self._call_arguments(call)) as response:
@@ -172,13 +175,15 @@ class Http:
             self._known.popitem(last=False)
 
     def _call_arguments(self, call: Call) -> dict[str, Any]:
-        headers = {**self._headers, "Accept": "application/json"}
+        headers = {**self._headers, "Accept": "application/json", **call.headers}
         content = None
         if call.body is not None:
             headers["Content-Type"] = "application/json"
             content = json.dumps(call.body).encode()
         more = call.timeout_seconds
         read = None if more is None else self._timeout_seconds + more
+        if call.silence_seconds is not None:
+            read = call.silence_seconds
         return {
             "method": call.method,
             "url": self._url + call.path,

@@ -10,16 +10,21 @@ It uses the package `httpx` (the extra `client`) and needs no Django.
 
 from __future__ import annotations
 
+import json
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Any, Self
 
 from chatmemory.client.events import Frame
 from chatmemory.client.http import TIMEOUT_SECONDS, ApiError, Call, Http, path_of
+from chatmemory.client.sse import events_of
 
 PAGE_SIZE = 100
 """The most entries that the server returns in a page."""
+SILENCE_SECONDS = 45.0
+"""Time without a byte after which a stream counts as lost; the server sends one each 10 s."""
 
 
 class RestClient:
@@ -254,6 +259,22 @@ class RestClient:
 
     async def withdraw_feedback(self, key: str, turn: str) -> Frame:
         return await self._modify("DELETE", path_of("sessions", key, "turns", turn, "feedback"))
+
+    async def events(self, key: str, *, cursor: str | None = None) -> AsyncGenerator[Frame, None]:
+        """Yield the frames of a session, up to `bye`, also those missed since a cursor.
+
+        Needs `chatmemory.streams.urls` under the same address. Not repeated: continue with the
+        cursor of the last `synced` frame. Raises ApiError, ValueError if an event is no JSON.
+        """
+        call = Call(
+            method="GET",
+            path=f"ui/{path_of('events', key)}",
+            headers={} if cursor is None else {"Last-Event-ID": cursor},
+            silence_seconds=SILENCE_SECONDS,
+        )
+        async with aclosing(self._http.stream(call)) as pieces:
+            async for event in events_of(pieces):
+                yield json.loads(event)
 
     # The user's data, tickets, health
 

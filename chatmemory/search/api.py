@@ -36,7 +36,7 @@ class Search(View):
         # A session may have been removed meanwhile.
         hits = [hit for hit in found.hits if hit.session_pk in titles]
         if self.actor.real is not None:
-            _record_readings(hits, self.actor.real)
+            record_readings(hits, self.actor.real)
         return Response(
             {
                 "hits": [_public(hit, titles[hit.session_pk]) for hit in hits],
@@ -56,7 +56,8 @@ def _titles(hits: Sequence[Hit], by: Actor) -> dict[int, str]:
     return {pk: title_of(title, starts.get(pk)) for pk, title in stored.items()}
 
 
-def _record_readings(hits: Sequence[Hit], by: Actor) -> None:
+def record_readings(hits: Sequence[Hit], by: Actor) -> None:
+    """Record that an operator reads these messages in the name of their person."""
     seqs: dict[tuple[int, str], list[int]] = defaultdict(list)
     for hit in hits:
         seqs[hit.session_pk, hit.session_key].append(hit.seq)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -23,7 +22,9 @@ from chatmemory import __version__, codec, services
 from chatmemory.access.actors import Actor
 from chatmemory.errors import BadInput, ChatMemoryError
 from chatmemory.logs import log_error
-from chatmemory.models import Session
+from chatmemory.models import Session, starts_of
+from chatmemory.pages.listing import title_of
+from chatmemory.search.api import record_readings
 from chatmemory.search.arguments import (
     AROUND,
     READ_MESSAGES,
@@ -32,8 +33,7 @@ from chatmemory.search.arguments import (
     problems_of,
 )
 from chatmemory.search.lookups import MAX_ROWS, NOTICE, Lookup, refusal
-from chatmemory.search.values import Hit
-from chatmemory.services.audit.readings import record_reading, record_view
+from chatmemory.services.audit.readings import record_view
 
 logger = logging.getLogger(__name__)
 
@@ -136,18 +136,8 @@ class _Exchange:
 def _search(by: Actor, given: SearchChats) -> str:
     text, page = Lookup(by=by).search(**given.model_dump())
     if by.real is not None:
-        _record_hits(page.hits, by.real)
+        record_readings(page.hits, by.real)
     return text
-
-
-def _record_hits(hits: Sequence[Hit], by: Actor) -> None:
-    """Record that an operator reads these messages in the name of their person."""
-    seqs: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for hit in hits:
-        seqs[hit.session_pk, hit.session_key].append(hit.seq)
-    for (pk, key), found in seqs.items():
-        session = Session(pk=pk, key=key)
-        record_reading(session=session, by=by, from_seq=min(found), to_seq=max(found))
 
 
 def _read(by: Actor, given: ReadChat) -> str:
@@ -163,18 +153,22 @@ def _list(by: Actor, given: ListSessions) -> str:
     )
     if not page.sessions:
         return "There is no session."
-    lines = [_session_line(session) for session in page.sessions]
+    starts = starts_of(session.pk for session in page.sessions if not session.title)
+    lines = [
+        _session_line(session, title_of(session.title, starts.get(session.pk)))
+        for session in page.sessions
+    ]
     if page.next is not None:
         lines.append(f"There are more: the cursor is {page.next}")
     return "\n".join(lines)
 
 
-def _session_line(session: Session) -> str:
-    key, title = codec.dump_json(session.key), codec.dump_json(session.title)
+def _session_line(session: Session, title: str) -> str:
     last = session.last_message_at
-    active = f"last message {last:%Y-%m-%d %H:%M} UTC" if last else "no message"
-    return f"Session {key}, title {title}, messages {session.first_seq} to {session.last_seq}, " + (
-        active
+    return (
+        f"Session {codec.dump_json(session.key)}, title {codec.dump_json(title)}, "
+        f"messages {session.first_seq} to {session.last_seq}, "
+        + (f"last message {last:%Y-%m-%d %H:%M} UTC" if last else "no message")
     )
 
 

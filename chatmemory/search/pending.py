@@ -24,7 +24,9 @@ MAX_SWEEP_SECONDS: Final = 0.5
 MAX_SESSIONS: Final = 100_000
 """Sessions that are remembered; further ones are left to the daily run."""
 
-REINDEXED: Final = frozenset({AuditAction.REDACT, AuditAction.IMPORT, AuditAction.RESTORE})
+REINDEXED: Final = frozenset(
+    {AuditAction.REDACT, AuditAction.REPAIR, AuditAction.IMPORT, AuditAction.RESTORE}
+)
 """Actions that delete blocks, or show messages that have none."""
 
 

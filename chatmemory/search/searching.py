@@ -40,6 +40,9 @@ MAX_HITS: Final = 50
 MAX_SECONDS: Final = 2.0
 """After this time a search reads no more messages; it returns what it has found."""
 
+MIN_READ_SECONDS: Final = 0.5
+"""How long ranked messages are read at least."""
+
 MAX_CANDIDATES: Final = 500
 """Ranked messages that one search reads again."""
 
@@ -109,10 +112,11 @@ def search_messages(
     about 100,000 messages, the newest sessions first, and analyzes 2,000 that have no index yet,
     within about two seconds. If there are more, the page is `partial`, and its `cursor` continues
     with the older ones. Each page is ranked for itself; a change between two calls can repeat or
-    omit a hit. It takes no lock and writes nothing. Searches of one actor wait for each other.
+    omit a hit. It takes no lock and writes nothing. Searches of one person wait for each other, and
+    those of the server for those in the same scope or session.
 
-    Raises BadInput, NotFound, RateLimited (for persons), MemoryUnavailable, and TypeError for a
-    scope that the actor cannot have.
+    Raises BadInput, NotFound, RateLimited, MemoryUnavailable, and TypeError for a scope that the
+    actor cannot have.
     """
     parsed = check_query(query, mode)
     filters = check_filters(role=role, before=before, after=after, superseded=superseded)
@@ -128,7 +132,8 @@ def search_messages(
     )
     if is_person(by.owner):
         rates.check_count("searches", by, "SEARCHES_PER_MINUTE")
-    with _turn_of(by.owner):
+    # The server searches for many people, who do not wait for each other.
+    with _turn_of(by.owner if is_person(by.owner) else f"{scope}:{session_key}"):
         search = Search(
             sessions=sessions,
             query=parsed,
@@ -245,14 +250,16 @@ class Search:
         Raises MemoryUnavailable.
         """
         corpus, ranked = self._rank(skip + MAX_CANDIDATES)
+        until = max(self.deadline, time.monotonic() + MIN_READ_SECONDS)
         hits: list[Hit] = []
         done = skip
         size = min(2 * limit, BATCH_CANDIDATES)
-        while done < len(ranked) and len(hits) < limit and self._has_time(done > skip):
+        # The first candidate is always examined, so that each call gets further.
+        while done < len(ranked) and len(hits) < limit and _has_time(until, done > skip):
             some = ranked[done : done + size]
             rows = durably(partial(self._read, some), is_repeatable=True)
             for candidate in some:
-                if not self._has_time(done > skip):
+                if not _has_time(until, done > skip):
                     break  # a long text can take a tenth of a second
                 done += 1
                 row = rows.get((candidate.session, candidate.seq))
@@ -285,10 +292,6 @@ class Search:
             wanted |= Q(session=session_pk, seq__in=some)
         # With the sessions again: one may have been removed since its blocks were read.
         return Message.objects.filter(wanted, self.filters.conditions(), session__in=self.sessions)
-
-    def _has_time(self, has_begun: bool) -> bool:
-        # The first candidate is always examined, so that each call gets further.
-        return not has_begun or time.monotonic() <= self.deadline
 
     def _rank(self, limit: int) -> tuple[Corpus, list[Scored]]:
         """Read the messages; return them, and the best `limit` of them."""
@@ -352,13 +355,17 @@ class Search:
         )
 
 
+def _has_time(until: float, has_begun: bool) -> bool:
+    return not has_begun or time.monotonic() <= until
+
+
 _locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
 _locks_lock = threading.Lock()
 
 
 @contextmanager
 def _turn_of(owner: str) -> Iterator[None]:
-    """Wait until no other search of this actor runs in this process. Raises RateLimited."""
+    """Wait until no other search of this owner runs in this process. Raises RateLimited."""
     with _locks_lock:
         lock = _locks.setdefault(owner, threading.Lock())
     if not lock.acquire(timeout=MAX_SECONDS):

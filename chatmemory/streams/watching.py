@@ -95,6 +95,15 @@ class Stream:
         self._sent_at = None
 
     def end(self) -> None:
+        """Bound the sends that are left: of the last texts, and of the response's end."""
+        self._timers.pop("age").cancel()
+        self._timers.pop("reader").cancel()
+        if self._closed is None:
+            self._timers["last"] = self._loop.call_later(SEND_SECONDS, self._break)
+        if self._task is not None:
+            self._task.add_done_callback(self._end_timers)
+
+    def _end_timers(self, _: object) -> None:
         for timer in self._timers.values():
             timer.cancel()
 

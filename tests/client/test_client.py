@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async as db
 from django.conf import settings as django_settings
+from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
@@ -31,6 +32,7 @@ from chatmemory.client import (
     Reset,
     Synced,
     connect,
+    pauses,
 )
 from chatmemory.client import chat as client
 from chatmemory.models import Message as Row
@@ -52,7 +54,7 @@ process = live_process
 
 @pytest.fixture
 def live(process, settings, monkeypatch):
-    monkeypatch.setattr(client, "FIRST_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(pauses, "FIRST_RETRY_SECONDS", 0.01)
     settings.ALLOWED_HOSTS = ["127.0.0.1"]
 
 
@@ -70,7 +72,7 @@ def chat(address: str, person: Any, key: str = "talk", **options: Any) -> Chat:
 
 async def cut(talk: Chat) -> None:
     """Drop the connection without a close frame, as a network does."""
-    assert talk._socket is not None
+    assert isinstance(talk._socket, ClientConnection)
     talk._socket.transport.abort()
 
 
@@ -430,7 +432,7 @@ async def welcome_and_abort(server: ScriptedServer, socket: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch):
-    monkeypatch.setattr(client, "FIRST_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(pauses, "FIRST_RETRY_SECONDS", 0.01)
 
 
 async def test_an_unacknowledged_message_is_resent_with_its_client_id():
@@ -507,7 +509,7 @@ async def test_a_bye_decides_whether_to_reconnect(bye, is_over):
 
 async def test_the_pauses_are_random_and_their_limit_grows_to_ten_seconds(monkeypatch):
     ranges: list[tuple[float, float]] = []
-    monkeypatch.setattr(client, "FIRST_RETRY_SECONDS", 0.5)
+    monkeypatch.setattr(pauses, "FIRST_RETRY_SECONDS", 0.5)
     monkeypatch.setattr(client.random, "uniform", lambda *limits: ranges.append(limits) or 0)
 
     async def broken(server: ScriptedServer, socket: Any) -> None:
@@ -520,8 +522,8 @@ async def test_the_pauses_are_random_and_their_limit_grows_to_ten_seconds(monkey
 
 
 def test_the_pause_after_a_day_of_failures_is_ten_seconds(monkeypatch):
-    monkeypatch.setattr(client, "FIRST_RETRY_SECONDS", 0.5)
-    assert client.max_pause(24 * 60 * 60) == 10
+    monkeypatch.setattr(pauses, "FIRST_RETRY_SECONDS", 0.5)
+    assert pauses.max_pause(24 * 60 * 60) == 10
 
 
 @pytest.mark.parametrize("after_ms", [-5_000, 10**400])

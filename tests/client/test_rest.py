@@ -42,7 +42,7 @@ class BearerLogin(NameLogin):
 
 @pytest.fixture
 def live(process, settings, monkeypatch):
-    monkeypatch.setattr("chatmemory.client.chat.FIRST_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("chatmemory.client.pauses.FIRST_RETRY_SECONDS", 0.01)
     settings.ALLOWED_HOSTS = ["127.0.0.1"]
     settings.CHATMEMORY = {
         **settings.CHATMEMORY,

@@ -13,6 +13,7 @@ from chatmemory.responders import Progress
 Piece = str | Mapping[str, object] | Progress
 
 LETTERS = 'abc defghij klmnop qrs\ntuvwxyz 0123456789 äöü ßéñ 漢字 🙂👩‍💻"\\</data>:'
+USAGE = {"input_tokens": 20, "output_tokens": 8, "input_token_details": {"cache_read": 4}}
 PAUSE = 0.02
 """The longest pause between two pieces, in seconds."""
 
@@ -23,8 +24,8 @@ async def answer(
     """Execute a command, or repeat any other text.
 
     `count 30` counts slowly to 30; `weather` uses a tool; `other` finishes with another text than
-    it streamed; `fail` raises; `endless` never ends; `mixed 7` streams texts and uses tools, each
-    by chance with the seed 7.
+    it streamed; `fail` raises; `endless` never ends; `counted` has a usage; `mixed 7` streams texts
+    and uses tools, each by chance with the seed 7.
     """
     text = text_of(messages[-1]["content"])
     match text.split():
@@ -42,6 +43,8 @@ async def answer(
             yield "So far, so good."
             await asyncio.sleep(PAUSE)
             yield {"role": "assistant", "content": "Something else."}
+        case ["counted"]:
+            yield {"role": "assistant", "content": "Counted.", "usage": USAGE}
         case ["fail"]:
             yield "So far, "
             raise RuntimeError("requested by the test")

@@ -92,7 +92,7 @@ def open_page(
     """A function that opens a page of a new chat."""
 
     def run(kind: str, chat: str = "", *, at: list[Server] = servers) -> Page:
-        if kind in {"react", "vue", "svelte"}:
+        if kind in {"react", "queue", "vue", "svelte"}:
             flags = ("--import", "./svelte_modules.mjs", "--conditions", "svelte")
             driver = run_driver("drive_ai_sdk.mjs", *flags)
         else:

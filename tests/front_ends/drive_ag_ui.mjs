@@ -1,21 +1,28 @@
-// Pages of AG-UI and of TanStack AI without a browser; see lines.mjs. The clients of the packages
+// Pages of AG-UI, CopilotKit and TanStack AI without a browser; see lines.mjs. The clients of the packages
 // validate each event.
 
+import {createRequire} from "node:module";
 import {HttpAgent} from "@ag-ui/client";
+import {CopilotKitCore} from "@copilotkit/core";
 import {ChatClient, fetchServerSentEvents} from "@tanstack/ai-client";
 import {Network, serve, until} from "./lines.mjs";
 
 // The client also leaves a rejected promise of its own; a browser only writes that to its console.
 process.on("unhandledRejection", () => {});
 
+// The client of AG-UI that CopilotKit brings, of another version.
+const {HttpAgent: AgentOfCopilotKit} = createRequire(import.meta.resolve("@copilotkit/core"))(
+  "@ag-ui/client",
+);
+
 const API = "/api/ui/ag";
 const pages = new Map();
 
 /** A page with the client of AG-UI, which has no resume: it repeats the run. */
 class AgentPage {
-  constructor({chat, ...where}) {
+  constructor({chat, ...where}, Agent = HttpAgent) {
     this.network = new Network(where);
-    this.agent = new HttpAgent({url: API, threadId: chat, fetch: this.network.fetch});
+    this.agent = new Agent({url: API, threadId: chat, fetch: this.network.fetch});
   }
 
   send({id, text, runId}) {
@@ -40,6 +47,10 @@ class AgentPage {
     });
   }
 
+  close() {
+    this.agent.abortRun();
+  }
+
   state() {
     const types = this.events.map(({type}) => type);
     const ends = this.events.filter(({type}) => type === "RUN_FINISHED" || type === "RUN_ERROR");
@@ -50,6 +61,30 @@ class AgentPage {
     const {messages} = this.agent;
     const last = messages.findLastIndex(({role}) => role === "user");
     return messages.slice(last + 1).map(({role, content}) => (role === "assistant" ? content : ""));
+  }
+}
+
+/** A page of CopilotKit: what its hooks and its chat call. */
+class CopilotKitPage extends AgentPage {
+  constructor(options) {
+    super(options, AgentOfCopilotKit);
+    this.core = new CopilotKitCore({agents__unsafe_dev_only: {default: this.agent}});
+    this.agent.subscribe({onEvent: ({event}) => void this.events.push(event)});
+    this.core.subscribe({
+      onError: ({error}) => {
+        this.error = error.message;
+      },
+    });
+  }
+
+  async run() {
+    this.events = [];
+    this.error = null;
+    await this.core.runAgent({agent: this.agent, runId: this.runId});
+  }
+
+  close() {
+    this.core.stopAgent({agent: this.agent});
   }
 }
 
@@ -67,7 +102,10 @@ class TanStackPage {
       threadId: this.chat,
       persistence: true,
       connection: fetchServerSentEvents(API, {fetchClient: this.network.fetch}),
-      onChunk: ({type}) => this.types.push(type),
+      onChunk: ({type, usage}) => {
+        this.types.push(type);
+        this.usage = usage;
+      },
     });
     this.client.attach();
   }
@@ -77,17 +115,23 @@ class TanStackPage {
     return this.client.sendMessage({id, content: text});
   }
 
+  close() {
+    this.client.detach();
+  }
+
   /** Reload the page, and wait for the history and for the end of a reply. */
   async resume() {
-    this.client.detach();
+    this.close();
     this.open();
-    await until(() => this.client.getMessages().length > 0);
-    await until(() => !this.client.getIsLoading());
+    const state = () => [this.network.last, this.client.getStatus?.(), this.state()];
+    await until(() => this.client.getMessages().length > 0, state);
+    await until(() => !this.client.getIsLoading(), state);
   }
 
   state() {
     const error = this.client.getError()?.message ?? null;
-    return {messages: this.client.getMessages(), error, types: this.types};
+    const {types, usage} = this;
+    return {messages: this.client.getMessages(), error, types, usage};
   }
 
   text() {
@@ -97,7 +141,7 @@ class TanStackPage {
   }
 }
 
-const CLASSES = {agent: AgentPage, tanstack: TanStackPage};
+const CLASSES = {agent: AgentPage, copilotkit: CopilotKitPage, tanstack: TanStackPage};
 
 async function run(action, {page, server, cutAfter, ...fields}) {
   const found = pages.get(page);
@@ -113,6 +157,7 @@ await serve({
   },
   send: (fields) => run("send", fields),
   resume: (fields) => run("resume", fields),
+  close: ({page}) => pages.get(page).close(),
   async grown({page, chars}) {
     await until(() => pages.get(page).text().join("").length >= chars);
   },

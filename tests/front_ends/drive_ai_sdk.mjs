@@ -8,7 +8,7 @@ import {DefaultChatTransport, readUIMessageStream, validateUIMessages} from "ai"
 import {Network, serve, until} from "./lines.mjs";
 
 const API = "/api/ui/chat";
-const CLASSES = {react: ReactChat, svelte: SvelteChat, vue: VueChat};
+const CLASSES = {react: ReactChat, queue: ReactChat, svelte: SvelteChat, vue: VueChat};
 const pages = new Map();
 
 class RecordingTransport extends DefaultChatTransport {
@@ -38,6 +38,7 @@ class Page {
     this.chat = new CLASSES[kind]({
       id: chat,
       transport: this.transport,
+      experimental_queue: kind === "queue",
       onFinish: ({message, messages, ...ending}) => {
         this.ending = ending;
       },
@@ -105,6 +106,7 @@ await serve({
     pages.get(page).chat.messages = await pages.get(page).history("");
     return pages.get(page).state();
   },
+  state: ({page}) => pages.get(page).state(),
   history: ({page, query = ""}) => pages.get(page).history(query),
   stop: ({page, body = {}}) => pages.get(page).post("stop", body),
   close: ({page}) => pages.get(page).chat.stop(),

@@ -15,9 +15,15 @@ export async function serve(functions) {
   }
 }
 
-/** Resolve when the condition holds. */
-export async function until(condition) {
-  while (!condition()) await new Promise((done) => setTimeout(done, 10));
+const DEADLINE_MS = 50_000; // before that of the test, which does not know the reason
+
+/** Resolve when the condition holds; fail with what `state` returns if it never does. */
+export async function until(condition, state = () => "") {
+  const end = Date.now() + DEADLINE_MS;
+  while (!condition()) {
+    if (Date.now() > end) throw new Error(`never: ${condition} ${JSON.stringify(state())}`);
+    await new Promise((done) => setTimeout(done, 10));
+  }
 }
 
 const BROKEN = "network error"; // the message of Chromium for a body that breaks
@@ -52,6 +58,7 @@ export class Network {
     this.server = server;
     this.headers = {Cookie: cookie, "X-CSRFToken": token};
     this.cutAfter = Number.POSITIVE_INFINITY;
+    this.last = []; // the newest requests and their statuses, for failures
   }
 
   fetch = async (path, {headers, signal, ...options} = {}) => {
@@ -63,6 +70,7 @@ export class Network {
       headers: {...headers, ...this.headers},
       signal: AbortSignal.any([connection.signal, ...(signal ? [signal] : [])]),
     });
+    this.last = [...this.last.slice(-5), `${options.method ?? "GET"} ${path} ${response.status}`];
     if (!response.ok || !response.body) return response;
     return breakable(response, bytes, () => connection.abort());
   };

@@ -18,7 +18,7 @@ from tests.servers import start_servers
 pytestmark = [pytest.mark.long, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
 start = start_servers
-SHOWN = {"agent": of_ag_ui, "tanstack": of_tanstack}
+SHOWN = {"agent": of_ag_ui, "copilotkit": of_ag_ui, "tanstack": of_tanstack}
 each_client = pytest.mark.parametrize("kind", SHOWN)
 CUTS = int(os.environ.get("FRONT_END_CUTS", "20"))
 KILLS = int(os.environ.get("FRONT_END_KILLS", "2"))
@@ -54,6 +54,14 @@ def test_a_reply_is_shown_as_it_is_stored(open_page, kind, text):
     assert_shown(page, state)
 
 
+def test_the_end_of_a_run_has_its_usage(open_page):
+    state = send(open_page("agent"), "counted")
+    [usage] = state["end"]["usage"]
+    assert (usage["inputTokens"], usage["outputTokens"], usage["cachedInputTokens"]) == (20, 8, 4)
+    state = send(open_page("tanstack"), "counted")
+    assert state["usage"]["promptTokens"] == 20
+
+
 @each_client
 def test_a_chat_keeps_the_id_that_the_package_chose(open_page, kind):
     page = open_page(kind, f"thread-{kind}-6mQMVfzB3w")
@@ -78,8 +86,9 @@ def test_a_failure_is_shown(open_page, kind):
     assert shown(page, state) == expected(page.key)
 
 
-def test_a_repeated_run_is_stored_once(open_page):
-    page = open_page("agent")
+@pytest.mark.parametrize("kind", ["agent", "copilotkit"])
+def test_a_repeated_run_is_stored_once(open_page, kind):
+    page = open_page(kind)
     send(page, "mixed 5")
     state = page.call("resume")
     assert_shown(page, state)
@@ -94,7 +103,7 @@ def lose_connections(page, seed, size=3_000):
     while state["error"]:
         cuts += 1
         time.sleep(chance.random() * chance.choice([0, 0, 0.2, 1.5]))  # a network that is away
-        is_cut = page.kind == "agent" and chance.random() < 0.5
+        is_cut = page.kind != "tanstack" and chance.random() < 0.5
         cut = chance.randrange(1, size) if is_cut else None
         state = page.call("resume", cutAfter=cut, at=chance.randrange(2))
     return state, cuts

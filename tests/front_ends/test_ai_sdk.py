@@ -22,8 +22,6 @@ start = start_servers
 each_package = pytest.mark.parametrize("kind", ["react", "vue", "svelte"])
 CUTS = int(os.environ.get("FRONT_END_CUTS", "20"))
 KILLS = int(os.environ.get("FRONT_END_KILLS", "2"))
-MOMENTS = 12
-"""How many messages are sent at random moments."""
 SEED = int(os.environ.get("FRONT_END_SEED", "1"))
 
 
@@ -142,6 +140,20 @@ def test_a_message_waits_and_a_reload_shows_it(open_page):
     assert_shown(other, other.call("load"))
 
 
+def test_messages_that_the_page_queues_are_sent_after_the_reply(open_page):
+    page = open_page("queue")
+    sends = [page.start("send", id="m1", text="count 60")]
+    page.call("grown", chars=10)
+    sends += [page.start("send", id=f"m{number}", text=f"mixed {number}") for number in (2, 3)]
+    assert [turn.client_id for turn in Turn.objects.all()] == ["m1"]
+    for each in sends:
+        each.result(60)
+    wait_for(lambda: Turn.objects.filter(status="complete").count() == 3, "they are not sent")
+    wait_for(lambda: page.call("state")["status"] == "ready", "the page does not end")
+    assert_shown(page, page.call("state"))
+    assert len(expected(page.key)) == 6
+
+
 def test_a_page_that_has_the_whole_reply_resumes_nothing(open_page):
     page = open_page("react")
     state = send(page, "Hello")
@@ -209,24 +221,3 @@ def test_the_running_server_is_killed(open_page, start, redis_url):
         servers[0].start()
     print(f"{KILLS} kills, {wrong} wrong")  # noqa: T201
     assert wrong == 0
-
-
-def test_messages_are_sent_and_pages_reloaded_at_random_moments(open_page):
-    chance = random.Random(SEED)  # noqa: S311  # no secret
-    page = open_page("react")
-    sends = []
-    for number in range(MOMENTS):
-        sends.append(page.start("send", id=f"m{number}", text=f"mixed {number}"))
-        wait_for(Turn.objects.filter(client_id=f"m{number}").exists, "it is not stored")
-        time.sleep(chance.random() * 0.6)  # a moment in the reply
-        if chance.random() < 0.5:
-            page.call("close")
-            page = page.other()
-            page.call("load")
-            sends.append(page.start("resume"))
-    for each in sends:
-        each.result(60)
-    wait_for(lambda: not Turn.objects.filter(status__in=Turn.ACTIVE_STATUSES).exists(), "no end")
-    state = page.call("load")
-    assert len(expected(page.key)) == 2 * MOMENTS
-    assert_shown(page, state)

@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
 ]
 
-NAMES = ["react-ai-sdk", "vue-ai-sdk", "tanstack-ai", "plain-sse"]
+NAMES = ["react-ai-sdk", "vue-ai-sdk", "svelte-ai-sdk", "tanstack-ai", "plain-sse"]
 COUNTED = " ".join(map(str, range(1, 81)))
 
 
@@ -154,7 +154,7 @@ def test_tools_and_failures_are_shown(page):
 
 
 def test_a_message_that_waits_is_answered(page):
-    send(page, "count 80")
+    send(page, "count 200")
     expect(replies(page)).to_contain_text("1 2 3 4 5")
     send(page, "Good evening")
     expect(page.locator("main")).to_contain_text("Waiting")
@@ -165,15 +165,31 @@ def test_a_message_that_waits_is_answered(page):
 def test_messages_that_wait_are_answered_after_a_reload(page, example):
     if example.name == "tanstack-ai":
         pytest.skip("the client of TanStack AI keeps waiting messages in the page")
-    send(page, "count 80")
-    for text in ("Good evening", "Good night"):
+    send(page, "count 300")
+    for number, text in enumerate(("Good evening", "Good night"), start=2):
         send(page, text)
-        wait_for(Turn.objects.filter(asked__contains=text).exists, "it is not stored")
+        wait_for(lambda number=number: Turn.objects.count() == number, "it is not stored")
     page.reload()
     expect(page.locator("main")).to_contain_text("Waiting")
     expect(replies(page).last).to_contain_text("Good night")
     expect(replies(page)).to_have_count(3)
     assert_shown(page)
+
+
+def test_a_message_is_edited(page, example):
+    if example.name != "svelte-ai-sdk":
+        pytest.skip("only one example shows it")
+    send(page, "Good morning")
+    expect(replies(page)).to_contain_text("Good morning")
+    page.get_by_role("button", name="Edit").click()
+    send(page, "Good night")
+    expect(replies(page)).to_contain_text("Good night")
+    expect(page.locator("article")).to_have_count(2)
+    assert_shown(page)
+    page.reload()
+    expect(replies(page)).to_contain_text("Good night")
+    assert_shown(page)
+    assert Turn.objects.count() == 2
 
 
 def test_a_reply_continues_after_a_restart_of_the_server(page, server, example):

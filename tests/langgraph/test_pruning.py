@@ -158,8 +158,9 @@ def check_bound(turns, at_once):
     """Check the bound for a thread of many turns, of which each run adds some."""
     graph = chat_graph(saver(keep_last=1))
     for _ in range(turns // at_once):
-        earlier = [HumanMessage("q" * 500), AIMessage("r" * 500)] * (at_once - 1)
-        run(graph, {"messages": [*earlier, HumanMessage("q" * 500)]}, durability="exit")
+        kinds = [HumanMessage, AIMessage] * (at_once - 1)
+        given = [kind("m" * 500) for kind in (*kinds, HumanMessage)]
+        run(graph, {"messages": given}, durability="exit")
     kept = stored_sum()
     saver().prune(["talk"])
     assert len(remembered(graph)) == 2 * turns

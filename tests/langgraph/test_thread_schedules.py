@@ -21,7 +21,7 @@ from tests.langgraph.graphs import at, before, graph_of, messages_of, said
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
-LONG = int(os.environ.get("THREAD_SCHEDULES", "1000"))
+LONG = int(os.environ.get("THREAD_SCHEDULES", "50"))
 STEPS = 2
 """Nodes of a graph; a schedule decides which run executes its next node."""
 WAIT_S = 60

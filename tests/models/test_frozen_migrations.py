@@ -18,6 +18,9 @@ FROZEN = {
     "langgraph/migrations/0001_initial.py": (
         "1069c7d34317fee19f12256ccd684f1c99c59ed75d51344a2581254c504bb320"
     ),
+    "search/migrations/0001_initial.py": (
+        "e0b317dc620793e347b37b3761d98425d0b77af6e2d9dc2571bf09dc128afc27"
+    ),
     "statistics/migrations/0001_initial.py": (
         "d1a9c0c1fa2bdbd3c577400f4092a1f14966ccf67a8865500d7a04a16f101709"
     ),

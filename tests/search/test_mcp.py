@@ -110,7 +110,7 @@ def test_sessions_are_listed_by_title_and_in_pages(browser, ann):
     rest = text_of(call(browser, "list_sessions", title="trip", cursor=cursor))
     assert rest.startswith('Session "chat-0", title "Trip 0", messages 1 to 0, no message')
     whole = text_of(call(browser, "list_sessions"))
-    assert 'Session "talk", title "", messages 1 to 3, last message ' in whole
+    assert 'Session "talk", title "My passport number is K47.", messages 1 to 3, last ' in whole
     assert text_of(call(browser, "list_sessions", title="none")) == "There is no session."
 
 

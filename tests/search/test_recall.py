@@ -137,6 +137,10 @@ def test_a_budget_below_the_introduction_recalls_nothing(person, recall_on):
 def test_what_was_never_said_recalls_nothing(person, recall_on):
     talk(person)
     assert recalled(person, "Which violin concerto did Beethoven compose?") == []
+    stop(person)
+    # One word of it is in many messages.
+    question = "Which concerto of Beethoven about the weather has a violin?"
+    assert recalled(person, question, client_id="c2") == []
 
 
 @pytest.mark.parametrize("question", ["?!", "🙂"], ids=["signs", "emoji"])

@@ -145,6 +145,16 @@ def test_a_message_of_the_open_chat_is_shown_without_loading_the_page(side):
     assert side.page.evaluate("document.isSame")
 
 
+def test_a_message_far_back_is_shown_by_itself(side):
+    by = Actor.user(User.objects.get(username="ann"))
+    for number in range(12):
+        texts = make_messages(*(f"Line {number}.{each}" for each in range(100)))
+        services.append_messages(session_key="long", messages=texts, by=by)
+    side.page.goto(f"{side.page.url.removesuffix('plain/')}long/?at={OLD}")
+    expect(side.page.locator("body")).to_have_text(HIDDEN)
+    assert urlsplit(side.page.url).path == f"/chat/long/{OLD}/"
+
+
 def test_a_message_that_was_removed_meanwhile_is_reported(side):
     side.search.fill("cellar")
     expect(side.hits).to_have_count(1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Self
 
 import httpx
@@ -55,6 +56,18 @@ class Stream:
                 found.append(await self.next())
         except StopAsyncIteration:
             return found
+
+
+async def cut(opened: AbstractAsyncContextManager[Stream], chance: random.Random) -> list[Chunk]:
+    """Read a stream up to a random event, then break the connection; return its events."""
+    found: list[Chunk] = []
+    async with opened as stream:
+        for _ in range(chance.randint(1, 30)):
+            try:
+                found.append(await stream.next())
+            except StopAsyncIteration:
+                break
+    return found
 
 
 class Front:

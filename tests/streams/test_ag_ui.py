@@ -183,13 +183,13 @@ async def test_a_stored_text_replaces_another_one_that_was_streamed(ann, setting
         assert [each["id"] for each in page.messages][::2] == ["c1", "c2"]
 
 
-def ended(status: str = "complete") -> Ended:
+def ended(status: str = "complete", usage: str = "") -> Ended:
     """Return the end of the turn of the first message."""
     turn = TurnRows(
         status=status,
         error="",
-        model="",
-        usage="",
+        model="model-1" if usage else "",
+        usage=usage,
         user_seq=1,
         rows=[],
         is_complete=True,
@@ -206,6 +206,48 @@ def test_a_text_without_a_row_ends_and_is_wrong(status):
     assert events.is_wrong
     assert Page().read(found).end == found[-1]
     assert "TEXT_MESSAGE_END" in types(found)
+
+
+USAGE = {
+    "input_tokens": 20,
+    "output_tokens": 8,
+    "total_tokens": 28,
+    "input_token_details": {"cache_read": 4, "cache_creation": 0, "audio": 1},
+    "output_token_details": {"reasoning": 5},
+}
+TOKENS = {
+    "model": "model-1",
+    "inputTokens": 20,
+    "outputTokens": 8,
+    "totalTokens": 28,
+    "cachedInputTokens": 4,
+    "cacheWriteInputTokens": 0,
+    "reasoningTokens": 5,
+}
+
+
+@pytest.mark.parametrize("status", ["complete", "interrupted", "failed"])
+def test_the_end_of_a_run_has_its_usage(status):
+    """As `tokenUsageFromLangChainMetadata` of `@ag-ui/core` 1.0.0 counts it."""
+    end = ended(status, json.dumps(USAGE)).turn
+    assert TurnEvents("c1", "talk", "run-1").finish(end)["usage"] == [TOKENS]
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        "",
+        "{}",
+        "[1]",
+        "{",
+        '{"input_tokens": "5", "output_tokens": true, "total_tokens": -1}',
+        '{"input_tokens": 9007199254740992, "input_token_details": [4]}',
+        '{"output_tokens": 1.5, "output_token_details": {"reasoning": NaN}}',
+    ],
+    ids=["none", "empty", "a list", "broken", "no numbers", "too large", "no whole numbers"],
+)
+def test_a_usage_without_valid_counts_is_left_out(usage):
+    assert "usage" not in TurnEvents("c1", "talk", "run-1").finish(ended(usage=usage).turn)
 
 
 async def test_a_snapshot_has_no_later_reply(ann):
@@ -403,6 +445,17 @@ async def test_the_server_names_runs_by_turn_and_session(ann):
                 events = await stream.rest()
             assert events[0]["threadId"] == thread
             assert Page().read(events).text == f"hi {thread} "
+
+
+@pytest.mark.parametrize("run", ["ann@example.com", "c2@talk", "@", "run-1@"])
+async def test_a_run_whose_id_looks_like_one_of_the_server_is_streamed_again(ann, run):
+    async with serving() as address, Agent(address, ann) as agent:
+        async with agent.run("two", "c2", "run-2") as stream:
+            await stream.rest()
+        async with agent.run("one", "c1", run) as stream:
+            events = await stream.rest()
+        async with agent.join(runId=run) as stream:
+            assert await stream.rest() == events
 
 
 @pytest.mark.parametrize("remove", [clear_session, partial(trim_session, keep_last=0)])

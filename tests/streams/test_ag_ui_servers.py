@@ -14,6 +14,7 @@ from chatmemory import services
 from chatmemory.models import Turn
 from tests.servers import person_with_talk, start_servers
 from tests.streams.ag_ui_page import ENDS, Agent, Page
+from tests.streams.front import cut
 
 pytestmark = [pytest.mark.long, pytest.mark.django_db(transaction=True)]
 
@@ -29,28 +30,15 @@ async def shown(agent: Agent) -> list[list[str]]:
     ]
 
 
-async def read_some(stream, chance: random.Random):
-    """Read a stream up to a random event; return its events."""
-    found = []
-    for _ in range(chance.randint(1, 30)):
-        try:
-            found.append(await stream.next())
-        except StopAsyncIteration:
-            break
-    return found
-
-
 async def test_a_run_is_the_same_after_cuts_and_at_either_process(ann, serve, redis_url):
     one, two = await db(serve)(2, redis_url=redis_url)
     chance = random.Random(3)  # noqa: S311  # no secret
     async with Agent(one.address, ann) as first, Agent(two.address, ann) as second:
         for turn in range(20):
             name, run = f"t{turn}", f"run-{turn}"
-            async with first.run("count 12", name, run) as stream:
-                found = await read_some(stream, chance)
+            found = await cut(first.run("count 12", name, run), chance)
             while found[-1]["type"] not in ENDS:
-                async with chance.choice([first, second]).join(runId=run) as stream:
-                    found = await read_some(stream, chance)
+                found = await cut(chance.choice([first, second]).join(runId=run), chance)
             page = Page().read(found)
             assert (await shown(first))[-1] == ["assistant", page.text]
 

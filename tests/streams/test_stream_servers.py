@@ -8,7 +8,6 @@ import random
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -24,7 +23,7 @@ from tests.servers import (
     person_with_talk,
     start_servers,
 )
-from tests.streams.front import Chunk, Front
+from tests.streams.front import Chunk, Front, cut
 from tests.streams.page import shown
 
 pytestmark = [pytest.mark.long, pytest.mark.django_db(transaction=True)]
@@ -33,27 +32,15 @@ ann = person_with_talk
 serve = start_servers
 
 
-async def cut(page: Front, chance: random.Random, first: Any = None) -> list[Chunk]:
-    """Read a stream up to a random event, then break the connection; return its events."""
-    found: list[Chunk] = []
-    async with first or page.resume() as stream:
-        for _ in range(chance.randint(1, 30)):
-            try:
-                found.append(await stream.next())
-            except StopAsyncIteration:
-                break
-    return found
-
-
 async def test_a_reply_is_the_same_after_cuts_and_at_either_process(ann, serve, redis_url):
     one, two = await db(serve)(2, redis_url=redis_url)
     chance = random.Random(3)  # noqa: S311  # no secret
     async with Front(one.address, ann) as first, Front(two.address, ann) as second:
         for turn in range(8):
             name = f"t{turn}"
-            found = await cut(first, chance, first.send("count 12", name))
+            found = await cut(first.send("count 12", name), chance)
             while not found or found[-1]["type"] != "finish":
-                found = await cut(chance.choice([first, second]), chance)
+                found = await cut(chance.choice([first, second]).resume(), chance)
             reply = (await first.history())[-1]
             assert reply["id"] == f"a.{name}"
             assert shown(found) == reply["parts"]

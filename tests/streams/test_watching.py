@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
@@ -17,6 +18,8 @@ from chatmemory.streams import watching
 from chatmemory.streams.reads import SharedReads
 from chatmemory.streams.watching import Stream, StreamClosed, Watch
 from tests.servers import (
+    DEADLINE,
+    Person,
     eventually,
     live_process,
     person_with_talk,
@@ -56,6 +59,76 @@ async def test_a_client_that_does_not_read_is_disconnected(
             assert b"200" in await reader.readline()
         await eventually(lambda: hub.has_no_sockets)
         writer.close()
+
+
+def request_of(person: Person, path: str) -> dict[str, Any]:
+    """Return the scope of a GET request."""
+    cookie = f"{django_settings.SESSION_COOKIE_NAME}={person.cookie}".encode()
+    return {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1"), (b"cookie", cookie)],
+        "client": ("127.0.0.1", 5),
+    }
+
+
+class Reader:
+    """The server's side of a client that reads up to a message for which `stops` is true."""
+
+    def __init__(self, stops: Callable[[dict[str, Any]], bool]) -> None:
+        self._stops = stops
+        self.body = b""
+        self.has_stopped = asyncio.Event()
+        self.is_synced = asyncio.Event()
+        self._messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+    async def receive(self) -> Any:
+        for message in self._messages:
+            return message
+        return await asyncio.Event().wait()
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self.body += message.get("body", b"")
+        if b'"synced"' in self.body:
+            self.is_synced.set()
+        if self._stops(message):
+            self.has_stopped.set()
+            await asyncio.Event().wait()
+
+
+def is_end(message: dict[str, Any]) -> bool:
+    return message["type"] == "http.response.body" and not message.get("more_body")
+
+
+async def test_the_end_of_a_response_that_is_not_read_is_bounded(ann, live, monkeypatch):
+    from project.asgi import application
+
+    async with serving() as address, Front(address, ann) as page, page.send("hi") as stream:
+        await stream.rest()
+    monkeypatch.setattr(watching, "SEND_SECONDS", 0.3)
+    reader = Reader(is_end)
+    async with asyncio.timeout(DEADLINE):
+        request = request_of(ann, "/api/ui/chat/talk/stream")
+        await application(request, reader.receive, reader.send)
+    assert reader.has_stopped.is_set()
+    assert b"[DONE]" in reader.body
+
+
+async def test_a_last_event_that_is_not_read_is_bounded(ann, live, monkeypatch):
+    from project.asgi import application
+
+    monkeypatch.setattr(watching, "CLOSE_SECONDS", 0.3)
+    reader = Reader(lambda message: b'"bye"' in message.get("body", b""))
+    request = request_of(ann, "/api/ui/events/talk")
+    async with asyncio.timeout(DEADLINE):
+        call = asyncio.ensure_future(application(request, reader.receive, reader.send))
+        await reader.is_synced.wait()
+        [watch] = watching.watches._of.values()
+        watch.close_unauthorized()
+        await reader.has_stopped.wait()
+        await call
 
 
 async def test_news_do_not_end_a_pause():

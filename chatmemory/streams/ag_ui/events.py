@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
 
 from chatmemory import codec
 from chatmemory.models import StoredMessage
-from chatmemory.responders import Progress
-from chatmemory.services import LiveTurn
 from chatmemory.streams.ag_ui.messages import CallIds, reasoning_id, row_id
+from chatmemory.streams.ag_ui.usage import token_usage
 from chatmemory.streams.reads import TurnRows
-from chatmemory.streams.replies import (
-    MAX_STEP_CHARS,
-    Data,
-    StreamedText,
-    metadata_of,
-    queue_data,
-)
+from chatmemory.streams.replies import MAX_STEP_CHARS, Data, StreamedText, metadata_of
 from chatmemory.streams.sending import turn_reply_id
-from chatmemory.streams.turns import Ended, Event, Piece, Queued
+from chatmemory.streams.translating import TurnTranslator
 
 FAILED_CALL: Data = {"tanstack": {"state": "output-error"}}
 """The metadata of a failed call's result, for which the events have no field."""
 
 
-class TurnEvents:
-    """Translates the events of one turn. Each assistant row is a message."""
+class TurnEvents(TurnTranslator):
+    """Translates the events of one turn, after which `finish` follows. A row is a message."""
 
     def __init__(self, turn: str, thread: str, run: str, *, is_versioned: bool = False) -> None:
         """`is_versioned` is whether the client has named its version, as those from 1.0 on do."""
-        self._turn = turn
+        super().__init__(turn)
         self._run: Data = {"threadId": thread, "runId": run}
         self._is_versioned = is_versioned
         self._calls = CallIds()
-        self._seq: int | None = None
         self._count = 0
         """The messages of the reply that have begun."""
-        self._is_step_open = False
-        self._streamed: StreamedText | None = None
-        """The open text, which was sent before its row."""
-        self._is_queued = False
         self.is_wrong = False
         """Whether a text was sent that is not stored. No event takes it back: only a snapshot of
         all messages, before the run ends, replaces it."""
@@ -48,26 +35,14 @@ class TurnEvents:
     def start(self) -> Data:
         return {"type": "RUN_STARTED", **self._run}
 
-    def of(self, event: Event) -> Iterator[Data]:
-        """Yield the events of an event of the turn; after those of `Ended`, `finish` follows."""
-        match event:
-            case Queued(turns):
-                yield self._queue(turns)
-            case Piece():
-                yield from self._text(event)
-            case Progress():
-                yield _custom("progress", asdict(event))
-            case StoredMessage():
-                yield from self._row(event)
-            case Ended(found):
-                yield from self._end(found)
-
     def finish(self, found: TurnRows) -> Data:
         """Return the last event of the run."""
+        tokens = token_usage(found.model, codec.parse_usage(found.usage))
+        usage: Data = {"usage": [tokens]} if tokens else {}
         if found.status == "failed":
             message = f"The reply failed ({found.error})."
-            return {"type": "RUN_ERROR", "message": message, "code": found.error}
-        finished: Data = {"type": "RUN_FINISHED", **self._run}
+            return {"type": "RUN_ERROR", "message": message, "code": found.error, **usage}
+        finished: Data = {"type": "RUN_FINISHED", **self._run, **usage}
         if found.status == "complete" or not self._is_versioned:
             return finished  # clients before 1.0 refuse the other outcome
         return {**finished, "outcome": {"type": "cancelled"}}
@@ -81,52 +56,34 @@ class TurnEvents:
     def _step(self) -> Data:
         return {"stepName": f"step {self._count}"}
 
-    def _queue(self, turns: Sequence[LiveTurn] = ()) -> Data:
-        self._is_queued = bool(turns)
-        return _custom("queue", queue_data(self._turn, turns))
+    def _place(self, data: Data) -> Data:
+        return _custom("queue", data)
 
-    def _begin_step(self) -> Iterator[Data]:
-        if self._is_queued:
-            yield self._queue()
-        yield from self._end_step()
+    def _progress(self, data: Data) -> Data:
+        return _custom("progress", data)
+
+    def _step_start(self) -> Data:
         self._count += 1
-        self._is_step_open = True
-        yield {"type": "STEP_STARTED", **self._step}
+        return {"type": "STEP_STARTED", **self._step}
 
-    def _end_step(self) -> Iterator[Data]:
-        if self._is_step_open:
-            self._is_step_open = False
-            yield {"type": "STEP_FINISHED", **self._step}
+    def _step_end(self) -> Data:
+        return {"type": "STEP_FINISHED", **self._step}
 
-    def _text(self, piece: Piece) -> Iterator[Data]:
-        if self._streamed is None:
-            yield from self._begin_step()
-            self._streamed = StreamedText()
+    def _whole(self, row: StoredMessage) -> Iterator[Data]:
+        yield from self._reasoning(row)
+        if row.text:
             yield self._text_start()
-        self._streamed.add(piece.text)
-        yield self._text_content(piece.text)
-
-    def _row(self, row: StoredMessage) -> Iterator[Data]:
-        self._seq = row.seq
-        if row.role == "tool":
-            yield from self._result(row)
-        if row.role != "assistant":
-            return  # a run may store rows of other roles, which are no part of a reply
-        streamed, self._streamed = self._streamed, None
-        if streamed is None:
-            yield from self._begin_step()
-            yield from self._reasoning(row)
-            if row.text:
-                yield self._text_start()
-                yield self._text_content(row.text)
-                yield self._text_end()
-        else:
-            if not streamed.begins(row.text):
-                self.is_wrong = True
-            elif rest := row.text[streamed.chars :]:
-                yield self._text_content(rest)
+            yield self._text_delta(row.text)
             yield self._text_end()
-            yield from self._reasoning(row)
+        yield from self._rest(row)
+
+    def _continued(self, row: StoredMessage, streamed: StreamedText) -> Iterator[Data]:
+        if not streamed.begins(row.text):
+            self.is_wrong = True
+        elif rest := row.text[streamed.chars :]:
+            yield self._text_delta(rest)
+        yield self._text_end()
+        yield from self._reasoning(row)
         yield from self._rest(row)
 
     def _reasoning(self, row: StoredMessage) -> Iterator[Data]:
@@ -165,19 +122,17 @@ class TurnEvents:
             **({"metadata": FAILED_CALL} if has_failed else {}),
         }
 
-    def _end(self, found: TurnRows) -> Iterator[Data]:
-        if self._is_queued:
-            yield self._queue()
-        if self._streamed is not None:  # of a text that has no row
-            self._streamed, self.is_wrong = None, True
-            yield self._text_end()
-        yield from self._end_step()
+    def _take_back(self) -> Data:
+        self.is_wrong = True
+        return self._text_end()
+
+    def _finish(self, found: TurnRows) -> Iterator[Data]:
         yield _custom("turn", metadata_of(self._turn, found, self._seq))
 
-    def _text_start(self) -> Data:
+    def _text_start(self, step: int = 0) -> Data:
         return {"type": "TEXT_MESSAGE_START", "messageId": self._id, "role": "assistant"}
 
-    def _text_content(self, text: str) -> Data:
+    def _text_delta(self, text: str) -> Data:
         return {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._id, "delta": text}
 
     def _text_end(self) -> Data:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from chatmemory.codec.checks import CLIENT_PREFIX
 from chatmemory.database.retries import retried
@@ -43,17 +43,20 @@ def find_run(run: str, by: Actor, key: str | None = None) -> Run | None:
 
     `key` is that of the session, if the client names it. Raises MemoryUnavailable.
     """
-    name, is_of_server, of_session = run.partition("@")
     sessions = sessions_of(by)
-    if is_of_server:
-        sessions = sessions.filter(key=of_session)
     if key is not None:
         sessions = sessions.filter(key=key)
     turns = Turn.objects.filter(session__in=sessions).undeferred()
-    if is_of_server:
-        turns = turns.filter(client_id=name)
-    else:  # of few turns: each of the two queries below has an index of its own
-        turns = turns.filter(client_id__endswith=run_mark(run))
+    # Of few turns: each of the two queries of `_newest` has an index of its own.
+    found = _newest(turns.filter(client_id__endswith=run_mark(run)), by)
+    name, is_of_server, of_session = run.partition("@")
+    if found is None and is_of_server:  # a client's id may have this form too
+        found = _newest(turns.filter(client_id=name, session__key=of_session), by)
+    return found
+
+
+def _newest(turns: QuerySet[Turn], by: Actor) -> Run | None:
+    """Return one of these turns that waits or runs, else one that has just ended."""
     active = turns.filter(scope=by.owner, status__in=Turn.ACTIVE_STATUSES)
     since = DatabaseNow() - timedelta(seconds=REPLAY_SECONDS)
     ended = turns.filter(ended_at__gte=since, user_seq__gte=F("session__first_seq"))

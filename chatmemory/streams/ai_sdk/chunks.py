@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping
 
 from chatmemory import codec
 from chatmemory.models import StoredMessage
-from chatmemory.responders import Progress
-from chatmemory.services import LiveTurn
 from chatmemory.streams.reads import TurnRows
 from chatmemory.streams.replies import (
     MAX_STEP_CHARS,
     Data,
     StreamedText,
     metadata_of,
-    queue_data,
     value_of,
 )
-from chatmemory.streams.turns import Ended, Event, Piece, Queued
+from chatmemory.streams.translating import TurnTranslator
 
 Chunk = Data
 
@@ -86,20 +82,15 @@ def _result(row: StoredMessage, ids: ToolIds) -> Iterator[Chunk]:
     yield {**end, **OF_SERVER}
 
 
-class TurnChunks:
-    """Translates the events of one turn."""
+class TurnChunks(TurnTranslator):
+    """Translates the events of one turn; the last chunk ends the stream."""
 
     def __init__(self, turn: str, message_id: str) -> None:
-        self._turn = turn
+        super().__init__(turn)
         self._message_id = message_id
         self._ids = ToolIds()
-        self._seq: int | None = None
-        self._is_step_open = False
-        self._streamed: StreamedText | None = None
-        """The text of the open step that was sent before its row."""
         self._name = ""
-        """The id of its part."""
-        self._is_queued = False
+        """The id of the part of the streamed text."""
 
     def start(self) -> Chunk:
         return {
@@ -113,67 +104,45 @@ class TurnChunks:
         text = codec.dump_json({"code": code, "turn": self._turn})
         return {"type": "error", "errorText": text}
 
-    def of(self, event: Event) -> Iterator[Chunk]:
-        """Yield the chunks of an event; the last one ends the stream."""
-        match event:
-            case Queued(turns):
-                yield self._queue(turns)
-            case Piece():
-                yield from self._text(event)
-            case Progress():
-                yield {"type": "data-progress", "data": asdict(event), "transient": True}
-            case StoredMessage():
-                yield from self._row(event)
-            case Ended(found):
-                yield from self._end(found)
+    def _place(self, data: Data) -> Chunk:
+        return {"type": "data-queue", "id": "queue", "data": data}
 
-    def _queue(self, turns: Sequence[LiveTurn] = ()) -> Chunk:
-        self._is_queued = bool(turns)
-        return {"type": "data-queue", "id": "queue", "data": queue_data(self._turn, turns)}
+    def _progress(self, data: Data) -> Chunk:
+        return {"type": "data-progress", "data": data, "transient": True}
 
-    def _begin_step(self) -> Iterator[Chunk]:
-        if self._is_queued:
-            yield self._queue()
-        if self._is_step_open:
-            yield {"type": "finish-step"}
-        self._is_step_open = True
-        yield {"type": "start-step"}
+    def _step_start(self) -> Chunk:
+        return {"type": "start-step"}
 
-    def _text(self, piece: Piece) -> Iterator[Chunk]:
-        if self._streamed is None:
-            yield from self._begin_step()
-            self._streamed, self._name = StreamedText(), f"s{piece.step}"
-            yield {"type": "text-start", "id": self._name}
-        self._streamed.add(piece.text)
-        yield {"type": "text-delta", "id": self._name, "delta": piece.text}
+    def _step_end(self) -> Chunk:
+        return {"type": "finish-step"}
 
-    def _row(self, row: StoredMessage) -> Iterator[Chunk]:
-        """Yield the chunks of a row. It wins: text that it does not continue is taken back."""
-        self._seq = row.seq
-        if row.role == "tool":
-            yield from row_chunks(row, self._ids)
-        if row.role != "assistant":
-            return  # a run may store rows of other roles, which are no part of a reply
-        streamed, self._streamed = self._streamed, None
-        if streamed is None:
-            yield from self._begin_step()
-            yield from row_chunks(row, self._ids)
-        elif streamed.begins(row.text) and not row.steps().reasoning:
+    def _text_start(self, step: int) -> Chunk:
+        self._name = f"s{step}"
+        return {"type": "text-start", "id": self._name}
+
+    def _text_delta(self, text: str) -> Chunk:
+        return {"type": "text-delta", "id": self._name, "delta": text}
+
+    def _result(self, row: StoredMessage) -> Iterator[Chunk]:
+        return _result(row, self._ids)
+
+    def _whole(self, row: StoredMessage) -> Iterator[Chunk]:
+        return row_chunks(row, self._ids)
+
+    def _continued(self, row: StoredMessage, streamed: StreamedText) -> Iterator[Chunk]:
+        if streamed.begins(row.text) and not row.steps().reasoning:
             if rest := row.text[streamed.chars :]:
-                yield {"type": "text-delta", "id": self._name, "delta": rest}
+                yield self._text_delta(rest)
             yield {"type": "text-end", "id": self._name}
             yield from _rest(row, self._ids)
         else:
-            yield {"type": "reset-step"}
+            yield self._take_back()
             yield from row_chunks(row, self._ids)
 
-    def _end(self, found: TurnRows) -> Iterator[Chunk]:
-        if self._is_queued:
-            yield self._queue()
-        if self._streamed is not None:  # of a text that has no row
-            yield {"type": "reset-step"}
-        if self._is_step_open:
-            yield {"type": "finish-step"}
+    def _take_back(self) -> Chunk:
+        return {"type": "reset-step"}
+
+    def _finish(self, found: TurnRows) -> Iterator[Chunk]:
         metadata = metadata_of(self._turn, found, self._seq)
         if found.status == "failed":
             yield {"type": "message-metadata", "messageMetadata": metadata}

@@ -10,7 +10,7 @@ import random
 import sys
 from dataclasses import dataclass
 
-from chatmemory.client.chat import max_pause
+from chatmemory.client.pauses import max_pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ import {addStyle} from "../shared/style.js";
 /** @import {ChatMemoryClient} from "../client/chatmemory-client.js" */
 
 const SETTLE_MS = 3_000; // replies above may still become Markdown, which moves what is below
-const MAX_FRAMES = 60;
+const MAX_LOADED = 1_000; // browsers take seconds to draw more
+const MAX_FRAMES = 1_000;
 const USES = ["wheel", "touchstart", "pointerdown", "keydown"];
 
 const chat = /** @type {import("./chat.js").ChatMemory} */ (document.querySelector("chat-memory"));
@@ -97,14 +98,36 @@ async function load(client, seq) {
     if (client.state !== "live") {
       await new Promise((resolve) => client.addEventListener("synced", resolve, {once: true}));
     }
+    if (client.hasOlder && client.oldest - seq > MAX_LOADED) {
+      dismiss();
+      location.assign(`${chat.getAttribute("page")}${seq}/`); // its text alone
+      return false;
+    }
     try {
-      await client.fetchFrom(seq);
+      await drawnOnce(client, () => client.fetchFrom(seq));
       return true;
     } catch (error) {
       if (/** @type {{code?: string}} */ (error)?.code === "disconnected") continue;
       say(_("The message can't be loaded. Try again in a moment."));
       return false;
     }
+  }
+}
+
+/**
+ * Load pages without an event for each, since after it all messages are drawn again.
+ *
+ * @param {ChatMemoryClient} client
+ * @param {() => Promise<void>} work
+ */
+async function drawnOnce(client, work) {
+  client.dispatchEvent = (event) =>
+    event.type === "change" || EventTarget.prototype.dispatchEvent.call(client, event);
+  try {
+    await work();
+  } finally {
+    Reflect.deleteProperty(client, "dispatchEvent");
+    client.dispatchEvent(new Event("change"));
   }
 }
 
