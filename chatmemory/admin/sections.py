@@ -36,7 +36,7 @@ class SectionLink:
 
     label: Label
     url: str
-    is_current: bool
+    is_current: bool = False
 
 
 SESSIONS = Section(label=_("Conversations"), page="chatmemory_session_changelist", model=Session)
@@ -86,15 +86,14 @@ def section_links(
 
 
 def filter_links(site: AdminSite, request: HttpRequest, query: str) -> list[SectionLink]:
-    """Return the links to pages about the conversations that a query of the list selects."""
+    """Return the links to pages about what a query of the list selects; none without a query."""
     return [
         SectionLink(
             label=section.label,
             url=f"{reverse(f'admin:{section.page}', current_app=site.name)}?{query}",
-            is_current=False,
         )
         for section in _registered
-        if section.of_filters and may_view(site, request, section.model)
+        if query and section.of_filters and may_view(site, request, section.model)
     ]
 
 

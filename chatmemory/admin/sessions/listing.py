@@ -16,7 +16,7 @@ from django.http import HttpRequest
 from chatmemory.admin.keyset import KeysetChangeList
 from chatmemory.admin.privacy import names_of, title_of
 from chatmemory.admin.readonly import has_templates_of_django
-from chatmemory.admin.sections import SectionLink, filter_links
+from chatmemory.admin.sections import filter_links
 from chatmemory.admin.sessions.presets import presets_of
 from chatmemory.admin.states import State, last_turns, state_of
 from chatmemory.admin.text import visible
@@ -80,10 +80,8 @@ class SessionChangeList(KeysetChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """Read the rows of the page, and in five more statements what the columns show."""
         self.presets = partial(presets_of, self, request)
-        self.links: list[SectionLink] = []
-        if self.is_selective:
-            query = self.get_query_string().removeprefix("?")
-            self.links = filter_links(self.model_admin.admin_site, request, query)
+        query = self.get_query_string().removeprefix("?") if self.is_selective else ""
+        self.links = filter_links(self.model_admin.admin_site, request, query)
         super().get_results(request)
         self.add_listed(request, self.result_list)
 
