@@ -255,18 +255,31 @@ def test_replaced_messages_are_not_recalled(person, recall_on):
     assert "My passport is K47." not in found
 
 
-def test_a_redaction_between_ranking_and_reading_is_respected(person, recall_on, monkeypatch):
+def redact(by):
+    services.redact_message(session_key="talk", by=by, seq=1, reason="")
+
+
+def trim(by):
+    services.trim_session(session_key="talk", by=by, keep_last=2, reason="")
+
+
+def quarantine(by):
+    Message.objects.filter(session__scope=by.owner, seq=1).update(quarantined=True)
+
+
+@pytest.mark.parametrize("remove", [redact, trim, quarantine])
+def test_a_removal_between_ranking_and_reading_is_respected(person, recall_on, monkeypatch, remove):
     ranked = Search.best
 
-    def rank_and_redact(self, limit):
+    def rank_and_remove(self, limit):
         found = ranked(self, limit)
-        services.redact_message(session_key="talk", by=person, seq=1, reason="")
+        assert found
+        remove(person)
         return found
 
     talk(person)
-    monkeypatch.setattr(Search, "best", rank_and_redact)
+    monkeypatch.setattr(Search, "best", rank_and_remove)
     assert "K47" not in "".join(recalled(person, "What is my passport number?"))
-    assert Message.objects.get(seq=1).redacted
 
 
 def test_each_line_of_a_message_is_quoted_without_hidden_characters(person, recall_on):

@@ -137,13 +137,14 @@ def test_in_the_scope_of_the_server_only_the_session_is_reached():
     assert "not_found" in call("read_messages", BY, around=1, session="other", **arguments)
 
 
-def test_redacted_hidden_and_superseded_messages_are_not_read(person):
+def test_redacted_hidden_unreadable_and_superseded_messages_are_not_read(person):
     talk(person, "hidden 1", "hidden 2", *TEXTS)
     services.append_messages(
         session_key="talk", by=person, messages=[{"role": "system", "content": "the rules"}]
     )
     services.trim_session(session_key="talk", by=person, keep_last=5, reason="")
     services.redact_message(session_key="talk", by=person, seq=5, reason="")
+    Message.objects.filter(seq=4).update(quarantined=True)
     for client_id, replaces in {"c1": None, "c2": 8}.items():
         services.admit_turn(
             session_key="talk",
@@ -158,7 +159,6 @@ def test_redacted_hidden_and_superseded_messages_are_not_read(person):
     text = call("read_messages", person, around=5)
     assert [line for line in text.splitlines() if line.startswith(">")] == [
         "> My passport number is K47.",
-        "> Thank you.",
         "> Noted.",
         "> version c2",
     ]
