@@ -26,7 +26,7 @@ help:
 	@echo "make lint    check format, style and imports"
 	@echo "make types   check the types"
 	@echo "make js      check and test the JavaScript; needs Node.js 20.19 or newer with npm"
-	@echo "make front-ends test React, Vue, Svelte, AG-UI, CopilotKit and TanStack AI against real servers, and docs/examples"
+	@echo "make front-ends test React, Vue, Svelte, assistant-ui, AG-UI, CopilotKit and TanStack AI against real servers, and docs/examples"
 	@echo "make check   check the project, its migrations and the OpenAPI schema"
 	@echo "make docs    generate the pages and diagrams that are made from the code, then the site"
 	@echo "make site    build the site in build/docs, and fail at a broken link or anchor"

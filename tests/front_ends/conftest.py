@@ -95,6 +95,8 @@ def open_page(
         if kind in {"react", "queue", "vue", "svelte"}:
             flags = ("--import", "./svelte_modules.mjs", "--conditions", "svelte")
             driver = run_driver("drive_ai_sdk.mjs", *flags)
+        elif kind == "assistant-ui":
+            driver = run_driver("drive_assistant_ui.mjs")
         else:
             driver = run_driver("drive_ag_ui.mjs")
         return Page(driver, at, sign_in(), kind, chat or str(uuid.uuid4()))

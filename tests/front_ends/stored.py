@@ -86,6 +86,20 @@ def of_ai_sdk(messages: Iterable[Mapping[str, Any]]) -> list[Shown]:
     return found.shown
 
 
+def of_assistant_ui(messages: Iterable[Mapping[str, Any]]) -> list[Shown]:
+    """Return what a page of assistant-ui shows."""
+    found = Transcript()
+    for message in messages:
+        found.begin(message["role"])
+        for part in message["content"]:
+            match part:
+                case {"type": "text", "text": text}:
+                    found.add_text(text)
+                case {"type": "tool-call", "toolCallId": call, "toolName": name, "args": args}:
+                    found.add_call(call, name, args, part.get("result", ""))
+    return found.shown
+
+
 def of_ag_ui(messages: Iterable[Mapping[str, Any]]) -> list[Shown]:
     """Return what a page of AG-UI shows."""
     found = Transcript()
