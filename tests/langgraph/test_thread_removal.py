@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from uuid import uuid4
@@ -134,14 +135,75 @@ def test_a_first_run_that_began_before_a_removal_stores_nothing(remove):
     assert b"canary" not in stored_bytes()
 
 
+HIDE = {
+    "trim": partial(services.trim_session, **TALK, keep_last=2, reason=""),
+    "clear": partial(services.clear_session, **TALK, reason=""),
+    "purge": partial(services.purge_session, **TALK, reason=""),
+}
+
+
+def begun(saver):
+    """Return the config of a run that has read its thread."""
+    config = at(checkpoint_ns="", __pregel_runtime=None)  # as LangGraph's own copy
+    saver.get_tuple(config)
+    return {"configurable": {**config["configurable"], "checkpoint_id": "next"}}
+
+
+def check_refused(saver, config):
+    writes = Write.objects.count()
+    with pytest.raises(HistoryCleared):
+        saver.put_writes(config, [("messages", "late")], "task")
+    assert Write.objects.count() == writes
+
+
+@pytest.mark.parametrize("hide", HIDE)
+def test_a_run_stores_nothing_in_a_thread_that_was_hidden_meanwhile(hide):
+    saver = DjangoSaver(session=talk())
+    run(saver, "a")
+    config = begun(saver)
+    saver.put_writes(config, [("messages", "in time")], "task")
+    HIDE[hide]()
+    check_refused(saver, config)
+
+
+def test_a_run_from_before_a_clear_stores_nothing_after_its_restore():
+    saver = DjangoSaver(session=talk())
+    run(saver, "a")
+    config = begun(saver)
+    entry = services.clear_session(**TALK, reason="")
+    services.restore_session(scope=SERVER, by=BY, entry_pk=entry.pk, reason="")
+    check_refused(saver, config)
+    assert remembered(saver) == ["a", "reply to a"]
+
+
+@pytest.mark.parametrize("remove", [redact, erase])
+def test_a_run_stores_nothing_in_a_thread_whose_rows_are_not_deleted_yet(remove):
+    """As after a crash between the commit and `clean_up`, which no test's transaction runs."""
+    saver = DjangoSaver(session=talk()) if remove is redact else DjangoSaver(scope=SERVER)
+    run(saver, "canary")
+    config = begun(saver)
+    with patch_clean_up():
+        remove()
+        assert Thread.tombstones().count() == 1
+        check_refused(saver, config)
+        assert remembered(saver) == []
+    vacuum_now()
+    assert rows() == 0
+
+
+@contextmanager
+def patch_clean_up():
+    """Keep tombstones, as a killed process does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Thread, "clean_up", classmethod(lambda cls: None))
+        yield
+
+
 @pytest.mark.parametrize("hide", ["trim", "clear", "purge"])
 def test_a_restore_shows_the_thread_again(hide):
     saver = DjangoSaver(session=talk())
     run(saver, "a")
-    if hide == "trim":
-        services.trim_session(**TALK, keep_last=2, reason="")
-    else:
-        getattr(services, f"{hide}_session")(**TALK, reason="")
+    HIDE[hide]()
     if hide != "purge":
         assert remembered(saver) == []
     entry = AuditEntry.objects.order_by("-pk").first()
