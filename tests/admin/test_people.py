@@ -171,7 +171,7 @@ def test_an_erasure_is_previewed_confirmed_and_has_a_receipt(admin, ann):
     services.hold_session(session_key="kept", scope=scope, by=BY, reason="dispute")
     with CaptureQueriesContext(connection) as queries:
         page = admin.get(url("person_erase", scope))
-    assert len(queries) <= 12
+    assert len(queries) <= 13  # three of them count the derived rows of optional apps
     assert (page.context["preview"].sessions, page.context["preview"].messages) == (1, 4)
     assert page.context["held"] == {kept.pk: "kept"}
 
