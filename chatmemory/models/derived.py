@@ -98,7 +98,9 @@ class DerivedFileRow(DerivedRow):
     needed: ClassVar[tuple[str, ...]] = ()
     """The names of the fields that `clean_up` needs, such as the name of a file."""
 
-    session = models.ForeignKey(Session, on_delete=models.SET_NULL, null=True, related_name="+")
+    session = models.ForeignKey(  # type: ignore[assignment]  # null: a tombstone
+        Session, on_delete=models.SET_NULL, null=True, related_name="+"
+    )
 
     class Meta(DerivedRow.Meta):
         abstract = True
