@@ -21,7 +21,7 @@ from tests.factories import BY, make_messages, make_user, make_visitor
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-QUERIES = int(os.environ.get("SEARCH_QUERIES", "500"))
+QUERIES = int(os.environ.get("SEARCH_QUERIES", "200"))
 
 WORDS = ("kettle", "invoice", "refund", "green", "order", "broken", "in", "may", "ann", "4711")
 

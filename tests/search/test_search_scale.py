@@ -26,7 +26,7 @@ from tests.factories import BY
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database, pytest.mark.long]
 
-ROWS = int(os.environ.get("SEARCH_ROWS", "130000"))
+ROWS = int(os.environ.get("SEARCH_ROWS", "110000"))
 SESSION_ROWS = 1_000
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
