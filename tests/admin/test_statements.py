@@ -30,6 +30,8 @@ ACTION = {
 }
 TRIM_OF_ONE = 11
 """It reads the messages at the cut, and adds them to the reading of the page of the session."""
+THREADS = 2
+"""The threads of graphs of the person, and of the conversations, are counted before an erasure."""
 STATEMENTS = {
     "list": 10,
     "list of none": 7,
@@ -44,9 +46,9 @@ STATEMENTS = {
     "log": 7,
     "people": 6,
     "people erased": 8,
-    "person": 12,
+    "person": 12 + THREADS,
     "person export": 5,
-    "person erase": 9,
+    "person erase": 9 + THREADS,
     "message": 9,
     "redact": 7,
     "redact a turn": 7,
