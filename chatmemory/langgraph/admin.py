@@ -38,7 +38,8 @@ class ThreadAdmin(ReadOnlyAdmin):
         of_thread = Checkpoint.objects.filter(thread=OuterRef("pk")).order_by().values("thread")
         count = Subquery(of_thread.annotate(count=Count("pk")).values("count"))
         stored = Thread.objects.exclude(Q(session=None, scope=""))
-        return stored.annotate(count=Coalesce(count, 0))
+        counted: QuerySet[Any, Any] = stored.annotate(count=Coalesce(count, 0))
+        return counted
 
     def get_urls(self) -> list[URLPattern]:
         return [path("", self.admin_site.admin_view(self.changelist_view), name=PAGE)]

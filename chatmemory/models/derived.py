@@ -98,7 +98,7 @@ class DerivedFileRow(DerivedRow):
     needed: ClassVar[tuple[str, ...]] = ()
     """The names of the fields that `clean_up` needs, such as the name of a file."""
 
-    session = models.ForeignKey(Session, on_delete=models.SET_NULL, null=True, related_name="+")
+    session = models.ForeignKey(Session, models.SET_NULL, null=True, related_name="+")  # type: ignore[assignment]
 
     class Meta(DerivedRow.Meta):
         abstract = True
