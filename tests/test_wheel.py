@@ -219,6 +219,7 @@ def test_the_wheel_contains_exactly_the_files_of_the_app(wheel):
         "templates/chatmemory/session.html",
         "static/chatmemory/client/chatmemory-client.js",
         "locale/de/LC_MESSAGES/django.mo",
+        "langgraph/migrations/0001_initial.py",
         "statistics/migrations/0001_initial.py",
         "statistics/templates/admin/chatmemory_statistics/page.html",
     ):

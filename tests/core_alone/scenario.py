@@ -75,11 +75,12 @@ assert not Session.objects.exists()
 for name in ("expire", "check", "audit_verify", "recover", "roles"):
     run(f"chatmemory_{name}")
 assert {*Maintenance.objects.values_list("name", flat=True)} == {*Maintenance.Task.values}
-apps = ("chatmemory.imports", "chatmemory.statistics", "ijson")
+apps = ("chatmemory.imports", "chatmemory.langgraph", "chatmemory.statistics", "ijson")
 assert not [name for name in sys.modules if name.startswith(apps)]
 
 # Otherwise Django adds the models to the app chatmemory, which contains the package.
-with pytest.raises(ImproperlyConfigured, match=r"Add chatmemory\.statistics to"):
-    import_module("chatmemory.statistics.models")
+for name in ("langgraph", "statistics"):
+    with pytest.raises(ImproperlyConfigured, match=rf"Add chatmemory\.{name} to"):
+        import_module(f"chatmemory.{name}.models")
 assert {model._meta.app_label for model in installed_models()} == {"chatmemory"}
 print("done")  # noqa: T201  # for the test that runs this

@@ -34,6 +34,7 @@ def remembered(graph, thread_id="talk"):
     return async_to_sync(graph.aget_state)(at(thread_id)).values["messages"]
 
 
+@pytest.mark.slow
 def test_a_pruned_thread_has_its_newest_checkpoint_and_its_values():
     graph = graph_of(saver())
     for text in ("a", "b"):
@@ -48,6 +49,7 @@ def test_a_pruned_thread_has_its_newest_checkpoint_and_its_values():
     assert remembered(graph)[-2:] == ["c", "reply to c"]
 
 
+@pytest.mark.slow
 def test_more_than_one_checkpoint_may_be_kept():
     graph = graph_of(saver())
     run(graph, said("a"))
@@ -101,6 +103,7 @@ def delta_graph(of):
 
 @pytest.mark.parametrize("keep_last", [None, 1])
 @pytest.mark.parametrize("durability", ["async", "exit"])
+@pytest.mark.slow
 def test_a_thread_with_increments_survives_pruning(keep_last, durability):
     graph = delta_graph(saver(keep_last=keep_last))
     expected = []
@@ -112,6 +115,7 @@ def test_a_thread_with_increments_survives_pruning(keep_last, durability):
     assert Checkpoint.objects.count() < 15  # 3 for each turn without pruning
 
 
+@pytest.mark.slow
 def test_the_checkpoints_of_runs_are_deleted_and_others_stay():
     graph = graph_of(saver())
     run(graph, said("a"))

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.django_db
 LIST = "/admin/chatmemory_langgraph/thread/"
 
 
+@pytest.mark.slow
 def test_the_list_shows_threads_without_their_contents():
     session = make_session()
     ours = Thread.objects.create(thread_id="ours", key="1", session=session, low=1)

@@ -100,6 +100,7 @@ def restore_database():
 
 
 @pytest.mark.parametrize("remove", [redact, trim, clear, purge, erase, restore_database])
+@pytest.mark.slow
 def test_no_word_of_a_removed_message_stays_in_any_table(remove, committed):
     saver = DjangoSaver(session=talk())
     run(saver, "canary")
@@ -111,6 +112,7 @@ def test_no_word_of_a_removed_message_stays_in_any_table(remove, committed):
 
 
 @pytest.mark.parametrize("remove", [redact, trim, clear, purge])
+@pytest.mark.slow
 def test_a_run_that_began_before_a_removal_stores_nothing(remove, committed):
     saver = DjangoSaver(session=talk())
     run(saver, "canary")
@@ -157,6 +159,7 @@ def check_refused(saver, config):
 
 
 @pytest.mark.parametrize("hide", HIDE)
+@pytest.mark.slow
 def test_a_run_stores_nothing_in_a_thread_that_was_hidden_meanwhile(hide):
     saver = DjangoSaver(session=talk())
     run(saver, "a")
@@ -166,6 +169,7 @@ def test_a_run_stores_nothing_in_a_thread_that_was_hidden_meanwhile(hide):
     check_refused(saver, config)
 
 
+@pytest.mark.slow
 def test_a_run_from_before_a_clear_stores_nothing_after_its_restore():
     saver = DjangoSaver(session=talk())
     run(saver, "a")
@@ -177,6 +181,7 @@ def test_a_run_from_before_a_clear_stores_nothing_after_its_restore():
 
 
 @pytest.mark.parametrize("remove", [redact, erase])
+@pytest.mark.slow
 def test_a_run_stores_nothing_in_a_thread_whose_rows_are_not_deleted_yet(remove):
     """As after a crash between the commit and `clean_up`, which no test's transaction runs."""
     saver = DjangoSaver(session=talk()) if remove is redact else DjangoSaver(scope=SERVER)
@@ -200,6 +205,7 @@ def patch_clean_up():
 
 
 @pytest.mark.parametrize("hide", ["trim", "clear", "purge"])
+@pytest.mark.slow
 def test_a_restore_shows_the_thread_again(hide):
     saver = DjangoSaver(session=talk())
     run(saver, "a")
@@ -213,6 +219,7 @@ def test_a_restore_shows_the_thread_again(hide):
     assert remembered(saver) == ["a", "reply to a", "b", "reply to b"]
 
 
+@pytest.mark.slow
 def test_a_run_takes_the_place_of_a_hidden_thread(committed):
     saver = DjangoSaver(session=talk())
     run(saver, "canary")
@@ -223,6 +230,7 @@ def test_a_run_takes_the_place_of_a_hidden_thread(committed):
     assert b"canary" not in stored_bytes()
 
 
+@pytest.mark.slow
 def test_a_thread_of_a_message_follows_only_this_message(committed):
     session = talk()
     saver = DjangoSaver(session=session, seq=3)
@@ -242,6 +250,7 @@ def test_a_session_without_messages_has_no_thread():
     assert rows() == 0
 
 
+@pytest.mark.slow
 def test_a_hold_keeps_the_thread():
     session = talk()
     saver = DjangoSaver(session=session, keep_last=1)
@@ -260,6 +269,7 @@ def test_a_hold_keeps_the_thread():
     assert Checkpoint.objects.count() > 2
 
 
+@pytest.mark.slow
 def test_threads_of_one_session_do_not_exist_for_another():
     first = DjangoSaver(session=talk())
     other = make_session("other")
@@ -299,6 +309,7 @@ def test_the_scope_may_be_in_the_config():
         DjangoSaver(scope="removed:1")
 
 
+@pytest.mark.slow
 def test_an_erasure_deletes_the_threads_of_the_person_and_counts_them():
     user = make_user()
     saver = DjangoSaver(scope=user_scope(user))
@@ -325,6 +336,7 @@ def test_a_run_does_not_outlive_an_erasure():
     assert rows() == 0
 
 
+@pytest.mark.slow
 def test_the_threads_of_a_deleted_account_and_an_ended_visitor_are_deleted(committed):
     visitor = make_visitor()
     run(DjangoSaver(scope=visitor.actor.owner), "canary")
@@ -337,6 +349,7 @@ def test_the_threads_of_a_deleted_account_and_an_ended_visitor_are_deleted(commi
     assert b"canary" not in stored_bytes()
 
 
+@pytest.mark.slow
 def test_an_adoption_moves_the_threads_and_keeps_both_of_one_id():
     user, visitor = make_user(), make_visitor()
     guest, own = (DjangoSaver(scope=scope) for scope in (visitor.actor.owner, user_scope(user)))
@@ -351,6 +364,7 @@ def test_an_adoption_moves_the_threads_and_keeps_both_of_one_id():
     assert rows() == 0
 
 
+@pytest.mark.slow
 def test_an_idle_thread_of_a_person_expires_as_a_session_does():
     saver = DjangoSaver(scope=SERVER)
     run(saver, "canary")
@@ -385,6 +399,7 @@ def test_a_used_trace_stays():
     assert remembered(saver) == ["a", "reply to a"]
 
 
+@pytest.mark.slow
 def test_the_audit_counts_what_a_saver_removes():
     session = talk()
     run(DjangoSaver(session=session), "a")
@@ -405,6 +420,7 @@ def test_the_audit_counts_what_a_saver_removes():
     assert AuditAction.TRIM not in ThreadAction.values
 
 
+@pytest.mark.slow
 def test_the_rows_of_a_session_that_a_host_deleted_are_cleaned_up():
     session = talk()
     run(DjangoSaver(session=session), "canary")
@@ -414,6 +430,7 @@ def test_the_rows_of_a_session_that_a_host_deleted_are_cleaned_up():
     assert rows() == 0
 
 
+@pytest.mark.slow
 def test_a_thread_is_no_damage():
     run(DjangoSaver(session=talk()), "a")
     assert [finding.code for finding in check_integrity()] == []
