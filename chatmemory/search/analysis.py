@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import islice
 from threading import Lock
 from typing import Final, Literal
 
@@ -22,6 +23,9 @@ VERSION: Final = 1
 
 MAX_CHARS: Final = 32_000
 """Characters of a text that are analyzed."""
+
+MAX_TEXT_TERMS: Final = 8_000
+"""Terms of a text that are used: pairs of Han characters could be 32,000 different ones."""
 
 MAX_TERMS: Final = 32
 """Terms of a query that are used."""
@@ -111,15 +115,18 @@ class Analyzer:
         return f"{VERSION}:{self.language[:20]}{stems}"
 
     def terms(self, text: str) -> list[str]:
-        """Return the terms of the first MAX_CHARS characters in their order, with duplicates."""
+        """Return the terms of the first MAX_CHARS characters in their order, with duplicates.
+
+        At most MAX_TEXT_TERMS.
+        """
         text = text[:MAX_CHARS]
         term_of = _term_function(self.language)
         if text.isascii():
-            return list(map(term_of, _ASCII_WORD.findall(text.lower())))
+            return list(map(term_of, _ASCII_WORD.findall(text.lower())[:MAX_TEXT_TERMS]))
         folded = _fold(text)
         if _HAS_CJK.search(folded) is None:
-            return list(map(term_of, _WORD.findall(folded)))
-        return [term for term, _, _ in self._spans(folded)]
+            return list(map(term_of, _WORD.findall(folded)[:MAX_TEXT_TERMS]))
+        return [term for term, _, _ in islice(self._spans(folded), MAX_TEXT_TERMS)]
 
     def parse(self, query: str, mode: Mode = "words") -> Query:
         """Return the terms of a query, without stop words unless it has no other words."""

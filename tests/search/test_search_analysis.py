@@ -9,7 +9,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chatmemory.search import analysis
-from chatmemory.search.analysis import MAX_CHARS, MAX_TERM_CHARS, MAX_TERMS, Analyzer
+from chatmemory.search.analysis import (
+    MAX_CHARS,
+    MAX_TERM_CHARS,
+    MAX_TERMS,
+    MAX_TEXT_TERMS,
+    Analyzer,
+)
 
 ENGLISH = Analyzer("english")
 GERMAN = Analyzer("german")
@@ -193,3 +199,8 @@ def test_any_text_is_a_query(text):
     query = ENGLISH.parse(text)
     assert len(query.terms) <= MAX_TERMS
     assert all(len(term) <= MAX_TERM_CHARS + 1 for term in query.terms)
+
+
+@pytest.mark.parametrize("text", ["a ", "é ", "漢字"], ids=["ascii", "latin", "han"])
+def test_a_text_has_so_many_terms(text):
+    assert len(Analyzer("english").terms(text * (MAX_CHARS // 2))) == MAX_TEXT_TERMS
