@@ -97,6 +97,7 @@ def test_mode_and_role_select_the_messages(talk, ann, given, seqs):
     assert {seq for _name, seq in found(answer)} == seqs
 
 
+@pytest.mark.slow
 def test_a_filter_selects_the_conversations_of_several_people(talk, other):
     services.tag_session(session_key="talk", scope=talk.scope, by=BY, tag="vip", reason="")
     client = operator(*RIGHTS)
@@ -272,6 +273,7 @@ def test_masked_texts_are_not_shown_but_where_they_are(talk, ann, settings):
     assert Reading.objects.exists()
 
 
+@pytest.mark.slow
 def test_off_forbids_a_search(talk, ann, settings):
     settings.CHATMEMORY = {"TRANSCRIPTS": "off"}
     client = operator(*RIGHTS)
@@ -291,6 +293,7 @@ def more(client, answer, filters):
     return client.post(f"{PAGE}?{filters}", {"token": answer.context["token"]})
 
 
+@pytest.mark.slow
 def test_pages_follow_each_other_and_each_is_recorded(long_talk, ann):
     client, filters = operator(*RIGHTS), of(ann)
     seen, answer = [], search(client, filters, words="kettle")
@@ -357,6 +360,7 @@ def test_a_token_is_of_no_use_without_the_permission(long_talk, ann):
     assert more(client, answer, of(ann)).status_code == 403
 
 
+@pytest.mark.slow
 def test_the_list_and_the_person_lead_to_the_search(talk, ann):
     client = operator(*RIGHTS)
     assert PAGE not in client.get(LIST).text
@@ -385,6 +389,7 @@ def scoped(settings):
     settings.ROOT_URLCONF = "tests.scoped_admin"
 
 
+@pytest.mark.slow
 def test_a_scoped_admin_finds_only_its_conversations(talk, other, scoped):
     answer = search(operator(*RIGHTS), "active=today", words="kettle")
     assert {name for name, _seq in found(answer)} == {"Kettle"}

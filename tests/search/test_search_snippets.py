@@ -69,6 +69,7 @@ def test_a_tiny_snippet_is_no_longer(max_chars):
     assert len(short) <= max_chars
 
 
+@pytest.mark.slow
 @given(
     st.text(alphabet="ab \n\t\u202e\u0301東é😀.", max_size=400),
     st.lists(st.integers(0, 400), max_size=8),
