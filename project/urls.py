@@ -26,7 +26,6 @@ urlpatterns = [
     path("accounts/", include("chatmemory.accounts")),
     path("chat/", include("chatmemory.urls")),
     path("api/", include("chatmemory.streams.urls")),
-    path("api/", include("chatmemory.search.urls")),
     path("api/", include("chatmemory.api.urls")),
     path("admin/", admin.site.urls),
 ]
@@ -39,7 +38,10 @@ if apps.is_installed("drf_spectacular_sidecar"):  # the extra `openapi`
         path("api/docs/", schema.docs, name="api-docs"),
     ]
 
-if find_spec("mcp"):  # the extra `mcp`
+if apps.is_installed("chatmemory.search"):
+    urlpatterns += [path("api/", include("chatmemory.search.urls"))]
+
+if apps.is_installed("chatmemory.search") and find_spec("mcp"):  # the extra `mcp`
     from chatmemory.search.mcp import memory_server
 
     urlpatterns += [path("mcp/", memory_server, name="mcp")]

@@ -12,6 +12,8 @@ from chatmemory.admin import (
     MessageAdmin,
     SessionAdmin,
 )
+from chatmemory.langgraph.admin import ThreadAdmin
+from chatmemory.langgraph.models import Thread
 from chatmemory.models import AuditEntry, Job, Maintenance, Message, Session
 from chatmemory.search.admin import SearchAdmin
 from chatmemory.search.models import SearchBlock
@@ -24,6 +26,7 @@ site.register(Session, SessionAdmin)
 site.register(Message, MessageAdmin)
 site.register(DailyTurns, StatisticsAdmin)
 site.register(SearchBlock, SearchAdmin)
+site.register(Thread, ThreadAdmin)
 site.register(Maintenance, HealthAdmin)
 site.register(AuditEntry, AuditEntryAdmin)
 site.register(Job, JobAdmin)

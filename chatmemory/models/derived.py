@@ -15,6 +15,7 @@ from django.db.models import F, OuterRef, QuerySet, Value
 from django.db.models.functions import Coalesce
 
 from chatmemory.models.fields import KeyField
+from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.sessions import Session
 from chatmemory.models.superseded import is_current
 
@@ -46,7 +47,7 @@ def all_rows(model: type[models.Model], using: str | None = None) -> DerivedQuer
     return DerivedQuerySet(model, using=using or router.db_for_write(Session))
 
 
-class DerivedManager(models.Manager[Any]):
+class DerivedManager(PrimaryManager[Any]):
     """Reads from the database of the sessions."""
 
     def get_queryset(self) -> DerivedQuerySet:

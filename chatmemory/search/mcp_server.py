@@ -51,7 +51,7 @@ NOT_PASSED: Final = frozenset({"authorization", "cookie", "host", "origin"})
 class SearchChats(SearchMemory):
     """The arguments of `search_memory`."""
 
-    session: str | None = Field(None, description=f"{SESSION} By default all sessions.")
+    session: str | None = Field(None, description=SESSION + " By default all sessions.")
 
 
 class ReadChat(BaseModel):

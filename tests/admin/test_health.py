@@ -16,6 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from chatmemory import services
 from chatmemory.admin.reports.tables import shown
 from chatmemory.models import DatabaseNow, Maintenance, Turn
+from chatmemory.search.indexing import index_all
 from chatmemory.services.audit.seals import seal_audit, verify_audit
 from chatmemory.services.integrity.sessions import check_integrity
 from chatmemory.services.maintenance.tasks import TOLERANCE
@@ -78,7 +79,7 @@ def tasks(client):
 
 def test_health_names_the_command_of_each_task(admin):
     rows = admin.get(HEALTH).context["tables"][0].rows
-    assert [len(rows), {row[-1] for row in rows} - get_commands().keys()] == [6, set()]
+    assert [len(rows), {row[-1] for row in rows} - get_commands().keys()] == [7, set()]
 
 
 @pytest.mark.slow
@@ -98,12 +99,14 @@ def test_health_states_which_maintenance_is_overdue(admin):
         "vacuum": "ended with problems",
         "verify the audit": "runs, or its process died",
         "seal the audit": "never ran",
+        "search index": "never ran",
         "daily figures": "good",
         "check the integrity": "never ran",
     }
-    assert len(marked) == 4
+    assert len(marked) == 5
     assert "Maintenance is overdue, or ended with problems." in text_of(admin.get(HEALTH))
     seal_audit()
+    index_all()
     list(check_integrity())
     expire_sessions()
     vacuum()
@@ -164,7 +167,8 @@ def test_the_page_costs_few_statements(admin):
     # One of the statements compares the tables: each process needs it once a minute.
     with CaptureQueriesContext(connection) as queries:
         assert admin.get(HEALTH).status_code == 200
-    assert len(queries) <= 11, [query["sql"] for query in queries]
+    # With one of the search app; it has two more if there are sessions.
+    assert len(queries) <= 12, [query["sql"] for query in queries]
 
 
 def test_a_time_without_a_zone_is_shown_and_breaks_no_page():

@@ -333,6 +333,7 @@ def test_when_the_health_page_is_red(chapter, sign_in):
         ("Stuck turns that run", True),
         ("Stuck turns that wait", False),
         ("Daily figures up to", True),
+        ("Chats without a complete search index", False),
     ):
         page.see(label)
         assert page.is_red(label) is is_red, label

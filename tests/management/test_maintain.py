@@ -79,6 +79,7 @@ def test_each_command_runs_when_its_task_is_due():
         "audit_verify": "not_due",
         "check": "done",
         "statistics": "not_due",
+        "search": "done",
     }
     assert is_maintained()
     assert set(maintain().values()) == {"not_due"}

@@ -20,9 +20,9 @@ from tests.factories import make_session
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-APPS = ("chatmemory", "chatmemory_langgraph", "chatmemory_statistics")
+APPS = ("chatmemory", "chatmemory_langgraph", "chatmemory_search", "chatmemory_statistics")
 
-DEPENDENT = {"chatmemory": ("chatmemory_langgraph",)}
+DEPENDENT = {"chatmemory": ("chatmemory_langgraph", "chatmemory_search")}
 """The apps whose tables refer to those of another app."""
 
 KEY_COLUMNS = [

@@ -52,5 +52,5 @@ def test_the_archive_searches_only_its_titles(web):
 
 def test_only_the_page_of_a_message_loads_the_script_that_shows_it(web):
     _, page = PAGES
-    assert "element/place.js" not in web.get(page).content.decode()
-    assert "element/place.js" in web.get(f"{page}?at=7").content.decode()
+    assert "list/place.js" not in web.get(page).content.decode()
+    assert "list/place.js" in web.get(f"{page}?at=7").content.decode()

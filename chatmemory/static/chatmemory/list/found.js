@@ -232,7 +232,7 @@ async function open(event) {
   const link = target instanceof Element && target.closest("a");
   if (!link || link.dataset.session !== openKey || ctrlKey || metaKey || shiftKey) return;
   event.preventDefault();
-  const module = await import("../element/place.js").catch(() => null);
+  const module = await import("./place.js").catch(() => null);
   if (!module) return location.assign(link.href);
   const closer = document.querySelector("#cm-aside.cm-drawn .cm-drawer-closer");
   if (closer instanceof HTMLElement) closer.click();

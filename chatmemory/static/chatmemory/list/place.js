@@ -1,6 +1,6 @@
 // Shows a message of the chat in its place, and marks it: a hit of the search.
 
-import {dismiss, say} from "../list/requests.js";
+import {dismiss, say} from "./requests.js";
 import {gettext as _} from "../shared/language.js";
 import {addStyle} from "../shared/style.js";
 
@@ -12,7 +12,7 @@ const MAX_FRAMES = 1_000;
 const MARGIN_PIXELS = 16; // above a message that is higher than the log
 const USES = ["wheel", "touchstart", "pointerdown", "keydown"];
 
-const chat = /** @type {import("./chat.js").ChatMemory} */ (document.querySelector("chat-memory"));
+const chat = /** @type {import("../element/chat.js").ChatMemory} */ (document.querySelector("chat-memory"));
 let calls = 0;
 
 const {searchParams} = new URL(location.href);
@@ -35,7 +35,7 @@ export async function showMessage(seq) {
   const client = await readyClient();
   const [shown] = await Promise.all([
     nodeOf(client, seq) ?? loadedNode(client, seq),
-    addStyle(document, ["element/place.css"]),
+    addStyle(document, ["list/place.css"]),
   ]);
   if (call !== calls) return; // another message is wanted meanwhile
   if (shown) reveal(shown);
