@@ -1,8 +1,8 @@
 // Shows a message of the chat in its place, and marks it: a hit of the search.
 
-import {dismiss, say} from "./requests.js";
 import {gettext as _} from "../shared/language.js";
 import {addStyle} from "../shared/style.js";
+import {dismiss, say} from "./requests.js";
 
 /** @import {ChatMemoryClient} from "../client/chatmemory-client.js" */
 
@@ -12,7 +12,9 @@ const MAX_FRAMES = 1_000;
 const MARGIN_PIXELS = 16; // above a message that is higher than the log
 const USES = ["wheel", "touchstart", "pointerdown", "keydown"];
 
-const chat = /** @type {import("../element/chat.js").ChatMemory} */ (document.querySelector("chat-memory"));
+const chat = /** @type {import("../element/chat.js").ChatMemory} */ (
+  document.querySelector("chat-memory")
+);
 let calls = 0;
 
 const {searchParams} = new URL(location.href);
