@@ -169,8 +169,8 @@ ci-long: .venv/dev
 	@IMPORTED_CHATS=5000 $(BIN)/python $(PYTEST) tests/imports/test_process.py -m long -k many_chats
 	@STREAM_RUNS=1000 STREAM_KILLS=60 $(BIN)/python $(PYTEST) tests/streams/test_schedules.py \
 	    tests/streams/test_events_kills.py -m long
-	@SEARCH_HISTORIES=2000 SEARCH_RACES=250 SEARCH_QUERIES=20000 $(BIN)/python $(PYTEST) tests/search -m long \
-	    -k "exactness or races or isolation"
+	@SEARCH_HISTORIES=2000 SEARCH_RACES=250 SEARCH_QUERIES=20000 SEARCH_ROWS=110000 $(BIN)/python $(PYTEST) \
+	    tests/search -m long -k "exactness or races or isolation or scale"
 	@THREAD_SCHEDULES=1000 $(BIN)/python $(PYTEST) tests/langgraph/test_thread_schedules.py -m long
 
 clean:

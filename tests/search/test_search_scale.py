@@ -24,7 +24,12 @@ from chatmemory.search.searching import analyzer
 from chatmemory.services import SERVER
 from tests.factories import BY
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database, pytest.mark.long]
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.database,
+    pytest.mark.long,
+    pytest.mark.skipif("SEARCH_ROWS" not in os.environ, reason="SEARCH_ROWS is not set: minutes"),
+]
 
 ROWS = int(os.environ.get("SEARCH_ROWS", "110000"))
 SESSION_ROWS = 1_000
