@@ -18,7 +18,7 @@ from chatmemory.search.requests import OPERATIONS, SEARCH_BODY
 from chatmemory.search.searching import search_messages
 from chatmemory.search.values import Hit
 from chatmemory.services import Actor
-from chatmemory.services.audit.readings import record_reading
+from chatmemory.services.audit.readings import merged, record_reading
 from chatmemory.services.sessions import sessions_of
 
 
@@ -63,7 +63,8 @@ def record_readings(hits: Sequence[Hit], by: Actor) -> None:
         seqs[hit.session_pk, hit.session_key].append(hit.seq)
     for (pk, key), found in seqs.items():
         session = Session(pk=pk, key=key)
-        record_reading(session=session, by=by, from_seq=min(found), to_seq=max(found))
+        for low, high in merged([[seq, seq] for seq in found]):
+            record_reading(session=session, by=by, from_seq=low, to_seq=high)
 
 
 def _public(hit: Hit, title: str) -> dict[str, object]:

@@ -238,7 +238,7 @@ def test_a_search_counts_as_a_read_and_not_as_a_write(api, talk, settings):
 
 
 def test_staff_in_the_name_of_a_person_leave_an_entry_for_each_found_chat(ann, talk, settings):
-    talk_of(ann, "A kettle too", "No pan", key="other")
+    other = talk_of(ann, "A kettle too", "No pan", "My kettle", key="other")
     talk_of(ann, "A pan", key="third")
     settings.CHATMEMORY = {
         **settings.CHATMEMORY,
@@ -253,11 +253,13 @@ def test_staff_in_the_name_of_a_person_leave_an_entry_for_each_found_chat(ann, t
     session = browser.session
     session[IMPERSONATE] = ann.pk
     session.save()
-    assert len(found(browser)) == 3
+    assert len(found(browser)) == 4
     entries = AuditEntry.objects.order_by("session_pk")
     shown = [(each.action, each.actor_label, each.from_seq, each.to_seq) for each in entries]
     assert shown == [("read", "olga", 1, 2), ("read", "olga", 1, 1)]
     assert Reading.objects.count() == 2
+    # Not the message between them, which the answer does not have
+    assert Reading.objects.get(session_pk=other.pk).ranges == [[1, 1], [3, 3]]
 
 
 def test_a_person_leaves_no_entry(api, talk):
