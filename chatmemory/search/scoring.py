@@ -44,7 +44,7 @@ MIN_RELEVANCE: Final = 0.32
 """A threshold for recall: the best score of a query, as a share of the sum of its terms' rarities.
 
 The highest that cost at most 1 point of R@10 in the fitted halves of LoCoMo and BEAM. It is low: a
-question about something never said has the words of its subject, and scores as others do.
+question about a missing detail has the words of its subject, and scores as others do.
 """
 
 _USER, _OTHER, _NO_ROW = 1, 0, 2
