@@ -50,11 +50,11 @@ STATEMENTS = {
     "POST sessions/<key>/stop/ {}": 6,
     "POST sessions/<key>/stop/ {turn}": 6,
     "GET own-data/export/": 26,
-    "POST own-data/erase/ {confirm}": 119,  # the statistics count what is deleted
+    "POST own-data/erase/ {confirm}": 138,  # with those of the statistics and of threads
     "POST visitors/ {}": 3,
     "GET visitors/adoption/": 3,
-    "POST visitors/adoption/ {visitor}": 13,
-    "DELETE visitors/me/": 65,
+    "POST visitors/adoption/ {visitor}": 14,  # one for the threads of graphs
+    "DELETE visitors/me/": 76,
     "POST tickets/ {}": 4,
 }
 """The number of statements that name our tables."""
