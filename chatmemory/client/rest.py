@@ -232,6 +232,27 @@ class RestClient:
         """Return the versions of a user's message, the oldest first."""
         return await self._get(path_of("sessions", key, "messages", seq, "versions"))
 
+    async def search_messages(
+        self,
+        query: str,
+        *,
+        session: str | None = None,
+        role: str | None = None,
+        before: str | None = None,
+        after: str | None = None,
+        order: str | None = None,
+        mode: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Frame:
+        """Find messages by their words; `cursor` of the page is that of the next request.
+
+        Needs `chatmemory.search.urls` under the same address. Times are in ISO 8601 with an offset.
+        """
+        filters = _given(session=session, role=role, before=before, after=after)
+        ways = _given(order=order, mode=mode, limit=limit, cursor=cursor)
+        return await self._modify("POST", "search/", {"query": query, **filters, **ways})
+
     # Turns
 
     async def list_turns(self, key: str) -> Frame:

@@ -30,7 +30,7 @@ REINDEXED: Final = frozenset(
 """Actions that delete blocks, or show messages that have none."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _New:
     rows: int
     changed_at: float
@@ -42,31 +42,41 @@ class Pending:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sessions: dict[int, _New] = {}
+        """The one that changed last is at the end."""
+        self._due: set[int] = set()
+        """Those with MIN_ROWS new messages."""
 
     def add(self, session_pk: int, rows: int) -> None:
         """Remember new messages of a session."""
         with self._lock:
-            known = self._sessions.get(session_pk)
-            if known is not None:
-                known.rows += rows
-                known.changed_at = time.monotonic()
-            elif len(self._sessions) < MAX_SESSIONS:
-                self._sessions[session_pk] = _New(rows, time.monotonic())
+            known = self._sessions.pop(session_pk, None)
+            if known is None and len(self._sessions) == MAX_SESSIONS:
+                return
+            new = _New(rows + (known.rows if known else 0), time.monotonic())
+            self._sessions[session_pk] = new
+            if new.rows >= MIN_ROWS:
+                self._due.add(session_pk)
 
     def take(self) -> int | None:
         """Return a session that is due, and forget it; None if there is none."""
-        now = time.monotonic()
         with self._lock:
-            for pk, new in self._sessions.items():
-                if new.rows >= MIN_ROWS or now - new.changed_at >= QUIET_SECONDS:
-                    del self._sessions[pk]
-                    return pk
-        return None
+            quietest = next(iter(self._sessions.items()), None)
+            if quietest is None:
+                return None
+            pk, new = quietest
+            if time.monotonic() - new.changed_at < QUIET_SECONDS:
+                if not self._due:
+                    return None
+                pk = self._due.pop()
+            self._due.discard(pk)
+            del self._sessions[pk]
+            return pk
 
     def clear(self) -> None:
         """Forget all sessions."""
         with self._lock:
             self._sessions.clear()
+            self._due.clear()
 
 
 pending = Pending()

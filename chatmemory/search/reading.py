@@ -6,8 +6,9 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from django.db.models import Case, F, Q, QuerySet, TextField, When
@@ -29,8 +30,15 @@ MAX_SESSIONS = 2_000
 MAX_UNINDEXED = 2_000
 """Messages without a block that one search analyzes."""
 
+MAX_BYTES = 32 * 1024 * 1024
+"""Bytes of blocks that one search reads, plus a block: about 100,000 messages of 400 characters."""
+
 BATCH_SESSIONS = 500
-"""Sessions whose blocks one statement reads."""
+"""Sessions whose blocks one statement finds."""
+
+BATCH_BYTES = 4 * 1024 * 1024
+BATCH_BLOCKS = 200
+"""Bytes of blocks, plus a block, and blocks that one statement reads."""
 
 BATCH_PIECES = 20
 BATCH_ROWS = 256
@@ -109,23 +117,24 @@ def read_corpus(
     highest: Mapping[int, int] | None = None,
     has_words: bool = False,
     superseded: bool = False,
-    is_checked: bool = False,
 ) -> Corpus:
     """Read as many messages as one search ranks, from `start` on.
 
     `highest`: the highest seq that is read, of some sessions. After `deadline`, by the monotonic
-    clock, no more messages are analyzed; some always are. `has_words`: also the words of the
-    blocks, which a prefix needs. `superseded`: also superseded messages. `is_checked`: ignore all
-    blocks with damaged bytes, not only those whose damage is found without reading all of them.
+    clock, no more blocks are read, and no more messages analyzed; some always are. `has_words`:
+    also the words of the blocks, which a prefix needs. `superseded`: also superseded messages.
     """
     spans, rest = _read_spans(sessions, start, highest or {})
     if not superseded:
         _add_superseded(spans)
+    found = _find_blocks(spans.values(), analyzer)
+    stored, unread = _read_blocks(found, has_words=has_words, deadline=deadline)
+    if unread is not None:
+        _cut(spans, unread)
+        rest = unread
     parts: dict[Position, Part] = {}
     blocks: dict[int, list[Piece]] = defaultdict(list)
-    for piece, block in _read_blocks(spans.values(), analyzer, has_words=has_words):
-        if is_checked and not block.is_sound():
-            continue
+    for piece, block in stored:
         blocks[piece.session_pk].append(piece)
         hidden = _hidden_rows(spans[piece.session_pk], piece, block)
         position = Position(piece.session_pk, piece.low)
@@ -242,25 +251,79 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def _read_blocks(
-    spans: Collection[_Span], analyzer: Analyzer, *, has_words: bool
-) -> Iterator[tuple[Piece, Block]]:
-    """Yield the blocks of the spans, those of a session from old to new."""
+class _Found(NamedTuple):
+    """A block that is not read yet."""
+
+    pk: int
+    last: Position
+    size: int
+    """Bytes."""
+
+
+def _find_blocks(spans: Collection[_Span], analyzer: Analyzer) -> list[_Found]:
+    """Return the blocks of the spans, newest first."""
     of_analyzer = SearchBlock.objects.filter(analyzer=analyzer.name)
     whole = [span.session_pk for span in spans if span.is_whole]
-    found = [of_analyzer.filter(session__in=some) for some in _batched(whole, BATCH_SESSIONS)]
-    found += [
+    selected = [of_analyzer.filter(session__in=some) for some in _batched(whole, BATCH_SESSIONS)]
+    selected += [
         of_analyzer.filter(session=span.session_pk, low__lte=span.high, high__gte=span.low)
         for span in spans
         if not span.is_whole
     ]
-    columns = ["session_id", "low", "high", "postings", *(["words"] if has_words else [])]
-    for blocks in found:
-        for pk, low, high, *packed in blocks.order_by("session_id", "number").values_list(*columns):
-            try:
-                yield Piece(pk, low, high), Block(*packed)
-            except CorruptBlock:
-                continue  # its messages are analyzed
+    columns = ("pk", "session_id", "high", Length("postings") + Length("words"))
+    found = [
+        _Found(pk, Position(session_pk, high), size)
+        for blocks in selected
+        for pk, session_pk, high, size in blocks.values_list(*columns)
+    ]
+    return sorted(found, key=attrgetter("last"), reverse=True)
+
+
+def _read_blocks(
+    found: Sequence[_Found], *, has_words: bool, deadline: float
+) -> tuple[list[tuple[Piece, Block]], Position | None]:
+    """Return blocks, some at least, from new to old; and the last message of the first other one.
+
+    Without those that are damaged, or were deleted meanwhile: their messages are analyzed.
+    """
+    columns = ["pk", "session_id", "low", "high", "postings", *(["words"] if has_words else [])]
+    read: list[tuple[Piece, Block]] = []
+    size = 0
+    for some in _block_batches(found):
+        if size and (size >= MAX_BYTES or time.monotonic() > deadline):
+            return read, some[0].last
+        size += sum(block.size for block in some)
+        stored = SearchBlock.objects.filter(pk__in=[block.pk for block in some])
+        rows = {pk: row for pk, *row in stored.values_list(*columns)}
+        for block in some:
+            with suppress(KeyError, CorruptBlock):
+                session_pk, low, high, *packed = rows[block.pk]
+                read.append((Piece(session_pk, low, high), Block(*packed)))
+    return read, None
+
+
+def _block_batches(found: Iterable[_Found]) -> Iterator[list[_Found]]:
+    """Yield the blocks that one statement reads."""
+    batch: list[_Found] = []
+    size = 0
+    for block in found:
+        batch.append(block)
+        size += block.size
+        if size >= BATCH_BYTES or len(batch) == BATCH_BLOCKS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _cut(spans: dict[int, _Span], rest: Position) -> None:
+    """Leave out the messages from `rest` on."""
+    for pk in [pk for pk in spans if pk < rest.session_pk]:
+        del spans[pk]
+    last = spans[rest.session_pk]
+    last.low = rest.seq + 1
+    if last.low > last.high:
+        del spans[rest.session_pk]
 
 
 def _hidden_rows(span: _Span, piece: Piece, block: Block) -> frozenset[int]:
@@ -276,7 +339,7 @@ def _unindexed(spans: Iterable[_Span], blocks: dict[int, list[Piece]]) -> Iterat
     """Yield the messages without a block, newest first."""
     for span in spans:
         high = span.high
-        for block in reversed(blocks[span.session_pk]):
+        for block in blocks[span.session_pk]:
             yield from pieces_of(span.session_pk, block.high + 1, high)
             high = min(high, block.low - 1)
         yield from pieces_of(span.session_pk, span.low, high)

@@ -110,7 +110,7 @@ def score(
     `parts` are grouped by session, sessions and rows from old to new. `is_by_role`: what users
     wrote counts more. `needs_all`: only rows that contain every term. Scores depend on the rows
     alone, not on their distribution to blocks. A prefix needs the blocks' words. Returns nothing if
-    the best row is below `min_relevance`, such as MIN_RELEVANCE. Raises CorruptBlock.
+    the best row is below `min_relevance`, such as MIN_RELEVANCE.
     """
     rows = _Rows(parts)
     ranking = _Ranking(rows, query, is_by_role=is_by_role)

@@ -25,7 +25,6 @@ from chatmemory.database.retries import durably, has_async_version, retried
 from chatmemory.errors import BadInput, NotFound, RateLimited
 from chatmemory.models import Message, MessageQuerySet, SessionQuerySet, is_current
 from chatmemory.search.analysis import MAX_CHARS, Analyzer, Mode, Query
-from chatmemory.search.blocks import CorruptBlock
 from chatmemory.search.conf import settings
 from chatmemory.search.models import BLOCK_ROWS
 from chatmemory.search.reading import MAX_ROWS, ROLES, Corpus, Position, read_corpus
@@ -109,11 +108,11 @@ def search_messages(
     `assistant` or `tool`.
 
     `query` has 1 to 500 characters, of which 32 words are used, `limit` is 1 to 50. One call ranks
-    about 100,000 messages, the newest sessions first, and analyzes 2,000 that have no index yet,
-    within about two seconds. If there are more, the page is `partial`, and its `cursor` continues
-    with the older ones. Each page is ranked for itself; a change between two calls can repeat or
-    omit a hit. It takes no lock and writes nothing. Searches of one person wait for each other, and
-    those of the server for those in the same scope or session.
+    about 100,000 messages, the newest sessions first, or 32 MB of their index, and analyzes 2,000
+    that have no index yet, within about two seconds. If there are more, the page is `partial`, and
+    its `cursor` continues with the older ones. Each page is ranked for itself; a change between two
+    calls can repeat or omit a hit. It takes no lock and writes nothing. Searches of one person wait
+    for each other, and those of the server for those in the same scope or session.
 
     Raises BadInput, NotFound, RateLimited, MemoryUnavailable, and TypeError for a scope that the
     actor cannot have.
@@ -306,12 +305,7 @@ class Search:
             superseded=self.filters.superseded,
         )
         corpus = durably(read, is_repeatable=True)
-        try:
-            return corpus, self._ranked(corpus, limit)
-        except CorruptBlock:
-            # Rare, so only now each block is examined as a whole.
-            corpus = durably(partial(read, is_checked=True), is_repeatable=True)
-            return corpus, self._ranked(corpus, limit)
+        return corpus, self._ranked(corpus, limit)
 
     def _ranked(self, corpus: Corpus, limit: int) -> list[Scored]:
         parts, query = corpus.parts, self.query

@@ -22,6 +22,7 @@ from chatmemory.api.operations import OPERATIONS
 from chatmemory.client import ApiError, ClientError, RestClient, connect
 from chatmemory.client import http as client
 from chatmemory.models import AuditEntry, Message, Session, Turn
+from chatmemory.search.requests import OPERATIONS as OF_SEARCH
 from chatmemory.services import Actor
 from chatmemory.services.health import state as health_state
 from chatmemory.services.health.probes import Probe
@@ -94,7 +95,7 @@ async def refused(work: Any) -> ApiError:
 
 # The operations of the API
 
-DEFINED = {operation.name: operation for operation in OPERATIONS.values()}
+DEFINED = {operation.name: operation for operation in {**OPERATIONS, **OF_SEARCH}.values()}
 
 
 @pytest.mark.parametrize("name", DEFINED)
@@ -201,6 +202,22 @@ async def test_only_the_last_responses_are_kept(ann, monkeypatch):
 
 
 # Messages and turns
+
+
+@pytest.mark.slow
+async def test_messages_are_found_page_by_page(ann):
+    await db(services.append_messages)(**ann.talk, messages=make_messages("A kettle", "hi again"))
+    async with rest_of(ann) as rest:
+        first = await rest.search_messages("hi", limit=1)
+        second = await rest.search_messages("hi", limit=1, cursor=first["cursor"])
+        hits = first["hits"] + second["hits"]
+        assert sorted((hit["session"], hit["seq"]) for hit in hits) == [("talk", 1), ("talk", 4)]
+        of_users = await rest.search_messages("kettle hi", session="talk", role="user")
+        assert {hit["seq"] for hit in of_users["hits"]} == {1, 3}
+        error = await refused(rest.search_messages("kettle", session="other"))
+        assert (error.status, error.code) == (404, "not_found")
+        error = await refused(rest.search_messages("kettle", before="yesterday"))
+        assert (error.code, error.field) == ("bad_field", "before")
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from chatmemory.api import answers
 from chatmemory.api.operations import OPERATIONS
 from chatmemory.models import AuditEntry, Message, Session, Turn
 from chatmemory.protocol.schema import class_schema
+from chatmemory.search import requests as of_search
 from chatmemory.services import Actor
 from chatmemory.services.health import state as health_state
 from chatmemory.services.health.probes import Probe
@@ -47,24 +48,26 @@ ROOT = django_settings.BASE_DIR
 
 # The declarations
 
-DEFINED = {operation.name: operation for operation in OPERATIONS.values()}
+ALL = {**OPERATIONS, **of_search.OPERATIONS}
+DEFINED = {operation.name: operation for operation in ALL.values()}
 SHAPES = [
     shape
-    for operation in OPERATIONS.values()
+    for operation in ALL.values()
     for shape in (operation.query, operation.body)
     if shape and shape.names
 ]
 ANSWERS: set[Any] = {
     kind
-    for operation in OPERATIONS.values()
+    for operation in ALL.values()
     for kind, _ in operation.answers.values()
-    if kind.__module__ == answers.__name__
+    if kind.__module__ in (answers.__name__, of_search.__name__)
 } | {
     answers.Problem,
     answers.RemovedSession,
     answers.SessionHead,
     answers.Version,
     answers.LiveTurn,
+    of_search.FoundMessage,
 }
 
 
@@ -223,6 +226,10 @@ async def test_messages_are_sent_edited_rated_and_read_both_ways(ann, node):
             ["listVersions", "talk", 5],
             ["listMessages", "talk", {"cursor": page["cursor"]}],
         )
+        found, refused = await run(
+            ["searchMessages", {"query": "three", "session": "talk"}],
+            ["searchMessages", {"query": "?"}],
+        )
     assert [message["seq"] for message in up] == [1, 2, 3, 4, 5, 6, 7]
     assert [message["seq"] for message in rest] == [5, 6, 7]
     assert [message["seq"] for message in down] == [7, 6, 5, 4, 3, 2, 1]
@@ -230,6 +237,8 @@ async def test_messages_are_sent_edited_rated_and_read_both_ways(ann, node):
     assert (one["text"], one["html"]) == ("three", "<p>three</p>\n")
     assert [each["seq"] for each in versions["versions"]] == [3, 5]
     assert [message["seq"] for message in missed["messages"]] == [6, 7]
+    assert [(hit["seq"], hit["snippet"]) for hit in found["hits"]] == [(7, "three")]
+    assert (refused["status"], refused["code"], refused["field"]) == (400, "empty", "query")
     assert await Message.objects.acount() == 7
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from chatmemory.search import scoring
 from chatmemory.search.analysis import Analyzer, Query
-from chatmemory.search.blocks import Block, BlockRow, CorruptBlock, pack
+from chatmemory.search.blocks import Block, BlockRow, pack
 from chatmemory.search.scoring import Part, Scored, is_relevant, matching, score
 
 ANALYZER = Analyzer("english")
@@ -306,10 +306,3 @@ def test_no_parts_and_empty_blocks_have_no_results():
     assert score([Part(1, 1, empty)], query, is_by_role=True) == []
     hidden = rows_of("red", is_hidden=True)
     assert search(hidden, "red") == []
-
-
-def test_a_corrupt_block_raises_its_error():
-    postings = bytearray(parts_of(rows_of("red"))[0].block._postings)
-    postings[-2] = 9  # the index of the row
-    with pytest.raises(CorruptBlock):
-        score([Part(1, 1, Block(bytes(postings)))], ANALYZER.parse("red"), is_by_role=True)

@@ -13,7 +13,7 @@ import {ApiError, Http, pathOf} from "./rest.js";
 
 export {ApiError};
 
-/** @import {Adopt, Adoptable, Adopted, CallOptions, EraseOwnData, ExportQuery, Feedback, HealthState, MessageForm, MessagePage, MessageQuery, NewFeedback, NewVisitor, OpenSession, OwnErasure, Purged, RemovedPage, RemovedQuery, RemovedSession, RestMessage, RestOptions, SendMessage, Sent, Session, SessionPage, SessionQuery, StopTurn, Stopped, Ticket, Turn, TurnPage, UpdateSession, VersionPage, Visitor} from "./rest-types.d.ts" */
+/** @import {Adopt, Adoptable, Adopted, CallOptions, EraseOwnData, ExportQuery, Feedback, FoundPage, HealthState, MessageForm, MessagePage, MessageQuery, NewFeedback, NewVisitor, OpenSession, OwnErasure, Purged, RemovedPage, RemovedQuery, RemovedSession, RestMessage, RestOptions, SearchBody, SendMessage, Sent, Session, SessionPage, SessionQuery, StopTurn, Stopped, Ticket, Turn, TurnPage, UpdateSession, VersionPage, Visitor} from "./rest-types.d.ts" */
 
 const PAGE_SIZE = 100; // the most entries that the server returns in a page
 
@@ -268,6 +268,18 @@ export class RestClient {
    */
   async listVersions(key, seq, options = {}) {
     return this.#get(pathOf("sessions", key, "messages", seq, "versions"), {}, options);
+  }
+
+  /**
+   * Find messages by their words; `cursor` of the page is that of the next request. Needs
+   * `chatmemory.search.urls` under the same address.
+   *
+   * @param {SearchBody} body
+   * @param {CallOptions} options
+   * @returns {Promise<FoundPage>}
+   */
+  searchMessages(body, options = {}) {
+    return this.#write("POST", "search/", body, options);
   }
 
   // Turns

@@ -71,6 +71,18 @@ export interface SendMessage {
   html?: boolean;
 }
 
+export interface SearchBody {
+  query: string;
+  session?: string | null;
+  role?: "user" | "assistant" | "tool" | null;
+  before?: string | null;
+  after?: string | null;
+  order?: "rank" | "newest";
+  mode?: "words" | "prefix" | "phrase";
+  limit?: number;
+  cursor?: string | null;
+}
+
 export interface NewFeedback {
   value: 1 | -1 | null;
   reason?: string;
@@ -185,6 +197,23 @@ export interface Turn {
   error: string;
   model: string;
   usage: object | null;
+}
+
+export interface FoundMessage {
+  session: string;
+  title: string;
+  seq: number;
+  role: "user" | "assistant" | "tool";
+  at: string;
+  snippet: string;
+  ranges: [number, number][];
+  score: number;
+}
+
+export interface FoundPage {
+  hits: FoundMessage[];
+  partial: boolean;
+  cursor: string | null;
 }
 
 export interface Feedback {
