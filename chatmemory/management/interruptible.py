@@ -21,10 +21,16 @@ class InterruptibleCommand(BaseCommand):
         try:
             super().run_from_argv(argv)
             sys.stdout.flush()
-        except KeyboardInterrupt:
-            sys.stderr.write("\nInterrupted.\n")
-            sys.exit(INTERRUPTED)
         except BrokenPipeError:
             # Python flushes stdout again at exit; on the closed pipe that would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(PIPE_CLOSED)
+        except BaseException as error:
+            # The rollback of a transaction that Ctrl-C interrupts may raise an error of its own.
+            cause: BaseException | None = error
+            while cause and not isinstance(cause, KeyboardInterrupt):
+                cause = cause.__context__
+            if cause is None:
+                raise
+            sys.stderr.write("\nInterrupted.\n")
+            sys.exit(INTERRUPTED)

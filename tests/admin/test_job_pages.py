@@ -50,13 +50,6 @@ GIVEN = {
 FIRST = {"restore": "purge", "release": "hold", "unarchive": "archive", "untag": "tag"}
 
 
-@pytest.fixture(autouse=True)
-def _long_slices(request, monkeypatch):
-    """Let a job of few sessions end in one request, also on a busy machine."""
-    if "requests_alone" not in request.node.name:
-        monkeypatch.setattr(run, "SLICE_SECONDS", 60.0)
-
-
 @pytest.fixture
 def admin():
     return operator(*ACTING)

@@ -10,7 +10,8 @@ import sys
 
 import pytest
 from django.conf import settings
-from django.core.management import get_commands, load_command_class
+from django.core.management import CommandError, get_commands, load_command_class
+from django.db import ProgrammingError
 
 from chatmemory import services
 from chatmemory.management.interruptible import InterruptibleCommand
@@ -77,6 +78,41 @@ def test_ctrl_c_ends_a_command_without_a_traceback(export):
     *others, last = filter(None, export.stderr.read().splitlines())
     assert last == b"Interrupted."
     assert all(re.match(rb"(closing|rolling back|discarding) .*connection", one) for one in others)
+
+
+class Interrupted(InterruptibleCommand):
+    """A command whose clean-up fails because Ctrl-C interrupted a statement."""
+
+    error: Exception
+
+    def handle(self, *args: object, **options: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise self.error
+
+
+@pytest.mark.parametrize("kind", [ProgrammingError, CommandError])
+def test_ctrl_c_ends_a_command_whose_rollback_fails_too(kind, capsys):
+    command = Interrupted()
+    command.error = kind("the connection is in a transaction")
+    with pytest.raises(SystemExit) as ended:
+        command.run_from_argv(["manage.py", "interrupted", "--skip-checks"])
+    assert ended.value.code == 128 + signal.SIGINT
+    assert capsys.readouterr().err.splitlines()[-1] == "Interrupted."
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(ValueError, ValueError), (CommandError, SystemExit)]
+)
+def test_any_other_error_of_a_command_is_its_own(kind, expected):
+    class Failing(InterruptibleCommand):
+        def handle(self, *args: object, **options: object) -> None:
+            raise kind("no")
+
+    with pytest.raises(expected) as raised:
+        Failing().run_from_argv(["manage.py", "failing", "--skip-checks"])
+    assert getattr(raised.value, "code", 1) == 1
 
 
 def test_each_command_of_the_app_is_interruptible():

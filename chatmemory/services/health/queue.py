@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from django.db.models import Count, Min
 
@@ -34,9 +33,5 @@ def read_queue() -> Queue:
     return Queue(
         running=running["number"] if running else 0,
         waiting=waiting["number"] if waiting else 0,
-        oldest_seconds=_age(waiting["now"], waiting["oldest"]) if waiting else None,
+        oldest_seconds=(waiting["now"] - waiting["oldest"]).total_seconds() if waiting else None,
     )
-
-
-def _age(now: datetime, since: datetime) -> float:
-    return (now - since).total_seconds()

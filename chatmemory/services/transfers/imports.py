@@ -270,12 +270,8 @@ def _duplicate_text(
     stored = Message.stored.filter(session_id=found.session_pk, client_id__in=names)
     names += stored.values_list("client_id", flat=True)
     of_turns = Counter(turn["client_id"] for turn in turns)
-    [(name, _)] = max(Counter(names), of_turns, key=_highest_count).most_common(1)
+    [(name, _)] = (Counter(names) | of_turns).most_common(1)
     return f"The client_id {name} is a duplicate in the session."
-
-
-def _highest_count(names: Counter[str]) -> int:
-    return max(names.values(), default=0)
 
 
 @_unavailable_if_deleted()
