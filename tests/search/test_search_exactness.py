@@ -15,7 +15,7 @@ from tests.search.walking import World, small_blocks
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-HISTORIES = int(os.environ.get("SEARCH_HISTORIES", "8"))
+HISTORIES = int(os.environ.get("SEARCH_HISTORIES", "4"))
 STEPS = 25
 
 

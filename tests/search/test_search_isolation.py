@@ -82,7 +82,7 @@ def test_a_search_finds_no_message_of_another_person(people):
 
 @pytest.mark.long
 def test_many_searches_find_no_message_of_another_person(people):
-    check_isolation(people, 2_000)
+    check_isolation(people, QUERIES)
 
 
 def test_the_messages_of_others_change_no_score(people):

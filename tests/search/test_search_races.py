@@ -42,7 +42,7 @@ from tests.locking import thread
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
-ROUNDS = int(os.environ.get("SEARCH_RACES", "25"))
+ROUNDS = int(os.environ.get("SEARCH_RACES", "6"))
 
 WORD = "zq1x"
 """No stem changes it."""
