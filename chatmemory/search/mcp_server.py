@@ -222,6 +222,7 @@ _TOOLS: Final = {
     )
 }
 _LISTED: Final = mcp_types.ListToolsResult(tools=[tool.public() for tool in _TOOLS.values()])
+_SCHEMAS: Final = {tool.name: tool.input_schema for tool in _LISTED.tools}
 
 
 async def _list_tools(_: ServerRequestContext[Any], __: object) -> mcp_types.ListToolsResult:
@@ -240,16 +241,11 @@ async def _call_tool(
     return await sync_to_async(partial(tool.result, actor, params.arguments or {}))()
 
 
-def _input_schema(name: str) -> Mapping[str, Any] | None:
-    tool = _TOOLS.get(name)
-    return None if tool is None else tool.arguments.model_json_schema()
-
-
 _server: Final = Server(
     "chatmemory",
     version=__version__,
     instructions=INSTRUCTIONS,
-    get_tool_input_schema=_input_schema,
+    get_tool_input_schema=_SCHEMAS.get,
     on_list_tools=_list_tools,
     on_call_tool=_call_tool,
 )
