@@ -120,6 +120,7 @@ TESTED = {
             "LOGGING",
         ]
     },
+    "docs/howto/agents-sdk.md": {"agents/test_agents_page.py": ["# shop/guide.py"]},
     "docs/howto/langgraph.md": {
         "langgraph/test_langgraph_page.py": [
             "shop/planner.py",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 CORE = Path(__file__).resolve().parent.parent / "chatmemory"
-APART = ("client", "imports", "langgraph", "search", "statistics", "streams", "testing")
+APART = ("agents", "client", "imports", "langgraph", "search", "statistics", "streams", "testing")
 """Optional apps and addresses, the client of other programs, and tools for the tests of hosts."""
 
-MAX_LINES = 51_395
+MAX_LINES = 51_518
 """Physical lines of Python; the goal is 45,000. Say why in the commit that raises it."""
 
 

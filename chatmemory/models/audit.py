@@ -20,6 +20,7 @@ class AuditAction(models.TextChoices):
     TRIM = "trim", _("Trimmed")
     CLEAR = "clear", _("Cleared")
     PURGE = "purge", _("Purged")
+    WITHDRAW = "withdraw", _("Withdrawn")
     RESTORE = "restore", _("Restored")
     DATABASE_RESTORED = "database_restored", _("Database restored")
     REDACT = "redact", _("Redacted")

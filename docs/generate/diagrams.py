@@ -10,7 +10,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parents[1]
 
 RESPONSIBILITIES = {
-    "statistics | imports | search | langgraph": "optional apps: figures, imports, search, threads",
+    "statistics | imports | search | langgraph | agents": "optional: figures, search, agents, …",
     "testing": "the memory contract, fakes and fixtures for hosts",
     "apps": "ready()",
     "receivers": "connects signals to hub and runner",

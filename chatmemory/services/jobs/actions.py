@@ -155,6 +155,8 @@ def _removal_of(target: Target) -> AuditEntry | None:
     actions = list(restore.removal_actions(target.session.pk))
     _check_seen(target, actions[-1].created_at if actions else None)
     removals = restore.not_undone(actions)
+    if target.entry_pk is not None:  # of a job, and no job withdraws
+        removals = [found for found in removals if found.action != AuditAction.WITHDRAW]
     if (chosen := target.params.get("entry")) is not None:
         return next((found for found in removals if found.pk == chosen), None)
     last = removals[-1] if removals else None

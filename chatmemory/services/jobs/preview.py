@@ -29,11 +29,11 @@ from chatmemory.models import (
     Session,
     SessionTag,
     Turn,
+    WithdrawnRange,
     unexpired,
 )
 from chatmemory.services.jobs.actions import ACTIONS, UNCHANGED, trim_limit
-from chatmemory.services.removal.floor import REMOVALS
-from chatmemory.services.removal.restore import after
+from chatmemory.services.removal.restore import after, removal_actions
 from chatmemory.services.removal.trim_limits import floors_for_limit
 
 Params = Mapping[str, Any]
@@ -98,6 +98,17 @@ def _is_erased(params: Params) -> Q:
     return Q(Exists(erasures), removed_at__isnull=False)
 
 
+def _has_withdrawn() -> Q:
+    ranges = WithdrawnRange.objects.filter(session=OuterRef("session_pk"), emptied_to__isnull=True)
+    entries = AuditEntry.objects.filter(
+        Exists(ranges.filter(low=OuterRef("from_seq"), high=OuterRef("to_seq"))),
+        action=AuditAction.WITHDRAW,
+        session_pk=OuterRef("pk"),
+        from_seq__gte=OuterRef("first_seq"),
+    )
+    return Q(Exists(entries))
+
+
 def _has(column: str, *, is_set: bool = True) -> Callable[[Params], Q]:
     return lambda params: Q(**{f"{column}__isnull": not is_set})
 
@@ -109,7 +120,7 @@ _IDLE = ("idle", _has("running", is_set=False))
 _ERASED = ("erased", _is_erased)
 _STORED = (
     UNCHANGED,
-    lambda params: Q(removed_at__isnull=True, stored_from__gte=F("first_seq")),
+    lambda params: Q(~_has_withdrawn(), removed_at__isnull=True, stored_from__gte=F("first_seq")),
 )
 
 SKIPPED: Mapping[str, Sequence[tuple[str, Callable[[Params], Q]]]] = {
@@ -238,16 +249,15 @@ def _count_messages(action: str, sessions: Sequence[Session], params: Params) ->
 def _restored(sessions: Sequence[Session], chosen: int | None) -> dict[int, int]:
     """Return how many messages a restore shows again, for sessions with a removal to undo."""
     removals: dict[int, list[AuditEntry]] = {session.pk: [] for session in sessions}
-    entries = AuditEntry.objects.filter(
-        session_pk__in=removals, action__in=(*REMOVALS, AuditAction.RESTORE)
-    ).order_by("pk")
-    for entry in entries:
+    for entry in removal_actions(*removals):
         removals[entry.session_pk or 0] = after(removals[entry.session_pk or 0], entry)
     found = {}
     for session in sessions:
         wanted = [e for e in removals[session.pk] if chosen in (None, e.pk)]
         start = (wanted[-1].from_seq or 1) if wanted else 0
-        if start >= session.stored_from:
+        if wanted and wanted[-1].action == AuditAction.WITHDRAW:
+            found[session.pk] = wanted[-1].counts["messages"]
+        elif start >= session.stored_from:
             found[session.pk] = session.first_seq - start
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,6 +29,10 @@ from chatmemory.services.audit.entries import (
 )
 from chatmemory.services.removal.floor import REMOVALS, move_epoch
 from chatmemory.services.removal.hide import purge_expired
+from chatmemory.services.removal.withdrawal import restore_rows, why_not_restorable
+
+UNDOABLE = (*REMOVALS, AuditAction.WITHDRAW)
+"""The actions that a restore undoes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +54,7 @@ class Restoration:
 def restore_session(
     *, entry_pk: int, by: Actor, reason: str, scope: str | None = None
 ) -> AuditEntry:
-    """Undo the trim, clear or purge of this audit entry, and all later removals.
+    """Undo the trim, clear or purge of this audit entry, and all later ones; or its withdrawal.
 
     A purged session gets its key back, and its pin, unless 100 others are pinned now. If it has
     expired, or its user was deleted, it expires `UNDO_DAYS` from now. Undoing a clear or purge
@@ -69,7 +74,8 @@ def restore_session(
         plan = _plan(session, entry, by)
         if plan.refusal is not None:
             raise plan.refusal
-        return _restore_floor(session, entry, plan, by, reason)
+        restore = _restore_withdrawn if entry.action == AuditAction.WITHDRAW else _restore_floor
+        return restore(session, entry, plan, by, reason)
     raise _key_used()  # by a session that was opened after the plan
 
 
@@ -161,7 +167,7 @@ def list_removed(
 
 def _removal(entry_pk: int, by: Actor) -> AuditEntry:
     """Return the entry of a removal. Raises NotFound, also for a person who did not make it."""
-    entries = AuditEntry.objects.filter(pk=entry_pk, action__in=REMOVALS)
+    entries = AuditEntry.objects.filter(pk=entry_pk, action__in=UNDOABLE)
     entry = durably(entries.first, is_repeatable=True)
     if entry is None or not _may_undo(by, entry):
         raise NotFound("No removal has this audit entry.")
@@ -178,6 +184,14 @@ def _find_session(entry: AuditEntry, by: Actor, scope: str | None) -> Session:
 
 def _plan(session: Session, entry: AuditEntry, by: Actor) -> Restoration:
     start = _start_of(entry)
+    if entry.action == AuditAction.WITHDRAW:
+        return Restoration(
+            session_pk=session.pk,
+            messages=entry.counts["messages"],
+            undoes=[entry],
+            moves_epoch=False,
+            refusal=why_not_restorable(session, start, entry.to_seq or start),
+        )
     undoes = [found for found in effective_removals(session.pk) if found.pk >= entry.pk]
     moves_epoch = any(found.action != AuditAction.TRIM for found in (entry, *undoes))
     refusal: ChatMemoryError | None = None
@@ -210,14 +224,14 @@ def _may_undo(by: Actor, removal: AuditEntry) -> bool:
 
 
 def effective_removals(session_pk: int) -> list[AuditEntry]:
-    """Return the removals from a session that no restore has undone, oldest first."""
-    return not_undone(removal_actions(session_pk))
+    """Return what moved the floor and was not undone by a restore, oldest first."""
+    return [found for found in not_undone(removal_actions(session_pk)) if found.action in REMOVALS]
 
 
-def removal_actions(session_pk: int) -> QuerySet[AuditEntry]:
-    """Select the removals from a session and their restores, oldest first."""
+def removal_actions(*session_pks: int) -> QuerySet[AuditEntry]:
+    """Select the removals and withdrawals from sessions, and their restores, oldest first."""
     entries = AuditEntry.objects.filter(
-        session_pk=session_pk, action__in=(*REMOVALS, AuditAction.RESTORE)
+        session_pk__in=session_pks, action__in=(*UNDOABLE, AuditAction.RESTORE)
     )
     return entries.order_by("pk")
 
@@ -233,8 +247,25 @@ def not_undone(actions: Iterable[AuditEntry]) -> list[AuditEntry]:
 def after(removals: list[AuditEntry], action: AuditEntry) -> list[AuditEntry]:
     """Return the removals that are effective after a further action on the session."""
     if action.action == AuditAction.RESTORE:
-        return [removal for removal in removals if removal.pk < action.counts["undoes"]]
-    return [*removals, action] if action.action in REMOVALS else removals
+        return [removal for removal in removals if not _undoes(action, removal)]
+    return [*removals, action] if action.action in UNDOABLE else removals
+
+
+def _undoes(restore: AuditEntry, removal: AuditEntry) -> bool:
+    counts: dict[str, int] = restore.counts
+    if removal.action == AuditAction.WITHDRAW:
+        return removal.pk == counts.get("withdrawal")
+    return removal.pk >= counts.get("undoes", math.inf)
+
+
+def _restore_withdrawn(
+    session: Session, entry: AuditEntry, plan: Restoration, by: Actor, reason: str
+) -> AuditEntry:
+    """Show withdrawn rows again. Needs the lock."""
+    low, high = _start_of(entry), entry.to_seq or 0
+    restore_rows(session, low, high)
+    counts = {"messages": plan.messages, "withdrawal": entry.pk}
+    return record(session, AuditAction.RESTORE, by, reason, from_seq=low, to_seq=high, **counts)
 
 
 def _restore_floor(

@@ -25,7 +25,7 @@ MAX_EMPTIED = 100
 # the rows exactly as superseded ones; see Note [Superseded ranges].
 # - `Session.superseded_to` covers the ends of these ranges too: other sessions need no query.
 # - A withdrawal and its restore move `rows_revision`, so that a reader fetches the ranges again.
-# - A restore deletes the range. It moves no floor, and needs no other removal undone.
+# - A restore deletes the range. It moves no floor, and undoes no other removal.
 # - `UNDO_DAYS` later a vacuum deletes the content of the rows, as a redaction does, and the range
 #   can no longer be restored. The empty rows and the range stay until the floor has passed them.
 
@@ -54,14 +54,24 @@ def withdraw_rows(session: Session, low: int, high: int) -> WithdrawnRange:
 def restore_rows(session: Session, low: int, high: int) -> None:
     """Undo the withdrawal of exactly these rows. Needs the lock.
 
-    The caller records it in the audit. Raises Conflict (not withdrawn, or deleted permanently).
+    The caller records it in the audit. Raises Conflict; see `why_not_restorable`.
     """
-    found = session.withdrawn.filter(low=low, high=high)
-    if found.filter(emptied_to__isnull=False).exists():
-        raise Conflict("These messages were deleted permanently.")
-    if not found.delete()[0]:
-        raise Conflict("These messages are not withdrawn.")
+    if (refusal := why_not_restorable(session, low, high)) is not None:
+        raise refusal
+    session.withdrawn.filter(low=low, high=high).delete()
     _announce(session)
+
+
+def why_not_restorable(session: Session, low: int, high: int) -> Conflict | None:
+    """Return why the withdrawal of exactly these rows cannot be undone; None if it can."""
+    found = session.withdrawn.filter(low=low, high=high).first()
+    if found is None:
+        return Conflict("These messages are not withdrawn.")
+    if found.emptied_to is not None or low < session.stored_from:
+        return Conflict("These messages were deleted permanently.")
+    if low < session.first_seq:
+        return Conflict("A later removal hides these messages. Undo it first.")
+    return None
 
 
 def empty_withdrawn(session: Session, stored_from: int, limit: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from django.db.models import Q
 from django.http import HttpRequest
@@ -16,12 +17,11 @@ from chatmemory.admin.readonly import ReadOnlyAdmin
 from chatmemory.admin.sections import may_view
 from chatmemory.admin.text import visible
 from chatmemory.models import AuditAction, AuditEntry, Session
-from chatmemory.services.removal.floor import REMOVALS
-from chatmemory.services.removal.restore import not_undone, undo_until
+from chatmemory.services.removal.restore import UNDOABLE, not_undone, undo_until
 from chatmemory.services.turns.unstored import LEAVES_TEXT
 
 EXPLAINED = (
-    *REMOVALS,
+    *UNDOABLE,
     *LEAVES_TEXT,
     AuditAction.ERASE,
     AuditAction.HOLD,
@@ -111,7 +111,8 @@ class History:
         if imported_at is not None and ended_at < imported_at:
             return True
         return any(
-            removal.action != AuditAction.TRIM and ended_at <= removal.created_at
+            removal.action in (AuditAction.CLEAR, AuditAction.PURGE)
+            and ended_at <= removal.created_at
             for removal in self.removals
         )
 
@@ -128,8 +129,17 @@ class History:
         ]
 
     def _restorable_until(self, removal: AuditEntry) -> datetime | None:
-        is_stored = (removal.from_seq or 1) >= self._session.stored_from
+        start = removal.from_seq or 1
+        is_stored = start >= self._session.stored_from
+        if removal.action == AuditAction.WITHDRAW:
+            is_stored = start in self._withdrawn_from
         return undo_until(removal) if is_stored and not self.is_erased else None
+
+    @cached_property
+    def _withdrawn_from(self) -> set[int]:
+        """The first seq of each range that can be restored."""
+        ranges = self._session.withdrawn.filter(emptied_to__isnull=True)
+        return set(ranges.values_list("low", flat=True))
 
     def _past_action(self, entry: AuditEntry) -> PastAction:
         url = self._admin.url_of("auditentry_change", entry.pk) if self._may_audit else ""
@@ -154,6 +164,9 @@ def _hidden(removal: AuditEntry) -> str:
         ),
         AuditAction.PURGE: ngettext(
             "%(n)s message was purged", "%(n)s messages were purged", count
+        ),
+        AuditAction.WITHDRAW: ngettext(
+            "%(n)s message was withdrawn", "%(n)s messages were withdrawn", count
         ),
     }
     numbers = {"n": count, "first": removal.from_seq, "last": removal.to_seq}
