@@ -56,6 +56,12 @@ class Window:
     """Whether the message before the last one can contain a question; see `read_question`."""
 
 
+class Stored(dict[str, object]):
+    """A plain message of the window that is one row; WINDOW_JOIN makes others of two."""
+
+    seq: int
+
+
 def read_window(
     session: Session,
     *,
@@ -190,7 +196,8 @@ def _candidates(limits: _Limits, reader: _Reader) -> Iterator[_Candidate]:
         for seq, role, text, body, tokens, redacted, quarantined, begins_turn, _ in rows:
             if quarantined or (ranges and any(seq in found for found in ranges)):
                 continue
-            plain = codec.decode(role, text, body)
+            plain = Stored(codec.decode(role, text, body))
+            plain.seq = seq
             if plain.get("quarantined") is True:
                 continue
             if redacted:
@@ -243,10 +250,8 @@ class _Reader:
     def has_turn(self, before: int) -> bool:
         """Whether a user's message precedes this row. Sessions of server code alone have none."""
         self.count += 1
-        user_rows = Message.objects.filter(
-            session=self.session, seq__lt=before, role=Message.Role.USER, quarantined=False
-        )
-        return user_rows.exists()
+        users = Message.objects.filter(role=Message.Role.USER, quarantined=False)
+        return users.filter(session=self.session, seq__lt=before).exists()
 
     def superseded(self, low: int, newest: int) -> list[SupersededRange]:
         """Return the superseded ranges from `low` on, of turns up to the row `newest`."""

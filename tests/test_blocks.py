@@ -125,6 +125,7 @@ TESTED = {
         "langgraph/test_langgraph_page.py": [
             "shop/planner.py",
             "shop/helper.py",
+            "shop/notes.py",
             "shop/prune.py",
             "shop/secret.py",
         ]

@@ -10,12 +10,13 @@ from typing import Any
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import models
+from django.db.models import F, OuterRef
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory.conf import settings
 from chatmemory.database.locks import locked_transaction
-from chatmemory.derived import DerivedFileRow, DerivedPersonRow
-from chatmemory.models import DatabaseNow, KeyField
+from chatmemory.derived import DerivedFileRow, DerivedPersonRow, DerivedRow
+from chatmemory.models import DatabaseNow, KeyField, Session, is_current
 from chatmemory.models.derived import DerivedQuerySet, all_rows
 from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.sessions import random_epoch
@@ -57,6 +58,9 @@ class Thread(DerivedFileRow, DerivedPersonRow):
     last_active_day = models.DateField(_("last active"), null=True, db_index=True)
     deleted_day = models.DateField(null=True, db_index=True)
     """When the thread before this one was deleted, until a run uses the id again."""
+    turn = KeyField(max_length=64, null=True)
+    """The client_id of the turn that asked, for a thread of RESPONDER. See Note [Threads of turns]
+    in chatmemory/langgraph/runs.py."""
 
     class Meta(DerivedFileRow.Meta):
         abstract = False
@@ -78,9 +82,12 @@ class Thread(DerivedFileRow, DerivedPersonRow):
 
     @classmethod
     def clean_up(cls) -> None:
-        """Delete the rows of tombstones, and of people's threads that are idle for too long."""
+        """Delete the rows of tombstones, of answered questions, and of people's idle threads."""
         past = DatabaseNow() - timedelta(days=TRACE_DAYS)
         cls.bury(all_rows(cls).filter(deleted_day__lt=past))
+        # A later message follows the question, and no run can be the one that answers it.
+        closed = all_rows(cls).exclude(turn=None).filter(session__running=None)
+        cls.bury(closed.filter(session__last_seq__gt=F("high")))
         if settings.SESSION_TTL is not None:
             # A day more, since the last day has no time.
             idle = DatabaseNow() - timedelta(seconds=settings.SESSION_TTL, days=1)
@@ -102,6 +109,38 @@ class Thread(DerivedFileRow, DerivedPersonRow):
                 key = key_of(user, thread.thread_id)
             thread.scope, thread.key = user, key
             thread.save(update_fields=["scope", "key", "thread_id"])
+
+
+class SessionState(DerivedRow):
+    """What a responder keeps of a session under a name; see `chatmemory.langgraph.state`.
+
+    It was made from the messages up to `high`.
+    """
+
+    name = KeyField(max_length=MAX_ID_CHARS)
+    value = models.TextField()
+    """As JSON."""
+
+    class Meta(DerivedRow.Meta):
+        abstract = False
+        indexes = (models.Index(fields=["session", "name"], name="chatmemory_langgraph_state"),)
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+    @classmethod
+    def visible(cls, session_pk: int) -> DerivedQuerySet:
+        """Select the states of a session of which no message was hidden or superseded since.
+
+        Messages that were superseded before a state was made were not in the window.
+        """
+        newest = OuterRef("high")
+        return all_rows(cls).filter(
+            is_current(session_pk, newest, newest),
+            session=session_pk,
+            session__in=Session.objects.active(),
+            low__gte=F("session__first_seq"),
+        )
 
 
 def key_of(owner: str | int, thread_id: str) -> str:

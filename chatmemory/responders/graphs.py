@@ -26,6 +26,7 @@ from chatmemory import codec
 from chatmemory.codec import Question, text_of
 from chatmemory.errors import NoCheckpointer
 from chatmemory.langchain import to_langchain, to_plain
+from chatmemory.responders import values
 from chatmemory.responders.runnables import ReasoningFilter, closing, config_of
 from chatmemory.responders.values import Finished, Progress, Request, Responder, Step, Text
 
@@ -48,6 +49,8 @@ def from_graph(graph: Any) -> Responder:
 
 async def _graph_answers(graph: Any, request: Request) -> AsyncGenerator[Step, None]:
     """Run the graph on the thread of this turn, or of the turn whose question it answers."""
+    for prepare in values.before_graph:
+        graph, request = await prepare(graph, request)
     start = await _prepare_start(graph, request)
     reported, streams = _MessageReporter(start), _TextStreams()
     interrupts: dict[str, object] = {}
@@ -84,7 +87,7 @@ class _Start:
     given: object
     messages: Sequence[BaseMessage]
     """The messages that are already stored."""
-    is_resumed: bool
+    is_resumed: bool = False
 
     def updated(self, update: Mapping[str, Any]) -> Iterator[BaseMessage]:
         """Yield the model's and the tools' messages in an update of nodes and tasks."""
@@ -121,18 +124,16 @@ async def _prepare_start(graph: Any, request: Request) -> _Start:
     messages = list(map(to_langchain, request.messages))
     for message in messages:
         message.id = message.id or str(uuid.uuid4())
-    if request.answers is not None:
-        thread = request.answers.thread
-        state = await graph.aget_state(config_of(request, thread))
+    if (answers := request.answers) is not None:
+        state = await graph.aget_state(config_of(request, answers.thread))
         waiting = {interrupt.id for interrupt in state.interrupts}
-        if asked := [name for name, _ in request.answers.questions if name in waiting]:
+        if asked := [name for name, _ in answers.questions if name in waiting]:
             # Only the first question: a "yes" to it does not answer the next one.
             answer: object = Command(resume={asked[0]: text_of(request.messages[-1]["content"])})
             before = _changed_messages(state.values)
-            return _Start(thread=thread, given=answer, messages=before, is_resumed=True)
+            return _Start(thread=answers.thread, given=answer, messages=before, is_resumed=True)
         logger.warning("turn %s: its graph no longer waits for an answer", request.turn)
-    given = {"messages": messages}
-    return _Start(thread=request.thread, given=given, messages=messages, is_resumed=False)
+    return _Start(thread=request.thread, given={"messages": messages}, messages=messages)
 
 
 class _TextStreams:
@@ -238,8 +239,8 @@ class _MessageReporter:
 def _question_message(thread: str, interrupts: Mapping[str, object]) -> dict[str, object]:
     """Build the turn's last message, whose text is the first question."""
     questions = tuple((name, _bounded_value(codec.cleaned(v))) for name, v in interrupts.items())
-    asks = Question(thread=thread, questions=questions)
-    return {"role": "assistant", "content": _question(questions[0][1]), "asks": asks.plain()}
+    asks = Question(thread=thread, questions=questions).plain()
+    return {"role": "assistant", "content": _question(questions[0][1]), "asks": asks}
 
 
 def _bounded_value(value: object) -> object:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from chatmemory import codec
 from chatmemory.codec import Question
@@ -86,3 +86,6 @@ The last step is an assistant message without tool calls; its text can be empty.
 generator closes the connection to the model.
 Raises ModelTimeout, ModelUnavailable, ContextTooLong, and the errors of the responder's own code.
 """
+
+before_graph: list[Callable[[Any, Request], Awaitable[tuple[Any, Request]]]] = []
+"""Functions of other apps that get each graph and its request, and return what is run instead."""

@@ -20,7 +20,8 @@ from django.db import connection  # noqa: E402
 from django.test import Client, override_settings  # noqa: E402
 
 from chatmemory import services  # noqa: E402
-from chatmemory.models import Maintenance, Message, Session, installed_models  # noqa: E402
+from chatmemory.live.runner import runner  # noqa: E402
+from chatmemory.models import Maintenance, Message, Session, Turn, installed_models  # noqa: E402
 from tests.admin.visits import talk_of  # noqa: E402
 
 
@@ -60,6 +61,12 @@ for path in (
 assert client.get("/admin/chatmemory_statistics/dailyturns/").status_code == 404
 
 at = {"session_key": other.key, "scope": other.scope, "by": services.Actor.server("tests")}
+services.admit_turn(**at, client_id="c1", content="Remove it.")
+with override_settings(CHATMEMORY={"RESPONDER": "tests.core_alone.asking.graph"}):
+    runner.run(other.pk)
+turn = Turn.objects.get(client_id="c1")
+assert (turn.status, turn.error) == ("failed", "no_checkpointer")
+
 services.purge_session(**at, reason="")
 with override_settings(CHATMEMORY={"UNDO_DAYS": 0}):
     run("chatmemory_vacuum")

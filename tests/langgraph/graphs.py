@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypedDict
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 
-from chatmemory.langgraph.models import Blob, Checkpoint, Thread, Write
+from chatmemory.langgraph.models import Blob, Checkpoint, SessionState, Thread, Write
 
 
 class State(TypedDict):
@@ -64,7 +64,7 @@ def before(call: Callable[[], object]) -> Callable[[State], dict[str, list[str]]
 def stored_bytes() -> bytes:
     """Return all that the tables contain, in one text."""
     rows: list[Any] = []
-    for model in (Thread, Checkpoint, Blob, Write):
+    for model in (Thread, Checkpoint, Blob, Write, SessionState):
         rows += model._base_manager.values_list()
     columns = (value for row in rows for value in row)
     return b"\0".join(

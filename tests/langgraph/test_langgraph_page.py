@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from asgiref.sync import async_to_sync
 from langchain_core.messages import AIMessage
@@ -11,8 +13,9 @@ from chatmemory.langgraph.models import Checkpoint
 from chatmemory.langgraph.saver import DjangoSaver
 from chatmemory.services import SERVER, Actor, clear_session, user_scope
 from tests.blocks import block_with
-from tests.factories import make_user
+from tests.factories import make_session, make_user
 from tests.langgraph.graphs import at, graph_of, said, stored_bytes
+from tests.langgraph.turns import last_text, send
 
 PAGE = "docs/howto/langgraph.md"
 
@@ -60,6 +63,27 @@ def test_the_examples_prune():
     assert Checkpoint.objects.count() == 1
     async_to_sync(graph_of(names["small_saver"](scope)).ainvoke)(said("a"), at())
     assert Checkpoint.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_the_example_keeps_notes(settings):
+    MADE["responder"] = run("shop/notes.py")["with_notes"]
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "RESPONDER": f"{__name__}.with_notes"}
+    make_session()
+    texts = []
+    for text in ("tea", "coffee"):
+        send(text)
+        texts.append(last_text())
+    assert texts == ["You have said 0 things.", "You have said 1 things."]
+
+
+MADE: dict[str, Any] = {}
+"""The responder of the test."""
+
+
+async def with_notes(messages, session):
+    async for piece in MADE["responder"](messages, session):
+        yield piece
 
 
 class Reversed:

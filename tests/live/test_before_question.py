@@ -18,7 +18,7 @@ ADDED = {"role": "user", "content": "earlier"}
 @pytest.fixture
 def before(monkeypatch):
     """Register functions for this test only."""
-    monkeypatch.setattr("chatmemory.services.turns.context._functions", [])
+    monkeypatch.setattr("chatmemory.services.turns.context._functions", {})
     return derived.before_question
 
 

@@ -26,7 +26,7 @@ live = live_process
 @pytest.fixture
 def at_end(monkeypatch):
     """Register functions for this test only."""
-    monkeypatch.setattr("chatmemory.services.turns.at_end._receivers", [])
+    monkeypatch.setattr("chatmemory.services.turns.at_end._receivers", {})
     return derived.at_turn_end
 
 
@@ -62,6 +62,17 @@ def test_rows_are_stored_with_the_reply_from_what_the_responder_left(
 
     assert run(ann, "c1").status == "complete"
     assert shop.Summary.objects.get().text == "a long reply"
+
+
+def test_a_function_may_concern_only_turns_that_left_a_value(live, ann, settings, at_end):
+    calls = []
+    at_end(lambda ending: calls.append(("words", ending.turn)), left="wor")
+    at_end(lambda ending: calls.append(("other", ending.turn)), left="words of")
+    assert run(ann, "c1").status == "complete"
+    assert calls == []
+    use_responder(settings, "leaving_words")
+    assert run(ann, "c2").status == "complete"
+    assert calls == [("words", "c2")]
 
 
 @pytest.mark.parametrize("error", [ValueError("secret"), OperationalError("secret")])

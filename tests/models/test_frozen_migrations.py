@@ -18,6 +18,9 @@ FROZEN = {
     "langgraph/migrations/0001_initial.py": (
         "1069c7d34317fee19f12256ccd684f1c99c59ed75d51344a2581254c504bb320"
     ),
+    "langgraph/migrations/0002_turns_and_states.py": (
+        "838ce27a3c8f09006c7cfc4ce478bb7fcec1a7bef094bdf9e1258ad050cc8abf"
+    ),
     "search/migrations/0001_initial.py": (
         "e0b317dc620793e347b37b3761d98425d0b77af6e2d9dc2571bf09dc128afc27"
     ),

@@ -414,7 +414,7 @@ def test_after_the_answers_a_new_thread_starts():
 
 
 def test_without_a_checkpointer_the_turn_fails_with_the_reason():
-    ordering(checkpointer=None)
+    ordering(checkpointer=False)
     turn = send_and_run("I want a shirt")
     assert (turn.status, turn.error) == ("failed", "no_checkpointer")
     assert (last().status, last().error, last().text) == ("failed", "no_checkpointer", "")

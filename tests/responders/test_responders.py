@@ -28,6 +28,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableGenerator, RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from chatmemory import errors, services
@@ -745,6 +746,7 @@ async def test_the_documented_graphs_answer(documented, provider, settings):
 
 
 async def test_the_documented_graph_asks_and_continues(documented, provider, settings):
+    documented["careful"].checkpointer = InMemorySaver()  # no turn runs it here
     provider.says = [call("remove", '{"name": "x"}'), words("Done.")]
     _, [*_, question] = await ask_runnable(documented["careful"], settings)
     assert question["content"] == "Remove x?"

@@ -36,10 +36,10 @@ class EndingTurn:
 
 Receiver = Callable[[EndingTurn], object]
 
-_receivers: list[Receiver] = []
+_receivers: dict[Receiver, str] = {}
 
 
-def at_turn_end(receiver: Receiver) -> Receiver:
+def at_turn_end(receiver: Receiver, *, left: str = "") -> Receiver:
     """Call a function at the end of each turn that its own run ends, in the same transaction.
 
     The session is locked, and the turn's last row is stored. If the function raises, all of that is
@@ -47,18 +47,19 @@ def at_turn_end(receiver: Receiver) -> Receiver:
     the next turn starts as usual. A turn that is ended from outside, since its process died or its
     session was cleared, ends without a call. It is called again if the transaction is repeated.
     Register it in the `ready()` of an app; it can be used as a decorator. A repeated registration
-    changes nothing. Raises TypeError for an async function.
+    changes nothing. With `left`, only turns in which the responder left a value with a name that
+    begins so are concerned. Raises TypeError for an async function.
     """
     if iscoroutinefunction(receiver):
         raise TypeError("A function of at_turn_end runs in a transaction, so it cannot be async.")
-    if receiver not in _receivers:
-        _receivers.append(receiver)
+    _receivers.setdefault(receiver, left)
     return receiver
 
 
-def has_receivers() -> bool:
-    """Return whether a turn's end needs a transaction for them."""
-    return bool(_receivers)
+def receivers_of(ending: EndingTurn) -> list[Receiver]:
+    """Return the functions to call; without one, a turn's end needs no transaction for them."""
+    names = ("", *ending.left)
+    return [call for call, left in _receivers.items() if any(n.startswith(left) for n in names)]
 
 
 def call_receivers(ending: EndingTurn) -> None:
@@ -67,7 +68,7 @@ def call_receivers(ending: EndingTurn) -> None:
     A transient error of the database, such as a lost connection, is raised as it is: the caller
     repeats the transaction.
     """
-    for receiver in _receivers:
+    for receiver in receivers_of(ending):
         try:
             _call(receiver, ending)
         except BaseException as error:  # includes SystemExit, which would end the run's task

@@ -27,7 +27,7 @@ class Asking:
 
 Function = Callable[[Asking], Sequence[dict[str, object]]]
 
-_functions: list[Function] = []
+_functions: dict[Function, None] = {}
 
 
 def before_question(function: Function) -> Function:
@@ -38,8 +38,7 @@ def before_question(function: Function) -> Function:
     without its messages. Register it in the `ready()` of an app; it can be used as a decorator. A
     repeated registration changes nothing.
     """
-    if function not in _functions:
-        _functions.append(function)
+    _functions.setdefault(function)
     return function
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from operator import or_
 from typing import Any
 
@@ -36,7 +36,7 @@ from chatmemory.database.turn_writes import TurnUpdate
 from chatmemory.errors import TurnEndError
 from chatmemory.logs import log_error
 from chatmemory.models import Change, DatabaseNow, Message, Session, StartedTurn, Turn, TurnQuerySet
-from chatmemory.services.turns.at_end import EndingTurn, call_receivers, has_receivers
+from chatmemory.services.turns.at_end import EndingTurn, call_receivers, receivers_of
 from chatmemory.services.turns.claims import (
     Claim,
     claim_values,
@@ -71,15 +71,13 @@ class _Finish:
 
     claim: Claim
     last: Row
-    status: str
-    error: str
     usage: str
     first_text_ms: int | None
     batch_id: str
 
     def turn_update(self) -> TurnUpdate:
         columns = Turn.end_columns(
-            self.status,
+            self.last.status,
             error=self.last.error,
             model=self.last.model,
             usage=self.usage,
@@ -88,8 +86,9 @@ class _Finish:
         return TurnUpdate(self.claim.session_pk, self.claim.client_id, columns)
 
     def announce(self, change: Change | None) -> None:
-        announce_change(self.claim.session_pk, change)
-        announce_finished(self.claim.session_pk, self.claim.client_id, self.status, self.error)
+        claim = self.claim
+        announce_change(claim.session_pk, change)
+        announce_finished(claim.session_pk, claim.client_id, self.last.status, self.last.error)
 
 
 # Not repeatable: after a lost commit the second call would find the turn started, and return False.
@@ -267,29 +266,24 @@ def finish_turn(
     `at_turn_end`. Raises MemoryUnavailable.
     """
 
-    def finish(status: str, error: str, message: Mapping[str, object]) -> _Finish:
-        last = codec.encode(
-            message, lenient=True, status=status, error=error, model=model, step=step
-        )
-        return _Finish(
-            claim=claim,
-            last=last,
-            status=status,
-            error=error,
-            usage="" if usage is None else _usage_json(usage),
-            first_text_ms=first_text_ms,
-            batch_id=batch_id or codec.new_client_id(),
-        )
-
-    if ending is None or not has_receivers():
-        return _finish(finish(status, error, message))
+    encode = partial(codec.encode, lenient=True, model=model, step=step)
+    finish = _Finish(
+        claim=claim,
+        last=encode(message, status=status, error=error),
+        usage="" if usage is None else _usage_json(usage),
+        first_text_ms=first_text_ms,
+        batch_id=batch_id or codec.new_client_id(),
+    )
+    if ending is None or not receivers_of(ending):
+        return _finish(finish)
     try:
-        return _finish_with(finish(status, error, message), ending)
+        return _finish_with(finish, ending)
     except TurnEndError as problem:
         log_error(logger, "an app failed at the end of a turn", error=problem.__cause__ or problem)
     # A failed turn cannot be answered.
     unasked = {name: value for name, value in message.items() if name != "asks"}
-    return _finish(finish(Message.Status.FAILED, TurnEndError.code, unasked))
+    last = encode(unasked, status=Message.Status.FAILED, error=TurnEndError.code)
+    return _finish(replace(finish, last=last))
 
 
 @retried(is_repeatable=True)
@@ -340,7 +334,7 @@ def _store_end(finish: _Finish, results: list[Row], **only_if: int) -> FinishedT
         return FinishedTurn(
             last_seq=stored.last_seq,
             waiting=stored.waiting,
-            status=finish.status,
+            status=finish.last.status,
             change=stored.change,
         )
     # Not a repeated `batch_id`: its first call has set `running` to null.
@@ -350,11 +344,10 @@ def _store_end(finish: _Finish, results: list[Row], **only_if: int) -> FinishedT
 def _find_finished(finish: _Finish) -> FinishedTurn | None:
     """Return the result of an earlier attempt that lost the connection after its commit."""
     rows = Message.stored.filter(session=finish.claim.session_pk, client_id=finish.batch_id)
-    found = rows.values_list("session__last_seq", "session__waiting", "status").first()
-    if found is None:
-        return None
-    last_seq, waiting, status = found
-    return FinishedTurn(last_seq=last_seq, waiting=waiting, status=status, is_repeated=True)
+    columns = rows.values_list("session__last_seq", "session__waiting", "status")
+    for last_seq, waiting, status in columns[:1]:
+        return FinishedTurn(last_seq=last_seq, waiting=waiting, status=status, is_repeated=True)
+    return None
 
 
 def _usage_json(usage: Mapping[str, object]) -> str:

@@ -86,7 +86,7 @@ def test_a_summary_is_stored_at_the_end_of_a_turn(monkeypatch):
     summaries = ModuleType("shop.summaries")
     vars(summaries).update(run("shop/summaries.py"))
     monkeypatch.setitem(sys.modules, "shop.summaries", summaries)
-    monkeypatch.setattr("chatmemory.services.turns.at_end._receivers", [])
+    monkeypatch.setattr("chatmemory.services.turns.at_end._receivers", {})
     append_messages(**TALK, messages=make_messages("one", "two"), create=True)
     ending = EndingTurn(
         seen=see(**TALK), turn="t", user_seq=1, status="complete", left={"summary": "short"}
