@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -246,6 +247,13 @@ def test_the_table_of_langchain_postgres_is_imported_with_its_times(move, ann):
 def test_a_wrong_option_is_an_error(move, options, error):
     with table([]), pytest.raises(CommandError, match=error):
         move(**options)
+
+
+def test_lists_of_redis_need_its_package(move, monkeypatch):
+    monkeypatch.delitem(sys.modules, "chatmemory.imports.redis_lists", raising=False)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(CommandError, match=r'pip install "django-chatmemory\[redis\]"'):
+        move(redis="redis://127.0.0.1/")
 
 
 def test_a_table_without_rows_is_an_error(move):
