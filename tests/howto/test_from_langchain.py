@@ -216,6 +216,7 @@ def test_the_middleware_trims_what_the_model_of_an_agent_reads():
     assert len(texts(ann)) == 4
 
 
+@pytest.mark.slow
 def test_a_summary_is_given_to_the_agent(shop, monkeypatch):
     ann = make_user()
     summaries = ModuleType("shop.summaries")

@@ -52,6 +52,7 @@ HISTORY = "InMemoryChatMessageHistory"
 REDIS = "RedisChatMessageHistory"
 POSTGRES = "PostgresChatMessageHistory"
 SAVERS = ("LangGraph PostgresSaver", "LangGraph AsyncPostgresSaver", "LangGraph SqliteSaver")
+SESSIONS = ("OpenAI SQLiteSession", "OpenAI SQLAlchemySession")
 SCENARIOS = [
     Scenario(1, "overlapping turns", "overlapping_turns_lose_nothing", (HISTORY,)),
     Scenario(2, "trim while the model thinks", "a_trim_while_the_model_thinks_remains", (HISTORY,)),
@@ -62,6 +63,7 @@ SCENARIOS = [
     Scenario(5, "two runs of one thread", "overlapping_turns_lose_nothing", SAVERS),
     Scenario(5, "processes, one thread", "turns_of_processes_lose_nothing", SAVERS),
     Scenario(6, "a thread deleted in a run", "a_removal_while_the_model_thinks_remains", SAVERS),
+    Scenario(6, "a session cleared in a run", "a_removal_while_the_model_thinks_remains", SESSIONS),
     Scenario(
         7,
         "a thread cleared in a run",
@@ -180,8 +182,8 @@ def rows(cells: Cells, stores: Sequence[str]) -> str:
     """Return a table with a row for each of these stores, and how many promises it kept."""
     lines = []
     for store in stores:
-        results = [str(cells.get((store, test), NOT_RUN)) for test in titles()]
-        offered = sum(result != NOT_OFFERED for result in results)
+        results = [str(cells[store, test]) for test in titles() if (store, test) in cells]
+        offered = len(results) - results.count(NOT_OFFERED)
         shown = [str(cells.get((store, test), NOT_RUN)) for test in ROW_TESTS.values()]
         lines.append([store, *shown, f"{results.count(PASSED)} of {offered}"])
     return _table(["", *ROW_TESTS, "kept"], lines)
