@@ -29,7 +29,7 @@ class Command(chatmemory_import.Command):
     help = (
         "Import the chat histories of LangChain: the table of SQLChatMessageHistory or of "
         "langchain-postgres, or the lists of RedisChatMessageHistory. Each history becomes a "
-        "session whose key is its session_id. After a failure, run it again: what is already "
+        "conversation whose key is its session_id. After a failure, run it again: what is already "
         "stored is not stored again. docs/howto/from-langchain.md describes a move."
     )
 
