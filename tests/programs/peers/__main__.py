@@ -93,7 +93,8 @@ counts depend on chance, such as the order of processes, and differ from run to 
 also pass by chance. *Not offered*: the store does not claim this, so it cannot fail.
 
 `DjangoSaver` is [our saver for LangGraph](../howto/langgraph.md), with its worst result of SQLite,
-PostgreSQL and MariaDB. It refuses a run that overlaps another, and the test runs it again.
+PostgreSQL and MariaDB. It refuses a run that overlaps another, and the test runs it again; a run
+whose thread is created by another one at the same moment ends with `HistoryCleared`: *refused*.
 
 `make peers` creates the environments and prints this page; `make peers ARGS=--write` writes it. It
 needs PostgreSQL, MariaDB and Redis on this machine (`PEERS_POSTGRESQL`, `PEERS_MARIADB` and
