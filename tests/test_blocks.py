@@ -84,12 +84,19 @@ TESTED = {
     },
     "docs/howto/from-langchain.md": {
         "howto/test_from_langchain.py": [
-            "bot = RunnableWithMessageHistory",
-            "bot = with_memory",
+            "chain, get_session_history",
+            "with_memory(chain",
+            "def ask(user, key, text)",
+            "def old_ask(key, text)",
+            "def ask_with_context",
+            "def dump(histories",
             "def ask(request, key)",
             "django.setup()",
-            "trim_messages(",
-            "def move_histories",
+            "def newest(",
+            "RunnablePassthrough.assign",
+            "def ask_with_summary",
+            "def owner_of(",
+            "--redis redis:",
         ]
     },
     "docs/howto/front-end.md": {

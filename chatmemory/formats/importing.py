@@ -116,22 +116,20 @@ class Lines:
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream = stream
-        self.number = 0
-        """The number of the newest line, from 1."""
         self._ahead = BytesIO()
         """The beginning of the file, after it was searched for a JSON value of several lines."""
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        for self.number in count(1):
+        for number in count(1):
             line = self._readline(MAX_LINE + 1)
             if not line:
                 return
             rest = line if len(line) > MAX_LINE else b""
             while rest and not rest.endswith(b"\n"):
                 rest = self._readline(MAX_LINE)
-            line = (self._first_line(line) if self.number == 1 else line).strip()
+            line = (self._first_line(line) if number == 1 else line).strip()
             if line:
-                yield self.number, line
+                yield number, line
 
     def _readline(self, limit: int) -> bytes:
         line = self._ahead.readline(limit)
@@ -201,6 +199,7 @@ class _Importer:
             outcome = self._dialogue(value) if kind is None else self._native(kind, value, line)
         except ChatMemoryError as error:
             if error.retry:
+                error.args = (f"Line {number}: {error}",)
                 raise
             yield self._failed(error)
         else:

@@ -55,6 +55,8 @@ class Conversation:
     created_at: datetime | None
     entries: Sequence[Entry]
     lost: Counter[str]
+    key: str = ""
+    """The key of its session; empty for one that is made of the product and the id."""
 
     @property
     def origin(self) -> str:

@@ -85,11 +85,11 @@ def import_file(stream: BinaryIO, format: str | None, target: Target) -> Iterato
                 yield _import_item(item, number, format, storing)
     except BadInput as error:
         if not number:
-            raise _with_code(error) from error
-        yield Outcome(line=number, place="End", error=_with_code(error))
+            raise with_code(error) from error
+        yield Outcome(line=number, place="End", error=with_code(error))
         return
     if not number:
-        raise _with_code(BadInput("The file has no conversations.", code="empty"))
+        raise with_code(BadInput("The file has no conversations.", code="empty"))
 
 
 def _import_item(item: Item, number: int, format: str | None, storing: Storing) -> Outcome:
@@ -106,10 +106,10 @@ def _import_item(item: Item, number: int, format: str | None, storing: Storing) 
         if error.retry:
             error.args = (f"{place}: {error}",)
             raise
-        return Outcome(line=number, place=place, error=_with_code(error))
+        return Outcome(line=number, place=place, error=with_code(error))
 
 
-def _with_code(error: E) -> E:
+def with_code(error: E) -> E:
     """Add the code to the text, which the command prints; return the error."""
     error.args = (f"{error} ({error.code})",)
     return error

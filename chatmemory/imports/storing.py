@@ -13,6 +13,7 @@ from django.db.models.functions import Greatest
 
 from chatmemory import codec
 from chatmemory.access.actors import owner_of, scope_for
+from chatmemory.access.addresses import check_session_key
 from chatmemory.codec import Row
 from chatmemory.database.after_commit import announce_change
 from chatmemory.database.faults import ignored_duplicate, write_connection
@@ -234,9 +235,7 @@ def _free_key(target: Target, scope: str, conversation: Conversation, known: Seq
 
     Raises BadInput, and Busy if another import stores this conversation.
     """
-    prefix = target.prefix or conversation.product
-    base = codec.check_key(f"{prefix}:{key_part(conversation.id)}", field="id")
-    key = base
+    base = key = _key_of(target, conversation)
     for number in count(2):
         purge_expired(scope, key)
         found = Session.objects.filter(scope=scope, key=key).values_list("pk", "origin").first()
@@ -244,7 +243,18 @@ def _free_key(target: Target, scope: str, conversation: Conversation, known: Seq
             break
         if found[1] == conversation.origin and found[0] not in known:
             raise Busy(IN_PROGRESS)
-        key = codec.check_key(f"{base}:{number}", field="id")
+        key = f"{base}:{number}"
+        check_session_key(key)
+    return key
+
+
+def _key_of(target: Target, conversation: Conversation) -> str:
+    """Return the key of its first session. Raises BadInput."""
+    if not conversation.key:
+        prefix = target.prefix or conversation.product
+        return codec.check_key(f"{prefix}:{key_part(conversation.id)}", field="id")
+    key = f"{target.prefix}:{conversation.key}" if target.prefix else conversation.key
+    check_session_key(key)
     return key
 
 

@@ -21,26 +21,19 @@ def add_person_arguments(parser: CommandParser) -> None:
 
 def scope_of(owner: str | None, scope: str | None) -> str | None:
     """Return the scope of the user named `owner`, else `scope`. Raises CommandError."""
-    if owner is None:
+    users = get_user_model()
+    try:
+        if owner is not None:
+            check_value(owner, "The username")
+            return services.user_scope(users.objects.get_by_natural_key(owner))
         if scope == "":
             raise UsageError("--scope must not be empty.")
         if scope is not None:
-            _check_scope(scope)
-        return scope
-    users = get_user_model()
-    try:
-        check_value(owner, "The username")
-        return services.user_scope(users.objects.get_by_natural_key(owner))
+            check_person(scope)
     except BadInput as error:
         raise UsageError(str(error)) from error
     except users.DoesNotExist as error:
         raise CommandError(
-            f"User {owner[:80]!a} does not exist. For a deleted user, pass --scope user:ID."
+            f"User {str(owner)[:80]!a} does not exist. For a deleted user, pass --scope user:ID."
         ) from error
-
-
-def _check_scope(scope: str) -> None:
-    try:
-        check_person(scope)
-    except BadInput as error:
-        raise UsageError(str(error)) from error
+    return scope

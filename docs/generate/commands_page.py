@@ -89,6 +89,7 @@ RESULTS: Mapping[str, str] = {
     "`--output` or `--dry-run`.",
     "chatmemory_import": "`messages`, `new`, `existing`, `skipped`, `derived`, `bad`, `more` "
     "(further numbers by name), `errors` (numbers by code), `dry_run`.",
+    "chatmemory_import_langchain": "What `chatmemory_import` prints.",
     "chatmemory_restored": "`sessions`, `interrupted`, `cancelled`, `kept`, `failed`, `erasures`.",
     "chatmemory_roles": "A line per group: `group`, `permissions`, `dry_run`.",
     "chatmemory_init": "A line per part: `file`, `code`, `optional`; result: `missing`.",

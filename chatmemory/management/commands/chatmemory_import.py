@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -125,46 +125,53 @@ class Command(ReportingCommand):
             reason=reason,
             dry_run=dry_run,
         )
-        try:
-            if prefix is not None:
-                codec.check_key(prefix, field="--prefix")
-        except BadInput as error:
-            raise CommandError(str(error)) from error
-        counts = Counts()
-        errors: Counter[str] = Counter()
         with _open_file(file) as stream:
             size = _stream_size(stream)
-            lines = Lines(stream)
             reader = formats.READERS.get(format or "") or next(
                 (one for one in formats.READERS.values() if not format and one.recognizes(stream)),
                 None,
             )
             if reader is None:
-                outcomes = formats.import_lines(_without_query_log(lines), target=target)
+                noun, lines = "line", _without_query_log(Lines(stream))
+                outcomes = formats.import_lines(lines, target=target)
             else:
-                outcomes = reader.read(stream, format, target)
-            try:
-                for outcome in outcomes:
-                    reset_queries()  # with DEBUG, Django keeps the last 9,000 statements
-                    counts.add(outcome)
-                    if outcome.error is not None:
-                        self.bar.clear()
-                        self._report_error(outcome, outcome.error, errors)
-                        if errors[outcome.error.code] == MAX_ERRORS and not counts.read:
-                            break
-                    self.bar.show(stream.tell() if size else outcome.line, size, str(counts))
-            except BadInput as error:
-                raise CommandError(str(error)) from error
-            except ChatMemoryError as error:
-                place = f"Line {lines.number}: " if reader is None else ""
-                raise CommandError(f"{place}{error} Run this again to continue.") from error
+                noun, outcomes = "conversation", reader.read(stream, format, target)
+            self.store(outcomes, target, noun, position=stream.tell if size else None, size=size)
+
+    def store(
+        self,
+        outcomes: Iterator[Outcome],
+        target: Target,
+        noun: str,
+        *,
+        position: Callable[[], int] | None = None,
+        size: int | None = None,
+    ) -> None:
+        """Run an import to its end, and report it. Raises CommandError."""
+        counts = Counts()
+        errors: Counter[str] = Counter()
+        try:
+            if target.prefix is not None:
+                codec.check_key(target.prefix, field="--prefix")
+            for outcome in outcomes:
+                reset_queries()  # with DEBUG, Django keeps the last 9,000 statements
+                counts.add(outcome)
+                if outcome.error is not None:
+                    self.bar.clear()
+                    self._report_error(outcome, outcome.error, errors)
+                    if errors[outcome.error.code] == MAX_ERRORS and not counts.read:
+                        break
+                self.bar.show(position() if position else outcome.line, size, str(counts))
+        except BadInput as error:
+            raise CommandError(str(error)) from error
+        except ChatMemoryError as error:
+            raise CommandError(f"{error} Run this again to continue.") from error
         self.report(
-            f"{counts} (nothing was stored)" if dry_run else str(counts),
+            f"{counts} (nothing was stored)" if target.dry_run else str(counts),
             **asdict(counts),
             errors=errors,
-            dry_run=dry_run,
+            dry_run=target.dry_run,
         )
-        noun = "line" if reader is None else "conversation"
         if counts.bad >= MAX_ERRORS and not counts.read:
             raise CommandError(
                 f"Stopped: no {noun} was valid. docs/howto/transfer.md describes the formats."

@@ -1,8 +1,8 @@
 """Create the environments, run the contract in them, and print the scoreboard.
 
 `python -m tests.programs.peers [--write] [NAME…]`: a NAME is that of a requirements file, or
-`ours`, or `careless`; by default all run. `var/peers` keeps the results of earlier runs. `--write`
-writes `docs/reasons/peers.md`.
+`ours`, `django-saver` or `careless`; by default all run. `var/peers` keeps the results of earlier
+runs. `--write` writes `docs/reasons/peers.md`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import redis
 
 from tests.programs.peers.base import POSTGRESQL, REDIS
 from tests.programs.peers.results import SIZES
-from tests.programs.peers.scoreboard import cells_of, group, not_offered, summary
+from tests.programs.peers.scoreboard import cells_of, group, not_offered, rows, summary
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).resolve().parent
@@ -39,18 +39,21 @@ MODULES = sorted(
 )
 NEEDS = {
     "langchain-community": (POSTGRESQL, REDIS),
-    "langchain-redis": (REDIS,),
     "langchain-postgres": (POSTGRESQL,),
     "langgraph": (POSTGRESQL,),
     "openai-agents": (POSTGRESQL,),
 }
-OURS = {
-    "ours, SQLite": "",
-    "ours, PostgreSQL": urlsplit(POSTGRESQL)._replace(scheme="postgres").geturl(),
-    "ours, MariaDB": MARIADB,
+DATABASES = {
+    "SQLite": "",
+    "PostgreSQL": urlsplit(POSTGRESQL)._replace(scheme="postgres").geturl(),
+    "MariaDB": MARIADB,
 }
+OURS = {name: f"ours, {name}" for name in DATABASES}
+"""The columns of our memory, by database."""
+IN_DJANGO = {"django-saver": "DjangoSaver"}
+"""The columns of what else is ours, by module. One shows the worst result of all databases."""
 GROUPS = {
-    "Ours": list(OURS),
+    "Ours": list(OURS.values()),
     "In the process, or hand-written": [
         "shared ConversationBufferMemory",
         "InMemoryChatMessageHistory",
@@ -62,32 +65,40 @@ GROUPS = {
         "SQLChatMessageHistory",
         "FileChatMessageHistory",
         "PostgresChatMessageHistory",
-        "langchain-redis",
     ],
     "LangChain's memories on its SQL history": [
         "ConversationTokenBufferMemory",
         "ConversationSummaryMemory",
     ],
-    "LangGraph's savers": [
+    "Savers of LangGraph": [
         "LangGraph PostgresSaver",
+        "LangGraph AsyncPostgresSaver",
         "LangGraph SqliteSaver",
         "LangGraph InMemorySaver",
+        "DjangoSaver",
     ],
-    "Others": ["OpenAI SQLiteSession", "OpenAI SQLAlchemySession", "django-ai-assistant"],
+    "Sessions of OpenAI's agents SDK": ["OpenAI SQLiteSession", "OpenAI SQLAlchemySession"],
+    "Others": ["django-ai-assistant"],
 }
+ROWS = [*GROUPS["Savers of LangGraph"], *GROUPS["Sessions of OpenAI's agents SDK"]]
+"""The savers and sessions, which have a table with a row for each."""
 
 INTRO = """# The scoreboard
 
 [Our contract](contract.md#the-promise-of-each-test), run on the memories of other packages and on
 ours. Each peer is used as its documentation describes, in an environment of its own.
 
-*pass*: the promise was kept. **Bold**: it was broken, with counts of messages; those that depend on
-chance, such as the order of processes, differ from run to run. *Not offered*: the store does not
-claim this, so it cannot fail.
+*pass*: the promise was kept. **Bold**: it was broken, with counts of messages. A ≈ behind it: the
+counts depend on chance, such as the order of processes, and differ from run to run; such a test may
+also pass by chance. *Not offered*: the store does not claim this, so it cannot fail.
+
+`DjangoSaver` is [our saver for LangGraph](../howto/langgraph.md), with its worst result of SQLite,
+PostgreSQL and MariaDB. It refuses a run that overlaps another, and the test runs it again; a run
+whose thread is created by another one at the same moment ends with `HistoryCleared`: *refused*.
 
 `make peers` creates the environments and prints this page; `make peers ARGS=--write` writes it. It
 needs PostgreSQL, MariaDB and Redis on this machine (`PEERS_POSTGRESQL`, `PEERS_MARIADB` and
-`PEERS_REDIS` are their addresses), the package index, and half an hour.
+`PEERS_REDIS` are their addresses), the package index, and an hour.
 """
 
 
@@ -141,22 +152,18 @@ def run_peer(name: str, python: str) -> None:
     run(name, python, [*options, module])
 
 
-def run_ours() -> None:
-    arguments = [
-        "tests/testing/test_contract.py",
-        "-m",
-        "database",
-        "-p",
-        "no:randomly",
-        "--create-db",
-    ]
-    for column, url in OURS.items():
+def run_in_django(name: str) -> None:
+    """Run the tests of our memory, or of another module of ours, on each database."""
+    module = f"tests/programs/peers/{name.replace('-', '_')}.py"
+    options = ["-c", "pyproject.toml", "--rootdir", ".", "-m", "database", "-p", "no:randomly"]
+    file = "tests/testing/test_contract.py" if name == "ours" else module
+    for database, url in DATABASES.items():
         run(
-            column.replace(", ", "-"),
+            f"{name}-{database}",
             sys.executable,
-            arguments,
+            [*options, "--create-db", file],
             DATABASE_URL=url,
-            PEERS_COLUMN=column,
+            PEERS_COLUMN=IN_DJANGO.get(name, OURS[database]),
         )
 
 
@@ -215,7 +222,9 @@ def page(results: Sequence[Mapping[str, Any]]) -> str:
     parts = [
         INTRO,
         "## The known failures\n",
-        summary(cells, list(OURS)),
+        summary(cells, list(OURS.values())),
+        "## Savers and sessions\n",
+        rows(cells, ROWS),
         *(
             part
             for name, columns in GROUPS.items()
@@ -241,10 +250,10 @@ def main() -> None:
     (PLACE / "results").mkdir(parents=True, exist_ok=True)
     if is_listening(POSTGRESQL):
         make_database()
-    names = options.names or ["careless", *MODULES, "ours"]
+    names = options.names or ["careless", *MODULES, *IN_DJANGO, "ours"]
     for name in names:
-        if name == "ours":
-            run_ours()
+        if name == "ours" or name in IN_DJANGO:
+            run_in_django(name)
         elif name == "careless":
             run_peer(name, sys.executable)
         elif missing := [url for url in NEEDS.get(name, ()) if not is_listening(url)]:

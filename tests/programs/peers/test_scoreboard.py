@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.programs.peers.scoreboard import cells_of, group, not_offered, titles
+from tests.programs.peers.scoreboard import ROW_TESTS, cells_of, group, not_offered, rows, titles
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -74,6 +74,26 @@ def result(outcome: str, why: str = "", **counts: tuple[int, int]) -> dict[str, 
 )
 def test_a_cell_shows_the_worst_result_of_its_variants(results, shown):
     assert str(cells_of(results)["a", "x"]) == shown
+
+
+def test_a_broken_promise_that_depends_on_chance_is_marked():
+    broken = [
+        {**result("failed", lost=(1, 4)), "test": f"test_{test}"}
+        for test in ("processes_lose_nothing", "overlapping_turns_lose_nothing")
+    ]
+    assert [str(cell) for cell in cells_of(broken).values()] == ["**1/4 lost** ≈", "**1/4 lost**"]
+
+
+def test_a_saver_has_a_row_with_the_number_of_kept_promises():
+    first, *_ = ROW_TESTS.values()
+    outcomes = {**dict.fromkeys(titles(), "passed"), first: "failed", [*titles()][-1]: "skipped"}
+    cells = cells_of(
+        {**result(outcome, "not offered: it", lost=(2, 8)), "test": test}
+        for test, outcome in outcomes.items()
+    )
+    row = rows(cells, ["a"]).splitlines()[-1]
+    passed = " | pass" * (len(ROW_TESTS) - 1)
+    assert row == f"| a | **2/8 lost**{passed} | {len(titles()) - 2} of {len(titles()) - 1} |"
 
 
 def test_a_group_names_what_was_not_kept_by_all():
