@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from heapq import nlargest
 from itertools import compress, pairwise
 from operator import sub
@@ -93,7 +93,12 @@ class Scored:
     session: int
     seq: int
     score: float
-    why: Why
+    explain: Callable[[], Why]
+    """Computes `why`: most rows that are ranked are never shown."""
+
+    @property
+    def why(self) -> Why:
+        return self.explain()
 
 
 def score(
@@ -117,7 +122,7 @@ def score(
     best = ranking.best(limit, _with_all(rows, query) if needs_all else None)
     if best and best[0][0] < min_relevance * ranking.mass:
         return []
-    return [Scored(*rows.place_of(key), value, ranking.why(key)) for value, key in best]
+    return [Scored(*rows.place_of(key), value, partial(ranking.why, key)) for value, key in best]
 
 
 def is_relevant(parts: Sequence[Part], query: Query, *, is_by_role: bool = True) -> bool:

@@ -142,9 +142,10 @@ def search_messages(
             start=start,
             deadline=time.monotonic() + MAX_SECONDS,
         )
-        if session_key is not None:
+        page = search.page(limit=limit, skip=skip)
+        if session_key is not None and not page.searched:
             require_session(sessions)
-        return search.page(limit=limit, skip=skip)
+        return page
 
 
 async def asearch_messages(**arguments: Any) -> SearchPage:
@@ -310,7 +311,7 @@ class Search:
     def _ranked(self, corpus: Corpus, limit: int) -> list[Scored]:
         parts, query = corpus.parts, self.query
         if self.order == "newest":
-            return [Scored(*found, 0.0, Why()) for found in matching(parts, query)[:limit]]
+            return [Scored(*found, 0.0, Why) for found in matching(parts, query)[:limit]]
         return score(
             parts,
             query,

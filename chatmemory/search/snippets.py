@@ -16,6 +16,9 @@ _CONTROL: Final = re.compile(
 )
 """Control characters, those that change the direction of what follows, and halves of characters."""
 
+_UNCLEAN: Final = re.compile(rf"{_CONTROL.pattern}|[^\S ]|  |\A | \Z")
+"""What `_cleaned` removes or replaces; most texts have none."""
+
 _MAX_WORD: Final = 30
 """A longer word is cut inside."""
 
@@ -67,11 +70,14 @@ def _densest(ranges: Sequence[Range], room: int) -> Range:
     return bounds
 
 
-def _cleaned(text: str, low: int, high: int) -> tuple[str, list[int]]:
+def _cleaned(text: str, low: int, high: int) -> tuple[str, Sequence[int]]:
     """Return a part of the text without controls and repeated spaces, and where each one went."""
+    part = text[low:high]
+    if _UNCLEAN.search(part) is None:
+        return part, range(len(part) + 1)
     chars: list[str] = []
     places: list[int] = []
-    for char in text[low:high]:
+    for char in part:
         places.append(len(chars))
         if char.isspace():
             if chars and chars[-1] != " ":

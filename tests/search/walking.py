@@ -372,7 +372,7 @@ def expected(
             for some in (rows[at : at + 100] for at in range(0, len(rows), 100))
         ]
     if order == "newest":
-        ranked = [Scored(*place, 0.0, Why()) for place in matching(parts, parsed)]
+        ranked = [Scored(*place, 0.0, Why) for place in matching(parts, parsed)]
     else:
         ranked = score(parts, parsed, is_by_role=False)
     hits = [
