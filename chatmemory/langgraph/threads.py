@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Final, TypedDict
 
 from django.db.models import F
@@ -139,7 +140,7 @@ def create_missing(owner: Owner, thread_id: str, fence: Fence) -> int:
 
 @retried(is_repeatable=True)
 def _create_for_person(owner: Owner, thread_id: str, fence: Fence) -> int:
-    of_key = all_rows(Thread).filter(key=fence["key"]).values_list("pk", "epoch")
+    of_key = all_rows(Thread).filter(key=fence["key"]).values_list("pk", "epoch", "deleted_day")
     thread = _new_thread(owner, None, thread_id, fence["key"], fence["epoch"])
     if thread is not None and not of_key.exists():
         with ignored_duplicate(), locked_transaction():
@@ -161,7 +162,7 @@ def _create_for_session(owner: Owner, thread_id: str, fence: Fence) -> int:
             raise HistoryCleared(GONE) from None
         if session.epoch != seen.epoch:
             raise HistoryCleared(GONE)
-        if found := of_key.current().values_list("pk", "epoch").first():
+        if found := of_key.current().values_list("pk", "epoch", "deleted_day").first():
             return _check_created(found, fence)
         # A hidden one. A restore would show it, but this run takes its place.
         if Thread.bury(of_key):
@@ -174,12 +175,12 @@ def _create_for_session(owner: Owner, thread_id: str, fence: Fence) -> int:
     return int(of_key.values_list("pk", flat=True).get())
 
 
-def _check_created(found: tuple[int, int], fence: Fence) -> int:
+def _check_created(found: tuple[int, int, date | None], fence: Fence) -> int:
     """Return the primary key of a thread, of which the epoch shows that this run created it."""
-    pk, epoch = found
+    pk, epoch, deleted_day = found
     if epoch == fence["epoch"]:
         return pk
-    if Checkpoint.objects.filter(thread=pk).exists():
+    if deleted_day is None:
         raise Conflict(OVERTAKEN)
     raise HistoryCleared(GONE)
 

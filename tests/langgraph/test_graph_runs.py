@@ -14,6 +14,7 @@ from langgraph.types import Command
 from chatmemory.errors import Conflict, HistoryCleared
 from chatmemory.langgraph.models import Blob, Checkpoint, Write
 from chatmemory.langgraph.saver import DjangoSaver
+from chatmemory.langgraph.threads import Owner, begin, create_missing
 from chatmemory.services import SERVER
 from tests.langgraph.graphs import (
     ask,
@@ -96,6 +97,17 @@ def test_of_two_first_runs_of_a_thread_the_later_one_raises(durability):
     with pytest.raises(Conflict):
         slow.invoke(said("slow"), at(), durability=durability)
     assert messages_of(fast)[-2:] == ["fast", "reply to fast"]
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["known", "deleted"])
+def test_a_first_run_is_told_whether_its_thread_was_begun_or_deleted_meanwhile(is_deleted):
+    owner = Owner(scope=SERVER)
+    first, second = (begin(owner, "talk", fork=False) for _ in range(2))
+    create_missing(owner, "talk", first)  # it has no checkpoint yet
+    if is_deleted:
+        saver().delete_thread("talk")
+    with pytest.raises(HistoryCleared if is_deleted else Conflict):
+        create_missing(owner, "talk", second)
 
 
 def test_overlapping_runs_are_allowed_on_request():
