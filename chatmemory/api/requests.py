@@ -32,10 +32,6 @@ def _query_number(*, minimum: int, cap: int) -> Rule:
     return Rule(check=check, schema={"type": "integer", "minimum": minimum})
 
 
-def _check_key(value: object, name: str) -> str:
-    return codec.check_key(value, field=name)
-
-
 def _check_digest(value: object, name: str) -> str:
     if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{64}", value):
         raise BadInput(f"{name} must be 64 hex digits.", field=name)
@@ -90,7 +86,10 @@ EXPORT_FORMAT = _query_choice(
     {name: name for name in ("json", "markdown")},
     enum=["json", "markdown"],
 )
-KEY = Rule(check=_check_key, schema={"type": "string", "pattern": "^[A-Za-z0-9_.:@-]{1,200}$"})
+KEY = Rule(
+    check=lambda value, name: codec.check_key(value, field=name),
+    schema={"type": "string", "pattern": "^[A-Za-z0-9_.:@-]{1,200}$"},
+)
 EMBED = Rule(check=_check_embed, schema={"type": "string", "pattern": "^[A-Za-z0-9_-]{0,64}$"})
 DIGEST = Rule(check=_check_digest, schema={"type": "string", "pattern": "^[0-9a-f]{64}$"})
 WAIT = Rule(

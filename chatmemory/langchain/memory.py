@@ -35,8 +35,8 @@ def with_memory(
 
     Input and output are a text, a message or a list of messages, or a dict that contains one of
     these under the given key. The history is added before the input's messages, or under
-    `history_messages_key`. If an output starts with the whole input, as the output of a graph does,
-    only the rest is stored.
+    `history_messages_key`. If an output contains the input, as the state of a graph does, only what
+    follows is stored.
 
     Input and output are stored in one batch at the end; errors are raised. A run that fails, or a
     stream that is not read to its end, stores nothing. Input that cannot be stored is refused
@@ -129,7 +129,11 @@ class _WithMemory(Runnable[Input, Output]):
         if output is None:
             return []
         messages = _messages_of(_value(output, self.output_key, "output"), AIMessage, "output")
-        return messages[len(given) :] if messages[: len(given)] == given else messages
+        if messages[: len(given)] == given:
+            return messages[len(given) :]
+        # In the state of a graph, a summary may have replaced older messages.
+        ends = [n for n, one in enumerate(messages, 1) if one.id and one.id == given[-1].id]
+        return messages[max(ends, default=0) :]
 
 
 def _joined_output(output: Output, chunk: Output) -> Output:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
 
 from chatmemory import services
+from chatmemory.langchain import DjangoChatMessageHistory, with_memory
 from chatmemory.langgraph.models import SessionState
 from chatmemory.models import Message, Session
 from tests.factories import TALK, make_session
@@ -113,6 +115,28 @@ def test_another_process_gets_the_summary(use_graph):
         send(f"question {number}")
     assert summarized == []
     assert summaries(given) != []
+
+
+def test_with_memory_stores_no_message_again_that_the_summary_left():
+    made, _, summarized = agent(trigger=5, keep=2)
+    chain = with_memory(
+        made,
+        partial(DjangoChatMessageHistory, "of-an-agent", owner=None),
+        input_messages_key="messages",
+        output_messages_key="messages",
+    )
+    for number in range(6):
+        chain.invoke({"messages": f"question {number}"})
+    assert summarized
+    stored = Message.stored.filter(session__key="of-an-agent").order_by("seq")
+    assert list(stored.values_list("role", "text")) == [
+        row
+        for number in range(6)
+        for row in (
+            ("user", f"question {number}"),
+            ("assistant", f"reply to question {number}"),
+        )
+    ]
 
 
 def test_a_state_names_the_last_message_that_the_summary_replaces(use_graph):

@@ -145,7 +145,7 @@ class Transcript:
         return TranscriptRow(
             seq=message.seq,
             role=message.role,
-            role_name=_role_name(message.role),
+            role_name=str(dict(Message.Role.choices).get(message.role, message.role)),
             text=text,
             html=self._html(message),
             is_cut=is_cut,
@@ -213,10 +213,6 @@ class Transcript:
         turn = self.turns.by_seq.get(message.turn or 0)
         reason = visible(getattr(turn, "reason", "") or "")
         return f"{text}. {reason}" if reason else text
-
-
-def _role_name(role: str) -> str:
-    return str(dict(Message.Role.choices).get(role, role))
 
 
 def _shown_calls(steps: codec.Steps) -> list[Call]:
