@@ -7,7 +7,8 @@ from django.utils.translation import gettext_lazy as _
 
 
 class ThreadAction(TextChoices):
-    """What a saver removed. The entries contain counts only."""
+    """What a saver removed or exported. The entries contain counts only."""
 
     DELETE = "delete_thread", _("Thread of a graph deleted")
     PRUNE = "prune_threads", _("Threads of graphs pruned")
+    EXPORT = "export_threads", _("Threads of graphs exported")

@@ -27,6 +27,7 @@ from chatmemory.database.pool import Lane, in_pool, is_pool_thread, release_conn
 from chatmemory.database.retries import has_async_version
 from chatmemory.errors import HistoryCleared
 from chatmemory.langgraph import copying, pruning, reading, storing, threads
+from chatmemory.langgraph.exporting import line_of
 from chatmemory.langgraph.models import Blob, Checkpoint, Write, hash_of
 from chatmemory.langgraph.reading import Search
 from chatmemory.langgraph.threads import FENCE, RUN_FENCE, RUNTIME, Fence, Owner
@@ -144,6 +145,16 @@ class DjangoSaver(BaseCheckpointSaver[str]):
         while pages.is_more:
             for found in pages.take(await pages.aread()):
                 yield found
+
+    def export(self) -> Iterator[str]:
+        """Yield each checkpoint of the threads as a line of JSON, the newest first.
+
+        For somebody who asks for their data; the exports of conversations contain no threads. The
+        audit has an entry, with `by` and `reason` of the saver.
+        """
+        owner = self._owner(None)
+        threads.note_export(owner, self.by, self.reason)
+        yield from map(line_of, self.list(None))
 
     @_closing_new_connection()
     def put(

@@ -254,6 +254,15 @@ def _new_thread(
     return thread
 
 
+@retried(is_repeatable=False)
+def note_export(owner: Owner, by: Actor, reason: str) -> None:
+    """Record that the threads are exported. Raises NotFound if their session is gone."""
+    with locked_transaction():
+        session = None if owner.session_pk is None else lock_pk(owner.session_pk)
+        checkpoints = Checkpoint.objects.filter(thread__in=owner.threads()).count()
+        note(owner, session, ThreadAction.EXPORT, by, reason, checkpoints=checkpoints)
+
+
 def note(
     owner: Owner,
     session: Session | None,
