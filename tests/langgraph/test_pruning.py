@@ -90,12 +90,9 @@ def add_all(messages, writes):
     return [*messages, *chain.from_iterable(writes)]
 
 
-class Increments(TypedDict):
-    messages: Annotated[list, DeltaChannel(add_all, snapshot_frequency=4)]
-
-
-def delta_graph(of):
-    builder = StateGraph(Increments)
+def delta_graph(of, snapshot_frequency=4):
+    channel = DeltaChannel(add_all, snapshot_frequency=snapshot_frequency)
+    builder = StateGraph(TypedDict("Increments", {"messages": Annotated[list, channel]}))
     builder.add_node("reply", lambda state: reply(state))  # whose annotation is another state
     builder.add_edge(START, "reply")
     return builder.compile(checkpointer=of)
@@ -113,6 +110,18 @@ def test_a_thread_with_increments_survives_pruning(keep_last, durability):
         saver().prune(["talk"])
         assert remembered(graph) == expected
     assert Checkpoint.objects.count() < 15  # 3 for each turn without pruning
+
+
+@pytest.mark.long
+def test_a_pruned_thread_with_increments_takes_at_most_four_times_its_text():
+    graph = delta_graph(saver(keep_last=1), snapshot_frequency=20)
+    for number in range(1, 51):
+        run(graph, said("m" * 1_000))
+        text = number * (len("reply to ") + 2_000)
+        # Between two snapshots all increments stay, beside the snapshot before them.
+        assert stored_sum() <= 4 * text + 10_000
+    saver().prune(["talk"])
+    assert text < stored_sum() <= 4 * text
 
 
 @pytest.mark.slow
