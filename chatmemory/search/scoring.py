@@ -107,19 +107,21 @@ def score(
     *,
     is_by_role: bool,
     limit: int | None = None,
+    needs_match: bool = False,
     needs_all: bool = False,
     min_relevance: float = 0.0,
 ) -> list[Scored]:
     """Return the rows that match or have neighbors that match, best first, then newest first.
 
     `parts` are grouped by session, sessions and rows from old to new. `is_by_role`: what users
-    wrote counts more. `needs_all`: only rows that contain every term. Scores depend on the rows
-    alone, not on their distribution to blocks. A prefix needs the blocks' words. Returns nothing if
-    the best row is below `min_relevance`, such as MIN_RELEVANCE.
+    wrote counts more. `needs_match`: only rows that contain a term; `needs_all`: every term. Scores
+    depend on the rows alone, not on their distribution to blocks. A prefix needs the blocks' words.
+    Returns nothing if the best row is below `min_relevance`, such as MIN_RELEVANCE.
     """
     rows = _Rows(parts)
     ranking = _Ranking(rows, query, is_by_role=is_by_role)
-    best = ranking.best(limit, _with_all(rows, query) if needs_all else None)
+    among = _with_all(rows, query) if needs_all else ranking.matches if needs_match else None
+    best = ranking.best(limit, among)
     if best and best[0][0] < min_relevance * ranking.mass:
         return []
     return [Scored(*rows.place_of(key), value, partial(ranking.why, key)) for value, key in best]
@@ -398,13 +400,13 @@ class _Ranking:
             self.mass += idf
             if found.keys:
                 self._add(rows, found, idf)
-        matches: set[int] = set().union(*(term.frequencies for term in self._terms))
+        self.matches: set[int] = set().union(*(term.frequencies for term in self._terms))
         self._own = self._unweighted[:]
         if is_by_role:
-            for key in matches:
+            for key in self.matches:
                 if self._flags[key] != _USER:
                     self._own[key] *= self._weight
-        self._spread = _best(self._own, matches)
+        self._spread = _best(self._own, self.matches)
         self._is_spread = frozenset(self._spread)
 
     def best(self, limit: int | None, among: set[int] | None) -> list[tuple[float, int]]:

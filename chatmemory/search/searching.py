@@ -253,7 +253,7 @@ class Search:
         until = max(self.deadline, time.monotonic() + MIN_READ_SECONDS)
         hits: list[Hit] = []
         done = skip
-        size = min(2 * limit, BATCH_CANDIDATES)
+        size = limit
         # The first candidate is always examined, so that each call gets further.
         while done < len(ranked) and len(hits) < limit and _has_time(until, done > skip):
             some = ranked[done : done + size]
@@ -317,6 +317,7 @@ class Search:
             query,
             is_by_role=self.is_by_role,
             limit=limit,
+            needs_match=self.needs_match,
             needs_all=query.mode == "phrase",
             min_relevance=self.min_relevance,
         )
@@ -333,7 +334,7 @@ class Search:
         key, scope, role, created_at, text = row
         found = analyzer().matches(self.query, text)
         if not found and self.needs_match:
-            return None  # a neighbor of matches, or a word with the hash of another
+            return None  # a word with the hash of another
         cut, ranges = snippet(text, found)
         return Hit(
             session_pk=candidate.session,
