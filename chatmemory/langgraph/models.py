@@ -123,6 +123,8 @@ class SessionState(DerivedRow):
 
     class Meta(DerivedRow.Meta):
         abstract = False
+        verbose_name = _("conversation state")
+        verbose_name_plural = _("conversation states")
         indexes = (models.Index(fields=["session", "name"], name="chatmemory_langgraph_state"),)
 
     def __str__(self) -> str:

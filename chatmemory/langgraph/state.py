@@ -20,6 +20,8 @@ from chatmemory.langgraph.models import MAX_ID_CHARS, SessionState
 from chatmemory.models import Session
 from chatmemory.models.derived import all_rows
 
+__all__ = ["State", "aread_state", "keep_state", "read_state"]
+
 MAX_STATE_BYTES = 65_536
 """Maximum length of a state as JSON, in UTF-8."""
 

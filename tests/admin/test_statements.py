@@ -23,7 +23,7 @@ READING = 6
 PROBES = 2
 """A server calls the probes of Health at most once in some seconds, in a thread; a test in each
 request."""
-DERIVED = 3
+DERIVED = 4
 """Each counts the derived rows of a model of the optional apps."""
 LAG = 3
 """Chats without a complete index, of those that were active since yesterday."""

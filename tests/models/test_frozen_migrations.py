@@ -19,7 +19,7 @@ FROZEN = {
         "1069c7d34317fee19f12256ccd684f1c99c59ed75d51344a2581254c504bb320"
     ),
     "langgraph/migrations/0002_turns_and_states.py": (
-        "838ce27a3c8f09006c7cfc4ce478bb7fcec1a7bef094bdf9e1258ad050cc8abf"
+        "f79d687aec74ce12b3c3a396370949dbf42c693965b23752c58a5848c839b947"
     ),
     "search/migrations/0001_initial.py": (
         "e0b317dc620793e347b37b3761d98425d0b77af6e2d9dc2571bf09dc128afc27"

@@ -29,6 +29,8 @@ class Migration(migrations.Migration):
                 ('session', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='chatmemory.session')),
             ],
             options={
+                'verbose_name': 'conversation state',
+                'verbose_name_plural': 'conversation states',
                 'abstract': False,
                 'default_permissions': (),
                 'base_manager_name': 'objects',

@@ -22,7 +22,7 @@ export class RestClient {
   #pageSize;
 
   /**
-   * @param {string} url the address under which the host includes `chatmemory.api.urls`
+   * @param {string} url the address of `chatmemory.api.urls`
    * @param {RestOptions} options
    */
   constructor(url, options = {}) {
@@ -33,7 +33,7 @@ export class RestClient {
   // Sessions
 
   /**
-   * A page of the sessions, the last active first; `next` is the next cursor.
+   * The sessions, the last active first; `next` is the next cursor.
    *
    * @param {SessionQuery} query
    * @param {CallOptions} options
@@ -44,8 +44,7 @@ export class RestClient {
   }
 
   /**
-   * All sessions, the last active first. A session that becomes active meanwhile moves to the front
-   * and may be missing.
+   * All sessions, the last active first. One that becomes active meanwhile may be missing.
    *
    * @param {Omit<SessionQuery, "limit" | "cursor">} filters
    * @param {CallOptions} options
@@ -138,7 +137,7 @@ export class RestClient {
   }
 
   /**
-   * A page of the purged sessions that can be restored, the last one first.
+   * Purged sessions that can be restored, the last one first.
    *
    * @param {RemovedQuery} query
    * @param {CallOptions} options
@@ -177,8 +176,7 @@ export class RestClient {
   // Messages
 
   /**
-   * Messages in order of seq: the oldest after a seq, the newest before one, those missed since a
-   * cursor, or the newest.
+   * Messages in order of seq: after a seq, before one, missed since a cursor, or the newest.
    *
    * @param {string} key
    * @param {MessageQuery} query
@@ -190,7 +188,7 @@ export class RestClient {
   }
 
   /**
-   * The messages after a seq, by default all, the oldest first.
+   * Messages after a seq, by default all, the oldest first.
    *
    * @param {string} key
    * @param {{after?: number}} start
@@ -207,7 +205,7 @@ export class RestClient {
   }
 
   /**
-   * The messages before a seq, by default all, the newest first.
+   * Messages before a seq, by default all, the newest first.
    *
    * @param {string} key
    * @param {{before?: number}} start
@@ -271,8 +269,7 @@ export class RestClient {
   }
 
   /**
-   * Find messages by their words; `cursor` of the page is that of the next request. Needs
-   * `chatmemory.search.urls` under the same address.
+   * Find messages by their words, with `chatmemory.search.urls`.
    *
    * @param {SearchBody} body
    * @param {CallOptions} options
@@ -285,7 +282,7 @@ export class RestClient {
   // Turns
 
   /**
-   * The running turn, then the waiting ones in the order in which they start.
+   * The running turn, then the waiting ones in order.
    *
    * @param {string} key
    * @param {CallOptions} options
@@ -308,7 +305,7 @@ export class RestClient {
   }
 
   /**
-   * Stop a running turn, or cancel a waiting one; by default the running turn.
+   * Stop the running turn, or cancel a waiting one.
    *
    * @param {string} key
    * @param {StopTurn} which
@@ -353,7 +350,7 @@ export class RestClient {
   // The user's data, tickets, health
 
   /**
-   * A file with all sessions of the user; resolves to the response, whose body is a stream.
+   * A file with all sessions of the user: the response, whose body is a stream.
    *
    * @param {ExportQuery} query
    * @param {CallOptions} options
@@ -395,7 +392,7 @@ export class RestClient {
   }
 
   /**
-   * The sessions of this browser's visitor, before the user takes them over.
+   * The sessions of this browser's visitor.
    *
    * @param {CallOptions} options
    * @returns {Promise<Adoptable>}
@@ -405,7 +402,7 @@ export class RestClient {
   }
 
   /**
-   * Move the sessions of this browser's visitor to the user; resolves to their keys.
+   * Move the visitor's sessions to the user; resolves to their keys.
    *
    * @param {Adopt} body
    * @param {CallOptions} options
@@ -416,7 +413,7 @@ export class RestClient {
   }
 
   /**
-   * Delete all data of the visitor permanently, and end the visitor. Resolves to the receipt.
+   * Delete all data of the visitor, and end the visitor. Resolves to the receipt.
    *
    * @param {CallOptions} options
    * @returns {Promise<OwnErasure>}
