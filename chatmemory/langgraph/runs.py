@@ -25,13 +25,14 @@ from chatmemory.derived import EndingTurn, leave, store
 from chatmemory.langgraph.models import (
     Blob,
     Checkpoint,
+    SessionState,
     Thread,
     Write,
     hash_of,
     key_of,
 )
 from chatmemory.langgraph.pruning import COUNTERS
-from chatmemory.langgraph.state import LEFT, State, read_state
+from chatmemory.langgraph.state import LEFT, State, newest_of
 from chatmemory.langgraph.summaries import SUMMARY, Summaries
 from chatmemory.models import DatabaseToday, Message, Session
 from chatmemory.models.derived import all_rows
@@ -241,7 +242,9 @@ def begin(session: Session, asked: str | None) -> tuple[RunMemory, State | None]
                 for found in of_thread:
                     found.delete()
                 all_rows(Thread).filter(pk=thread.pk).delete()
-    return memory, read_state(session, SUMMARY)
+    # Not a summary that begins later: a restore has shown messages that it does not contain.
+    summaries = SessionState.visible(session).filter(name=SUMMARY, low=session.first_seq)
+    return memory, newest_of(summaries)
 
 
 _PARTS: tuple[Any, ...] = (Checkpoint, Blob, Write)
