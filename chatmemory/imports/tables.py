@@ -29,7 +29,7 @@ PAGE = 100
 
 
 class Table:
-    """A table with a row for each message. Raises BadInput if it can't be read."""
+    """A table with a row for each message. Raises BadInput, MemoryUnavailable."""
 
     format = FORMAT
 
@@ -40,7 +40,7 @@ class Table:
             message = f"DATABASES has no {alias[:80]!a}."
             raise BadInput(message, field="database") from error
         self.table = table
-        self.columns = self._existing_columns()
+        self.columns = durably(self._existing_columns, is_repeatable=True)
 
     def histories(self) -> Iterator[History]:
         """Yield the histories, in the order of their first messages."""

@@ -285,6 +285,18 @@ def test_a_database_that_fails_is_tried_again(move, monkeypatch):
             move()
 
 
+def test_a_database_that_cannot_be_opened_is_reported(move, monkeypatch, tmp_path):
+    settings = {**connection.settings_dict, "ENGINE": "django.db.backends.sqlite3", "OPTIONS": {}}
+    place = str(tmp_path / "absent" / "old.sqlite3")
+    monkeypatch.setitem(connections.databases, "old", {**settings, "NAME": place})
+    connections["old"].alias = "default"  # the tests refuse others
+    try:
+        with pytest.raises(CommandError, match="Run this again to continue"):
+            move(database="old")
+    finally:
+        del connections["old"]
+
+
 def test_another_database_is_read(move, ann, tmp_path):
     """A file of SQLite, which is only read."""
     settings = {**connection.settings_dict, "ENGINE": "django.db.backends.sqlite3"}
