@@ -11,8 +11,8 @@ from django.db import ProgrammingError, connections
 from django.utils.connection import ConnectionDoesNotExist
 
 from chatmemory.database.retries import durably
-from chatmemory.errors import BadInput
-from chatmemory.imports.histories import History, Stored
+from chatmemory.errors import BadInput, Conflict
+from chatmemory.imports.histories import CHANGED, History, Stored
 
 FORMAT = "langchain-sql"
 
@@ -56,11 +56,15 @@ class Table:
     def _messages(self, session_id: object, first: int, last: int) -> Iterator[Stored]:
         condition = "session_id = %s AND id <= %s AND"
         values = [session_id, last]
+        newest = None
         for pk, found, message, *times in self._rows(
             self.columns, PAGE, condition, values, after=first - 1
         ):
             if found == session_id:
+                newest = pk
                 yield Stored(id=str(pk), text=message, at=str(times[0]) if times else None)
+        if newest not in (None, last):
+            raise Conflict(CHANGED)
 
     def _rows(
         self,
