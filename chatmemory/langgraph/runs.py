@@ -89,17 +89,22 @@ class _Serializer(JsonPlusSerializer):
         # LangGraph changes the versions in a checkpoint in place.
         if isinstance(obj, dict) and "channel_versions" in obj:
             return super().dumps_typed(obj)
-        return _IN_MEMORY, obj
+        return _IN_MEMORY, _copied(obj)
 
     def loads_typed(self, data: tuple[str, Any]) -> Any:
         type_, value = data
-        return value if type_ == _IN_MEMORY else super().loads_typed(data)
+        return _copied(value) if type_ == _IN_MEMORY else super().loads_typed(data)
 
     def serialized(self, data: tuple[str, Any]) -> dict[str, Any]:
         """Return the columns of a value."""
         if data[0] == _IN_MEMORY:
             data = super().dumps_typed(data[1])
         return {"type": data[0], "data": data[1]}
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of a collection: a node may append to the list of its state, and then ask."""
+    return copy.copy(value) if isinstance(value, list | dict | set) else value
 
 
 class RunMemory(InMemorySaver):
