@@ -33,6 +33,8 @@ from chatmemory.langchain.messages import from_dict
 MAX_STORINGS = 1_000
 """Owners whose imported sessions are held in memory at a time."""
 
+CHANGED = "Messages of the history were deleted while it was read. Import it again."
+
 OwnerOf = Callable[[str], AbstractBaseUser | str | None]
 """Returns the user of a `session_id`, or a scope such as `server`; None refuses the history."""
 
@@ -50,7 +52,10 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """A history, whose messages are read when they are needed, oldest first."""
+    """A history, whose messages are read when they are needed, oldest first.
+
+    Reading them raises Conflict if some were deleted meanwhile, MemoryUnavailable.
+    """
 
     session_id: object
     messages: Iterable[Stored]
@@ -112,7 +117,7 @@ def _scope_of(owner_of: OwnerOf, session_id: str) -> str:
 
 
 def _convert(format: str, history: History) -> Conversation:
-    """Convert a history. Raises BadInput, NoMessages."""
+    """Convert a history. Raises BadInput, Conflict, MemoryUnavailable, NoMessages."""
     session_id = history.session_id
     if not isinstance(session_id, str):
         raise BadInput("session_id must be a text.", code="bad_shape", field="session_id")

@@ -8,8 +8,8 @@ from typing import Any
 
 import redis
 
-from chatmemory.errors import BadInput, MemoryUnavailable
-from chatmemory.imports.histories import History, Stored
+from chatmemory.errors import BadInput, Conflict, MemoryUnavailable
+from chatmemory.imports.histories import CHANGED, History, Stored
 
 FORMAT = "langchain-redis"
 
@@ -48,6 +48,8 @@ class Lists:
 
     def _messages(self, key: bytes) -> Iterator[Stored]:
         number = 0
+        with _available():
+            total = self.client.llen(key)
         while True:
             # From the end, which a new message does not move.
             with _available():
@@ -56,7 +58,9 @@ class Lists:
                 number += 1
                 yield Stored(id=str(number), text=text)
             if len(page) < PAGE:
-                return
+                break
+        if number < total:
+            raise Conflict(CHANGED)
 
 
 @contextmanager

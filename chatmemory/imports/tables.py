@@ -11,8 +11,8 @@ from django.db import ProgrammingError, connections
 from django.utils.connection import ConnectionDoesNotExist
 
 from chatmemory.database.retries import durably
-from chatmemory.errors import BadInput
-from chatmemory.imports.histories import History, Stored
+from chatmemory.errors import BadInput, Conflict
+from chatmemory.imports.histories import CHANGED, History, Stored
 
 FORMAT = "langchain-sql"
 
@@ -29,7 +29,7 @@ PAGE = 100
 
 
 class Table:
-    """A table with a row for each message. Raises BadInput if it can't be read."""
+    """A table with a row for each message. Raises BadInput, MemoryUnavailable."""
 
     format = FORMAT
 
@@ -40,7 +40,7 @@ class Table:
             message = f"DATABASES has no {alias[:80]!a}."
             raise BadInput(message, field="database") from error
         self.table = table
-        self.columns = self._existing_columns()
+        self.columns = durably(self._existing_columns, is_repeatable=True)
 
     def histories(self) -> Iterator[History]:
         """Yield the histories, in the order of their first messages."""
@@ -56,11 +56,15 @@ class Table:
     def _messages(self, session_id: object, first: int, last: int) -> Iterator[Stored]:
         condition = "session_id = %s AND id <= %s AND"
         values = [session_id, last]
+        newest = None
         for pk, found, message, *times in self._rows(
             self.columns, PAGE, condition, values, after=first - 1
         ):
             if found == session_id:
+                newest = pk
                 yield Stored(id=str(pk), text=message, at=str(times[0]) if times else None)
+        if newest not in (None, last):
+            raise Conflict(CHANGED)
 
     def _rows(
         self,

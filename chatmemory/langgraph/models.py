@@ -11,6 +11,7 @@ from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import models
 from django.db.models import F, OuterRef
+from django.db.models.functions import Greatest
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory.conf import settings
@@ -131,17 +132,19 @@ class SessionState(DerivedRow):
         return str(self.name)
 
     @classmethod
-    def visible(cls, session_pk: int) -> DerivedQuerySet:
+    def visible(cls, session: Session) -> DerivedQuerySet:
         """Select the states of a session of which no message was hidden or superseded since.
 
-        Messages that were superseded before a state was made were not in the window.
+        Messages that were superseded before a state was made were not in the window. What `session`
+        hid when it was read stays hidden from its reader: a run must not know more messages than
+        the states that it keeps name.
         """
         newest = OuterRef("high")
         return all_rows(cls).filter(
-            is_current(session_pk, newest, newest),
-            session=session_pk,
+            is_current(session.pk, newest, newest),
+            session=session.pk,
             session__in=Session.objects.active(),
-            low__gte=F("session__first_seq"),
+            low__gte=Greatest(F("session__first_seq"), session.first_seq),
         )
 
 

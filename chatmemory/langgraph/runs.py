@@ -25,13 +25,14 @@ from chatmemory.derived import EndingTurn, leave, store
 from chatmemory.langgraph.models import (
     Blob,
     Checkpoint,
+    SessionState,
     Thread,
     Write,
     hash_of,
     key_of,
 )
 from chatmemory.langgraph.pruning import COUNTERS
-from chatmemory.langgraph.state import LEFT, State, read_state
+from chatmemory.langgraph.state import LEFT, State, newest_of
 from chatmemory.langgraph.summaries import SUMMARY, Summaries
 from chatmemory.models import DatabaseToday, Message, Session
 from chatmemory.models.derived import all_rows
@@ -88,17 +89,22 @@ class _Serializer(JsonPlusSerializer):
         # LangGraph changes the versions in a checkpoint in place.
         if isinstance(obj, dict) and "channel_versions" in obj:
             return super().dumps_typed(obj)
-        return _IN_MEMORY, obj
+        return _IN_MEMORY, _copied(obj)
 
     def loads_typed(self, data: tuple[str, Any]) -> Any:
         type_, value = data
-        return value if type_ == _IN_MEMORY else super().loads_typed(data)
+        return _copied(value) if type_ == _IN_MEMORY else super().loads_typed(data)
 
     def serialized(self, data: tuple[str, Any]) -> dict[str, Any]:
         """Return the columns of a value."""
         if data[0] == _IN_MEMORY:
             data = super().dumps_typed(data[1])
         return {"type": data[0], "data": data[1]}
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of a collection: a node may append to the list of its state, and then ask."""
+    return copy.copy(value) if isinstance(value, list | dict | set) else value
 
 
 class RunMemory(InMemorySaver):
@@ -241,7 +247,9 @@ def begin(session: Session, asked: str | None) -> tuple[RunMemory, State | None]
                 for found in of_thread:
                     found.delete()
                 all_rows(Thread).filter(pk=thread.pk).delete()
-    return memory, read_state(session, SUMMARY)
+    # Not a summary that begins later: a restore has shown messages that it does not contain.
+    summaries = SessionState.visible(session).filter(name=SUMMARY, low=session.first_seq)
+    return memory, newest_of(summaries)
 
 
 _PARTS: tuple[Any, ...] = (Checkpoint, Blob, Write)

@@ -18,7 +18,7 @@ from chatmemory.derived import EndingTurn, leave, store
 from chatmemory.errors import BadInput
 from chatmemory.langgraph.models import MAX_ID_CHARS, SessionState
 from chatmemory.models import Session
-from chatmemory.models.derived import all_rows
+from chatmemory.models.derived import DerivedQuerySet, all_rows
 
 __all__ = ["State", "aread_state", "keep_state", "read_state"]
 
@@ -42,8 +42,12 @@ class State:
 @retried(is_repeatable=True)
 def read_state(session: Session, name: str) -> State | None:
     """Return a state; None if there is none, or one of its messages was removed or edited."""
-    found = SessionState.visible(session.pk).filter(name=name).order_by("-pk")
-    for value, seq in found.values_list("value", "high")[:1]:
+    return newest_of(SessionState.visible(session).filter(name=name))
+
+
+def newest_of(states: DerivedQuerySet) -> State | None:
+    """Return the newest of these states; None if there is none."""
+    for value, seq in states.order_by("-pk").values_list("value", "high")[:1]:
         return State(json.loads(value), seq)
     return None
 

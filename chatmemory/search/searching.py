@@ -111,8 +111,9 @@ def search_messages(
     about 100,000 messages, the newest sessions first, or 32 MB of their index, and analyzes 2,000
     that have no index yet, within about two seconds. If there are more, the page is `partial`, and
     its `cursor` continues with the older ones. Each page is ranked for itself; a change between two
-    calls can repeat or omit a hit. It takes no lock and writes nothing. Searches of one person wait
-    for each other, and those of the server for those in the same scope or session.
+    calls, or a call without enough time, can repeat or omit a hit. It takes no lock and writes
+    nothing. Searches of one person wait for each other, and those of the server for those in the
+    same scope or session.
 
     Raises BadInput, NotFound, RateLimited, MemoryUnavailable, and TypeError for a scope that the
     actor cannot have.

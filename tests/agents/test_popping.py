@@ -10,7 +10,7 @@ from django.db.models import F
 from chatmemory import services
 from chatmemory.agents.items import item_of
 from chatmemory.agents.newest import withdraw_newest
-from chatmemory.errors import BadInput, ChatMemoryError, NotFound
+from chatmemory.errors import BadInput, ChatMemoryError, Conflict, NotFound
 from chatmemory.models import AuditEntry, Job, Message, Session, WithdrawnRange
 from chatmemory.services import Actor
 from chatmemory.services.audit.seals import verify_audit
@@ -162,6 +162,19 @@ def test_persons_undo_only_their_own_pops():
     services.restore_session(entry_pk=popped.pk, by=ann, reason="")
     rows = services.read_history(**own, superseded=False).rows
     assert [row.text for row in rows] == ["b"]
+
+
+def test_an_undone_pop_does_not_undo_a_later_one_of_another_person():
+    ann = Actor.user(make_user("ann"))
+    own = {"session_key": "talk", "by": ann}
+    services.append_messages(**own, messages=make_messages("a", "b"), create=True)
+    popped = pop(**own, scope=None)
+    services.restore_session(entry_pk=popped.pk, by=ann, reason="")
+    pop(scope=ann.owner)
+    with pytest.raises(Conflict, match="already undone"):
+        services.restore_session(entry_pk=popped.pk, by=ann, reason="")
+    rows = services.read_history(**own, superseded=False).rows
+    assert [row.text for row in rows] == ["a"]
 
 
 def test_the_admin_undoes_the_newest_pop():

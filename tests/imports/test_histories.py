@@ -219,6 +219,20 @@ def test_a_long_history_is_read_in_pages(move, ann, django_assert_max_num_querie
     assert texts(ann) == [f"{number}" for number in range(250)]
 
 
+def test_a_history_that_is_deleted_while_it_is_read_is_refused(move, capsys, monkeypatch):
+    monkeypatch.setattr(tables, "PAGE", 2)
+    convert = histories._entry_of
+
+    def delete(stored: Any, text: Any) -> Any:
+        execute("DELETE FROM message_store WHERE session_id = 'a'")
+        return convert(stored, text)
+
+    with table(rows_of({"a": [*HI, *HI]})), monkeypatch.context() as patched:
+        patched.setattr(histories, "_entry_of", delete)
+        assert "deleted while it was read" in refused(move, capsys)
+    assert not Session.objects.exists()
+
+
 @pytest.mark.usefixtures("postgresql")
 def test_the_table_of_langchain_postgres_is_imported_with_its_times(move, ann):
     with postgres_table(rows_of({ANN: MESSAGES})):
@@ -283,6 +297,18 @@ def test_a_database_that_fails_is_tried_again(move, monkeypatch):
         monkeypatch.setattr(histories, "_convert", fail)
         with pytest.raises(CommandError, match=r"History 1 \(a\): .* Run this again to continue"):
             move()
+
+
+def test_a_database_that_cannot_be_opened_is_reported(move, monkeypatch, tmp_path):
+    settings = {**connection.settings_dict, "ENGINE": "django.db.backends.sqlite3", "OPTIONS": {}}
+    place = str(tmp_path / "absent" / "old.sqlite3")
+    monkeypatch.setitem(connections.databases, "old", {**settings, "NAME": place})
+    connections["old"].alias = "default"  # the tests refuse others
+    try:
+        with pytest.raises(CommandError, match="Run this again to continue"):
+            move(database="old")
+    finally:
+        del connections["old"]
 
 
 def test_another_database_is_read(move, ann, tmp_path):

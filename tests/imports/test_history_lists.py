@@ -11,7 +11,7 @@ import redis
 from django.core.management import CommandError, call_command
 from langchain_core.messages import AIMessage, HumanMessage, message_to_dict
 
-from chatmemory.imports import redis_lists
+from chatmemory.imports import histories, redis_lists
 from chatmemory.langchain import DjangoChatMessageHistory
 from chatmemory.models import Session
 from tests.factories import make_user
@@ -113,6 +113,27 @@ def test_a_bad_list_is_refused_and_hides_no_other(
         move()
     assert f"({code})" in capsys.readouterr().err
     assert Session.objects.get().key == "a"
+
+
+@pytest.mark.parametrize("remove", ["all", "oldest"])
+def test_a_list_that_shrinks_while_it_is_read_is_refused(
+    move, push, server, prefix, capsys, monkeypatch, remove
+):
+    push("a", MESSAGES)
+    push("b", HI)
+    monkeypatch.setattr(redis_lists, "PAGE", 2)
+    convert = histories._entry_of
+
+    def shrink(stored: Any, text: Any) -> Any:
+        if stored.id == "2" and server.llen(f"{prefix}a") == len(MESSAGES):
+            server.delete(f"{prefix}a") if remove == "all" else server.rpop(f"{prefix}a")
+        return convert(stored, text)
+
+    monkeypatch.setattr(histories, "_entry_of", shrink)
+    with pytest.raises(CommandError, match="1 invalid history"):
+        move()
+    assert "deleted while it was read" in capsys.readouterr().err
+    assert Session.objects.get().key == "b"
 
 
 def test_a_server_that_fails_is_an_error(move):

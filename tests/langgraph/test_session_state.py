@@ -177,6 +177,26 @@ def test_a_state_that_was_made_after_an_edit_is_read(keeping, use_graph):
     assert state() == State("new", 5)
 
 
+def test_a_run_does_not_read_a_state_of_messages_that_are_restored_meanwhile(keeping, use_graph):
+    keeping("notes", "canary")
+    services.append_messages(**TALK, messages=make_messages("a", "b"))
+    trimmed = services.trim_session(**TALK, keep_last=1, reason="")
+    assert trimmed is not None
+
+    def node(found: Any) -> Any:
+        session = Session.objects.get()
+        at = {"by": TALK["by"], "scope": TALK["scope"]}
+        services.restore_session(entry_pk=trimmed.pk, **at, reason="")
+        seen = read_state(session, "notes")
+        keep_state(session, "copy", [seen and seen.value])
+        return {"messages": [{"role": "assistant", "content": "Noted."}]}
+
+    use_graph(answering(node))
+    send("hi")
+    assert state() == State("canary", 1)
+    assert state("copy") == State([None], 5)
+
+
 def test_a_state_is_not_stored_if_a_message_was_redacted_during_the_run(use_graph):
     services.append_messages(**TALK, messages=make_messages("a", "b"))
 

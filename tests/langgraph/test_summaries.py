@@ -17,7 +17,7 @@ from chatmemory import services
 from chatmemory.langchain import DjangoChatMessageHistory, with_memory
 from chatmemory.langgraph.models import SessionState
 from chatmemory.models import Message, Session
-from tests.factories import TALK, make_session
+from tests.factories import TALK, make_messages, make_session
 from tests.langgraph.turns import send, use_graph
 
 __all__ = ["use_graph"]
@@ -179,6 +179,22 @@ def test_a_redaction_removes_the_summary_and_the_next_turn_makes_another(use_gra
     assert len(summarized) == 2
     assert ">question 0<" in str(summarized[0])
     assert ">question 0<" not in str(summarized[1])
+
+
+def test_after_a_restore_the_model_gets_the_messages_that_the_summary_does_not_contain(use_graph):
+    services.append_messages(**TALK, messages=make_messages("old", "older", "c", "d"))
+    trimmed = services.trim_session(**TALK, before_seq=3, reason="")
+    use_graph(agent(trigger=5, keep=3)[0])
+    for number in range(3):
+        send(f"question {number}")
+    assert SessionState.objects.get().low == 3
+    assert trimmed is not None
+    at = {"by": TALK["by"], "scope": TALK["scope"]}
+    services.restore_session(entry_pk=trimmed.pk, **at, reason="")
+    made, given, _ = agent(trigger=30)
+    use_graph(made)
+    send("hi")
+    assert [m.content for m in given[0]][:3] == ["old", "older", "c"]
 
 
 def test_another_graph_gets_the_messages_and_not_the_summary(use_graph):

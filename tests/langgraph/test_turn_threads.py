@@ -150,12 +150,17 @@ def test_the_vacuum_deletes_the_thread_of_a_question_that_was_not_answered(use_g
 def test_a_checkpoint_in_memory_is_not_changed_by_its_reader(talk):
     memory = RunMemory(talk)
     config = {"configurable": {"thread_id": "a", "checkpoint_ns": ""}}
-    memory.put(config, empty_checkpoint(), {}, {})
+    checkpoint = empty_checkpoint()
+    checkpoint["channel_values"]["messages"] = []
+    checkpoint["channel_versions"]["messages"] = "1"
+    memory.put(config, checkpoint, {}, {"messages": "1"})
     for _ in range(2):
         found = memory.get_tuple(config)
         assert found is not None
-        assert found.checkpoint["channel_versions"] == {}
-        found.checkpoint["channel_versions"]["messages"] = "1"
+        assert found.checkpoint["channel_versions"] == {"messages": "1"}
+        assert found.checkpoint["channel_values"] == {"messages": []}
+        found.checkpoint["channel_versions"]["other"] = "1"
+        found.checkpoint["channel_values"]["messages"].append("a")
 
 
 def test_threads_of_other_graphs_of_the_session_stay(use_graph, talk):
@@ -232,6 +237,19 @@ def test_a_state_that_cannot_be_serialized_matters_only_to_a_question(use_graph)
     turn = send("a shirt")
     assert (turn.status, turn.error) == ("failed", "turn_end_error")
     assert rows() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("saver", [None, InMemorySaver()], ids=["ours", "langgraph"])
+def test_a_node_that_changes_its_state_before_it_asks_finds_the_unchanged_one(use_graph, saver):
+    def note(state: Any) -> Any:
+        state["messages"].append(AIMessage("noted"))
+        interrupt("Size?")
+        return {"messages": [AIMessage(f"{len(state['messages'])} messages")]}
+
+    use_graph(graph_with(note, checkpointer=saver))
+    send("a shirt")
+    send("XL")
+    assert last_text() == "2 messages"
 
 
 def test_a_tool_of_which_a_result_is_known_does_not_run_again(use_graph):

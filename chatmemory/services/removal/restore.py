@@ -185,12 +185,15 @@ def _find_session(entry: AuditEntry, by: Actor, scope: str | None) -> Session:
 def _plan(session: Session, entry: AuditEntry, by: Actor) -> Restoration:
     start = _start_of(entry)
     if entry.action == AuditAction.WITHDRAW:
+        problem = why_not_restorable(session, start, entry.to_seq or start)
+        if problem is None and entry not in not_undone(removal_actions(session.pk)):
+            problem = Conflict("This removal was already undone.")  # and a later one made
         return Restoration(
             session_pk=session.pk,
             messages=entry.counts["messages"],
             undoes=[entry],
             moves_epoch=False,
-            refusal=why_not_restorable(session, start, entry.to_seq or start),
+            refusal=problem,
         )
     undoes = [found for found in effective_removals(session.pk) if found.pk >= entry.pk]
     moves_epoch = any(found.action != AuditAction.TRIM for found in (entry, *undoes))

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management import CommandError, CommandParser
 from django.utils.module_loading import import_string
 
-from chatmemory.errors import BadInput
+from chatmemory.errors import BadInput, MemoryUnavailable
 from chatmemory.formats import Target
 from chatmemory.imports.histories import Source, import_histories
 from chatmemory.imports.tables import TABLE, Table
@@ -85,6 +85,8 @@ class Command(chatmemory_import.Command):
             source = _source(**options)
         except BadInput as error:
             raise UsageError(str(error)) from error
+        except MemoryUnavailable as error:
+            raise CommandError(f"{error} Run this again to continue.") from error
         self.store(import_histories(source, target, function), target, "history")
 
 
@@ -96,7 +98,7 @@ def _source(
     key_prefix: str | None = None,
     **_: object,
 ) -> Source:
-    """Return what the options name. Raises BadInput, CommandError."""
+    """Return what the options name. Raises BadInput, MemoryUnavailable, CommandError."""
     if database is not None:
         if key_prefix is not None:
             raise UsageError("--key-prefix needs --redis.")
