@@ -229,9 +229,8 @@ def check_tables(
     """Warn of tables that do not fit the models. No error, which would keep `migrate` from it."""
     if router.db_for_write(Session) not in (databases or ()):
         return []
-    return [
-        checks.Warning(sentence, hint=REMEDY, id="chatmemory.W031") for sentence in wrong_tables()
-    ]
+    wrong = wrong_tables()
+    return [checks.Warning(" ".join(wrong), hint=REMEDY, id="chatmemory.W031")] if wrong else []
 
 
 @checks.register
