@@ -454,6 +454,12 @@ def test_a_database_in_memory_is_a_warning():
         assert [message.id for message in check_sqlite(None)] == ["chatmemory.W009"]
 
 
+def test_a_database_without_conversations_is_not_checked():
+    entry = {"ENGINE": "django.db.backends.sqlite3"}
+    with changed_databases({"default": {"ENGINE": "django.db.backends.postgresql"}, "old": entry}):
+        assert check_sqlite(None) == []
+
+
 def cached_by(backend):
     """Return settings with this cache backend."""
     return {"CACHES": {"default": {"BACKEND": f"django.core.cache.backends.{backend}"}}}

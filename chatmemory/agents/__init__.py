@@ -5,6 +5,14 @@ Importing this package imports the SDK, which takes over a second; no other modu
 
 from __future__ import annotations
 
-from chatmemory.agents.session import DjangoSession
+from django.core.exceptions import ImproperlyConfigured
+
+try:
+    from chatmemory.agents.session import DjangoSession
+except ModuleNotFoundError as error:
+    if error.name != "agents":
+        raise
+    advice = 'pip install "django-chatmemory[agents]"'
+    raise ImproperlyConfigured(f"chatmemory.agents needs openai-agents: {advice}.") from error
 
 __all__ = ["DjangoSession"]

@@ -169,21 +169,21 @@ def _pool_size(database: Mapping[str, Any]) -> int | None:
 def check_sqlite(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[checks.CheckMessage]:
     """Warn of SQLite in memory, and of transactions that do not begin with a write lock."""
     found: list[checks.CheckMessage] = []
-    for alias, database in django_settings.DATABASES.items():
-        if database.get("ENGINE") != "django.db.backends.sqlite3":
-            continue
-        if str(database.get("NAME")) == ":memory:":
-            message = f"DATABASES[{alias!r}] is SQLite in memory."
-            hint = "Each thread has its own database. Use a file."
-            found.append(checks.Warning(message, hint=hint, id="chatmemory.W009"))
-        mode = str(database.get("OPTIONS", {}).get("transaction_mode")).upper()
-        if mode not in ("IMMEDIATE", "EXCLUSIVE"):
-            message = f"DATABASES[{alias!r}] is SQLite without transaction_mode IMMEDIATE."
-            hint = (
-                'Concurrent writers fail immediately. Set "OPTIONS": '
-                '{"transaction_mode": "IMMEDIATE"}.'
-            )
-            found.append(checks.Warning(message, hint=hint, id="chatmemory.W002"))
+    alias = router.db_for_write(Session)  # others may be read only, such as one to import
+    database = django_settings.DATABASES[alias]
+    if database.get("ENGINE") != "django.db.backends.sqlite3":
+        return found
+    if str(database.get("NAME")) == ":memory:":
+        message = f"DATABASES[{alias!r}] is SQLite in memory."
+        hint = "Each thread has its own database. Use a file."
+        found.append(checks.Warning(message, hint=hint, id="chatmemory.W009"))
+    mode = str(database.get("OPTIONS", {}).get("transaction_mode")).upper()
+    if mode not in ("IMMEDIATE", "EXCLUSIVE"):
+        message = f"DATABASES[{alias!r}] is SQLite without transaction_mode IMMEDIATE."
+        hint = (
+            'Concurrent writers fail immediately. Set "OPTIONS": {"transaction_mode": "IMMEDIATE"}.'
+        )
+        found.append(checks.Warning(message, hint=hint, id="chatmemory.W002"))
     return found
 
 
@@ -229,9 +229,8 @@ def check_tables(
     """Warn of tables that do not fit the models. No error, which would keep `migrate` from it."""
     if router.db_for_write(Session) not in (databases or ()):
         return []
-    return [
-        checks.Warning(sentence, hint=REMEDY, id="chatmemory.W031") for sentence in wrong_tables()
-    ]
+    wrong = wrong_tables()
+    return [checks.Warning(" ".join(wrong), hint=REMEDY, id="chatmemory.W031")] if wrong else []
 
 
 @checks.register

@@ -152,7 +152,13 @@ def _convert(format: str, history: History) -> Conversation:
 def _entry_of(stored: Stored, text: str | bytes) -> Entry:
     """Convert a message. Raises BadInput."""
     field = f"message {stored.id}"
-    message = from_dict(codec.parse_json(text, is_ours=True), field=field)
+    try:
+        parsed = codec.parse_json(text, is_ours=True)
+    except BadInput as error:
+        raise BadInput(
+            f"{field}: {error}", code=error.code, field=field, limit=error.limit
+        ) from error
+    message = from_dict(parsed, field=field)
     metadata = message.get("response_metadata")
     model = name_of(metadata, "model_name", "model") if isinstance(metadata, dict) else ""
     return Entry(id=stored.id, message=message, at=moment(stored.at), model=model)

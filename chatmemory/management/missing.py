@@ -97,7 +97,7 @@ def _missing_settings() -> Iterator[MissingPart]:
     if not getattr(settings, "ASGI_APPLICATION", None):
         yield MissingPart(file, f'ASGI_APPLICATION = "{_application_path()}"')
     alias = router.db_for_write(Session)
-    if any(w.id == "chatmemory.W002" and repr(alias) in w.msg for w in check_sqlite(None)):
+    if any(warning.id == "chatmemory.W002" for warning in check_sqlite(None)):
         yield MissingPart(file, IMMEDIATE.format(alias=alias))
     given = getattr(settings, "CHATMEMORY", {})
     if "RESPONDER" not in given:

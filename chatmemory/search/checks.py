@@ -29,18 +29,20 @@ def check_search_settings(
 def _check_values() -> Iterator[checks.CheckMessage]:
     tokens: object = settings.RECALL_TOKENS
     if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
-        yield _error("RECALL_TOKENS", "must be an integer of 0 or more")
+        yield _error("CHATMEMORY['RECALL_TOKENS'] must be an integer of 0 or more.")
     if settings.RECALL_REACH not in REACHES:
-        yield _error("RECALL_REACH", f"must be one of {', '.join(REACHES)}")
+        yield _error(f"CHATMEMORY['RECALL_REACH'] must be one of {', '.join(REACHES)}.")
     limit: object = settings.SEARCHES_PER_MINUTE
     is_number = isinstance(limit, int) and not isinstance(limit, bool) and limit > 0
     if limit is not None and not is_number and not _is_function(limit):
-        what = "must be an integer of 1 or more, None, or the dotted path of a function"
-        yield _error("SEARCHES_PER_MINUTE", what)
+        yield _error(
+            "CHATMEMORY['SEARCHES_PER_MINUTE'] must be an integer of 1 or more, None, or the "
+            "dotted path of a function."
+        )
 
 
-def _error(name: str, problem: str) -> checks.CheckMessage:
-    return checks.Error(f"CHATMEMORY[{name!r}] {problem}.", id="chatmemory.E024")
+def _error(message: str) -> checks.CheckMessage:
+    return checks.Error(message, id="chatmemory.E024")
 
 
 def _is_function(path: object) -> bool:
@@ -53,7 +55,7 @@ def _is_function(path: object) -> bool:
 def _check_language() -> Iterator[checks.CheckMessage]:
     language: object = settings.SEARCH_LANGUAGE
     if not isinstance(language, str):
-        yield _error("SEARCH_LANGUAGE", "must be a string")
+        yield _error("CHATMEMORY['SEARCH_LANGUAGE'] must be a string.")
     elif language and not has_stems(language):
         yield checks.Warning(
             f"CHATMEMORY['SEARCH_LANGUAGE']: there are no rules for {language!r}, so a search uses "

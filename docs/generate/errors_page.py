@@ -92,7 +92,8 @@ REMEDIES = {
     "model_not_found": "Correct the name of the model in RESPONDER or in the bot.",
     "context_too_long": "Lower WINDOW_TOKENS below the limit of the model, or begin a new session.",
     "blocked": "Change the question.",
-    "no_checkpointer": "Compile the graph with a [checkpointer](../howto/responders.md).",
+    "no_checkpointer": "Install [`chatmemory.langgraph`](../howto/agents.md#a-graph-that-asks), or "
+    "compile the graph with a checkpointer.",
     "model_timeout": "Ask for less, or raise TURN_TIMEOUT.",
 }
 """What the caller does, or an operator, for each code."""

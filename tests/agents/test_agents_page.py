@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
 from chatmemory import services
 from chatmemory.services import Actor
@@ -26,3 +30,16 @@ def test_an_agent_remembers_the_conversation_of_its_user(async_calls, monkeypatc
     assert texts_of(model.inputs[2]) == ["Hi"]
     page = services.read_history(session_key="order-4711", by=Actor.user(ann))
     assert [row.role for row in page.rows] == ["user", "assistant"] * 2
+
+
+@pytest.mark.parametrize(
+    ("missing", "error"),
+    [("agents", ImproperlyConfigured), ("chatmemory.agents.items", ModuleNotFoundError)],
+)
+def test_only_a_missing_sdk_names_the_extra(monkeypatch, missing, error):
+    for name in ("chatmemory.agents", "chatmemory.agents.session", "chatmemory.agents.items"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(error) as raised:
+        import_module("chatmemory.agents")
+    assert ('pip install "django-chatmemory[agents]"' in str(raised.value)) == (missing == "agents")

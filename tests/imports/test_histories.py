@@ -193,7 +193,9 @@ def test_a_bad_history_is_refused_with_a_code_and_hides_no_other(
 ):
     rows = [*rows_of({session_id: HI}), (session_id, text), *rows_of({"good": HI})]
     with table(rows):
-        assert f"({code})\n" in refused(move, capsys)
+        report = refused(move, capsys)
+    assert f"({code})\n" in report
+    assert ("message 3" in report) == (session_id == "a")  # the id of the row
     assert Session.objects.get().key == "good"
 
 

@@ -394,6 +394,10 @@ async def test_the_client_of_the_sdk_calls_all_tools(start_servers, program):
             missing = await client.call_tool("read_messages", {"session": "foreign", "around": 1})
             assert missing.is_error
             assert missing.structured_content["code"] == "not_found"
+    names: dict[str, Any] = {}
+    exec(block_with("docs/howto/search.md", "async def search_chats").text, names)  # noqa: S102  # code of ours
+    found = await names["search_chats"](f"{server.address}/mcp/", headers_of(person), "passport")
+    assert "> My passport number is K47." in found
     with pytest.raises(BaseExceptionGroup):
         async with opened(server, {}, mode="legacy") as client:
             await client.list_tools()

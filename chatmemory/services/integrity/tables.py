@@ -12,9 +12,10 @@ from chatmemory.database.retries import retried
 from chatmemory.models import installed_models
 
 REMEDY = (
-    "Run `manage.py migrate`. If that does not help, an earlier version of 0001_initial made the "
-    "tables. With that version of chatmemory, run `chatmemory_export --all` and then `migrate "
-    "chatmemory zero`. With this version, run `migrate` and `chatmemory_import --own-scopes`."
+    "Run `manage.py migrate`: it also makes the tables of a new app. Only if that does not help, "
+    "an earlier version of 0001_initial made the tables. With that version of chatmemory, run "
+    "`chatmemory_export --all` and then `migrate chatmemory zero`. With this version, run "
+    "`migrate` and `chatmemory_import --own-scopes`."
 )
 """What to do about wrong tables. Only the version that made them can drop all of them."""
 

@@ -99,5 +99,8 @@ def test_other_columns_are_reported_if_rows_cannot_be_stored():
 def test_nothing_is_reported_before_the_first_migration(monkeypatch):
     monkeypatch.setattr(Session._meta, "db_table", "other")
     assert wrong_tables() == ["Table other is missing."]
+    monkeypatch.setattr(Job._meta, "db_table", "another")
+    [message] = run_checks(databases=["default"], tags=["database"])  # one hint for all tables
+    assert message.msg == "Table other is missing. Table another is missing."
     monkeypatch.setattr(tables, "installed_models", lambda: [Session])
     assert wrong_tables() == []
