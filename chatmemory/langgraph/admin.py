@@ -9,9 +9,12 @@ from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest
 from django.urls import URLPattern, path
+from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from chatmemory.access.actors import is_person
 from chatmemory.admin.readonly import ReadOnlyAdmin
 from chatmemory.admin.sections import Section, register_section
 from chatmemory.admin.text import grouped, visible
@@ -50,10 +53,19 @@ class ThreadAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("belongs to"))
     def belongs_to(self, thread: Thread) -> str:
-        if thread.session_id is None:
-            return visible(thread.scope)
-        return _("conversation %(pk)s") % {"pk": thread.session_id}
+        """Link to the page of the person or the conversation."""
+        if thread.session_id is not None:
+            label = _("conversation %(pk)s") % {"pk": thread.session_id}
+            return _link(self.url_of("session_change", thread.session_id), label)
+        if is_person(thread.scope):
+            address = f"{self.url_of('session_person')}?{urlencode({'scope': thread.scope})}"
+            return _link(address, visible(thread.scope))
+        return visible(thread.scope)
 
     @admin.display(description=gettext_lazy("checkpoints"))
     def checkpoints(self, thread: Thread) -> str:
         return grouped(thread.count)  # type: ignore[attr-defined]  # of the queryset
+
+
+def _link(address: str, label: str) -> str:
+    return format_html('<a href="{}">{}</a>', address, label)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from io import StringIO
 from random import Random
 
+from django.apps import apps
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
@@ -42,6 +43,11 @@ def make_example_data(operator: User) -> None:
         conversations = _store_all(operator)
     _maintain()
     _expire_one(conversations)
+    if apps.is_installed("chatmemory.langgraph"):
+        from project.demo_data.threads import store_threads  # it imports LangGraph
+
+        newest = Session.objects.active().filter(last_seq__gt=0, owner__isnull=False)
+        store_threads(newest.order_by("-last_message_at")[:3])
 
 
 def _maintain() -> None:

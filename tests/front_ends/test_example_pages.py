@@ -107,14 +107,20 @@ def words(text):
 
 
 def assert_shown(page):
-    """The page shows each stored text once, in order."""
+    """The page shows each stored text once, in order, as soon as its client has rendered it."""
     _, _, key = page.url.partition("#")
     texts = [part[1] for shown in expected(key) for part in shown.parts if part[0] == "text"]
+    wait_for(lambda: not wrong_text(page, texts), f"not shown: {texts}")
+
+
+def wrong_text(page, texts):
+    """Return what is missing in the page or follows the texts; nothing if it shows them."""
     found = words(" ".join(page.locator("article").all_inner_texts()))
     for text in map(words, texts):
-        before, text_found, found = found.partition(text)
-        assert text_found, f"{text!r} is missing after {before!r}"
-    assert not set(found) & set("0123456789"), f"{found!r} follows"
+        _, text_found, found = found.partition(text)
+        if not text_found:
+            return text
+    return found if set(found) & set("0123456789") else ""
 
 
 def test_a_new_chat_is_empty(page, example):

@@ -32,6 +32,7 @@ PROGRAM = """
 import re, sys
 from pathlib import Path
 from django.core.management import execute_from_command_line
+sys.modules["requests"] = None  # of the Agents SDK; REST framework imports it if it is there
 execute_from_command_line(sys.argv)
 print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 """
