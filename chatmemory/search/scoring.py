@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from functools import cache, partial
 from heapq import nlargest
@@ -93,7 +93,7 @@ class Scored:
     session: int
     seq: int
     score: float
-    explain: Callable[[], Why]
+    explain: Callable[[], Why] = field(compare=False, repr=False)
     """Computes `why`: most rows that are ranked are never shown."""
 
     @property

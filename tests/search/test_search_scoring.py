@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from chatmemory.search import scoring
 from chatmemory.search.analysis import Analyzer, Query
 from chatmemory.search.blocks import Block, BlockRow, pack
-from chatmemory.search.scoring import Part, Scored, is_relevant, matching, score
+from chatmemory.search.scoring import Part, Scored, Why, is_relevant, matching, score
 
 ANALYZER = Analyzer("english")
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -67,6 +67,10 @@ def parts_of(rows: Sequence[Said], sizes: Sequence[int] = (128,)) -> list[Part]:
 
 def seqs(found: Sequence[Scored]) -> list[int]:
     return [scored.seq for scored in found]
+
+
+def explained(found: Sequence[Scored]) -> list[tuple[Scored, Why]]:
+    return [(row, row.why) for row in found]
 
 
 def search(rows: Sequence[Said], query: str, *, is_by_role: bool = True) -> list[Scored]:
@@ -193,8 +197,8 @@ def test_scores_are_those_of_the_formulas(rows, text, is_by_role):
 def test_results_do_not_depend_on_the_blocks(rows, text, sizes, mode, is_by_role):
     query = ANALYZER.parse(text, mode)
     regrouped = parts_of(rows, sizes)
-    assert score(regrouped, query, is_by_role=is_by_role) == score(
-        parts_of(rows), query, is_by_role=is_by_role
+    assert explained(score(regrouped, query, is_by_role=is_by_role)) == explained(
+        score(parts_of(rows), query, is_by_role=is_by_role)
     )
     assert matching(regrouped, query) == matching(parts_of(rows), query)
 
@@ -204,8 +208,8 @@ def test_results_do_not_depend_on_the_blocks(rows, text, sizes, mode, is_by_role
 def test_hidden_rows_count_nowhere(rows, text, is_by_role):
     query = ANALYZER.parse(text)
     visible = [row for row in rows if not row.is_hidden]
-    assert score(parts_of(rows), query, is_by_role=is_by_role) == score(
-        parts_of(visible), query, is_by_role=is_by_role
+    assert explained(score(parts_of(rows), query, is_by_role=is_by_role)) == explained(
+        score(parts_of(visible), query, is_by_role=is_by_role)
     )
     assert matching(parts_of(rows), query) == matching(parts_of(visible), query)
 
@@ -215,7 +219,8 @@ def test_hidden_rows_count_nowhere(rows, text, is_by_role):
 def test_a_limit_returns_the_best(rows, text, limit):
     query = ANALYZER.parse(text)
     every = score(parts_of(rows), query, is_by_role=True)
-    assert score(parts_of(rows), query, is_by_role=True, limit=limit) == every[:limit]
+    best = score(parts_of(rows), query, is_by_role=True, limit=limit)
+    assert explained(best) == explained(every[:limit])
 
 
 def test_matching_rows_contain_every_term_and_are_newest_first():
