@@ -33,7 +33,7 @@ def session_of(key: str = "talk", **options: Any) -> DjangoSession:
     return DjangoSession(key, **{"by": BY, "scope": SERVER, **options})
 
 
-def said(*texts: str) -> list[Any]:
+def user_items(*texts: str) -> list[Any]:
     """Return items of the user."""
     return [{"role": "user", "content": text} for text in texts]
 

@@ -16,7 +16,7 @@ from chatmemory.agents.items import item_of
 from chatmemory.agents.newest import read_newest, withdraw_newest
 from chatmemory.errors import HistoryCleared
 from chatmemory.models import Message
-from tests.agents.scripts import ListedModel, call, reply, run, said, session_of, texts_of
+from tests.agents.scripts import ListedModel, call, reply, run, session_of, texts_of, user_items
 from tests.factories import TALK
 from tests.locking import concurrently
 
@@ -45,7 +45,7 @@ async def test_a_run_gets_the_history_and_stores_its_turn(streams):
 
 
 async def test_a_run_uses_the_limit_of_the_session():
-    await session_of().add_items(said(*"abcd"))
+    await session_of().add_items(user_items(*"abcd"))
     model = ListedModel(reply("Hello."))
     await run(model, "hi", session_of(session_settings={"limit": 2}))
     assert texts_of(model.inputs[0]) == ["c", "d", "hi"]
@@ -64,7 +64,7 @@ async def test_a_run_stores_no_reply_after_a_clear():
             await services.aclear_session(**TALK, reason="asked for it")
             return await super().get_response(*arguments, **keywords)
 
-    await session_of().add_items(said("My loan is 5,000."))
+    await session_of().add_items(user_items("My loan is 5,000."))
     with pytest.raises(HistoryCleared):
         await run(Clearing(reply("Noted.")), "And the rate?", session_of())
     assert await session_of().get_items() == []
@@ -77,7 +77,7 @@ async def test_a_failed_run_leaves_the_question():
 
 
 async def test_concurrent_adds_are_all_stored():
-    await asyncio.gather(*(session_of().add_items(said(f"{n}a", f"{n}b")) for n in range(6)))
+    await asyncio.gather(*(session_of().add_items(user_items(f"{n}a", f"{n}b")) for n in range(6)))
     found = texts_of(await session_of().get_items())
     assert sorted(found) == sorted(f"{n}{part}" for n in range(6) for part in "ab")
     assert [f"{a[0]}b" for a in found[::2]] == found[1::2]  # a batch stays together

@@ -74,7 +74,7 @@ def test_the_example_keeps_notes(settings):
     for text in ("tea", "coffee"):
         send(text)
         texts.append(last_text())
-    assert texts == ["You have said 0 things.", "You have said 1 things."]
+    assert texts == ["You have sent 0 messages before.", "You have sent 1 messages before."]
 
 
 MADE: dict[str, Any] = {}
