@@ -174,14 +174,16 @@ class Analyzer:
 
     def _found(self, query: Query, folded: str) -> Iterator[Range]:
         terms = frozenset((*query.terms, query.prefix_term) if query.prefix else query.terms)
-        prefix = query.prefix
-        for word, at, _ in _words(folded):
+        prefix, term_of = query.prefix, _term_function(self.language)
+        for word, at, end in _words(folded):
             if prefix and word.startswith(prefix):
-                yield at, at + len(word)
-                continue
-            yield from (
-                (start, end) for term, start, end in self._terms_of(word, at) if term in terms
-            )
+                yield at, end
+            elif _HAS_CJK.match(word) is None:
+                if term_of(word) in terms:
+                    yield at, end
+            else:
+                pairs = self._terms_of(word, at)
+                yield from ((start, end) for term, start, end in pairs if term in terms)
 
     def _spans(self, folded: str) -> Iterator[Span]:
         for word, at, _ in _words(folded):

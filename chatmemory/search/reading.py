@@ -15,6 +15,7 @@ from django.db.models import Case, F, Q, QuerySet, TextField, When
 from django.db.models.functions import Length, Substr
 
 from chatmemory import codec
+from chatmemory.database.statements import CompiledSelect, Parameter, padded
 from chatmemory.models import Message, SessionQuerySet, Turn, WithdrawnRange
 from chatmemory.search.analysis import MAX_CHARS, Analyzer
 from chatmemory.search.blocks import Block, BlockRow, CorruptBlock, pack
@@ -279,6 +280,16 @@ def _find_blocks(spans: Collection[_Span], analyzer: Analyzer) -> list[_Found]:
     return sorted(found, key=attrgetter("last"), reverse=True)
 
 
+def _block_rows(count: int, has_words: bool) -> QuerySet[Any, Any]:
+    pks = [Parameter(f"pk_{index}") for index in range(count)]
+    columns = ["pk", "session_id", "low", "high", "postings", *(["words"] if has_words else [])]
+    return SearchBlock.objects.filter(pk__in=pks).values(*columns)
+
+
+# As text PostgreSQL would send each byte as two digits.
+_BLOCKS = CompiledSelect(_block_rows, is_binary=True)
+
+
 def _read_blocks(
     found: Sequence[_Found], *, has_words: bool, deadline: float
 ) -> tuple[list[tuple[Piece, Block]], Position | None]:
@@ -286,15 +297,15 @@ def _read_blocks(
 
     Without those that are damaged, or were deleted meanwhile: their messages are analyzed.
     """
-    columns = ["pk", "session_id", "low", "high", "postings", *(["words"] if has_words else [])]
     read: list[tuple[Piece, Block]] = []
     size = 0
     for some in _block_batches(found):
         if size and (size >= MAX_BYTES or time.monotonic() > deadline):
             return read, some[0].last
         size += sum(block.size for block in some)
-        stored = SearchBlock.objects.filter(pk__in=[block.pk for block in some])
-        rows = {pk: row for pk, *row in stored.values_list(*columns)}
+        pks = padded([block.pk for block in some])
+        values = {f"pk_{index}": pk for index, pk in enumerate(pks)}
+        rows = {pk: row for pk, *row in _BLOCKS.tuples(len(pks), has_words, **values)}
         for block in some:
             with suppress(KeyError, CorruptBlock):
                 session_pk, low, high, *packed = rows[block.pk]
