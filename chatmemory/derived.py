@@ -13,10 +13,11 @@ from __future__ import annotations
 from chatmemory.models.derived import DerivedFileRow, DerivedPersonRow, DerivedRow, register
 from chatmemory.services.derived.writing import Seen, asee, astore, see, store
 from chatmemory.services.turns.at_end import EndingTurn, at_turn_end
-from chatmemory.services.turns.context import Asking, before_question
+from chatmemory.services.turns.context import READS_OTHERS, Asking, before_question
 from chatmemory.services.turns.run_context import leave
 
 __all__ = [
+    "READS_OTHERS",
     "Asking",
     "DerivedFileRow",
     "DerivedPersonRow",

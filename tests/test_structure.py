@@ -8,7 +8,7 @@ CORE = Path(__file__).resolve().parent.parent / "chatmemory"
 APART = ("agents", "client", "imports", "langgraph", "search", "statistics", "streams", "testing")
 """Optional apps and addresses, the client of other programs, and tools for the tests of hosts."""
 
-MAX_LINES = 51_518
+MAX_LINES = 51_534
 """Physical lines of Python; the goal is 45,000. Say why in the commit that raises it."""
 
 

@@ -21,7 +21,7 @@ from chatmemory.codec import Question
 from chatmemory.database.locks import locked_transaction
 from chatmemory.database.pool import Lane, in_pool
 from chatmemory.database.retries import retried
-from chatmemory.derived import EndingTurn, leave, store
+from chatmemory.derived import READS_OTHERS, EndingTurn, leave, store
 from chatmemory.langgraph.models import (
     Blob,
     Checkpoint,
@@ -55,7 +55,8 @@ logger = logging.getLogger(__name__)
 # A thread was made from all messages up to the question, since its state contains the window and
 # maybe older messages that were recalled. A redaction of any of them deletes it, and so does the
 # vacuum of the first ones. A trim alone leaves it: it is found by its id, and by the core, which
-# reads the question if that is visible.
+# reads the question if that is visible. With recalled messages of other sessions, whose removal
+# would not reach it, no thread is stored.
 
 _IN_MEMORY = "in memory"
 """The type of a value that is not serialized yet."""
@@ -146,8 +147,12 @@ class RunMemory(InMemorySaver):
         rows = Message.stored.filter(session=ending.seen.session_pk, turn=ending.user_seq)
         last = rows.in_order().last()
         asks = None if last is None else Question.of(last.plain())
-        if last is not None and asks is not None and asks.thread in self.storage:
-            self._store_thread(ending, asks.thread, low, last.seq)
+        if last is None or asks is None or asks.thread not in self.storage:
+            return
+        if READS_OTHERS in ending.left:
+            logger.info("turn %s: its question has no thread: it reads others", ending.turn)
+            return
+        self._store_thread(ending, asks.thread, low, last.seq)
 
     def _messages(self) -> Sequence[BaseMessage]:
         """Return the messages in the state of the graph; none if it has resumed another thread."""

@@ -13,7 +13,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from chatmemory.codec import text_of
-from chatmemory.derived import EndingTurn
+from chatmemory.derived import READS_OTHERS, EndingTurn
 from chatmemory.errors import BadInput
 from chatmemory.langchain import to_plain
 from chatmemory.langgraph.state import KeptState, State, value_text
@@ -53,6 +53,12 @@ class Summaries:
             self._known = state.value["message"]["id"]
             numbered = _shortened(numbered, state)
         self._given = [(message["id"], seq) for seq, message in numbered]
+        self._added = {
+            message["id"]
+            for seq, message in numbered
+            if seq is None and message["role"] != Message.Role.SYSTEM
+        }
+        """The messages that may be more than one row."""
         self.messages = [message for _, message in numbered]
 
     def store(self, ending: EndingTurn, low: int, messages: Sequence[BaseMessage]) -> None:
@@ -77,8 +83,11 @@ class Summaries:
         ids = {message.id for message in kept}
         kept_given = (number for number, (id_, _) in enumerate(self._given) if id_ in ids)
         first = next(kept_given, None)
+        replaced = self._given[:first]
+        if READS_OTHERS in ending.left and any(id_ in self._added for id_, _ in replaced):
+            return None  # the summary may have words of other sessions
         if first is not None:
-            return max((seq for _, seq in self._given[:first] if seq is not None), default=None)
+            return max((seq for _, seq in replaced if seq is not None), default=None)
         # The summary also replaces the question, and maybe calls and results of this turn.
         of_turn = Message.stored.filter(session=ending.seen.session_pk, turn=ending.user_seq)
         rows = list(of_turn.in_order().values_list("seq", "role", "text"))

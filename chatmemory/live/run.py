@@ -179,8 +179,10 @@ class Run:
 
 
 @retried(is_repeatable=True)
-def read_request(*, claim: Claim) -> Request | None:
+def read_request(*, claim: Claim, left: dict[str, Any]) -> Request | None:
     """Read the input of a responder for a turn; None if the fence is lost.
+
+    `left` gets what functions of `before_question` leave for the end of the turn.
 
     Raises ModelError if the user's message cannot be read.
     """
@@ -191,7 +193,7 @@ def read_request(*, claim: Claim) -> Request | None:
     window = read_window(
         session,
         only_if=progress.unanswered_conditions(claim),
-        before_last=partial(messages_before, session, claim.client_id),
+        before_last=partial(messages_before, session, claim.client_id, left),
     )
     messages, answers = window.messages, None
     if window.may_answer:

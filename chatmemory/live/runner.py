@@ -324,7 +324,7 @@ class Runner:
             run.is_started = True
             run.begin_step(0)  # before the announcement: other processes then request the text
             hub.announce_run(run.ref, was_waiting=was_waiting)
-            request = await aread_request(claim=run.claim)
+            request = await aread_request(claim=run.claim, left=run.left)
             if request is None:
                 return
             run.seen = seen_of(request.session)

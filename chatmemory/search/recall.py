@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from chatmemory import codec
 from chatmemory.access.actors import is_person
-from chatmemory.derived import Asking
+from chatmemory.derived import READS_OTHERS, Asking
 from chatmemory.models import Message, Session
 from chatmemory.search.conf import settings
 from chatmemory.search.quotations import quotation
@@ -68,6 +68,8 @@ def recall(asking: Asking) -> list[dict[str, object]]:
     if not found:
         return []
     logger.debug("turn %s: recalled %s messages", asking.turn, len(found))
+    if not all(message.is_own for message in found):
+        asking.left[READS_OTHERS] = True
     found.sort(key=lambda message: message.order)
     texts = [INTRODUCTION, *(message.text for message in found)]
     return [{"role": Message.Role.USER.value, "content": "\n\n".join(texts)}]

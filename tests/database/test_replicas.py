@@ -84,7 +84,7 @@ def test_a_turn_reads_nothing_from_a_replica():
         services.append_messages(**talk, messages=make_messages("old question", "old answer"))
         claim = services.admit_turn(**talk, client_id="c1", content="new", owner="p1").claim
         progress.start_turn(claim=claim)
-        request = run.read_request(claim=claim)
+        request = run.read_request(claim=claim, left={})
         assert request.messages[-1]["content"] == "new"
         services.admit_turn(**talk, client_id="c2", content="newer")
         progress.save_partial(claim=claim, text="So", step=0)

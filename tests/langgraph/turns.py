@@ -40,7 +40,7 @@ def use_graph(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 def send(text: str, client_id: str = "", **more: Any) -> Turn:
     """Send a message to the session `talk`, and run its turn to the end."""
     client_id = client_id or uuid.uuid4().hex
-    services.admit_turn(**TALK, client_id=client_id, content=text, **more)
+    services.admit_turn(**{**TALK, **more}, client_id=client_id, content=text)
     turn = Turn.objects.get(client_id=client_id)
     runner.run(turn.session_id)
     turn.refresh_from_db()

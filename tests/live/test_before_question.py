@@ -30,7 +30,7 @@ def claim():
 
 
 def contents(claim):
-    return [message["content"] for message in read_request(claim=claim).messages]
+    return [message["content"] for message in read_request(claim=claim, left={}).messages]
 
 
 def test_messages_are_added_directly_before_the_question(claim, before, settings):

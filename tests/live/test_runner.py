@@ -408,13 +408,13 @@ def test_the_read_of_the_window_is_retried_after_a_lost_connection(ann):
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(lose_once):
-        request = runs.read_request(claim=claim)
+        request = runs.read_request(claim=claim, left={})
     assert request.messages == make_messages("hi")
 
 
 def test_the_turn_of_a_removed_session_is_not_answered(ann):
     claim = services.admit_turn(**ann.talk, client_id="c1", content="hi", owner="me").claim
-    assert runs.read_request(claim=replace(claim, session_pk=claim.session_pk + 1)) is None
+    assert runs.read_request(claim=replace(claim, session_pk=claim.session_pk + 1), left={}) is None
 
 
 @pytest.mark.regression
@@ -431,7 +431,7 @@ def test_a_run_that_lost_its_turn_does_not_read_the_next_turns_message(ann, is_a
     recovery.recover_overdue_turn(lost.session_pk)
     if is_answered_by_another:
         admit("second", "another")
-    assert runs.read_request(claim=lost) is None
+    assert runs.read_request(claim=lost, left={}) is None
 
 
 @pytest.mark.regression
@@ -449,7 +449,7 @@ def test_a_run_that_loses_its_turn_during_the_read_gets_no_request(ann):
 
     taken = []
     with connection.execute_wrapper(lose_then_read):
-        assert runs.read_request(claim=claim) is None
+        assert runs.read_request(claim=claim, left={}) is None
     assert taken
 
 
@@ -459,8 +459,8 @@ def test_a_requeued_turn_is_answered_by_its_next_run(ann):
     Turn.objects.update(lease_until=LONG_AGO)
     recovery.recover_overdue_turn(lost.session_pk)
     claim = claims.claim_next(session_pk=lost.session_pk, owner="another")
-    assert runs.read_request(claim=claim).messages == make_messages("hi")
-    assert runs.read_request(claim=lost) is None
+    assert runs.read_request(claim=claim, left={}).messages == make_messages("hi")
+    assert runs.read_request(claim=lost, left={}) is None
 
 
 def test_a_turn_that_takes_too_long_fails(ann, settings):

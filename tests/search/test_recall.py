@@ -70,7 +70,7 @@ def ask(by, question, *, key="talk", client_id="c1", **more):
     admitted = services.admit_turn(
         session_key=key, by=by, client_id=client_id, content=question, owner="me", **more
     )
-    request = read_request(claim=admitted.claim)
+    request = read_request(claim=admitted.claim, left={})
     return [message["content"] for message in request.messages]
 
 
@@ -337,7 +337,7 @@ def statements_of(by, client_id):
     with CaptureQueriesContext(
         connection,
     ) as queries:
-        read_request(claim=admitted.claim)
+        read_request(claim=admitted.claim, left={})
     stop(by)
     return len(queries)
 

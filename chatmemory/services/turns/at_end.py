@@ -31,7 +31,7 @@ class EndingTurn:
     status: str
     """`complete`, `failed` or `interrupted`."""
     left: Mapping[str, Any] = field(default_factory=dict)
-    """What the responder left with `chatmemory.derived.leave`."""
+    """What the responder left with `chatmemory.derived.leave`, and others with `Asking.left`."""
 
 
 Receiver = Callable[[EndingTurn], object]

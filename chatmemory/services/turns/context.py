@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from chatmemory.logs import log_error
 from chatmemory.models import Session
 
 logger = logging.getLogger(__name__)
+
+READS_OTHERS: Final = "chatmemory.reads_others"
+"""A name in `Asking.left`: the messages have words of other sessions, whose removal there reaches
+no row that is made from this turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +28,8 @@ class Asking:
     """The user's message, the last one of the window."""
     window_from: int
     """The seq of the oldest message of the window."""
+    left: dict[str, Any] = field(default_factory=dict)
+    """Values for the end of the turn, as those of `leave`."""
 
 
 Function = Callable[[Asking], Sequence[dict[str, object]]]
@@ -43,10 +50,16 @@ def before_question(function: Function) -> Function:
 
 
 def messages_before(
-    session: Session, turn: str, question: Mapping[str, object], window_from: int
+    session: Session,
+    turn: str,
+    left: dict[str, Any],
+    question: Mapping[str, object],
+    window_from: int,
 ) -> list[dict[str, object]]:
     """Return the messages of all functions, in the order of their registration."""
-    asking = Asking(session=session, turn=turn, question=question, window_from=window_from)
+    asking = Asking(
+        session=session, turn=turn, question=question, window_from=window_from, left=left
+    )
     found: list[dict[str, object]] = []
     for function in _functions:
         try:
