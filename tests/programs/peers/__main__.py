@@ -1,8 +1,8 @@
 """Create the environments, run the contract in them, and print the scoreboard.
 
 `python -m tests.programs.peers [--write] [NAME…]`: a NAME is that of a requirements file, or
-`ours`, `django-saver` or `careless`; by default all run. `var/peers` keeps the results of earlier
-runs. `--write` writes `docs/reasons/peers.md`.
+`ours`, `django-saver`, `django-session` or `careless`; by default all run. `var/peers` keeps the
+results of earlier runs. `--write` writes `docs/reasons/peers.md`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ DATABASES = {
 }
 OURS = {name: f"ours, {name}" for name in DATABASES}
 """The columns of our memory, by database."""
-IN_DJANGO = {"django-saver": "DjangoSaver"}
+IN_DJANGO = {"django-saver": "DjangoSaver", "django-session": "DjangoSession"}
 """The columns of what else is ours, by module. One shows the worst result of all databases."""
 GROUPS = {
     "Ours": list(OURS.values()),
@@ -77,7 +77,11 @@ GROUPS = {
         "LangGraph InMemorySaver",
         "DjangoSaver",
     ],
-    "Sessions of OpenAI's agents SDK": ["OpenAI SQLiteSession", "OpenAI SQLAlchemySession"],
+    "Sessions of OpenAI's agents SDK": [
+        "OpenAI SQLiteSession",
+        "OpenAI SQLAlchemySession",
+        "DjangoSession",
+    ],
     "Others": ["django-ai-assistant"],
 }
 ROWS = [*GROUPS["Savers of LangGraph"], *GROUPS["Sessions of OpenAI's agents SDK"]]
@@ -93,8 +97,10 @@ counts depend on chance, such as the order of processes, and differ from run to 
 also pass by chance. *Not offered*: the store does not claim this, so it cannot fail.
 
 `DjangoSaver` is [our saver for LangGraph](../howto/langgraph.md), with its worst result of SQLite,
-PostgreSQL and MariaDB. It refuses a run that overlaps another, and the test runs it again; a run
-whose thread is created by another one at the same moment ends with `HistoryCleared`: *refused*.
+PostgreSQL and MariaDB. It refuses a run that overlaps another, and the test runs it again.
+`DjangoSession` is [our session for the agents SDK](../howto/agents-sdk.md), with its worst result
+of these databases; an unreadable message is no item, so it is *lost* for the agent, though not for
+operators.
 
 `make peers` creates the environments and prints this page; `make peers ARGS=--write` writes it. It
 needs PostgreSQL, MariaDB and Redis on this machine (`PEERS_POSTGRESQL`, `PEERS_MARIADB` and
