@@ -78,11 +78,11 @@ def test_health_adds_the_sizes_of_the_partitions():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seqscan", ["on", "off"])
-def test_each_statement_of_a_session_touches_one_partition(seqscan):
+def test_each_statement_of_a_session_touches_one_partition():
     partition_tables(connection)
-    with connection.cursor() as cursor:  # off: as in large tables
-        cursor.execute(f"SET LOCAL enable_seqscan = {seqscan}")
+    with connection.cursor() as cursor:
+        # As in large tables: plans of small ones change with the statistics of other tests' rows.
+        cursor.execute("SET LOCAL enable_seqscan = off")
     make_session()
     with connection.cursor() as cursor:
         # By the statistics of other tests' sessions, this address could be that of hundreds.
