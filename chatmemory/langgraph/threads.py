@@ -28,10 +28,11 @@ from chatmemory.errors import (
 )
 from chatmemory.langgraph.actions import ThreadAction
 from chatmemory.langgraph.models import MAX_THREAD_ID_CHARS, Checkpoint, Thread, key_of
-from chatmemory.models import DatabaseToday, Session
+from chatmemory.models import AuditAction, AuditEntry, DatabaseToday, Session
 from chatmemory.models.derived import DerivedQuerySet, all_rows
 from chatmemory.models.sessions import random_epoch
 from chatmemory.services.audit.entries import record, record_person
+from chatmemory.services.audit.keys import key_hashes
 
 # Note [Fence of a run]
 #
@@ -43,7 +44,9 @@ from chatmemory.services.audit.entries import record, record_person
 # state of its session. Each write of the run locks the row of the thread and compares them. A
 # checkpoint must also continue the newest one of its namespace, unless the run began at a
 # checkpoint that it named. A thread that did not exist gets its epoch from the fence, when the run
-# stores something for the first time; so the run recognizes it, and no other run does.
+# stores something for the first time; so the run recognizes it, and no other run does. An erasure
+# of the person leaves nothing of a thread, so the fence also has the last erasure: a run that began
+# before a later one creates no thread.
 #
 # The fence travels in the config, which LangGraph hands to every write and to subgraphs. The config
 # of `get_tuple` is a copy that belongs to the run if it has the run's `Runtime`; only such a copy
@@ -80,6 +83,8 @@ class Fence(TypedDict):
     epoch: int
     session: tuple[int, int, int] | None
     """The fields of `Seen`, for a thread of a session."""
+    erasure: int
+    """The last erasure of the person, for a thread without a session that did not exist."""
     fork: bool
     """Whether the run began at a checkpoint that it named, so that it may leave the newest."""
 
@@ -114,7 +119,8 @@ def begin(owner: Owner, thread_id: str, *, fork: bool) -> Fence:
     seen = None if owner.session_pk is None else _see(owner.session_pk)
     found = owner.threads().filter(key=key).values_list("pk", "epoch").first()
     pk, epoch = found or (None, random_epoch())
-    return Fence(key=key, thread=pk, epoch=epoch, session=seen, fork=fork)
+    erasure = last_erasure(owner.scope) if pk is None and seen is None else 0
+    return Fence(key=key, thread=pk, epoch=epoch, session=seen, erasure=erasure, fork=fork)
 
 
 def fence_of(configurable: Mapping[str, Any], key: str) -> Fence | None:
@@ -148,7 +154,12 @@ def _create_for_person(owner: Owner, thread_id: str, fence: Fence) -> int:
     found = of_key.first()
     if found is None:
         raise HistoryCleared(GONE)
-    return _check_created(found, fence)
+    pk = _check_created(found, fence)
+    # After the commit: an erasure that begins later finds the thread.
+    if last_erasure(owner.scope) != fence["erasure"]:
+        all_rows(Thread).filter(pk=pk).delete()
+        raise HistoryCleared(GONE)
+    return pk
 
 
 @retried(is_repeatable=True)
@@ -299,6 +310,13 @@ def _seen_of(fence: Fence) -> Seen:
     if fence["session"] is None:
         raise TypeError("this is the fence of a thread without a session")
     return Seen(*fence["session"])
+
+
+def last_erasure(scope: str) -> int:
+    """Return the primary key of the entry of a person's last erasure; 0 without one."""
+    of_person = AuditEntry.objects.filter(session_pk=None, key_hash__in=key_hashes(scope))
+    starts = of_person.filter(action=AuditAction.ERASURE_STARTED).order_by("-pk")
+    return starts.values_list("pk", flat=True).first() or 0
 
 
 def _see(session_pk: int) -> tuple[int, int, int]:
