@@ -33,8 +33,12 @@ class Lists:
         self.prefix = prefix
         try:
             self.client: Any = redis.Redis.from_url(url, socket_timeout=TIMEOUT_SECONDS)
-        except ValueError as error:
-            message = "The URL must begin with redis://, rediss:// or unix://, and be complete."
+            self.client.connection_pool.make_connection()  # which checks the options of the URL
+        except (ValueError, TypeError) as error:
+            message = (
+                "The URL must begin with redis://, rediss:// or unix://, be complete, and have "
+                "options of redis-py only."
+            )
             raise BadInput(message, field="url") from error
 
     def histories(self) -> Iterator[History]:

@@ -256,7 +256,10 @@ def test_the_table_of_langchain_postgres_is_imported_with_its_times(move, ann):
         ({"key_prefix": "a:"}, "--key-prefix needs --redis"),
         ({"redis": "redis://h/", "table": "a"}, "--table needs --database"),
         ({"redis": "http://h/"}, "The URL must begin with redis://"),
+        ({"redis": "redis://h/0?db=two"}, "The URL must begin with redis://"),
+        ({"redis": "redis://h/0?colour=1"}, "have options of redis-py only"),
         ({"owner_of": "no.such"}, "--owner-of can't be imported"),
+        ({"owner_of": "tests.factories.TALK"}, "--owner-of is no function"),
         ({"prefix": "a b"}, "--prefix must be 1 to 200 characters"),
     ],
 )

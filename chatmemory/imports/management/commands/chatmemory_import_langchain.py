@@ -120,4 +120,6 @@ def _function(path: str) -> Callable[[str], Any]:
         found: Callable[[str], Any] = import_string(path)
     except ImportError as error:
         raise UsageError(f"--owner-of can't be imported: {error}") from error
+    if not callable(found):
+        raise UsageError(f"--owner-of is no function: {path}")
     return found
