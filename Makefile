@@ -171,8 +171,8 @@ ci-long: .venv/dev
 	    tests/streams/test_events_kills.py -m long
 	@SEARCH_HISTORIES=2000 SEARCH_RACES=250 SEARCH_QUERIES=20000 SEARCH_ROWS=110000 $(BIN)/python $(PYTEST) \
 	    tests/search -m long -k "exactness or races or isolation or scale"
-	@THREAD_SCHEDULES=1000 REMOVAL_ROUNDS=100 $(BIN)/python $(PYTEST) tests/langgraph/test_thread_schedules.py \
-	    tests/langgraph/test_removal_under_load.py -m long
+	@THREAD_SCHEDULES=1000 REMOVAL_ROUNDS=100 TURN_KILL_STRIDE=1 $(BIN)/python $(PYTEST) tests/langgraph \
+	    -m long -k "schedules or load or kills"
 
 clean:
 	rm -rf .venv build var tests/js/node_modules $(FRONT_ENDS:%=%/node_modules)

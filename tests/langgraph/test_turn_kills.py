@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from django.conf import settings
 
 from chatmemory import codec
 from chatmemory.langgraph.models import Checkpoint, Thread
@@ -19,13 +16,12 @@ from chatmemory.models import Message, Session, Turn
 from chatmemory.services.turns import recovery
 from tests.conftest import database_environment
 from tests.factories import make_session
+from tests.killed import Kill, killable
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
 STRIDE = int(os.environ.get("TURN_KILL_STRIDE", "5"))
 """With 1 the long test kills a process at each step."""
-
-Kill = Callable[..., bool]
 
 
 @pytest.fixture
@@ -36,27 +32,9 @@ def effects(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(effects: Path) -> Iterator[Kill]:
     """Return a function that runs turns in a process, and returns whether it was killed."""
-    with subprocess.Popen(  # noqa: S603  # our own module
-        [sys.executable, "-W", "ignore", "-m", "tests.langgraph.turn_process", str(effects)],
-        env={**database_environment(), "LANGSMITH_TRACING": "false"},
-        cwd=settings.BASE_DIR,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        stdin, stdout = process.stdin, process.stdout
-        assert stdin is not None
-        assert stdout is not None
-
-        def run(number: int, key: str, *messages: str) -> bool:
-            stdin.write(f"{number} {key} {' '.join(messages)}\n")
-            stdin.flush()
-            line = stdout.readline()
-            assert line in {"killed\n", "done\n"}
-            return bool(line == "killed\n")
-
-        yield run
-        stdin.close()
+    env = {**database_environment(), "LANGSMITH_TRACING": "false"}
+    with killable("tests.langgraph.turn_process", env, str(effects)) as kill:
+        yield kill
 
 
 def recover(session: Session) -> None:

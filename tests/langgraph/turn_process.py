@@ -1,29 +1,23 @@
-"""Run the turns of an agent with tools in processes that are killed at one of their steps.
+"""Run the turns of an agent with tools, in processes that are killed: see tests/killed.py.
 
-`python -m tests.langgraph.turn_process EFFECTS` reads lines `NUMBER KEY ID=TEXT …`, starts a
-process that sends the texts to the session KEY, and prints `killed`, or `done` if it has fewer
-steps. A step is the beginning or the end of a statement, of a model's reply, or of a tool. Tools
-write a line for each call to the file EFFECTS.
+`python -m tests.langgraph.turn_process EFFECTS`: the arguments of a run are `KEY ID=TEXT …`, which
+sends the texts to the session KEY. Replies of the model, and tools, begin and end with a step.
+Tools write a line for each call to the file EFFECTS.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
-import signal
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import django
-from django.db.backends.signals import connection_created
 from django.test import override_settings
 from django.utils.module_loading import import_string
 
-_numbers = itertools.count(1)
-_killed_at = 0
+from tests.killed import serve, step
+
 _effects = Path()
 _key = ""
 
@@ -33,29 +27,20 @@ def main() -> None:
     _effects = Path(sys.argv[1])
     django.setup()
     _agent()  # imports LangChain
-    for line in sys.stdin:
-        pid = os.fork()  # which starts faster than Python
-        if not pid:
-            _run(*line.split())
-            os._exit(0)
-        _, status = os.waitpid(pid, 0)
-        is_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        sys.stdout.write("killed\n" if is_killed else "done\n" if not status else f"{status}\n")
-        sys.stdout.flush()
+    serve(_run)
 
 
 def agent(session: object) -> Any:
     return _agent()
 
 
-def _run(number: str, key: str, *messages: str) -> None:
-    global _killed_at, _key
-    _killed_at, _key = int(number), key
+def _run(key: str, *messages: str) -> None:
+    global _key
+    _key = key
     services: Any = import_module("chatmemory.services")
     models: Any = import_module("chatmemory.models")
     runner: Any = import_module("chatmemory.live.runner").runner
     runner.rename()
-    connection_created.connect(_count_statements)
     options = {"RESPONDER": "tests.langgraph.turn_process.agent", "SENDS_PER_MINUTE": None}
     with override_settings(CHATMEMORY=options):
         session = models.Session.objects.get(key=key)
@@ -68,22 +53,6 @@ def _run(number: str, key: str, *messages: str) -> None:
                 )
             while runner.run(session.pk):
                 pass
-
-
-def _count_statements(connection: Any, **_: object) -> None:
-    def count(execute: Callable[..., Any], *arguments: Any) -> Any:
-        step()
-        result = execute(*arguments)
-        step()
-        return result
-
-    if count.__name__ not in {wrapper.__name__ for wrapper in connection.execute_wrappers}:
-        connection.execute_wrappers.append(count)
-
-
-def step() -> None:
-    if next(_numbers) == _killed_at:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _effect(name: str) -> None:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import count
 
 import pytest
-from django.conf import settings
 from django.core.management import call_command
 
 from chatmemory.search import search_messages
@@ -18,6 +13,7 @@ from chatmemory.search.integrity import drop_index, find_wrong_blocks
 from chatmemory.search.models import SearchBlock
 from chatmemory.services import append_messages
 from tests.factories import BY, TALK, make_messages, make_session
+from tests.killed import killable
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -29,10 +25,10 @@ pytestmark = [
 def test_a_killed_indexer_leaves_an_exact_search(live_database_env):
     session = make_session()
     append_messages(**TALK, messages=make_messages(*(f"kettle {n}" for n in range(140))))
-    with indexer(live_database_env) as killed_at:
+    with killable("tests.search.indexing_process", live_database_env) as kill:
         points = 0
         for number in count(1):
-            if not killed_at(number):
+            if not kill(number):
                 break
             points += 1
             assert not list(find_wrong_blocks())
@@ -44,32 +40,6 @@ def test_a_killed_indexer_leaves_an_exact_search(live_database_env):
             drop_index()
     assert points >= 8
     assert SearchBlock.objects.count() == 2
-
-
-@contextmanager
-def indexer(env: dict[str, str]) -> Iterator[Callable[[int], bool]]:
-    """Yield a function that kills an indexer before a statement, or returns False."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.search.indexing_process"],
-        env=env,
-        cwd=settings.BASE_DIR,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        stdin, stdout = process.stdin, process.stdout
-        assert stdin is not None
-        assert stdout is not None
-
-        def killed_at(number: int) -> bool:
-            stdin.write(f"{number}\n")
-            stdin.flush()
-            line = stdout.readline()
-            assert line in {"killed\n", "done\n"}
-            return bool(line == "killed\n")
-
-        yield killed_at
-        stdin.close()
 
 
 def check_search() -> None:
