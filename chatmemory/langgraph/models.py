@@ -21,6 +21,7 @@ from chatmemory.models import DatabaseNow, KeyField, Session, is_current
 from chatmemory.models.derived import DerivedQuerySet, all_rows
 from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.sessions import random_epoch
+from chatmemory.services.retention.rules import retention_rules
 
 # Otherwise Django would add these models to the app `chatmemory`, which contains this package.
 if not apps.is_installed("chatmemory.langgraph"):
@@ -89,9 +90,9 @@ class Thread(DerivedFileRow, DerivedPersonRow):
         # A later message follows the question, and no run can be the one that answers it.
         closed = all_rows(cls).exclude(turn=None).filter(session__running=None)
         cls.bury(closed.filter(session__last_seq__gt=F("high")))
-        if settings.SESSION_TTL is not None:
+        if (seconds := _max_idle_seconds()) is not None:
             # A day more, since the last day has no time.
-            idle = DatabaseNow() - timedelta(seconds=settings.SESSION_TTL, days=1)
+            idle = DatabaseNow() - timedelta(seconds=seconds, days=1)
             cls.bury(all_rows(cls).exclude(scope="").filter(last_active_day__lt=idle))
         for pk in list(cls.tombstones().order_by("pk").values_list("pk", flat=True)):
             for model in (Write, Blob, Checkpoint):
@@ -157,6 +158,16 @@ def key_of(owner: str | int, thread_id: str) -> str:
 def hash_of(namespace: str) -> str:
     """Return a text of a fixed length for the namespace of a subgraph, which may be very long."""
     return hashlib.sha256(namespace.encode()).hexdigest()[:32]
+
+
+def _max_idle_seconds() -> float | None:
+    """Return how long a thread of a person is kept without a run, by the rules for sessions."""
+    try:
+        rules = [rule for rule in retention_rules() if rule.tag is None]
+    except ValueError:  # a system check reports it
+        rules = []
+    ages = [settings.SESSION_TTL, *(age for rule in rules for age in (rule.max_age, rule.max_idle))]
+    return min((age for age in ages if age is not None), default=None)
 
 
 def _delete_some(model: type[models.Model], thread_pk: int) -> bool:

@@ -376,16 +376,29 @@ def test_an_adoption_moves_the_threads_and_keeps_both_of_one_id():
     assert rows() == 0
 
 
+WEEK = 7 * 86_400
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"SESSION_TTL": WEEK},
+        {"RETENTION": [{"tag": "vip", "max_idle": 9 * WEEK}, {"max_idle": WEEK}]},
+        {"RETENTION": [{"max_age": WEEK}], "SESSION_TTL": 9 * WEEK},
+    ],
+)
 @pytest.mark.slow
-def test_an_idle_thread_of_a_person_expires_as_a_session_does():
+def test_an_idle_thread_of_a_person_expires_as_a_session_does(settings):
     saver = DjangoSaver(scope=SERVER)
     run(saver, "canary")
     run(saver, "b", thread_id="new")
     old = timezone.now().date() - timedelta(days=10)
     Thread.objects.filter(thread_id="talk").update(last_active_day=old)
-    vacuum()
-    assert b"canary" in stored_bytes()
-    with override_settings(CHATMEMORY={"SESSION_TTL": 86_400 * 7}):
+    for kept in ({}, {"RETENTION": [{"tag": "vip", "max_idle": WEEK}]}, {"RETENTION": "wrong"}):
+        with override_settings(CHATMEMORY=kept):
+            vacuum()
+        assert b"canary" in stored_bytes()
+    with override_settings(CHATMEMORY=settings):
         vacuum()
     assert b"canary" not in stored_bytes()
     assert remembered(saver, "new") == ["b", "reply to b"]
