@@ -9,7 +9,14 @@ from chatmemory.database.locks import locked_transaction
 from chatmemory.database.retries import retried
 from chatmemory.errors import Conflict
 from chatmemory.langgraph.models import Blob, Checkpoint, Write
-from chatmemory.langgraph.threads import Owner, begin, create_missing, lock_session, lock_unfenced
+from chatmemory.langgraph.threads import (
+    Owner,
+    begin,
+    check_erasure,
+    create_missing,
+    lock_session,
+    lock_unfenced,
+)
 
 BATCH = 100
 """Rows that one statement inserts; a value may be large."""
@@ -19,7 +26,7 @@ BATCH = 100
 def copy_thread(owner: Owner, source_id: str, target_id: str) -> None:
     """Copy a thread in one transaction; nothing if it does not exist.
 
-    Raises Conflict if the target exists.
+    Raises Conflict if the target exists, HistoryCleared if the person is erased meanwhile.
     """
     with locked_transaction():
         lock_session(owner)  # before any thread
@@ -32,6 +39,7 @@ def copy_thread(owner: Owner, source_id: str, target_id: str) -> None:
         target_pk = create_missing(replace(owner, seq=source.high), target_id, fence)
         for model in (Blob, Write, Checkpoint):
             _copy_rows(model, source.pk, target_pk)
+    check_erasure(owner, target_pk, fence)
 
 
 def _copy_rows(model: Any, source_pk: int, target_pk: int) -> None:

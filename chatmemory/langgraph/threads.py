@@ -119,7 +119,7 @@ def begin(owner: Owner, thread_id: str, *, fork: bool) -> Fence:
     seen = None if owner.session_pk is None else _see(owner.session_pk)
     found = owner.threads().filter(key=key).values_list("pk", "epoch").first()
     pk, epoch = found or (None, random_epoch())
-    erasure = last_erasure(owner.scope) if pk is None and seen is None else 0
+    erasure = _last_erasure(owner.scope) if pk is None and seen is None else 0
     return Fence(key=key, thread=pk, epoch=epoch, session=seen, erasure=erasure, fork=fork)
 
 
@@ -155,10 +155,7 @@ def _create_for_person(owner: Owner, thread_id: str, fence: Fence) -> int:
     if found is None:
         raise HistoryCleared(GONE)
     pk = _check_created(found, fence)
-    # After the commit: an erasure that begins later finds the thread.
-    if last_erasure(owner.scope) != fence["erasure"]:
-        all_rows(Thread).filter(pk=pk).delete()
-        raise HistoryCleared(GONE)
+    check_erasure(owner, pk, fence)
     return pk
 
 
@@ -312,7 +309,18 @@ def _seen_of(fence: Fence) -> Seen:
     return Seen(*fence["session"])
 
 
-def last_erasure(scope: str) -> int:
+def check_erasure(owner: Owner, thread_pk: int, fence: Fence) -> None:
+    """Remove a new thread of a person if an erasure has begun since the fence was taken.
+
+    Call it after the commit: an erasure that begins later finds the thread. Raises HistoryCleared.
+    """
+    if owner.session_pk is None and _last_erasure(owner.scope) != fence["erasure"]:
+        Thread.bury(all_rows(Thread).filter(pk=thread_pk))
+        call_host_after_commit(Thread.clean_up)
+        raise HistoryCleared(GONE)
+
+
+def _last_erasure(scope: str) -> int:
     """Return the primary key of the entry of a person's last erasure; 0 without one."""
     of_person = AuditEntry.objects.filter(session_pk=None, key_hash__in=key_hashes(scope))
     starts = of_person.filter(action=AuditAction.ERASURE_STARTED).order_by("-pk")

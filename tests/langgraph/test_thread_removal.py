@@ -336,12 +336,12 @@ def test_a_run_does_not_outlive_an_erasure():
     assert rows() == 0
 
 
-def test_a_first_run_does_not_outlive_an_erasure_that_found_no_thread():
+def test_a_first_run_does_not_outlive_an_erasure_that_found_no_thread(committed):
     saver = DjangoSaver(scope=SERVER)
     config = at(checkpoint_id="first", __pregel_runtime=None)  # as LangGraph's own copy
     assert saver.get_tuple(config) is None
     erase()
-    with pytest.raises(HistoryCleared):
+    with committed(), pytest.raises(HistoryCleared):
         saver.put_writes(config, [("messages", "canary")], "task")
     assert rows() == 0
     run(saver, "new")
