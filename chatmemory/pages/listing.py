@@ -77,10 +77,12 @@ def list_chats(
     if text:
         sessions = _containing(sessions, text)
     pinned: list[Session] = []
-    if not archived:
-        if cursor is None:
-            pinned = list(sessions.having(pinned=True).most_recent_first())
+    if cursor is not None and not archived:
         sessions = sessions.having(pinned=False)
+    elif not archived:
+        pinned = list(sessions.having(pinned=True).most_recent_first())
+        # Not by their pins: a chat whose pin changes now must be in one of both.
+        sessions = sessions.exclude(pk__in=[session.pk for session in pinned])
     page = session_page(sessions, limit=limit, cursor=cursor)
     chats = chats_of([*pinned, *page.sessions])
     groups = _groups(chats[len(pinned) :])

@@ -339,6 +339,24 @@ def test_chats_are_pinned_and_unpinned(web, ann, at_noon):
     assert list(groups(web.get("/chat/~all/"))) == ["Today"]
 
 
+@pytest.mark.regression
+@pytest.mark.parametrize("pinned_at", [None, NOW], ids=["unpinned", "pinned"])
+def test_a_chat_is_listed_once_while_its_pin_changes(web, ann, pinned_at):
+    talk(ann, key="a", title="bread", pinned_at=None if pinned_at else NOW)
+    talk(ann, key="b", title="pears", pinned_at=NOW)
+
+    def change_after_pins(execute, sql, *more):
+        found = execute(sql, *more)
+        if "pinned_at" in sql and "IS NOT NULL" in sql:
+            Session.objects.filter(key="a").update(pinned_at=pinned_at)
+        return found
+
+    with connection.execute_wrapper(change_after_pins):
+        page = web.get("/chat/~all/")
+    assert Session.objects.get(key="a").pinned_at == pinned_at
+    assert sorted(titles(page)) == ["bread", "pears"]
+
+
 def test_too_many_pins_are_refused_in_words(web, ann):
     Session.objects.bulk_create(
         Session(scope=services.user_scope(ann), key=f"s{number}", pinned_at=NOW, title="a")
