@@ -8,7 +8,7 @@ import pytest
 
 from chatmemory.errors import BadInput, NotFound, RateLimited
 from chatmemory.models import Message, Session
-from chatmemory.search import reading, search_messages, searching
+from chatmemory.search import indexing, models, reading, search_messages, searching
 from chatmemory.search.indexing import index_all, index_session
 from chatmemory.search.models import SearchBlock
 from chatmemory.services import (
@@ -136,6 +136,20 @@ def test_hidden_messages_change_no_score(session):
     SearchBlock.objects.all().delete()
     assert with_hidden == scores()
     assert len(with_hidden) == 2
+
+
+def test_blocks_of_hidden_messages_are_not_read(monkeypatch):
+    for module in (models, reading, indexing):
+        monkeypatch.setattr(module, "BLOCK_ROWS", 2)
+    session = talk("A kettle", "Yes", "A kettle", "Yes", "A kettle and a refund", "A refund")
+    index_session(session.pk)
+    trim_session(**TALK, keep_last=2, reason="")
+    search = {"by": BY, "scope": "server", "query": "kettle refund"}
+    expected = search_messages(**search)
+    monkeypatch.setattr(reading, "MAX_BYTES", 1)
+    monkeypatch.setattr(reading, "BATCH_BLOCKS", 1)
+    assert search_messages(**search) == expected
+    assert not expected.partial
 
 
 def test_a_search_reaches_only_its_scope(session):
