@@ -79,6 +79,21 @@ def test_a_prefix_finds_words_that_begin_so(session):
     assert found("inv") == []
 
 
+def test_a_prefix_is_found_if_the_stem_has_other_letters(settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SEARCH_LANGUAGE": "german"}
+    talk("Eine Büroklammer", "Neue Bücherregale")
+    assert found("büro", mode="prefix") == [1]
+    assert found("bücherre", mode="prefix") == [2]
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SEARCH_LANGUAGE": "english"}
+    talk("I am studying", key="other")
+    assert found("studyi", mode="prefix") == [1]
+
+
+def test_the_newest_messages_have_the_prefix_too():
+    talk("A green run", "A green runner")
+    assert found("green runn", mode="prefix", order="newest") == [2]
+
+
 def test_a_phrase_is_found_only_as_it_is(session):
     assert found("charged twice", mode="phrase") == [4]
     assert found("twice charged", mode="phrase") == []
