@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import islice
 from threading import Lock
@@ -64,9 +64,14 @@ _HAS_CJK = re.compile(rf"[{_CJK}]")
 _CJK_RUN = re.compile(rf"[{_CJK}]+|[^{_CJK}]+")
 
 _CLUSTER = re.compile(
-    rf".[{_MARKS}\u1160-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\uff9e-\uffdc]*", re.DOTALL
+    rf".(?:[\u00ad\u200b-\u200d\u2060\ufeff]*"
+    rf"[{_MARKS}\u1160-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\uff9e-\uffdc])*",
+    re.DOTALL,
 )
-"""A character with what NFKC may combine it with: the clusters of a text are normalized alone."""
+"""A character with what NFKC may combine it with: the clusters of a text are normalized alone.
+
+Invisible characters inside are removed before that.
+"""
 
 _REMOVED = dict.fromkeys((0xAD, 0x307, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF)) | {0x131: "i"}
 """Invisible characters, and the dots of Turkish letters: with and without one they are equal."""
@@ -89,6 +94,10 @@ class Query:
     """The beginning of a word, in the mode "prefix"."""
     prefix_term: str = ""
     """The term of the prefix, if it is a whole word."""
+    prefixes: frozenset[str] = frozenset()
+    """The beginnings of terms that words with the prefix may have."""
+    prefix_stems: frozenset[str] = frozenset()
+    """Terms of which the prefix may be an inflected form: "runn" of "running" has "run"."""
     months: frozenset[int] = frozenset()
     """Months that the query names, from 1."""
     years: frozenset[int] = frozenset()
@@ -96,6 +105,10 @@ class Query:
 
     def __bool__(self) -> bool:
         return bool(self.terms or self.prefix)
+
+    def of_prefix(self) -> Query:
+        """Return the query without its whole words."""
+        return replace(self, terms=(), sources=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +166,16 @@ class Analyzer:
             sources=tuple(word for _, word in used),
             prefix=prefix[:MAX_TERM_CHARS],
             prefix_term=_term_function(self.language)(prefix) if prefix else "",
+            prefixes=frozenset(_prefixes(prefix[:MAX_TERM_CHARS])),
+            prefix_stems=frozenset(self._stems_of(prefix[:MAX_TERM_CHARS])),
             months=months,
             years=years,
         )
+
+    def _stems_of(self, prefix: str) -> Iterator[str]:
+        for n in range(max(3, len(prefix) - 4), len(prefix)):
+            yield prefix[:n]
+            yield _term_function(self.language)(prefix[:n])
 
     def matches(self, query: Query, text: str) -> list[Range]:
         """Return the ranges of characters of `text` that match, in their order, without overlaps.
@@ -220,7 +240,7 @@ def _fold(text: str) -> str:
 def _fold_with_places(text: str) -> tuple[str, list[Range] | None]:
     """Return the folded text and the range of each of its characters in `text`; None if equal."""
     folded = _fold(text)
-    if len(folded) == len(text) and unicodedata.is_normalized("NFKC", text) and not _shifts(text):
+    if len(folded) == len(text) and not _shifts(text):
         return folded, None
     parts: list[str] = []
     places: list[Range] = []
@@ -233,7 +253,21 @@ def _fold_with_places(text: str) -> tuple[str, list[Range] | None]:
 
 def _shifts(text: str) -> bool:
     """Whether folding may remove and add characters, so that an equal length proves nothing."""
-    return any(chr(point) in text for point, new in _REMOVED.items() if new is None)
+    return (
+        not unicodedata.is_normalized("NFKC", text)
+        or len(text.casefold()) != len(text)  # as ß does; "J̌" has one character less as "ǰ"
+        or any(chr(point) in text for point, new in _REMOVED.items() if new is None)
+    )
+
+
+def _prefixes(prefix: str) -> set[str]:
+    """Return a prefix and, since stems lose accents, the one without: "büro" and "buro"."""
+    if not prefix or _HAS_CJK.match(prefix):
+        return {prefix} - {""}
+    letters = (
+        char for char in unicodedata.normalize("NFD", prefix) if not unicodedata.combining(char)
+    )
+    return {prefix, unicodedata.normalize("NFC", "".join(letters))}
 
 
 def _words(folded: str) -> Iterator[Span]:

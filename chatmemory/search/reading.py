@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
@@ -128,7 +128,7 @@ def read_corpus(
     spans, rest = _read_spans(sessions, start, highest or {})
     if not superseded:
         _add_superseded(spans)
-    found = _find_blocks(spans.values(), analyzer)
+    found = _find_blocks(spans, analyzer)
     stored, unread = _read_blocks(found, has_words=has_words, deadline=deadline)
     if unread is not None:
         _cut(spans, unread)
@@ -261,14 +261,14 @@ class _Found(NamedTuple):
     """Bytes."""
 
 
-def _find_blocks(spans: Collection[_Span], analyzer: Analyzer) -> list[_Found]:
+def _find_blocks(spans: Mapping[int, _Span], analyzer: Analyzer) -> list[_Found]:
     """Return the blocks of the spans, newest first."""
     of_analyzer = SearchBlock.objects.filter(analyzer=analyzer.name)
-    whole = [span.session_pk for span in spans if span.is_whole]
+    whole = [pk for pk, span in spans.items() if span.is_whole]
     selected = [of_analyzer.filter(session__in=some) for some in _batched(whole, BATCH_SESSIONS)]
     selected += [
         of_analyzer.filter(session=span.session_pk, low__lte=span.high, high__gte=span.low)
-        for span in spans
+        for span in spans.values()
         if not span.is_whole
     ]
     columns = ("pk", "session_id", "high", Length("postings") + Length("words"))
@@ -276,6 +276,7 @@ def _find_blocks(spans: Collection[_Span], analyzer: Analyzer) -> list[_Found]:
         _Found(pk, Position(session_pk, high), size)
         for blocks in selected
         for pk, session_pk, high, size in blocks.values_list(*columns)
+        if high >= spans[session_pk].low  # others have only hidden messages
     ]
     return sorted(found, key=attrgetter("last"), reverse=True)
 

@@ -337,20 +337,20 @@ class _Found:
 
 
 class _Lookup:
-    """Finds a term in blocks, or the terms of a prefix."""
+    """Finds a term in blocks, or the terms of prefixes."""
 
-    __slots__ = ("_hashes", "_prefix", "is_distinct")
+    __slots__ = ("_hashes", "_prefixes", "is_distinct")
 
-    def __init__(self, terms: Iterable[str], prefix: str = "") -> None:
+    def __init__(self, terms: Iterable[str], prefixes: Collection[str] = ()) -> None:
         self._hashes = sorted(set(map(term_hash, terms)))
-        self._prefix = prefix
-        self.is_distinct = not prefix
+        self._prefixes = prefixes
+        self.is_distinct = not prefixes
         """Whether each row is found once."""
 
     def __call__(self, block: Block) -> list[tuple[bytes, bytes]]:
         hashes = self._hashes
-        if self._prefix:
-            hashes = sorted({*hashes, *map(term_hash, block.find_prefix(self._prefix))})
+        for prefix in self._prefixes:
+            hashes = sorted({*hashes, *map(term_hash, block.find_prefix(prefix))})
         return [block.find(number) for number in hashes]
 
 
@@ -362,13 +362,8 @@ def _lookups(query: Query, *, without: Collection[str] = ()) -> list[_Lookup]:
         kept = list(query.terms)
     lookups = [_Lookup([term]) for term in kept]
     if query.prefix:
-        lookups.append(_Lookup({query.prefix_term, *_stems(query.prefix)}, query.prefix))
+        lookups.append(_Lookup({query.prefix_term, *query.prefix_stems}, query.prefixes))
     return lookups
-
-
-def _stems(prefix: str) -> set[str]:
-    """Return terms of which the prefix may be an inflected form: "runn" of "running" has "run"."""
-    return {prefix[:n] for n in range(max(3, len(prefix) - 4), len(prefix))}
 
 
 class _Weighed(NamedTuple):

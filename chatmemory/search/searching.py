@@ -336,6 +336,12 @@ class Search:
         found = analyzer().matches(self.query, text)
         if not found and self.needs_match:
             return None  # a word with the hash of another
+        if (
+            self.order == "newest"
+            and self.query.prefix
+            and not analyzer().matches(self.query.of_prefix(), text)
+        ):
+            return None  # "run" is proposed for the prefix "runn", and does not begin so
         cut, ranges = snippet(text, found)
         return Hit(
             session_pk=candidate.session,

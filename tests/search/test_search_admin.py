@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from itertools import product
 from urllib.parse import urlencode
 
@@ -10,10 +11,11 @@ import pytest
 from django.contrib.auth.models import Permission
 from django.contrib.sessions.models import Session as DjangoSession
 from django.core import signing
+from django.core.signals import got_request_exception
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import translation
-from django.views.debug import SafeExceptionReporterFilter
+from django.views.debug import ExceptionReporter, SafeExceptionReporterFilter
 
 from chatmemory import services
 from chatmemory.models import AuditEntry, Reading
@@ -215,6 +217,28 @@ def test_an_error_report_has_no_words(talk, ann):
     reported = SafeExceptionReporterFilter().get_post_parameters(request)
     assert "zanzibar" not in str(reported)
     assert reported["reason"] == "a complaint"
+
+
+def test_an_error_report_has_no_words_in_its_variables(talk, ann, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError
+
+    def report(request, **_):
+        reports.append(ExceptionReporter(request, *sys.exc_info()).get_traceback_html())
+
+    reports: list[str] = []
+    words = "gubmuh"[::-1]  # the report has the lines of this file
+    monkeypatch.setattr(searching.Search, "page", fail)
+    client = operator(*RIGHTS)
+    client.raise_request_exception = False
+    got_request_exception.connect(report)
+    try:
+        assert search(client, of(ann), words=words).status_code == 500
+    finally:
+        got_request_exception.disconnect(report)
+    (text,) = reports
+    assert "search_sessions" in text
+    assert words not in text
 
 
 def token_of(answer, user, client):

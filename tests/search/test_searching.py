@@ -8,7 +8,7 @@ import pytest
 
 from chatmemory.errors import BadInput, NotFound, RateLimited
 from chatmemory.models import Message, Session
-from chatmemory.search import reading, search_messages, searching
+from chatmemory.search import indexing, models, reading, search_messages, searching
 from chatmemory.search.indexing import index_all, index_session
 from chatmemory.search.models import SearchBlock
 from chatmemory.services import (
@@ -79,6 +79,21 @@ def test_a_prefix_finds_words_that_begin_so(session):
     assert found("inv") == []
 
 
+def test_a_prefix_is_found_if_the_stem_has_other_letters(settings):
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SEARCH_LANGUAGE": "german"}
+    talk("Eine Büroklammer", "Neue Bücherregale")
+    assert found("büro", mode="prefix") == [1]
+    assert found("bücherre", mode="prefix") == [2]
+    settings.CHATMEMORY = {**settings.CHATMEMORY, "SEARCH_LANGUAGE": "english"}
+    talk("I am studying", key="other")
+    assert found("studyi", mode="prefix") == [1]
+
+
+def test_the_newest_messages_have_the_prefix_too():
+    talk("A green run", "A green runner")
+    assert found("green runn", mode="prefix", order="newest") == [2]
+
+
 def test_a_phrase_is_found_only_as_it_is(session):
     assert found("charged twice", mode="phrase") == [4]
     assert found("twice charged", mode="phrase") == []
@@ -136,6 +151,20 @@ def test_hidden_messages_change_no_score(session):
     SearchBlock.objects.all().delete()
     assert with_hidden == scores()
     assert len(with_hidden) == 2
+
+
+def test_blocks_of_hidden_messages_are_not_read(monkeypatch):
+    for module in (models, reading, indexing):
+        monkeypatch.setattr(module, "BLOCK_ROWS", 2)
+    session = talk("A kettle", "Yes", "A kettle", "Yes", "A kettle and a refund", "A refund")
+    index_session(session.pk)
+    trim_session(**TALK, keep_last=2, reason="")
+    search = {"by": BY, "scope": "server", "query": "kettle refund"}
+    expected = search_messages(**search)
+    monkeypatch.setattr(reading, "MAX_BYTES", 1)
+    monkeypatch.setattr(reading, "BATCH_BLOCKS", 1)
+    assert search_messages(**search) == expected
+    assert not expected.partial
 
 
 def test_a_search_reaches_only_its_scope(session):

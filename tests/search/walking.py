@@ -372,7 +372,11 @@ def expected(
             for some in (rows[at : at + 100] for at in range(0, len(rows), 100))
         ]
     if order == "newest":
-        ranked = [Scored(*place, 0.0, Why) for place in matching(parts, parsed)]
+        ranked = [
+            Scored(*place, 0.0, Why)
+            for place in matching(parts, parsed)
+            if not parsed.prefix or contains(parsed.of_prefix(), texts[place])
+        ]
     else:
         ranked = score(parts, parsed, is_by_role=False)
     hits = [

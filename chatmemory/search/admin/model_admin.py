@@ -9,7 +9,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from django.utils.decorators import method_decorator
 from django.utils.translation import gettext_lazy as _
-from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 
 from chatmemory.admin.readonly import ReadOnlyAdmin
 from chatmemory.admin.sections import Section, register_section
@@ -60,6 +60,7 @@ class SearchAdmin(ReadOnlyAdmin):
         return [path("", wrapped, name="chatmemory_search_searchblock_changelist")]
 
     @method_decorator(sensitive_post_parameters("words", "token"))
+    @method_decorator(sensitive_variables())  # also those of all functions that it calls
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         sessions = self.session_admin()
         if sessions is None:
