@@ -27,7 +27,13 @@ from chatmemory.errors import (
     NotFound,
 )
 from chatmemory.langgraph.actions import ThreadAction
-from chatmemory.langgraph.models import MAX_THREAD_ID_CHARS, Checkpoint, Thread, key_of
+from chatmemory.langgraph.models import (
+    MAX_THREAD_ID_CHARS,
+    Checkpoint,
+    Thread,
+    key_of,
+    newest_withdrawal,
+)
 from chatmemory.models import AuditAction, AuditEntry, DatabaseToday, Session
 from chatmemory.models.derived import DerivedQuerySet, all_rows
 from chatmemory.models.sessions import random_epoch
@@ -81,8 +87,8 @@ class Fence(TypedDict):
     thread: int | None
     """The primary key; None until the run has created the thread."""
     epoch: int
-    session: tuple[int, int, int] | None
-    """The fields of `Seen`, for a thread of a session."""
+    session: tuple[int, int, int, int, int] | None
+    """For a thread of a session: the fields of `Seen`, `first_seq` and `last_seq`."""
     erasure: int
     """The last erasure of the person, for a thread without a session that did not exist."""
     fork: bool
@@ -108,7 +114,7 @@ class Owner:
         """Select the threads that a graph may read."""
         if self.session_pk is None:
             return all_rows(Thread).filter(scope=self.scope)
-        return all_rows(Thread).filter(session=self.session_pk).current()
+        return Thread.visible(self.session_pk)
 
 
 @retried(is_repeatable=True)
@@ -164,7 +170,7 @@ def _create_for_person(owner: Owner, thread_id: str, fence: Fence) -> int:
 
 @retried(is_repeatable=True)
 def _create_for_session(owner: Owner, thread_id: str, fence: Fence) -> int:
-    seen = _seen_of(fence)
+    seen, first_seq, last_seq = _seen_of(fence)
     of_key = all_rows(Thread).filter(key=fence["key"])
     with locked_transaction():
         try:
@@ -173,7 +179,8 @@ def _create_for_session(owner: Owner, thread_id: str, fence: Fence) -> int:
             raise HistoryCleared(GONE) from None
         if session.epoch != seen.epoch:
             raise HistoryCleared(GONE)
-        if found := of_key.current().values_list("pk", "epoch", "deleted_day").first():
+        of_thread = owner.threads().filter(key=fence["key"])
+        if found := of_thread.values_list("pk", "epoch", "deleted_day").first():
             return _check_created(found, fence)
         # A hidden one. A restore would show it, but this run takes its place.
         if Thread.bury(of_key):
@@ -181,6 +188,8 @@ def _create_for_session(owner: Owner, thread_id: str, fence: Fence) -> int:
         thread = _new_thread(owner, session, thread_id, fence["key"], fence["epoch"])
         if thread is None:
             raise BadInput(NO_MESSAGE, code="empty", field="session")
+        # The run may have read messages that were hidden or superseded since.
+        thread.low, thread.known_seq = owner.seq or first_seq, last_seq
         if not store(seen, [thread]):
             raise Conflict(CHANGED)
     return int(of_key.values_list("pk", flat=True).get())
@@ -207,7 +216,7 @@ def lock(owner: Owner, thread_pk: int, fence: Fence) -> None:
         raise HistoryCleared(GONE)
     if owner.session_pk is None:
         return
-    epoch = _seen_of(fence).epoch
+    epoch = _seen_of(fence)[0].epoch
     if not owner.threads().filter(pk=thread_pk, session__epoch=epoch).exists():
         raise HistoryCleared(GONE)
 
@@ -262,6 +271,7 @@ def _new_thread(
         return None
     thread.session, thread.high = session, owner.seq
     thread.low = session.first_seq if owner.seq is None else owner.seq
+    thread.known_seq, thread.known_withdrawal = session.last_seq, newest_withdrawal(session.pk)
     return thread
 
 
@@ -306,10 +316,12 @@ def lock_session(owner: Owner) -> Session | None:
         return None
 
 
-def _seen_of(fence: Fence) -> Seen:
+def _seen_of(fence: Fence) -> tuple[Seen, int, int]:
+    """Return what a run has seen of its session, with `first_seq` and `last_seq`."""
     if fence["session"] is None:
         raise TypeError("this is the fence of a thread without a session")
-    return Seen(*fence["session"])
+    *seen, first_seq, last_seq = fence["session"]
+    return Seen(*seen), first_seq, last_seq
 
 
 def last_erasure(scope: str) -> int:
@@ -319,8 +331,9 @@ def last_erasure(scope: str) -> int:
     return starts.values_list("pk", flat=True).first() or 0
 
 
-def _see(session_pk: int) -> tuple[int, int, int]:
+def _see(session_pk: int) -> tuple[int, int, int, int, int]:
     found = Session.objects.active().filter(pk=session_pk)
-    for pk, epoch, rows_revision in found.values_list("pk", "epoch", "rows_revision"):
-        return (pk, epoch, rows_revision)
+    columns = found.values_list("pk", "epoch", "rows_revision", "first_seq", "last_seq")
+    for seen in columns:
+        return seen
     raise NotFound

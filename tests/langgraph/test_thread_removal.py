@@ -13,10 +13,12 @@ from django.test import override_settings
 from django.utils import timezone
 
 from chatmemory import services
+from chatmemory.agents.newest import withdraw_newest
 from chatmemory.errors import BadInput, Conflict, Held, HistoryCleared
 from chatmemory.langgraph.actions import ThreadAction
 from chatmemory.langgraph.models import Blob, Checkpoint, Thread, Write
 from chatmemory.langgraph.saver import DjangoSaver
+from chatmemory.live.runner import runner
 from chatmemory.models import AuditAction, AuditEntry, Message, Visitor
 from chatmemory.services import SERVER, user_scope
 from chatmemory.services.adoption import adopt_visitor
@@ -202,6 +204,62 @@ def patch_clean_up():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Thread, "clean_up", classmethod(lambda cls: None))
         yield
+
+
+def run_beside(saver, call):
+    """Run a graph that stores its state at its end only, and call something meanwhile."""
+
+    async def node(state):
+        await sync_to_async(call)()
+        return reply(state)
+
+    graph = graph_of(saver, node)
+    async_to_sync(graph.ainvoke)(said("canary"), at("talk"), durability="exit")
+
+
+def edit():
+    admit = partial(services.admit_turn, **TALK, client_id="edit", content="x")
+    runner.run(admit(replaces=1, expect_seq=3).session_pk)
+
+
+def withdraw():
+    withdraw_newest(lambda row: row.text, **TALK, reason="")
+
+
+@pytest.mark.parametrize("hide", [*HIDE.values(), edit, withdraw])
+@pytest.mark.slow
+def test_a_first_run_stores_nothing_at_its_end_if_messages_were_hidden_meanwhile(hide):
+    saver = DjangoSaver(session=talk())
+    with pytest.raises((Conflict, HistoryCleared)):
+        run_beside(saver, hide)
+    assert b"canary" not in stored_bytes()
+
+
+@pytest.mark.parametrize("change", [edit, withdraw])
+@pytest.mark.slow
+def test_a_conversation_has_threads_after_an_edit_until_the_next(change):
+    session = talk("a", "b", "c", "d")
+    saver = DjangoSaver(session=session)
+    change()
+    run(saver, "e")
+    run(saver, "f")
+    assert remembered(saver) == ["e", "reply to e", "f", "reply to f"]
+    if change is withdraw:
+        withdraw()
+        assert remembered(saver) == []
+        entry = AuditEntry.objects.order_by("-pk").first()
+        services.restore_session(scope=SERVER, by=BY, entry_pk=entry.pk, reason="")
+        assert remembered(saver) == ["e", "reply to e", "f", "reply to f"]
+
+
+@pytest.mark.slow
+def test_an_edit_hides_the_thread():
+    saver = DjangoSaver(session=talk())
+    run(saver, "a")
+    edit()
+    assert remembered(saver) == []
+    run(saver, "b")
+    assert remembered(saver) == ["b", "reply to b"]
 
 
 @pytest.mark.parametrize("hide", ["trim", "clear", "purge"])
