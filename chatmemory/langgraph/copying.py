@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from chatmemory.database.locks import locked_transaction
 from chatmemory.database.retries import retried
 from chatmemory.errors import Conflict
-from chatmemory.langgraph.models import Blob, Checkpoint, Write
-from chatmemory.langgraph.threads import Owner, begin, create_missing, lock_session, lock_unfenced
+from chatmemory.langgraph.models import Blob, Checkpoint, Thread, Write
+from chatmemory.langgraph.threads import (
+    Owner,
+    begin,
+    create_missing,
+    lock,
+    lock_session,
+    lock_unfenced,
+)
+from chatmemory.models.derived import all_rows
 
 BATCH = 100
 """Rows that one statement inserts; a value may be large."""
@@ -19,17 +26,25 @@ BATCH = 100
 def copy_thread(owner: Owner, source_id: str, target_id: str) -> None:
     """Copy a thread in one transaction; nothing if it does not exist.
 
-    Raises Conflict if the target exists.
+    Raises Conflict if the target exists, HistoryCleared if the threads are erased meanwhile.
     """
+    source = owner.threads().filter(key=owner.key_of(source_id)).first()
+    if source is None:
+        return
+    fence = begin(owner, target_id, fork=False)
+    # Committed before the rows: an erasure that waits for the source finds the target too.
+    target_pk = create_missing(owner, target_id, fence)
     with locked_transaction():
         lock_session(owner)  # before any thread
-        source = owner.threads().filter(key=owner.key_of(source_id)).first()
-        if source is None or not lock_unfenced(source.pk):
+        if not lock_unfenced(source.pk):
             return
-        fence = begin(owner, target_id, fork=False)
-        if fence["thread"] is not None:
+        lock(owner, target_pk, fence)
+        if Checkpoint.objects.filter(thread=target_pk).exists():
             raise Conflict(f"The thread {target_id!r} exists.")
-        target_pk = create_missing(replace(owner, seq=source.high), target_id, fence)
+        # The copy is made from the messages of the source.
+        columns = ("low", "high", "known_seq", "known_withdrawal")
+        of_source = {name: getattr(source, name) for name in columns}
+        all_rows(Thread).filter(pk=target_pk).update(**of_source)
         for model in (Blob, Write, Checkpoint):
             _copy_rows(model, source.pk, target_pk)
 

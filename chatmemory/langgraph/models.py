@@ -130,8 +130,9 @@ class Thread(DerivedFileRow, DerivedPersonRow):
             if all_rows(cls).filter(key=key).exists():
                 thread.thread_id = str(uuid.uuid4())
                 key = key_of(user, thread.thread_id)
-            thread.scope, thread.key = user, key
-            thread.save(update_fields=["scope", "key", "thread_id"])
+            # Unless it was deleted meanwhile, which no lock prevents.
+            moved = all_rows(cls).filter(pk=thread.pk, scope=visitor)
+            moved.update(scope=user, key=key, thread_id=thread.thread_id)
 
 
 class SessionState(DerivedRow):

@@ -10,8 +10,9 @@ from typing import Any, Final, TypedDict
 
 from django.db.models import F
 
-from chatmemory.access.actors import Actor
+from chatmemory.access.actors import Actor, visitor_of
 from chatmemory.access.addresses import check_length
+from chatmemory.access.visitors import lock_current_visitor
 from chatmemory.codec import check_value
 from chatmemory.database.after_commit import call_host_after_commit
 from chatmemory.database.faults import ignored_duplicate
@@ -141,7 +142,8 @@ def fence_of(configurable: Mapping[str, Any], key: str) -> Fence | None:
 def create_missing(owner: Owner, thread_id: str, fence: Fence) -> int:
     """Create the thread unless it exists; return its primary key.
 
-    Raises Conflict if another run created it, or if a message was changed since the run began.
+    Raises Conflict if another run created it, or if a message was changed since the run began;
+    Unauthenticated for a visitor who has ended or was adopted.
     """
     with _creating[fence["epoch"] % len(_creating)]:
         if (pk := fence["thread"]) is None:
@@ -156,6 +158,9 @@ def _create_for_person(owner: Owner, thread_id: str, fence: Fence) -> int:
     thread = _new_thread(owner, None, thread_id, fence["key"], fence["epoch"])
     if thread is not None and not of_key.exists():
         with ignored_duplicate(), locked_transaction():
+            if (visitor := visitor_of(owner.scope)) is not None:
+                # Or an adoption during the run would leave the thread to no one.
+                lock_current_visitor(visitor, Actor.known_visitor(visitor))
             thread.save(force_insert=True)
     found = of_key.first()
     if found is None:
@@ -223,7 +228,9 @@ def lock(owner: Owner, thread_pk: int, fence: Fence) -> None:
 
 def lock_unfenced(thread_pk: int) -> bool:
     """Lock a thread as it is now; return whether it exists. Needs a transaction."""
-    return bool(all_rows(Thread).filter(pk=thread_pk).update(epoch=F("epoch")))
+    # Not a tombstone: an erasure may have ended while this waited for the lock.
+    rows = all_rows(Thread).filter(pk=thread_pk, key__isnull=False)
+    return bool(rows.update(epoch=F("epoch")))
 
 
 def delete_thread(owner: Owner, thread_id: str, by: Actor, reason: str) -> None:

@@ -14,10 +14,12 @@ from django.utils import timezone
 
 from chatmemory import services
 from chatmemory.agents.newest import withdraw_newest
-from chatmemory.errors import BadInput, Conflict, Held, HistoryCleared
+from chatmemory.errors import BadInput, Conflict, Held, HistoryCleared, Unauthenticated
+from chatmemory.langgraph import copying, models
 from chatmemory.langgraph.actions import ThreadAction
-from chatmemory.langgraph.models import Blob, Checkpoint, Thread, Write
+from chatmemory.langgraph.models import Blob, Checkpoint, Thread, Write, key_of
 from chatmemory.langgraph.saver import DjangoSaver
+from chatmemory.langgraph.threads import lock_unfenced
 from chatmemory.live.runner import runner
 from chatmemory.models import AuditAction, AuditEntry, Message, Visitor
 from chatmemory.services import SERVER, user_scope
@@ -432,6 +434,47 @@ def test_an_adoption_moves_the_threads_and_keeps_both_of_one_id():
     assert Thread.objects.filter(scope=user_scope(user)).count() == 3
     services.erase_person(scope=user_scope(user), by=BY, reason="")
     assert rows() == 0
+
+
+@pytest.mark.slow
+def test_a_first_run_stores_nothing_for_a_visitor_who_was_adopted_meanwhile():
+    user, visitor = make_user(), make_visitor()
+    adopt = partial(adopt_visitor, by=services.Actor.user(user), visitor=visitor.actor)
+    with pytest.raises(Unauthenticated):
+        run_beside(DjangoSaver(scope=visitor.actor.owner), adopt)
+    assert rows() == 0
+
+
+def test_an_adoption_leaves_a_thread_that_is_deleted_meanwhile(monkeypatch):
+    user, visitor = make_user(), make_visitor()
+    guest = DjangoSaver(scope=visitor.actor.owner)
+    run(guest, "canary")
+
+    def delete_first(*args):
+        with patch_clean_up():
+            guest.delete_thread("talk")
+        return key_of(*args)
+
+    monkeypatch.setattr(models, "key_of", delete_first)
+    adopt_visitor(by=services.Actor.user(user), visitor=visitor.actor)
+    assert remembered(DjangoSaver(scope=user_scope(user))) == []
+
+
+def test_no_copy_is_made_of_a_thread_that_is_erased_meanwhile(monkeypatch):
+    """As if the copy had waited for the lock of the thread."""
+    saver = DjangoSaver(scope=SERVER)
+    run(saver, "canary")
+
+    def erase_first(pk):
+        with patch_clean_up():
+            erase()
+        return lock_unfenced(pk)
+
+    monkeypatch.setattr(copying, "lock_unfenced", erase_first)
+    saver.copy_thread("talk", "copy")
+    assert remembered(saver, "copy") == []
+    vacuum_now()
+    assert b"canary" not in stored_bytes()
 
 
 WEEK = 7 * 86_400

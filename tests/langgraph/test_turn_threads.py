@@ -108,6 +108,14 @@ def test_the_saver_reads_the_thread_of_an_open_question(use_graph, talk):
     assert [one.value for one in state.interrupts] == ["Size?"]
 
 
+def test_a_copy_of_the_thread_of_a_question_is_made_from_the_same_messages(use_graph, talk):
+    use_graph(graph_with(order))
+    send("a shirt", "c1")
+    talk.refresh_from_db()
+    DjangoSaver(session=talk).copy_thread(f"{talk.pk}.{talk.epoch}.c1", "copy")
+    assert {(thread.low, thread.high) for thread in Thread.objects.all()} == {(1, 2)}
+
+
 def test_a_message_that_is_not_the_answer_ends_the_thread(use_graph):
     use_graph(graph_with(order))
     send("a shirt", "c1")
