@@ -48,7 +48,7 @@ MAX_ID_CHARS = 100
 # After a deletion an empty thread takes the place, for some days: runs that began before it find
 # another epoch, and store nothing.
 # `key` identifies a thread in both cases. It is null in tombstones, so that the id is free
-# immediately.
+# immediately, and in a hidden thread of which a run used the id during a hold.
 
 
 class Thread(DerivedFileRow, DerivedPersonRow):

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final, TypedDict
 
+from django.contrib.auth import get_user_model
 from django.db.models import F
 
-from chatmemory.access.actors import Actor, visitor_of
+from chatmemory.access.actors import Actor, owner_of, visitor_of
 from chatmemory.access.addresses import check_length
 from chatmemory.access.visitors import lock_current_visitor
 from chatmemory.codec import check_value
+from chatmemory.conf import settings
 from chatmemory.database.after_commit import call_host_after_commit
 from chatmemory.database.faults import ignored_duplicate
 from chatmemory.database.locks import lock_pk, locked_transaction
@@ -53,7 +55,7 @@ from chatmemory.services.audit.keys import key_hashes
 # checkpoint that it named. A thread that did not exist gets its epoch from the fence, when the run
 # stores something for the first time; so the run recognizes it, and no other run does. An erasure
 # of the person leaves nothing of a thread, so the fence also has the last erasure: a run that began
-# before a later one creates no thread.
+# before a later one, or before the deletion of the account, creates no thread.
 #
 # The fence travels in the config, which LangGraph hands to every write and to subgraphs. The config
 # of `get_tuple` is a copy that belongs to the run if it has the run's `Runtime`; only such a copy
@@ -91,7 +93,7 @@ class Fence(TypedDict):
     session: tuple[int, int, int, int, int] | None
     """For a thread of a session: the fields of `Seen`, `first_seq` and `last_seq`."""
     erasure: int
-    """The last erasure of the person, for a thread without a session that did not exist."""
+    """`last_erasure` of the person, for a thread without a session that did not exist."""
     fork: bool
     """Whether the run began at a checkpoint that it named, so that it may leave the newest."""
 
@@ -188,7 +190,9 @@ def _create_for_session(owner: Owner, thread_id: str, fence: Fence) -> int:
         if found := of_thread.values_list("pk", "epoch", "deleted_day").first():
             return _check_created(found, fence)
         # A hidden one. A restore would show it, but this run takes its place.
-        if Thread.bury(of_key):
+        if session.held_at is not None:
+            of_key.update(key=None)
+        elif Thread.bury(of_key):
             call_host_after_commit(Thread.clean_up)
         thread = _new_thread(owner, session, thread_id, fence["key"], fence["epoch"])
         if thread is None:
@@ -221,15 +225,27 @@ def lock(owner: Owner, thread_pk: int, fence: Fence) -> None:
         raise HistoryCleared(GONE)
     if owner.session_pk is None:
         return
-    epoch = _seen_of(fence)[0].epoch
-    if not owner.threads().filter(pk=thread_pk, session__epoch=epoch).exists():
+    seen, first_seq, _ = _seen_of(fence)
+    _widen(rows, (first_seq, None) if owner.seq is None else (owner.seq, owner.seq))
+    if not owner.threads().filter(pk=thread_pk, session__epoch=seen.epoch).exists():
         raise HistoryCleared(GONE)
+
+
+def _widen(rows: DerivedQuerySet, read: tuple[int, int | None]) -> None:
+    """Add messages that a run has read to the range of its thread.
+
+    They were restored since another run created it, or it had another `seq`.
+    """
+    low, high = rows.values_list("low", "high").get()
+    wider = min(low, read[0]), None if None in (high, read[1]) else max(high, read[1])
+    if wider != (low, high):
+        rows.update(low=wider[0], high=wider[1])
 
 
 def lock_unfenced(thread_pk: int) -> bool:
     """Lock a thread as it is now; return whether it exists. Needs a transaction."""
     # Not a tombstone: an erasure may have ended while this waited for the lock.
-    rows = all_rows(Thread).filter(pk=thread_pk, key__isnull=False)
+    rows = all_rows(Thread).filter(pk=thread_pk).exclude(session=None, scope="")
     return bool(rows.update(epoch=F("epoch")))
 
 
@@ -332,7 +348,15 @@ def _seen_of(fence: Fence) -> tuple[Seen, int, int]:
 
 
 def last_erasure(scope: str) -> int:
-    """Return the primary key of the entry of a person's last erasure; 0 without one."""
+    """Return the primary key of the entry of a person's last erasure; 0 without one.
+
+    For a deleted account, whose threads were deleted with it, it is -1.
+    """
+    owner = owner_of(scope)
+    if owner is not None and settings.USER_DELETED != "keep":
+        users = get_user_model()._base_manager  # also with users that another manager hides
+        if not users.filter(pk=owner).exists():
+            return -1
     of_person = AuditEntry.objects.filter(session_pk=None, key_hash__in=key_hashes(scope))
     starts = of_person.filter(action=AuditAction.ERASURE_STARTED).order_by("-pk")
     return starts.values_list("pk", flat=True).first() or 0

@@ -303,6 +303,29 @@ def test_a_thread_of_a_message_follows_only_this_message(committed):
     assert rows() == 0
 
 
+@pytest.mark.slow
+def test_a_thread_follows_each_message_that_its_runs_have_read(committed):
+    session = talk()
+    for seq in (3, 1, 2):
+        run(DjangoSaver(session=session, seq=seq), "canary")
+    assert [*Thread.objects.values_list("low", "high")] == [(1, 3)]
+    with committed():
+        redact(1)
+    assert rows() == 0
+
+
+@pytest.mark.slow
+def test_a_thread_follows_messages_that_were_restored_after_its_first_run(committed):
+    saver = DjangoSaver(session=talk())
+    entry = services.trim_session(**TALK, keep_last=2, reason="")
+    run(saver, "a")
+    services.restore_session(scope=SERVER, by=BY, entry_pk=entry.pk, reason="")
+    run(saver, "canary")
+    with committed():
+        redact(1)
+    assert rows() == 0
+
+
 def test_a_session_without_messages_has_no_thread():
     saver = DjangoSaver(session=make_session())
     with pytest.raises(BadInput, match="Append one before the graph runs"):
@@ -327,6 +350,22 @@ def test_a_hold_keeps_the_thread():
     assert rows() == count
     run(saver, "b")  # which prunes nothing
     assert Checkpoint.objects.count() > 2
+
+
+@pytest.mark.slow
+def test_a_hold_keeps_a_hidden_thread_of_which_a_run_uses_the_id(committed):
+    saver = DjangoSaver(session=talk())
+    run(saver, "canary")
+    services.trim_session(**TALK, keep_last=2, reason="")
+    services.hold_session(**TALK, reason="")
+    with committed():
+        run(saver, "b")
+    assert remembered(saver) == ["b", "reply to b"]
+    assert b"canary" in stored_bytes()
+    with committed():
+        services.release_session(**TALK, reason="")
+        vacuum_now()
+    assert b"canary" not in stored_bytes()
 
 
 @pytest.mark.slow
@@ -433,6 +472,14 @@ def test_an_adoption_moves_the_threads_and_keeps_both_of_one_id():
     assert remembered(own, "both") == ["c", "reply to c"]
     assert Thread.objects.filter(scope=user_scope(user)).count() == 3
     services.erase_person(scope=user_scope(user), by=BY, reason="")
+    assert rows() == 0
+
+
+@pytest.mark.slow
+def test_a_first_run_stores_nothing_for_an_account_that_was_deleted_meanwhile():
+    user = make_user()
+    with pytest.raises(HistoryCleared):
+        run_beside(DjangoSaver(scope=user_scope(user)), user.delete)
     assert rows() == 0
 
 
