@@ -393,6 +393,14 @@ def test_threads_of_one_person_do_not_exist_for_another():
     assert remembered(ann) == ["a", "reply to a"]
 
 
+@pytest.mark.parametrize("text", ["\0", "\ud800"])
+@pytest.mark.parametrize("name", ["thread_id", "checkpoint_ns", "checkpoint_id"])
+def test_an_id_that_no_database_can_store_is_refused(name, text):
+    config = {"configurable": {"thread_id": "talk", name: text}}
+    with pytest.raises(BadInput, match=r"contains U\+"):
+        DjangoSaver(scope=SERVER).get_tuple(config)
+
+
 def test_the_scope_may_be_in_the_config():
     user = make_user()
     scope = user_scope(user)
