@@ -348,7 +348,7 @@ def _seen_of(fence: Fence) -> tuple[Seen, int, int]:
 
 
 def last_erasure(scope: str) -> int:
-    """Return the primary key of the entry of a person's last erasure; 0 without one.
+    """Return the primary key of the last entry of a person's erasures; 0 without one.
 
     For a deleted account, whose threads were deleted with it, it is -1.
     """
@@ -358,8 +358,10 @@ def last_erasure(scope: str) -> int:
         if not users.filter(pk=owner).exists():
             return -1
     of_person = AuditEntry.objects.filter(session_pk=None, key_hash__in=key_hashes(scope))
-    starts = of_person.filter(action=AuditAction.ERASURE_STARTED).order_by("-pk")
-    return starts.values_list("pk", flat=True).first() or 0
+    # Also its end: an erasure that was interrupted has only one start.
+    actions = (AuditAction.ERASURE_STARTED, AuditAction.ERASE)
+    found = of_person.filter(action__in=actions).order_by("-pk")
+    return found.values_list("pk", flat=True).first() or 0
 
 
 def _see(session_pk: int) -> tuple[int, int, int, int, int]:

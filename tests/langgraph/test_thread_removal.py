@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -24,6 +25,7 @@ from chatmemory.live.runner import runner
 from chatmemory.models import AuditAction, AuditEntry, Message, Visitor
 from chatmemory.services import SERVER, user_scope
 from chatmemory.services.adoption import adopt_visitor
+from chatmemory.services.erasure import erasure
 from chatmemory.services.integrity.database_restore import recover_restored_database
 from chatmemory.services.integrity.sessions import check_integrity
 from chatmemory.services.removal.vacuum import vacuum
@@ -488,6 +490,27 @@ def test_a_first_run_stores_nothing_for_an_account_that_was_deleted_meanwhile():
     user = make_user()
     with pytest.raises(HistoryCleared):
         run_beside(DjangoSaver(scope=user_scope(user)), user.delete)
+    assert rows() == 0
+
+
+@pytest.mark.slow
+def test_a_thread_that_is_created_until_the_deletion_of_an_account_commits_is_deleted(committed):
+    user = make_user()
+    saver = DjangoSaver(scope=user_scope(user))
+    with committed():
+        user.delete()
+        run(saver, "canary")
+    assert b"canary" not in stored_bytes()
+
+
+@pytest.mark.slow
+def test_a_first_run_stores_nothing_after_the_rest_of_an_interrupted_erasure(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(erasure, "delete_person_rows", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            erase()
+    with pytest.raises(HistoryCleared):
+        run_beside(DjangoSaver(scope=SERVER), erase)
     assert rows() == 0
 
 
