@@ -130,6 +130,7 @@ def test_a_new_version_of_the_question_replaces_its_thread(use_graph):
     send("a shirt", "c1")
     send("socks", "c2", replaces=1, expect_seq=1)
     assert [thread.turn for thread in Thread.objects.all()] == ["c2"]
+    assert len([*DjangoSaver(session=Session.objects.get()).list(None)]) == 1
 
 
 def test_an_overdue_run_leaves_the_thread_of_a_later_turn(use_graph, talk):
