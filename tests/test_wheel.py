@@ -221,6 +221,7 @@ def test_the_wheel_contains_exactly_the_files_of_the_app(wheel):
         "locale/de/LC_MESSAGES/django.mo",
         "langgraph/migrations/0001_initial.py",
         "langgraph/migrations/0002_turns_and_states.py",
+        "langgraph/migrations/0003_known_messages.py",
         "statistics/migrations/0001_initial.py",
         "statistics/templates/admin/chatmemory_statistics/page.html",
     ):

@@ -47,7 +47,9 @@ def item_of(row: StoredMessage | Message) -> Any:
     and names are left.
     """
     plain: Mapping[str, Any] = {} if row.quarantined else row.plain()
-    return plain.get(ITEM) or _item_of_plain(plain, REDACTED if row.redacted else row.text)
+    item = plain.get(ITEM)  # which may be empty
+    text = REDACTED if row.redacted else row.text
+    return _item_of_plain(plain, text) if item is None else item
 
 
 def _item_of_plain(plain: Mapping[str, Any], text: str) -> Any:

@@ -10,15 +10,15 @@ from typing import Any
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import models
-from django.db.models import F, OuterRef
-from django.db.models.functions import Greatest
+from django.db.models import Exists, F, Max, OuterRef, Value
+from django.db.models.functions import Coalesce, Greatest
 from django.utils.translation import gettext_lazy as _
 
 from chatmemory.conf import settings
 from chatmemory.database.locks import locked_transaction
 from chatmemory.derived import DerivedFileRow, DerivedPersonRow, DerivedRow
-from chatmemory.models import DatabaseNow, KeyField, Session, is_current
-from chatmemory.models.derived import DerivedQuerySet, all_rows
+from chatmemory.models import DatabaseNow, KeyField, Session, Turn, WithdrawnRange, is_current
+from chatmemory.models.derived import MAX_SEQ, DerivedQuerySet, all_rows
 from chatmemory.models.managers import PrimaryManager
 from chatmemory.models.sessions import random_epoch
 from chatmemory.services.retention.rules import retention_rules
@@ -40,14 +40,15 @@ MAX_ID_CHARS = 100
 #
 # A thread belongs either to a session or to a person. The core removes both, as derived rows:
 # - A thread of a session has its primary key, a range of messages, and no scope. It follows the
-#   session through an adoption, and is hidden while its first message is, or one was superseded.
+#   session through an adoption, and is hidden while its first message is, or if one was superseded
+#   after the run that created it had begun. What was superseded before is not in the thread.
 # - A thread of a person has a scope, and no session. An adoption moves it.
 # - A thread with neither is a tombstone: no reader finds it, and no run continues it, since its
 #   epoch is another one. `clean_up` deletes its rows in chunks.
 # After a deletion an empty thread takes the place, for some days: runs that began before it find
 # another epoch, and store nothing.
 # `key` identifies a thread in both cases. It is null in tombstones, so that the id is free
-# immediately.
+# immediately, and in a hidden thread of which a run used the id during a hold.
 
 
 class Thread(DerivedFileRow, DerivedPersonRow):
@@ -63,6 +64,10 @@ class Thread(DerivedFileRow, DerivedPersonRow):
     turn = KeyField(max_length=64, null=True)
     """The client_id of the turn that asked, for a thread of RESPONDER. See Note [Threads of turns]
     in chatmemory/langgraph/runs.py."""
+    known_seq = models.BigIntegerField(db_default=0, default=0)
+    """The newest message of the session when the run that created the thread began."""
+    known_withdrawal = models.BigIntegerField(db_default=0, default=0)
+    """The primary key of the newest withdrawn range then."""
 
     class Meta(DerivedFileRow.Meta):
         abstract = False
@@ -72,6 +77,22 @@ class Thread(DerivedFileRow, DerivedPersonRow):
 
     def __str__(self) -> str:
         return str(self.thread_id)
+
+    @classmethod
+    def visible(cls, session_pk: int) -> DerivedQuerySet:
+        """Select the threads of a session that are not hidden. See Note [Threads]."""
+        high = Coalesce(OuterRef("high"), Value(MAX_SEQ))
+        turns = Turn.objects.filter(session=session_pk, user_seq__gt=OuterRef("known_seq"))
+        withdrawn = WithdrawnRange.objects.filter(
+            session=session_pk, pk__gt=OuterRef("known_withdrawal"), low__lte=high
+        )
+        return all_rows(cls).filter(
+            ~Exists(turns.superseding(OuterRef("low"), high)),
+            ~Exists(withdrawn.filter(high__gte=OuterRef("low"))),
+            session=session_pk,
+            session__in=Session.objects.active(),
+            low__gte=F("session__first_seq"),
+        )
 
     @classmethod
     def tombstones(cls) -> DerivedQuerySet:
@@ -109,8 +130,9 @@ class Thread(DerivedFileRow, DerivedPersonRow):
             if all_rows(cls).filter(key=key).exists():
                 thread.thread_id = str(uuid.uuid4())
                 key = key_of(user, thread.thread_id)
-            thread.scope, thread.key = user, key
-            thread.save(update_fields=["scope", "key", "thread_id"])
+            # Unless it was deleted meanwhile, which no lock prevents.
+            moved = all_rows(cls).filter(pk=thread.pk, scope=visitor)
+            moved.update(scope=user, key=key, thread_id=thread.thread_id)
 
 
 class SessionState(DerivedRow):
@@ -153,6 +175,12 @@ def key_of(owner: str | int, thread_id: str) -> str:
     """Return the key of a thread of a person, by scope, or of a session, by primary key."""
     name = f"session:{owner}" if isinstance(owner, int) else owner
     return hashlib.sha256(f"{name}\0{thread_id}".encode()).hexdigest()
+
+
+def newest_withdrawal(session_pk: int) -> int:
+    """Return the primary key of the newest withdrawn range; 0 without one. Needs the lock."""
+    found = WithdrawnRange.objects.filter(session=session_pk)
+    return found.aggregate(newest=Max("pk"))["newest"] or 0
 
 
 def hash_of(namespace: str) -> str:

@@ -16,6 +16,7 @@ from langgraph.checkpoint.base import (
     writes_sort_key,
 )
 
+from chatmemory.codec import check_value
 from chatmemory.database.retries import retried
 from chatmemory.langgraph.models import Blob, Checkpoint, Write, hash_of
 from chatmemory.langgraph.pruning import Loads
@@ -37,6 +38,11 @@ class Search:
     checkpoint_id: str | None = None
     before: str | None = None
     """An id; the checkpoints that are older are listed."""
+
+    def __post_init__(self) -> None:
+        """Raise BadInput for what no text of the database can be equal to."""
+        for name in ("namespace", "checkpoint_id", "before"):
+            check_value(getattr(self, name) or "", name)
 
     def rows(self, owner: Owner) -> QuerySet[Checkpoint]:
         """Select the checkpoints."""

@@ -30,6 +30,7 @@ from chatmemory.langgraph.models import (
     Write,
     hash_of,
     key_of,
+    newest_withdrawal,
 )
 from chatmemory.langgraph.pruning import COUNTERS
 from chatmemory.langgraph.state import LEFT, State, newest_of
@@ -171,6 +172,8 @@ class RunMemory(InMemorySaver):
             low=low,
             high=high,
             last_active_day=DatabaseToday(),
+            known_seq=high,
+            known_withdrawal=newest_withdrawal(ending.seen.session_pk),
         )
         # A deletion has left an empty thread: see Note [Fence of a run].
         is_deleted = all_rows(Thread).filter(key=key).exists()

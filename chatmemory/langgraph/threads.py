@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final, TypedDict
 
+from django.contrib.auth import get_user_model
 from django.db.models import F
 
-from chatmemory.access.actors import Actor
+from chatmemory.access.actors import Actor, owner_of, visitor_of
 from chatmemory.access.addresses import check_length
+from chatmemory.access.visitors import lock_current_visitor
 from chatmemory.codec import check_value
+from chatmemory.conf import settings
 from chatmemory.database.after_commit import call_host_after_commit
 from chatmemory.database.faults import ignored_duplicate
 from chatmemory.database.locks import lock_pk, locked_transaction
@@ -27,7 +30,13 @@ from chatmemory.errors import (
     NotFound,
 )
 from chatmemory.langgraph.actions import ThreadAction
-from chatmemory.langgraph.models import MAX_THREAD_ID_CHARS, Checkpoint, Thread, key_of
+from chatmemory.langgraph.models import (
+    MAX_THREAD_ID_CHARS,
+    Checkpoint,
+    Thread,
+    key_of,
+    newest_withdrawal,
+)
 from chatmemory.models import AuditAction, AuditEntry, DatabaseToday, Session
 from chatmemory.models.derived import DerivedQuerySet, all_rows
 from chatmemory.models.sessions import random_epoch
@@ -46,7 +55,7 @@ from chatmemory.services.audit.keys import key_hashes
 # checkpoint that it named. A thread that did not exist gets its epoch from the fence, when the run
 # stores something for the first time; so the run recognizes it, and no other run does. An erasure
 # of the person leaves nothing of a thread, so the fence also has the last erasure: a run that began
-# before a later one creates no thread.
+# before a later one, or before the deletion of the account, creates no thread.
 #
 # The fence travels in the config, which LangGraph hands to every write and to subgraphs. The config
 # of `get_tuple` is a copy that belongs to the run if it has the run's `Runtime`; only such a copy
@@ -81,10 +90,10 @@ class Fence(TypedDict):
     thread: int | None
     """The primary key; None until the run has created the thread."""
     epoch: int
-    session: tuple[int, int, int] | None
-    """The fields of `Seen`, for a thread of a session."""
+    session: tuple[int, int, int, int, int] | None
+    """For a thread of a session: the fields of `Seen`, `first_seq` and `last_seq`."""
     erasure: int
-    """The last erasure of the person, for a thread without a session that did not exist."""
+    """`_last_erasure` of the person, for a thread without a session that did not exist."""
     fork: bool
     """Whether the run began at a checkpoint that it named, so that it may leave the newest."""
 
@@ -108,7 +117,7 @@ class Owner:
         """Select the threads that a graph may read."""
         if self.session_pk is None:
             return all_rows(Thread).filter(scope=self.scope)
-        return all_rows(Thread).filter(session=self.session_pk).current()
+        return Thread.visible(self.session_pk)
 
 
 @retried(is_repeatable=True)
@@ -135,7 +144,8 @@ def fence_of(configurable: Mapping[str, Any], key: str) -> Fence | None:
 def create_missing(owner: Owner, thread_id: str, fence: Fence) -> int:
     """Create the thread unless it exists; return its primary key.
 
-    Raises Conflict if another run created it, or if a message was changed since the run began.
+    Raises Conflict if another run created it, or if a message was changed since the run began;
+    Unauthenticated for a visitor who has ended or was adopted.
     """
     with _creating[fence["epoch"] % len(_creating)]:
         if (pk := fence["thread"]) is None:
@@ -150,18 +160,24 @@ def _create_for_person(owner: Owner, thread_id: str, fence: Fence) -> int:
     thread = _new_thread(owner, None, thread_id, fence["key"], fence["epoch"])
     if thread is not None and not of_key.exists():
         with ignored_duplicate(), locked_transaction():
+            if (visitor := visitor_of(owner.scope)) is not None:
+                # Or an adoption during the run would leave the thread to no one.
+                lock_current_visitor(visitor, Actor.known_visitor(visitor))
             thread.save(force_insert=True)
     found = of_key.first()
     if found is None:
         raise HistoryCleared(GONE)
     pk = _check_created(found, fence)
-    check_erasure(owner, pk, fence)
+    # After the commit: an erasure that begins later finds the thread.
+    if _last_erasure(owner.scope) != fence["erasure"]:
+        all_rows(Thread).filter(pk=pk).delete()
+        raise HistoryCleared(GONE)
     return pk
 
 
 @retried(is_repeatable=True)
 def _create_for_session(owner: Owner, thread_id: str, fence: Fence) -> int:
-    seen = _seen_of(fence)
+    seen, first_seq, last_seq = _seen_of(fence)
     of_key = all_rows(Thread).filter(key=fence["key"])
     with locked_transaction():
         try:
@@ -170,14 +186,19 @@ def _create_for_session(owner: Owner, thread_id: str, fence: Fence) -> int:
             raise HistoryCleared(GONE) from None
         if session.epoch != seen.epoch:
             raise HistoryCleared(GONE)
-        if found := of_key.current().values_list("pk", "epoch", "deleted_day").first():
+        of_thread = owner.threads().filter(key=fence["key"])
+        if found := of_thread.values_list("pk", "epoch", "deleted_day").first():
             return _check_created(found, fence)
         # A hidden one. A restore would show it, but this run takes its place.
-        if Thread.bury(of_key):
+        if session.held_at is not None:
+            of_key.update(key=None)
+        elif Thread.bury(of_key):
             call_host_after_commit(Thread.clean_up)
         thread = _new_thread(owner, session, thread_id, fence["key"], fence["epoch"])
         if thread is None:
             raise BadInput(NO_MESSAGE, code="empty", field="session")
+        # The run may have read messages that were hidden or superseded since.
+        thread.low, thread.known_seq = owner.seq or first_seq, last_seq
         if not store(seen, [thread]):
             raise Conflict(CHANGED)
     return int(of_key.values_list("pk", flat=True).get())
@@ -204,14 +225,28 @@ def lock(owner: Owner, thread_pk: int, fence: Fence) -> None:
         raise HistoryCleared(GONE)
     if owner.session_pk is None:
         return
-    epoch = _seen_of(fence).epoch
-    if not owner.threads().filter(pk=thread_pk, session__epoch=epoch).exists():
+    seen, first_seq, _ = _seen_of(fence)
+    _widen(rows, (first_seq, None) if owner.seq is None else (owner.seq, owner.seq))
+    if not owner.threads().filter(pk=thread_pk, session__epoch=seen.epoch).exists():
         raise HistoryCleared(GONE)
+
+
+def _widen(rows: DerivedQuerySet, read: tuple[int, int | None]) -> None:
+    """Add messages that a run has read to the range of its thread.
+
+    They were restored since another run created it, or it had another `seq`.
+    """
+    low, high = rows.values_list("low", "high").get()
+    wider = min(low, read[0]), None if None in (high, read[1]) else max(high, read[1])
+    if wider != (low, high):
+        rows.update(low=wider[0], high=wider[1])
 
 
 def lock_unfenced(thread_pk: int) -> bool:
     """Lock a thread as it is now; return whether it exists. Needs a transaction."""
-    return bool(all_rows(Thread).filter(pk=thread_pk).update(epoch=F("epoch")))
+    # Not a tombstone: an erasure may have ended while this waited for the lock.
+    rows = all_rows(Thread).filter(pk=thread_pk).exclude(session=None, scope="")
+    return bool(rows.update(epoch=F("epoch")))
 
 
 def delete_thread(owner: Owner, thread_id: str, by: Actor, reason: str) -> None:
@@ -259,6 +294,7 @@ def _new_thread(
         return None
     thread.session, thread.high = session, owner.seq
     thread.low = session.first_seq if owner.seq is None else owner.seq
+    thread.known_seq, thread.known_withdrawal = session.last_seq, newest_withdrawal(session.pk)
     return thread
 
 
@@ -303,32 +339,34 @@ def lock_session(owner: Owner) -> Session | None:
         return None
 
 
-def _seen_of(fence: Fence) -> Seen:
+def _seen_of(fence: Fence) -> tuple[Seen, int, int]:
+    """Return what a run has seen of its session, with `first_seq` and `last_seq`."""
     if fence["session"] is None:
         raise TypeError("this is the fence of a thread without a session")
-    return Seen(*fence["session"])
-
-
-def check_erasure(owner: Owner, thread_pk: int, fence: Fence) -> None:
-    """Remove a new thread of a person if an erasure has begun since the fence was taken.
-
-    Call it after the commit: an erasure that begins later finds the thread. Raises HistoryCleared.
-    """
-    if owner.session_pk is None and _last_erasure(owner.scope) != fence["erasure"]:
-        Thread.bury(all_rows(Thread).filter(pk=thread_pk))
-        call_host_after_commit(Thread.clean_up)
-        raise HistoryCleared(GONE)
+    *seen, first_seq, last_seq = fence["session"]
+    return Seen(*seen), first_seq, last_seq
 
 
 def _last_erasure(scope: str) -> int:
-    """Return the primary key of the entry of a person's last erasure; 0 without one."""
+    """Return the primary key of the last entry of a person's erasures; 0 without one.
+
+    For a deleted account, whose threads were deleted with it, it is -1.
+    """
+    owner = owner_of(scope)
+    if owner is not None and settings.USER_DELETED != "keep":
+        users = get_user_model()._base_manager  # also with users that another manager hides
+        if not users.filter(pk=owner).exists():
+            return -1
     of_person = AuditEntry.objects.filter(session_pk=None, key_hash__in=key_hashes(scope))
-    starts = of_person.filter(action=AuditAction.ERASURE_STARTED).order_by("-pk")
-    return starts.values_list("pk", flat=True).first() or 0
+    # Also its end: an erasure that was interrupted has only one start.
+    actions = (AuditAction.ERASURE_STARTED, AuditAction.ERASE)
+    found = of_person.filter(action__in=actions).order_by("-pk")
+    return found.values_list("pk", flat=True).first() or 0
 
 
-def _see(session_pk: int) -> tuple[int, int, int]:
+def _see(session_pk: int) -> tuple[int, int, int, int, int]:
     found = Session.objects.active().filter(pk=session_pk)
-    for pk, epoch, rows_revision in found.values_list("pk", "epoch", "rows_revision"):
-        return (pk, epoch, rows_revision)
+    columns = found.values_list("pk", "epoch", "rows_revision", "first_seq", "last_seq")
+    for seen in columns:
+        return seen
     raise NotFound

@@ -41,6 +41,7 @@ IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "deta
 KINDS: dict[str, tuple[Any, str, str]] = {
     "user": ({"content": "hi", "role": "user"}, "user", "hi"),
     "empty": ({"role": "user", "content": ""}, "user", ""),
+    "no field": ({}, "assistant", "item {}"),
     "message": ({"type": "message", "role": "user", "content": "hi"}, "user", "hi"),
     "parts": (
         {"role": "user", "content": [{"type": "input_text", "text": "See:"}, IMAGE]},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -13,13 +14,18 @@ from django.test import override_settings
 from django.utils import timezone
 
 from chatmemory import services
-from chatmemory.errors import BadInput, Conflict, Held, HistoryCleared
+from chatmemory.agents.newest import withdraw_newest
+from chatmemory.errors import BadInput, Conflict, Held, HistoryCleared, Unauthenticated
+from chatmemory.langgraph import copying, models
 from chatmemory.langgraph.actions import ThreadAction
-from chatmemory.langgraph.models import Blob, Checkpoint, Thread, Write
+from chatmemory.langgraph.models import Blob, Checkpoint, Thread, Write, key_of
 from chatmemory.langgraph.saver import DjangoSaver
+from chatmemory.langgraph.threads import lock_unfenced
+from chatmemory.live.runner import runner
 from chatmemory.models import AuditAction, AuditEntry, Message, Visitor
 from chatmemory.services import SERVER, user_scope
 from chatmemory.services.adoption import adopt_visitor
+from chatmemory.services.erasure import erasure
 from chatmemory.services.integrity.database_restore import recover_restored_database
 from chatmemory.services.integrity.sessions import check_integrity
 from chatmemory.services.removal.vacuum import vacuum
@@ -204,6 +210,62 @@ def patch_clean_up():
         yield
 
 
+def run_beside(saver, call):
+    """Run a graph that stores its state at its end only, and call something meanwhile."""
+
+    async def node(state):
+        await sync_to_async(call)()
+        return reply(state)
+
+    graph = graph_of(saver, node)
+    async_to_sync(graph.ainvoke)(said("canary"), at("talk"), durability="exit")
+
+
+def edit():
+    admit = partial(services.admit_turn, **TALK, client_id="edit", content="x")
+    runner.run(admit(replaces=1, expect_seq=3).session_pk)
+
+
+def withdraw():
+    withdraw_newest(lambda row: row.text, **TALK, reason="")
+
+
+@pytest.mark.parametrize("hide", [*HIDE.values(), edit, withdraw])
+@pytest.mark.slow
+def test_a_first_run_stores_nothing_at_its_end_if_messages_were_hidden_meanwhile(hide):
+    saver = DjangoSaver(session=talk())
+    with pytest.raises((Conflict, HistoryCleared)):
+        run_beside(saver, hide)
+    assert b"canary" not in stored_bytes()
+
+
+@pytest.mark.parametrize("change", [edit, withdraw])
+@pytest.mark.slow
+def test_a_conversation_has_threads_after_an_edit_until_the_next(change):
+    session = talk("a", "b", "c", "d")
+    saver = DjangoSaver(session=session)
+    change()
+    run(saver, "e")
+    run(saver, "f")
+    assert remembered(saver) == ["e", "reply to e", "f", "reply to f"]
+    if change is withdraw:
+        withdraw()
+        assert remembered(saver) == []
+        entry = AuditEntry.objects.order_by("-pk").first()
+        services.restore_session(scope=SERVER, by=BY, entry_pk=entry.pk, reason="")
+        assert remembered(saver) == ["e", "reply to e", "f", "reply to f"]
+
+
+@pytest.mark.slow
+def test_an_edit_hides_the_thread():
+    saver = DjangoSaver(session=talk())
+    run(saver, "a")
+    edit()
+    assert remembered(saver) == []
+    run(saver, "b")
+    assert remembered(saver) == ["b", "reply to b"]
+
+
 @pytest.mark.parametrize("hide", ["trim", "clear", "purge"])
 @pytest.mark.slow
 def test_a_restore_shows_the_thread_again(hide):
@@ -243,6 +305,29 @@ def test_a_thread_of_a_message_follows_only_this_message(committed):
     assert rows() == 0
 
 
+@pytest.mark.slow
+def test_a_thread_follows_each_message_that_its_runs_have_read(committed):
+    session = talk()
+    for seq in (3, 1, 2):
+        run(DjangoSaver(session=session, seq=seq), "canary")
+    assert [*Thread.objects.values_list("low", "high")] == [(1, 3)]
+    with committed():
+        redact(1)
+    assert rows() == 0
+
+
+@pytest.mark.slow
+def test_a_thread_follows_messages_that_were_restored_after_its_first_run(committed):
+    saver = DjangoSaver(session=talk())
+    entry = services.trim_session(**TALK, keep_last=2, reason="")
+    run(saver, "a")
+    services.restore_session(scope=SERVER, by=BY, entry_pk=entry.pk, reason="")
+    run(saver, "canary")
+    with committed():
+        redact(1)
+    assert rows() == 0
+
+
 def test_a_session_without_messages_has_no_thread():
     saver = DjangoSaver(session=make_session())
     with pytest.raises(BadInput, match="Append one before the graph runs"):
@@ -270,6 +355,22 @@ def test_a_hold_keeps_the_thread():
 
 
 @pytest.mark.slow
+def test_a_hold_keeps_a_hidden_thread_of_which_a_run_uses_the_id(committed):
+    saver = DjangoSaver(session=talk())
+    run(saver, "canary")
+    services.trim_session(**TALK, keep_last=2, reason="")
+    services.hold_session(**TALK, reason="")
+    with committed():
+        run(saver, "b")
+    assert remembered(saver) == ["b", "reply to b"]
+    assert b"canary" in stored_bytes()
+    with committed():
+        services.release_session(**TALK, reason="")
+        vacuum_now()
+    assert b"canary" not in stored_bytes()
+
+
+@pytest.mark.slow
 def test_threads_of_one_session_do_not_exist_for_another():
     first = DjangoSaver(session=talk())
     other = make_session("other")
@@ -292,6 +393,14 @@ def test_threads_of_one_person_do_not_exist_for_another():
     bob.copy_thread("talk", "copy")
     assert [*bob.list(None)] == []
     assert remembered(ann) == ["a", "reply to a"]
+
+
+@pytest.mark.parametrize("text", ["\0", "\ud800"])
+@pytest.mark.parametrize("name", ["thread_id", "checkpoint_ns", "checkpoint_id"])
+def test_an_id_that_no_database_can_store_is_refused(name, text):
+    config = {"configurable": {"thread_id": "talk", name: text}}
+    with pytest.raises(BadInput, match=r"contains U\+"):
+        DjangoSaver(scope=SERVER).get_tuple(config)
 
 
 def test_the_scope_may_be_in_the_config():
@@ -374,6 +483,76 @@ def test_an_adoption_moves_the_threads_and_keeps_both_of_one_id():
     assert Thread.objects.filter(scope=user_scope(user)).count() == 3
     services.erase_person(scope=user_scope(user), by=BY, reason="")
     assert rows() == 0
+
+
+@pytest.mark.slow
+def test_a_first_run_stores_nothing_for_an_account_that_was_deleted_meanwhile():
+    user = make_user()
+    with pytest.raises(HistoryCleared):
+        run_beside(DjangoSaver(scope=user_scope(user)), user.delete)
+    assert rows() == 0
+
+
+@pytest.mark.slow
+def test_a_thread_that_is_created_until_the_deletion_of_an_account_commits_is_deleted(committed):
+    user = make_user()
+    saver = DjangoSaver(scope=user_scope(user))
+    with committed():
+        user.delete()
+        run(saver, "canary")
+    assert b"canary" not in stored_bytes()
+
+
+@pytest.mark.slow
+def test_a_first_run_stores_nothing_after_the_rest_of_an_interrupted_erasure(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(erasure, "delete_person_rows", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            erase()
+    with pytest.raises(HistoryCleared):
+        run_beside(DjangoSaver(scope=SERVER), erase)
+    assert rows() == 0
+
+
+@pytest.mark.slow
+def test_a_first_run_stores_nothing_for_a_visitor_who_was_adopted_meanwhile():
+    user, visitor = make_user(), make_visitor()
+    adopt = partial(adopt_visitor, by=services.Actor.user(user), visitor=visitor.actor)
+    with pytest.raises(Unauthenticated):
+        run_beside(DjangoSaver(scope=visitor.actor.owner), adopt)
+    assert rows() == 0
+
+
+def test_an_adoption_leaves_a_thread_that_is_deleted_meanwhile(monkeypatch):
+    user, visitor = make_user(), make_visitor()
+    guest = DjangoSaver(scope=visitor.actor.owner)
+    run(guest, "canary")
+
+    def delete_first(*args):
+        with patch_clean_up():
+            guest.delete_thread("talk")
+        return key_of(*args)
+
+    monkeypatch.setattr(models, "key_of", delete_first)
+    adopt_visitor(by=services.Actor.user(user), visitor=visitor.actor)
+    assert remembered(DjangoSaver(scope=user_scope(user))) == []
+
+
+def test_no_copy_is_made_of_a_thread_that_is_erased_meanwhile(monkeypatch):
+    """As if the copy had waited for the lock of the thread."""
+    saver = DjangoSaver(scope=SERVER)
+    run(saver, "canary")
+
+    def erase_first(pk):
+        with patch_clean_up():
+            erase()
+        return lock_unfenced(pk)
+
+    monkeypatch.setattr(copying, "lock_unfenced", erase_first)
+    saver.copy_thread("talk", "copy")
+    assert remembered(saver, "copy") == []
+    vacuum_now()
+    assert b"canary" not in stored_bytes()
 
 
 WEEK = 7 * 86_400

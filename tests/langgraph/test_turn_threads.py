@@ -108,6 +108,14 @@ def test_the_saver_reads_the_thread_of_an_open_question(use_graph, talk):
     assert [one.value for one in state.interrupts] == ["Size?"]
 
 
+def test_a_copy_of_the_thread_of_a_question_is_made_from_the_same_messages(use_graph, talk):
+    use_graph(graph_with(order))
+    send("a shirt", "c1")
+    talk.refresh_from_db()
+    DjangoSaver(session=talk).copy_thread(f"{talk.pk}.{talk.epoch}.c1", "copy")
+    assert {(thread.low, thread.high) for thread in Thread.objects.all()} == {(1, 2)}
+
+
 def test_a_message_that_is_not_the_answer_ends_the_thread(use_graph):
     use_graph(graph_with(order))
     send("a shirt", "c1")
@@ -122,6 +130,7 @@ def test_a_new_version_of_the_question_replaces_its_thread(use_graph):
     send("a shirt", "c1")
     send("socks", "c2", replaces=1, expect_seq=1)
     assert [thread.turn for thread in Thread.objects.all()] == ["c2"]
+    assert len([*DjangoSaver(session=Session.objects.get()).list(None)]) == 1
 
 
 def test_an_overdue_run_leaves_the_thread_of_a_later_turn(use_graph, talk):

@@ -21,6 +21,9 @@ FROZEN = {
     "langgraph/migrations/0002_turns_and_states.py": (
         "f79d687aec74ce12b3c3a396370949dbf42c693965b23752c58a5848c839b947"
     ),
+    "langgraph/migrations/0003_known_messages.py": (
+        "bbcfa3a1c1564ec04a1cee5436b64d7e3d48814be9ba3b9e849720991d6eee75"
+    ),
     "search/migrations/0001_initial.py": (
         "e0b317dc620793e347b37b3761d98425d0b77af6e2d9dc2571bf09dc128afc27"
     ),

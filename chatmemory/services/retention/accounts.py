@@ -86,8 +86,7 @@ def _record_deletion(scope: str, by: Actor) -> None:
     if settings.USER_DELETED == "purge":
         delete_person_rows(scope)
     stored = Session.objects.of_scopes(*all_scopes_of(scope))
-    count = stored.count()
-    if count:
+    if count := stored.count():
         held = stored.filter(held_at__isnull=False).order_by("pk").values_list("pk", flat=True)
         record_person(scope, AuditAction.USER_DELETED, by, "", sessions=count, held=list(held))
 
@@ -100,6 +99,7 @@ def forget_person(*, scope: str) -> None:
     if settings.USER_DELETED == "erase":
         erase_person(by=deleter_of(scope), reason=OWNER_DELETED, scope=scope)
     elif settings.USER_DELETED == "purge":
+        delete_person_rows(scope)  # also those that were stored until the commit
         for session_pk in in_batches(Session.objects.filter(OWNERLESS, scope=scope)):
             remove_due(session_pk)
 
