@@ -30,7 +30,7 @@ def test_an_erasure_that_waits_for_a_copy_erases_it(monkeypatch: pytest.MonkeyPa
     def wait_first(*args: Any) -> None:
         copy_rows(*args)
         has_locked.set()
-        done.wait(1)
+        done.wait(0.3)
 
     done = threading.Event()
     monkeypatch.setattr(copying, "_copy_rows", wait_first)
