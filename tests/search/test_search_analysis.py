@@ -137,11 +137,13 @@ def test_a_query_names_months(query, months, years):
         ("東京都", "東京都です", ["東京都"]),
         ("ガス", "ｶﾞｽ 代", ["ｶﾞｽ"]),
         ("password", "my pass\u00adword.", ["pass\u00adword"]),
+        ("café", "le cafe\u00ad\u0301.", ["cafe\u00ad\u0301"]),
+        ("kettle", "Straße, kettle, J\u030can", ["kettle"]),
         ("עולם", "שלום עולם", ["עולם"]),
         ("cat", "dog", []),
     ],
     ids=["stems", "compatible", "turkish", "sharp-s", "combining", "pairs", "run", "halfwidth",
-         "invisible", "hebrew", "none"],
+         "invisible", "invisible-in-cluster", "longer-and-shorter", "hebrew", "none"],
 )  # fmt: skip
 def test_ranges_are_those_of_the_original_text(query, text, parts):
     assert found(query, text, by=Analyzer("english")) == parts
