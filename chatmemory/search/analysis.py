@@ -70,6 +70,10 @@ _CLUSTER = re.compile(
 )
 """A character with what NFKC may combine it with: the clusters of a text are normalized alone."""
 
+_MAY_HAVE_LONG_MARKS = re.compile(r"[\W\uff9e\uff9f]{31}")
+_LONG_MARKS = re.compile(rf"[{_MARKS}{_INVISIBLE}\uff9e\uff9f]{{31,}}")
+"""More marks than any letter has (UAX 15, 13): to sort 32,000 of them takes seconds."""
+
 _REMOVED = dict.fromkeys((0xAD, 0x307, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF)) | {0x131: "i"}
 """Invisible characters, and the dots of Turkish letters: with and without one they are equal."""
 
@@ -230,6 +234,8 @@ def has_stems(language: str) -> bool:
 def _fold(text: str) -> str:
     if text.isascii():
         return text.lower()
+    if _MAY_HAVE_LONG_MARKS.search(text):  # which is much faster
+        text = _LONG_MARKS.sub(lambda marks: marks[0][:30], text)
     folded = unicodedata.normalize("NFKC", text).casefold().translate(_REMOVED)
     return unicodedata.normalize("NFC", folded)
 
