@@ -33,7 +33,9 @@ class Lists:
         self.prefix = prefix
         try:
             self.client: Any = redis.Redis.from_url(url, socket_timeout=TIMEOUT_SECONDS)
-            self.client.connection_pool.make_connection()  # which checks the options of the URL
+            pool = self.client.connection_pool
+            pool.connection_kwargs["decode_responses"] = False  # also if the URL has it
+            pool.make_connection()  # which checks the options of the URL
         except (ValueError, TypeError) as error:
             message = (
                 "The URL must begin with redis://, rediss:// or unix://, be complete, and have "

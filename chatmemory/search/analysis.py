@@ -63,15 +63,16 @@ _WORD = re.compile(rf"\w[\w{_MARKS}]*")
 _HAS_CJK = re.compile(rf"[{_CJK}]")
 _CJK_RUN = re.compile(rf"[{_CJK}]+|[^{_CJK}]+")
 
-_CLUSTER = re.compile(
-    rf".(?:[\u00ad\u200b-\u200d\u2060\ufeff]*"
-    rf"[{_MARKS}\u1160-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\uff9e-\uffdc])*",
-    re.DOTALL,
-)
-"""A character with what NFKC may combine it with: the clusters of a text are normalized alone.
+_INVISIBLE = "\u00ad\u200b-\u200d\u2060\ufeff"
 
-Invisible characters inside are removed before that.
-"""
+_CLUSTER = re.compile(
+    rf".[{_MARKS}{_INVISIBLE}\u1160-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\uff9e-\uffdc]*", re.DOTALL
+)
+"""A character with what NFKC may combine it with: the clusters of a text are normalized alone."""
+
+_MAY_HAVE_LONG_MARKS = re.compile(r"[\W\uff9e\uff9f]{31}")
+_LONG_MARKS = re.compile(rf"[{_MARKS}{_INVISIBLE}\uff9e\uff9f]{{31,}}")
+"""More marks than any letter has (UAX 15, 13): to sort 32,000 of them takes seconds."""
 
 _REMOVED = dict.fromkeys((0xAD, 0x307, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF)) | {0x131: "i"}
 """Invisible characters, and the dots of Turkish letters: with and without one they are equal."""
@@ -233,6 +234,8 @@ def has_stems(language: str) -> bool:
 def _fold(text: str) -> str:
     if text.isascii():
         return text.lower()
+    if _MAY_HAVE_LONG_MARKS.search(text):  # which is much faster
+        text = _LONG_MARKS.sub(lambda marks: marks[0][:30], text)
     folded = unicodedata.normalize("NFKC", text).casefold().translate(_REMOVED)
     return unicodedata.normalize("NFC", folded)
 

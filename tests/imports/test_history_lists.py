@@ -70,6 +70,13 @@ def read(owner, key="a"):
     return DjangoChatMessageHistory(key, owner=owner).messages
 
 
+def test_an_address_may_ask_for_decoded_answers(move, push, ann, redis_url):
+    push("a", HI)
+    separator = "&" if "?" in redis_url else "?"
+    assert move(redis=f"{redis_url}{separator}decode_responses=true")["new"] == 1
+    assert read(ann) == HI
+
+
 def test_lists_are_imported_without_loss(move, push, ann):
     push("a", MESSAGES)
     push("b", HI)

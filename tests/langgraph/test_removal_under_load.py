@@ -21,10 +21,9 @@ from django.db import connection, connections
 from django.test import override_settings
 
 from chatmemory import services
-from chatmemory.errors import ChatMemoryError, HistoryCleared
-from chatmemory.langgraph import copying
+from chatmemory.errors import ChatMemoryError
 from chatmemory.langgraph.saver import DjangoSaver
-from chatmemory.models import AuditAction, AuditEntry, Session
+from chatmemory.models import Session
 from chatmemory.services import Actor, user_scope
 from chatmemory.services.removal.vacuum import vacuum
 from tests.factories import BY, make_messages, make_user
@@ -158,28 +157,3 @@ def test_no_removed_word_is_in_a_dump(remove):
     assert b"reply to turn" in dump()
     assert [word for word in words if word.encode() in dump()] == []
     assert ended == {True, False}
-
-
-@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has one writer at a time")
-def test_a_copy_does_not_outlive_an_erasure(monkeypatch):
-    scope = user_scope(make_user())
-    saver = DjangoSaver(scope=scope)
-    graph_of(saver).invoke(said("canary"), at())
-    is_copied, copy_rows = threading.Event(), copying._copy_rows
-
-    def copy(*rows: Any) -> None:
-        copy_rows(*rows)
-        is_copied.set()
-        started = AuditEntry.objects.filter(action=AuditAction.ERASURE_STARTED)
-        deadline = time.monotonic() + WAIT_S
-        while not started.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(0.1)  # until the erasure waits for the source
-
-    monkeypatch.setattr(copying, "_copy_rows", copy)
-    with ThreadPoolExecutor(1) as pool:
-        copying_now = pool.submit(in_thread, lambda: saver.copy_thread("talk", "copy"))
-        assert is_copied.wait(WAIT_S)
-        erase(scope)
-        assert isinstance(copying_now.exception(WAIT_S), HistoryCleared)
-    assert b"canary" not in dump()

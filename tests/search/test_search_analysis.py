@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import unicodedata
 
 import pytest
@@ -72,6 +73,24 @@ def test_a_long_word_has_a_short_term():
 def test_a_language_that_snowball_lacks_has_the_beginnings_of_words():
     assert Analyzer("klingon").terms("runnings run") == ["runni", "run"]
     assert Analyzer("klingon").name == "1:klingon~5"
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        "\u0301" * 16_000 + "\u0316" * 15_000,
+        "\u0301\uff9e" * 15_000,
+        "\u0301\u200d" * 8_000 + "\u0316\u200d" * 7_000,
+        "\u200d" * 31_000,
+    ],
+    ids=["unordered", "halfwidth", "apart", "invisible"],
+)
+def test_a_letter_with_many_marks_takes_no_long_time(marks):
+    text = f"e{marks} kettle"
+    start = time.process_time()
+    assert ENGLISH.terms(text)[-1] == "kettl"
+    assert found("kettle", text) == ["kettle"]
+    assert time.process_time() - start < 0.5
 
 
 def test_the_name_states_version_and_language():

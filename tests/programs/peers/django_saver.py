@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import time
 import uuid
@@ -11,11 +10,13 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connections
 from langchain_core.messages import BaseMessage, HumanMessage, RemoveMessage
 
 from chatmemory.errors import Conflict, MemoryUnavailable
 from chatmemory.langgraph.saver import DjangoSaver
+from chatmemory.services import user_scope
 from chatmemory.testing.contract import MemoryContract
 from chatmemory.testing.stores import Address, Model
 from tests.memories import outage
@@ -39,15 +40,16 @@ class Saver(Graph):
 
     def __init__(self) -> None:
         super().__init__(DjangoSaver())
+        self._scopes: dict[str, str] = {}
 
     def config(self, at: Address) -> Any:
-        return {"configurable": {"thread_id": at.session, "scope": scope_of(at)}}
+        return {"configurable": {"thread_id": at.session, "scope": self._scope_of(at)}}
 
     def update(self, at: Address, messages: Sequence[BaseMessage]) -> None:
         again(lambda: super(Saver, self).update(at, messages))
 
     def purge(self, at: Address) -> None:
-        DjangoSaver(scope=scope_of(at)).delete_thread(at.session)
+        DjangoSaver(scope=self._scope_of(at)).delete_thread(at.session)
 
     clear = purge  # it hides the thread
 
@@ -62,6 +64,12 @@ class Saver(Graph):
 
         return again(run)
 
+    def _scope_of(self, at: Address) -> str:
+        if at.user not in self._scopes:
+            user, _ = User.objects.get_or_create(username=at.user)
+            self._scopes[at.user] = user_scope(user)
+        return self._scopes[at.user]
+
     @contextmanager
     def outage(self) -> Iterator[None]:
         with outage():
@@ -69,10 +77,7 @@ class Saver(Graph):
 
     def release(self) -> None:
         connections.close_all()
-
-
-def scope_of(at: Address) -> str:
-    return f"visitor:{hashlib.sha256(at.user.encode()).hexdigest()}"
+        self._scopes.clear()  # the next test in this process has other users
 
 
 def again(work: Callable[[], T]) -> T:
