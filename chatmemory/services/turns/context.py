@@ -12,6 +12,8 @@ from chatmemory.models import Session
 
 logger = logging.getLogger(__name__)
 
+Left = dict[str, Any]
+
 READS_OTHERS: Final = "chatmemory.reads_others"
 """A name in `Asking.left`: the messages have words of other sessions, whose removal there reaches
 no row that is made from this turn."""
@@ -28,7 +30,7 @@ class Asking:
     """The user's message, the last one of the window."""
     window_from: int
     """The seq of the oldest message of the window."""
-    left: dict[str, Any] = field(default_factory=dict)
+    left: Left = field(default_factory=dict)
     """Values for the end of the turn, as those of `leave`."""
 
 
@@ -50,11 +52,7 @@ def before_question(function: Function) -> Function:
 
 
 def messages_before(
-    session: Session,
-    turn: str,
-    left: dict[str, Any],
-    question: Mapping[str, object],
-    window_from: int,
+    session: Session, turn: str, left: Left, question: Mapping[str, object], window_from: int
 ) -> list[dict[str, object]]:
     """Return the messages of all functions, in the order of their registration."""
     asking = Asking(
