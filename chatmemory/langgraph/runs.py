@@ -151,7 +151,7 @@ class RunMemory(InMemorySaver):
         if last is None or asks is None or asks.thread not in self.storage:
             return
         if READS_OTHERS in ending.left:
-            logger.info("turn %s: its question has no thread: it reads others", ending.turn)
+            logger.info("turn %s recalled other sessions: its question has no thread", ending.turn)
             return
         self._store_thread(ending, asks.thread, low, last.seq)
 

@@ -226,20 +226,23 @@ def lock(owner: Owner, thread_pk: int, fence: Fence) -> None:
     if owner.session_pk is None:
         return
     seen, first_seq, _ = _seen_of(fence)
-    _widen(rows, (first_seq, None) if owner.seq is None else (owner.seq, owner.seq))
-    if not owner.threads().filter(pk=thread_pk, session__epoch=seen.epoch).exists():
+    visible = owner.threads().filter(pk=thread_pk, session__epoch=seen.epoch)
+    found = visible.values_list("low", "high").first()
+    read = (first_seq, None) if owner.seq is None else (owner.seq, owner.seq)
+    if found is not None and (wider := _widened(found, read)) != found:
+        rows.update(low=wider[0], high=wider[1])
+        found = visible.values_list("low", "high").first()
+    if found is None:
         raise HistoryCleared(GONE)
 
 
-def _widen(rows: DerivedQuerySet, read: tuple[int, int | None]) -> None:
-    """Add messages that a run has read to the range of its thread.
+def _widened(known: tuple[int, int | None], read: tuple[int, int | None]) -> tuple[int, int | None]:
+    """Return the range of a thread with the messages that a run has read.
 
     They were restored since another run created it, or it had another `seq`.
     """
-    low, high = rows.values_list("low", "high").get()
-    wider = min(low, read[0]), None if None in (high, read[1]) else max(high, read[1])
-    if wider != (low, high):
-        rows.update(low=wider[0], high=wider[1])
+    high = None if None in (known[1], read[1]) else max(known[1] or 0, read[1] or 0)
+    return min(known[0], read[0]), high
 
 
 def lock_unfenced(thread_pk: int) -> bool:
