@@ -40,7 +40,7 @@ def at(thread_id: str = "talk", **configurable: Any) -> dict[str, Any]:
     return {"configurable": {"thread_id": thread_id, **configurable}}
 
 
-def said(*texts: str) -> dict[str, list[str]]:
+def input_of(*texts: str) -> dict[str, list[str]]:
     """Return the input of a run."""
     return {"messages": [*texts]}
 

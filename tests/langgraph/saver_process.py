@@ -18,6 +18,7 @@ if __name__ == "__main__":
     saver = import_module("chatmemory.langgraph.saver").DjangoSaver(scope="server")
 
     def run(thread: str, text: str, durability: str) -> None:
-        graphs.graph_of(saver).invoke(graphs.said(text), graphs.at(thread), durability=durability)
+        graph, config = graphs.graph_of(saver), graphs.at(thread)
+        graph.invoke(graphs.input_of(text), config, durability=durability)
 
     serve(run)

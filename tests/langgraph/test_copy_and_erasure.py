@@ -13,7 +13,7 @@ from chatmemory.langgraph import copying
 from chatmemory.langgraph.saver import DjangoSaver
 from chatmemory.services import SERVER, erase_person
 from tests.factories import BY
-from tests.langgraph.graphs import at, graph_of, said, stored_bytes
+from tests.langgraph.graphs import at, graph_of, input_of, stored_bytes
 from tests.locking import thread
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -24,7 +24,7 @@ WAIT_S = 20
 @pytest.mark.slow
 def test_an_erasure_that_waits_for_a_copy_erases_it(monkeypatch: pytest.MonkeyPatch) -> None:
     saver = DjangoSaver(scope=SERVER)
-    graph_of(saver).invoke(said("canary"), at())
+    graph_of(saver).invoke(input_of("canary"), at())
     has_locked, copy_rows = threading.Event(), copying._copy_rows
 
     def wait_first(*args: Any) -> None:

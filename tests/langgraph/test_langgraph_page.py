@@ -14,7 +14,7 @@ from chatmemory.langgraph.saver import DjangoSaver
 from chatmemory.services import SERVER, Actor, clear_session, user_scope
 from tests.blocks import block_with
 from tests.factories import make_session, make_user
-from tests.langgraph.graphs import at, graph_of, said, stored_bytes
+from tests.langgraph.graphs import at, graph_of, input_of, stored_bytes
 from tests.langgraph.turns import last_text, send
 
 PAGE = "docs/howto/langgraph.md"
@@ -58,10 +58,10 @@ def test_a_thread_of_a_conversation_is_cleared_with_it():
 def test_the_examples_prune():
     names = run("shop/prune.py")
     scope = user_scope(make_user())
-    async_to_sync(graph_of(DjangoSaver(scope=scope)).ainvoke)(said("a"), at())
+    async_to_sync(graph_of(DjangoSaver(scope=scope)).ainvoke)(input_of("a"), at())
     names["prune"](scope, ["talk"])
     assert Checkpoint.objects.count() == 1
-    async_to_sync(graph_of(names["small_saver"](scope)).ainvoke)(said("a"), at())
+    async_to_sync(graph_of(names["small_saver"](scope)).ainvoke)(input_of("a"), at())
     assert Checkpoint.objects.count() == 1
 
 
@@ -101,7 +101,7 @@ class Reversed:
 def test_the_example_encrypts_values_writes_and_metadata():
     graph = graph_of(run("shop/secret.py")["secret_saver"](SERVER, Reversed()))
     config = at() | {"metadata": {"customer": "canary"}}
-    async_to_sync(graph.ainvoke)(said("canary"), config)
+    async_to_sync(graph.ainvoke)(input_of("canary"), config)
     assert b"canary" not in stored_bytes()
     state = async_to_sync(graph.aget_state)(at())
     assert state.values["messages"] == ["canary", "reply to canary"]

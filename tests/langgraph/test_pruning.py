@@ -17,7 +17,7 @@ from langgraph.types import Command
 from chatmemory.langgraph.models import Blob, Checkpoint, Write
 from chatmemory.langgraph.saver import DjangoSaver
 from chatmemory.services import SERVER
-from tests.langgraph.graphs import ask, at, graph_of, reply, said
+from tests.langgraph.graphs import ask, at, graph_of, input_of, reply
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
@@ -38,33 +38,33 @@ def remembered(graph, thread_id="talk"):
 def test_a_pruned_thread_has_its_newest_checkpoint_and_its_values():
     graph = graph_of(saver())
     for text in ("a", "b"):
-        run(graph, said(text))
+        run(graph, input_of(text))
     saver().prune(["talk"])
     assert remembered(graph) == ["a", "reply to a", "b", "reply to b"]
     used = Checkpoint.objects.get()
     versions = saver().serde.loads_typed((used.type, bytes(used.data)))["channel_versions"]
     assert {*Blob.objects.values_list("channel", "version")} == {*versions.items()}
     assert not Write.objects.exists()
-    run(graph, said("c"))
+    run(graph, input_of("c"))
     assert remembered(graph)[-2:] == ["c", "reply to c"]
 
 
 @pytest.mark.slow
 def test_more_than_one_checkpoint_may_be_kept():
     graph = graph_of(saver())
-    run(graph, said("a"))
+    run(graph, input_of("a"))
     before = async_to_sync(graph.aget_state)(at()).config
-    run(graph, said("b"))
+    run(graph, input_of("b"))
     saver().prune(["talk"], keep_last=4)
     assert Checkpoint.objects.count() == 4
-    run(graph, said("c"))
-    async_to_sync(graph.ainvoke)(said("d"), before)
+    run(graph, input_of("c"))
+    async_to_sync(graph.ainvoke)(input_of("d"), before)
     assert remembered(graph) == ["a", "reply to a", "d", "reply to d"]
 
 
 def test_a_saver_can_keep_the_newest_checkpoints_after_each_step():
     graph = graph_of(saver(keep_last=1), reply, ask, reply)
-    run(graph, said("a"))
+    run(graph, input_of("a"))
     assert Checkpoint.objects.count() == 1
     run(graph, Command(resume="yes"))
     assert remembered(graph) == ["a", "reply to a", "yes", "reply to yes"]
@@ -105,7 +105,7 @@ def test_a_thread_with_increments_survives_pruning(keep_last, durability):
     graph = delta_graph(saver(keep_last=keep_last))
     expected = []
     for number in range(5):
-        run(graph, said(f"m{number}"), durability=durability)
+        run(graph, input_of(f"m{number}"), durability=durability)
         expected += [f"m{number}", f"reply to m{number}"]
         saver().prune(["talk"])
         assert remembered(graph) == expected
@@ -116,7 +116,7 @@ def test_a_thread_with_increments_survives_pruning(keep_last, durability):
 def test_a_pruned_thread_with_increments_takes_at_most_four_times_its_text():
     graph = delta_graph(saver(keep_last=1), snapshot_frequency=20)
     for number in range(1, 51):
-        run(graph, said("m" * 1_000))
+        run(graph, input_of("m" * 1_000))
         text = number * (len("reply to ") + 2_000)
         # Between two snapshots all increments stay, beside the snapshot before them.
         assert stored_sum() <= 4 * text + 10_000
@@ -127,10 +127,10 @@ def test_a_pruned_thread_with_increments_takes_at_most_four_times_its_text():
 @pytest.mark.slow
 def test_the_checkpoints_of_runs_are_deleted_and_others_stay():
     graph = graph_of(saver())
-    run(graph, said("a"))
+    run(graph, input_of("a"))
     for run_id in ("first", "second"):
         config = at() | {"metadata": {"run_id": run_id}}
-        async_to_sync(graph.ainvoke)(said(run_id), config)
+        async_to_sync(graph.ainvoke)(input_of(run_id), config)
     saver().delete_for_runs(["second"])
     assert remembered(graph) == ["a", "reply to a", "first", "reply to first"]
     assert {*Checkpoint.objects.values_list("run_id", flat=True)} == {None, "first"}
@@ -140,10 +140,10 @@ def test_the_checkpoints_of_runs_are_deleted_and_others_stay():
 
 def test_a_copy_continues_without_its_source():
     graph = graph_of(saver())
-    run(graph, said("a"))
+    run(graph, input_of("a"))
     saver().copy_thread("talk", "copy")
     saver().delete_thread("talk")
-    run(graph, said("b"), "copy")
+    run(graph, input_of("b"), "copy")
     assert remembered(graph, "copy") == ["a", "reply to a", "b", "reply to b"]
 
 

@@ -29,8 +29,8 @@ SECRET = "Tofu-K47"
 def person() -> Actor:
     """Somebody with two chats; `old` has a secret."""
     by = Actor.user(make_user("ann"))
-    told = f"My passport number is {SECRET}."
-    for key, texts in {"old": (told, "Noted."), "talk": ("Hello.", "Hi.")}.items():
+    passport = f"My passport number is {SECRET}."
+    for key, texts in {"old": (passport, "Noted."), "talk": ("Hello.", "Hi.")}.items():
         messages = make_messages(*texts)
         services.append_messages(session_key=key, by=by, messages=messages, create=True)
     return by

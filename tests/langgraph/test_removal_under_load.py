@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import os
-import random
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
@@ -27,7 +25,7 @@ from chatmemory.models import Session
 from chatmemory.services import Actor, user_scope
 from chatmemory.services.removal.vacuum import vacuum
 from tests.factories import BY, make_messages, make_user
-from tests.langgraph.graphs import at, before, graph_of, messages_of, said
+from tests.langgraph.graphs import at, before, graph_of, input_of, messages_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database, pytest.mark.long]
 
@@ -36,8 +34,6 @@ RUNS = 3
 """Runs of the person and of the session that are active during a removal, each in a thread."""
 OTHERS = 2
 """Other people, whose threads grow all the time."""
-PAUSES_S = (0, 0.02, 0.1, 2)
-"""From the start of the runs to the removal; in the last one they end."""
 WAIT_S = 60
 
 Remover = Callable[[str], None]
@@ -89,7 +85,7 @@ def other_people(pool: ThreadPoolExecutor) -> Iterator[None]:
         graph, sent = graph_of(DjangoSaver(scope=user_scope(user))), list[str]()
         while not is_over.is_set():
             sent.append(f"turn {len(sent)}")
-            graph.invoke(said(sent[-1]), at())
+            graph.invoke(input_of(sent[-1]), at())
         return sent, messages_of(graph)[::2]
 
     running = [pool.submit(in_thread, talk) for _ in range(OTHERS)]
@@ -102,58 +98,71 @@ def other_people(pool: ThreadPoolExecutor) -> Iterator[None]:
         assert found == sent
 
 
-def remove_during_runs(
-    pool: ThreadPoolExecutor, chosen: random.Random, remove: Remover, word: str, pause_s: float
-) -> set[bool]:
-    """Remove what a person said while runs of their threads are active.
+class Gate:
+    """Counts the nodes that runs have reached; their last nodes may wait for the removal."""
 
-    Returns whether runs have stored all, as they do if they end before the removal.
+    def __init__(self) -> None:
+        self.reached = 0
+        self.is_removed = threading.Event()
+        self._changed = threading.Condition()
+
+    def reach(self) -> None:
+        with self._changed:
+            self.reached += 1
+            self._changed.notify_all()
+
+    def reach_and_wait(self) -> None:
+        self.reach()
+        assert self.is_removed.wait(WAIT_S)
+
+    def wait_for(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.reached >= count, WAIT_S)
+
+
+def remove_during_runs(pool: ThreadPoolExecutor, remove: Remover, word: str, moment: str) -> None:
+    """Remove what a person wrote while runs of their threads are active, at a moment of the runs.
+
+    `begun`: each has read its thread, and continues; `held`: none can end before the removal;
+    `ended`: all have ended.
     """
     user = make_user()
-    scope = user_scope(user)
+    scope, by = user_scope(user), Actor.user(user)
     messages = make_messages(f"my {word}", "ok")
-    services.append_messages(
-        session_key="talk", by=Actor.user(user), messages=messages, create=True
-    )
+    services.append_messages(session_key="talk", by=by, messages=messages, create=True)
     savers = [DjangoSaver(session=Session.objects.get(scope=scope))]
     if remove is erase:
         savers.append(DjangoSaver(scope=scope))
     for saver in savers:
-        graph_of(saver).invoke(said(word), at())
-    started = [threading.Event() for _ in range(RUNS * len(savers))]
+        graph_of(saver).invoke(input_of(word), at())
+    gate, count = Gate(), RUNS * len(savers)
+    last = gate.reach_and_wait if moment == "held" else gate.reach
 
     def run(number: int) -> None:
-        pauses = iter([chosen.uniform(0, 0.1) for _ in range(2)])
+        # The first run of a saver continues its thread; the others begin threads.
+        of_saver, index = divmod(number, len(savers))
+        name = f"thread{of_saver}" if of_saver else "talk"
+        graph_of(savers[index], before(gate.reach), before(last)).invoke(input_of(word), at(name))
 
-        def pause() -> None:
-            started[number].set()
-            time.sleep(next(pauses))
-
-        try:
-            saver, name = savers[number % len(savers)], f"thread{number}" if number % 2 else "talk"
-            graph_of(saver, before(pause), before(pause)).invoke(said(word), at(name))
-        finally:
-            started[number].set()
-
-    running: list[Future[Any]] = [
-        pool.submit(in_thread, partial(run, number)) for number in range(len(started))
-    ]
-    assert all(event.wait(WAIT_S) for event in started)
-    time.sleep(pause_s)
+    running = [pool.submit(in_thread, partial(run, number)) for number in range(count)]
+    gate.wait_for(2 * count if moment == "held" else count)
+    if moment == "ended":
+        wait(running, WAIT_S)
     remove(scope)
+    gate.is_removed.set()
     errors = [result.exception(WAIT_S) for result in running]
     assert all(error is None or isinstance(error, ChatMemoryError) for error in errors)
-    return {error is None for error in errors}
+    if moment != "begun":
+        assert {error is None for error in errors} == {moment == "ended"}
 
 
 @pytest.mark.parametrize("remove", [redact, purge, erase])
 def test_no_removed_word_is_in_a_dump(remove):
-    chosen = random.Random(3)  # noqa: S311  # no secret
     words = [f"canary{number}" for number in range(ROUNDS)]
-    ended: set[bool] = set()
+    moments = cycle(("begun", "held", "begun", "ended"))
     with ThreadPoolExecutor(2 * RUNS + OTHERS) as pool, other_people(pool):
-        for word, pause_s in zip(words, cycle(PAUSES_S), strict=False):
-            ended |= remove_during_runs(pool, chosen, remove, word, pause_s)
-    assert b"reply to turn" in dump()
-    assert [word for word in words if word.encode() in dump()] == []
-    assert ended == {True, False}
+        for word, moment in zip(words, moments, strict=False):
+            remove_during_runs(pool, remove, word, moment)
+    stored = dump()
+    assert b"reply to turn" in stored
+    assert [word for word in words if word.encode() in stored] == []

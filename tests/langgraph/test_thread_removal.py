@@ -32,7 +32,7 @@ from chatmemory.services.removal.vacuum import vacuum
 from chatmemory.services.removal.visitors import delete_ended_visitors
 from chatmemory.testing.derived import check_derived_rows
 from tests.factories import BY, TALK, make_messages, make_session, make_user, make_visitor
-from tests.langgraph.graphs import at, graph_of, reply, said, stored_bytes
+from tests.langgraph.graphs import at, graph_of, input_of, reply, stored_bytes
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
@@ -46,7 +46,7 @@ def talk(*texts):
 
 
 def run(saver, *texts, thread_id="talk", nodes=()):
-    async_to_sync(graph_of(saver, *nodes).ainvoke)(said(*texts), at(thread_id))
+    async_to_sync(graph_of(saver, *nodes).ainvoke)(input_of(*texts), at(thread_id))
 
 
 def remembered(saver, thread_id="talk"):
@@ -218,7 +218,7 @@ def run_beside(saver, call):
         return reply(state)
 
     graph = graph_of(saver, node)
-    async_to_sync(graph.ainvoke)(said("canary"), at("talk"), durability="exit")
+    async_to_sync(graph.ainvoke)(input_of("canary"), at("talk"), durability="exit")
 
 
 def edit():
@@ -407,7 +407,7 @@ def test_the_scope_may_be_in_the_config():
     user = make_user()
     scope = user_scope(user)
     graph = graph_of(DjangoSaver())
-    async_to_sync(graph.ainvoke)(said("a"), at(scope=scope))
+    async_to_sync(graph.ainvoke)(input_of("a"), at(scope=scope))
     assert remembered(DjangoSaver(scope=scope)) == ["a", "reply to a"]
     assert scope.encode() not in b"".join(bytes(row.metadata) for row in Checkpoint.objects.all())
     with pytest.raises(TypeError, match="only its own scope"):

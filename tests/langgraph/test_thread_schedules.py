@@ -17,7 +17,7 @@ from django.db import connections
 from chatmemory.errors import Conflict, HistoryCleared
 from chatmemory.langgraph.saver import DjangoSaver
 from chatmemory.services import SERVER
-from tests.langgraph.graphs import at, before, graph_of, messages_of, said
+from tests.langgraph.graphs import at, before, graph_of, input_of, messages_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -60,7 +60,7 @@ class Run:
         try:
             nodes = [before(self._stop_in(number)) for number in range(STEPS)]
             graph_of(saver(), *nodes).invoke(
-                said(self.text), at(self.thread_id), durability=self.durability
+                input_of(self.text), at(self.thread_id), durability=self.durability
             )
         finally:
             connections.close_all()

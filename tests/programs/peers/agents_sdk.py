@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ class FakeModel(AgentModel):
         return ModelResponse(output=[message], usage=Usage(), response_id=None)
 
     def stream_response(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError
+        raise AssertionError("Runner.run calls get_response only")
 
 
 def text_of(item: Any) -> str:
@@ -36,13 +37,14 @@ def text_of(item: Any) -> str:
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
-class Sessions(AsyncStore):
+class Sessions(AsyncStore, ABC):
     def __init__(self, limit: int | None = None) -> None:
         super().__init__()
         self.settings = SessionSettings(limit=limit)
 
+    @abstractmethod
     async def session(self, at: Address) -> Any:
-        raise NotImplementedError
+        """Return the session of the SDK at an address."""
 
     async def aappend(self, at: Address, messages: Sequence[Message]) -> None:
         session = await self.session(at)
